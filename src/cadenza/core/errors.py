@@ -1,0 +1,45 @@
+"""Error types of the package.
+
+Every error also derives from the built-in a caller would expect, so `except ValueError` works for
+people who do not know this module. Messages say what was expected, what came and what to do.
+"""
+
+
+class CadenzaError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(CadenzaError, ValueError):
+    """An array or argument is malformed: wrong shape, not finite, out of range."""
+
+
+class ConfigurationError(CadenzaError, ValueError):
+    """A configuration is inconsistent, out of range or names an unknown key."""
+
+
+class NotReadyError(CadenzaError, RuntimeError):
+    """A call came before what it needs: no reset, not enough data, nothing loaded."""
+
+
+class UnknownNameError(CadenzaError, KeyError):
+    """A registry was asked for a name it does not hold; the message lists the known ones."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class CheckpointError(CadenzaError, RuntimeError):
+    """A checkpoint is missing, incomplete, tampered with or not ours."""
+
+
+class IntegrityError(CadenzaError, RuntimeError):
+    """Stored data does not match its recorded checksum."""
+
+
+class StorageError(CadenzaError, OSError):
+    """The file system refused a write: disk full, read-only, path outside its root."""
+
+
+class MissingExtraError(CadenzaError, ImportError):
+    """An optional dependency is absent; the message names the extra that installs it."""

@@ -1,0 +1,107 @@
+"""Durable file writes and confined paths.
+
+A finished write survives a power cut: temporary file in the same folder, fsync, rename, fsync of the
+folder. A reader sees the old bytes or the new ones, never a mixture.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.errors import StorageError
+
+#: Bytes read at once while hashing.
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def atomic_write_bytes(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data`` in one durable step, creating parent folders.
+
+    Raises:
+        StorageError: The file system refused (disk full, read-only); ``path`` is unchanged.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise StorageError(
+            error.errno,
+            f"{path}: expected to write {len(data)} bytes, got '{error.strerror}'; free space or "
+            "choose another folder and run again (earlier files are intact)",
+        ) from error
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by UTF-8 ``text`` in one durable step; errors as `atomic_write_bytes`."""
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def atomic_write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
+    """Replace ``path`` by canonical JSON in one durable step; errors as `atomic_write_bytes`."""
+    atomic_write_bytes(path, canonical_json(value) + b"\n")
+
+
+def canonical_json(value: object) -> bytes:
+    """Return ``value`` as JSON with sorted keys, no spaces, UTF-8: equal values, equal bytes.
+
+    Raises:
+        ValueError: ``value`` holds NaN or infinity, which JSON cannot express.
+        TypeError: ``value`` holds something JSON cannot express.
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode("utf-8")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names inside ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the lower-case hex SHA-256 of ``data``."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the lower-case hex SHA-256 of the bytes of ``path``."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def confined_path(root: Path, relative: str) -> Path:
+    """Return ``root / relative`` if it stays inside ``root``, links resolved.
+
+    Raises:
+        StorageError: ``relative`` is absolute or leads outside ``root``.
+    """
+    resolved_root = root.resolve()
+    candidate = (resolved_root / relative).resolve()
+    if Path(relative).is_absolute() or not candidate.is_relative_to(resolved_root):
+        raise StorageError(
+            f"path {relative!r}: expected a path inside {resolved_root}, got {candidate}; "
+            "use a relative path without '..'."
+        )
+    return candidate
