@@ -1,7 +1,7 @@
 """Durable file writes and confined paths.
 
-A finished write survives a power cut: temporary file in the same folder, fsync, rename, fsync of the
-folder. A reader sees the old bytes or the new ones, never a mixture.
+A finished write survives a power cut: temporary file in the same folder, fsync, rename, fsync of
+the folder. A reader sees the old bytes or the new ones, never a mixture.
 """
 
 import hashlib

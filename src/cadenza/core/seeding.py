@@ -2,8 +2,8 @@
 
 Derivation:  key = BLAKE2b(utf8(name), 16 bytes) read as two big-endian uint64;
              SeedSequence(entropy=root_seed, spawn_key=key); PCG64 through `default_rng`.
-Promise:     equal (name, root_seed) give byte-identical draws on every machine and in every process;
-             a different name or root gives an independent stream.
+Promise:     equal (name, root_seed) give byte-identical draws on every machine and in every
+             process; a different name or root gives an independent stream.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from cadenza.core.errors import InputError
 
-#: Integer seeds handed to simulators and torch lie in [0, 2^31 - 1): valid for every library we use.
+#: Integer seeds handed to simulators and torch lie in [0, 2^31 - 1): valid for every library.
 INTEGER_SEED_BOUND: Final = 2**31 - 1
 
 
@@ -49,21 +49,19 @@ class Substream:
         """Return sub-stream ``index``; a pure function, unlike numpy's counting ``spawn``.
 
         Raises:
-            InputError: ``index`` is negative.
+            InputError: ``index`` is negative or not an integer.
         """
-        if index < 0:
-            raise InputError(f"Substream.child: expected index >= 0, got {index}.")
-        return Substream(f"{self.name}[{index}]", self.root_seed, (*self.spawn_key, index))
+        number = _checked_integer(index, "Substream.child: index")
+        return Substream(f"{self.name}[{number}]", self.root_seed, (*self.spawn_key, number))
 
     def spawn(self, n: int) -> "list[Substream]":
         """Return children 0 ... n-1; equal calls return equal children.
 
         Raises:
-            InputError: ``n`` is negative.
+            InputError: ``n`` is negative or not an integer.
         """
-        if n < 0:
-            raise InputError(f"Substream.spawn: expected n >= 0, got {n}.")
-        return [self.child(index) for index in range(n)]
+        count = _checked_integer(n, "Substream.spawn: n")
+        return [self.child(index) for index in range(count)]
 
 
 def derive_substream(name: str, *, root_seed: int = 0) -> Substream:
@@ -78,11 +76,14 @@ def derive_substream(name: str, *, root_seed: int = 0) -> Substream:
     """
     if not name:
         raise InputError("derive_substream: expected a non-empty name, got ''.")
-    if isinstance(root_seed, bool) or not isinstance(root_seed, int | np.integer) or root_seed < 0:
-        raise InputError(
-            f"derive_substream({name!r}): expected root_seed to be an integer >= 0, "
-            f"got {root_seed!r}."
-        )
+    root = _checked_integer(root_seed, f"derive_substream({name!r}): root_seed")
     digest = blake2b(name.encode("utf-8"), digest_size=16).digest()
     key = (int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big"))
-    return Substream(name, int(root_seed), key)
+    return Substream(name, root, key)
+
+
+def _checked_integer(value: object, label: str) -> int:
+    """Return ``value`` as a Python int >= 0; bools and floats are refused."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise InputError(f"{label}: expected an integer >= 0, got {value!r}.")
+    return int(value)
