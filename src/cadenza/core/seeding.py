@@ -8,6 +8,7 @@ Promise:     equal (name, root_seed) give byte-identical draws on every machine 
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from numbers import Integral
 from typing import Final
 
 import numpy as np
@@ -84,6 +85,6 @@ def derive_substream(name: str, *, root_seed: int = 0) -> Substream:
 
 def _checked_integer(value: object, label: str) -> int:
     """Return ``value`` as a Python int >= 0; bools and floats are refused."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
         raise InputError(f"{label}: expected an integer >= 0, got {value!r}.")
     return int(value)
