@@ -1,0 +1,60 @@
+# Two commands matter: `make demo` and `make test`. Both create .venv and install what they need,
+# and install nothing a second time while pyproject.toml and constraints.txt stay the same.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+JOBS   ?= 2
+# Networks here are small: one thread each beats threads that wait for one another.
+export OMP_NUM_THREADS ?= 1
+# Output folder of `make demo`.
+DEMO   ?= runs/quickstart
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format bench docs clean
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing cadenza into $(VENV) (about a minute on a fresh machine) ..."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing cadenza and its development tools into $(VENV) (about two minutes on a fresh machine) ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about five minutes)
+	@$(BIN)/cadenza quickstart --out $(DEMO)
+
+test: $(VENV)/.installed-dev ## Run every test
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+
+test-fast: $(VENV)/.installed-dev ## Run the tests that take seconds
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
+
+lint: $(VENV)/.installed-dev ## Check style, types and the import floors
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev ## Format the code
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev ## Measure the hot paths beside public peers and print the ratios
+	@$(BIN)/python -m perf
+
+docs: $(VENV)/.installed-dev ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+clean: ## Remove the environment, caches and built pages (results in runs/ stay)
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

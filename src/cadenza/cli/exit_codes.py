@@ -1,0 +1,36 @@
+"""Exit codes: one number per kind of outcome, shared by every command."""
+
+from enum import IntEnum, unique
+
+
+@unique
+class ExitCode(IntEnum):
+    """What the number a command ends with means."""
+
+    OK = 0
+    #: A verification or comparison ran and found a failing check.
+    CHECK_FAILED = 1
+    #: Wrong arguments, missing file, unknown name, unreadable configuration.
+    USAGE = 2
+    #: Training finished but the learning check did not pass, or a log holds no final safety record.
+    LEARNING_CHECK = 3
+    #: The working tree has changes that the command refuses to work from.
+    DIRTY_TREE = 7
+    #: Safety audit: the conformal margin sits at its limit.
+    AUDIT_SATURATED = 8
+    #: Safety audit: the conformal margin never adapted.
+    AUDIT_STUCK = 9
+    #: A checkpoint or result file is missing, damaged or was tampered with.
+    DAMAGED_DATA = 10
+    #: The file system refused: disk full, no permission, path outside its root.
+    STORAGE = 11
+    #: Input numbers are malformed: wrong shape, not finite.
+    BAD_INPUT = 12
+    #: Something else must be done first; the message says what.
+    NOT_READY = 13
+    #: An optional dependency is not installed; the message names the extra.
+    MISSING_EXTRA = 14
+    #: Some cells of an evaluation failed; the others are kept.
+    INCOMPLETE = 15
+    #: Stopped by the user; run again with --resume to go on.
+    INTERRUPTED = 130

@@ -1,0 +1,53 @@
+"""The `cadenza` command: the application and its list of commands."""
+
+from typing import Annotated
+
+import typer
+
+from cadenza import __version__
+from cadenza.cli import doctor, evaluate, listings, quickstart, train
+
+app = typer.Typer(
+    name="cadenza",
+    help="Train, guard and evaluate robot policies that must work with partners they never met.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+eval_app = typer.Typer(help="Evaluate policies and verify results.", no_args_is_help=True)
+partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
+tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", no_args_is_help=True)
+
+app.command("quickstart")(quickstart.quickstart)
+app.command("train")(train.train)
+app.command("doctor")(doctor.doctor)
+eval_app.command("run")(evaluate.run)
+eval_app.command("verify")(evaluate.verify)
+partners_app.command("list")(listings.partners)
+tasks_app.command("list")(listings.tasks)
+app.add_typer(eval_app, name="eval")
+app.add_typer(partners_app, name="partners")
+app.add_typer(tasks_app, name="tasks")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cadenza {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Train, guard and evaluate robot policies that must work with partners they never met."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
