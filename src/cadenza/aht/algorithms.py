@@ -1,0 +1,68 @@
+"""Registry of ego-training algorithms: the value of ``algo`` in a configuration, to its trainer.
+
+An entry names where the trainer factory lives, ``"module:attribute.path"``, so listing and checking
+names imports nothing heavy. The built-in names are in one list below; another package adds its own
+with `register_algorithm` before it loads a configuration.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Final, cast
+
+from cadenza.core.errors import ConfigurationError, UnknownNameError
+
+if TYPE_CHECKING:
+    from cadenza.aht.types import TrainerFactory
+
+_ENTRIES: Final[dict[str, str]] = {
+    "ego_aht_happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
+    "random": "cadenza.aht.random_ego:RandomEgoTrainer.from_config",
+}
+
+
+def register_algorithm(name: str, entry: str) -> None:
+    """Add an algorithm.
+
+    Args:
+        name: Value of ``algo`` that selects it.
+        entry: Where its `TrainerFactory` lives, ``"package.module:attribute.path"``.
+
+    Raises:
+        ConfigurationError: The name is taken, or ``entry`` is not of that form.
+    """
+    if name in _ENTRIES:
+        raise ConfigurationError(
+            f"register_algorithm: expected a new name, got {name!r}, which is "
+            f"{_ENTRIES[name]!r}; choose another name."
+        )
+    module, separator, attribute = entry.partition(":")
+    if not (module and separator and attribute):
+        raise ConfigurationError(
+            f"register_algorithm({name!r}): expected 'module:attribute', got {entry!r}."
+        )
+    _ENTRIES[name] = entry
+
+
+def list_algorithms() -> tuple[str, ...]:
+    """Return the known names, sorted."""
+    return tuple(sorted(_ENTRIES))
+
+
+def load_algorithm(name: str) -> "TrainerFactory":
+    """Import and return the trainer factory called ``name``.
+
+    Raises:
+        UnknownNameError: No such algorithm; the message lists the known ones.
+    """
+    entry = _ENTRIES.get(name)
+    if entry is None:
+        raise UnknownNameError(unknown_algorithm_message(name))
+    module, _, attributes = entry.partition(":")
+    found: object = importlib.import_module(module)
+    for attribute in attributes.split("."):
+        found = getattr(found, attribute)
+    return cast("TrainerFactory", found)
+
+
+def unknown_algorithm_message(name: str) -> str:
+    """Return the sentence that refuses ``name`` and lists the known algorithms."""
+    return f"algo: expected one of {', '.join(list_algorithms())}, got {name!r}."

@@ -1,0 +1,218 @@
+"""Configuration of an ego-training run: YAML and overrides in, one frozen checked object out.
+
+Hydra composes the file and the ``key=value`` overrides; Pydantic checks types, ranges and names.
+
+Example:
+    ``load_config(config_path=Path("configs/train/crossing.yaml"), overrides=["seed=7"])``
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from pydantic import BaseModel, Field, field_validator
+
+from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
+from cadenza.aht.config_models import (
+    EXTENSION_KEY,
+    EnvConfig,
+    EvaluationConfig,
+    ExploratoryConfig,
+    FrozenModel,
+    HAPPOHyperparams,
+    PartnerConfig,
+    PPOExtrasConfig,
+    ResumeConfig,
+    RolloutRecorderConfig,
+    RuntimeConfig,
+    SafetyConfig,
+    ShapingConfig,
+    TensorboardConfig,
+    WandbConfig,
+    extension,
+)
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import canonical_json
+
+__all__ = [
+    "EgoAHTConfig",
+    "EnvConfig",
+    "EvaluationConfig",
+    "ExploratoryConfig",
+    "HAPPOHyperparams",
+    "PPOExtrasConfig",
+    "PartnerConfig",
+    "ResumeConfig",
+    "RolloutRecorderConfig",
+    "RuntimeConfig",
+    "SafetyConfig",
+    "ShapingConfig",
+    "TensorboardConfig",
+    "WandbConfig",
+    "config_fingerprint",
+    "load_config",
+]
+
+#: Where results go does not change them: two runs in different folders share one identity.
+_SINK_FIELDS: Final = frozenset({"artifacts_root", "log_dir", "wandb"})
+#: Leading bytes of the part of the fingerprint that holds our own fields.
+_EXTENSION_HEADER: Final = b"\ncadenza-extensions/1\n"
+#: Hex digits of a fingerprint.
+_FINGERPRINT_DIGITS: Final = 16
+
+
+class EgoAHTConfig(FrozenModel):
+    """Everything that determines one ego-training run.
+
+    Attributes:
+        algo: Name in the algorithm registry; also the kind of the run in its provenance.
+        seed: Root seed of every random stream of the run, >= 0.
+        total_frames: Training budget in environment frames, > 0.
+        checkpoint_every: Frames between checkpoints, > 0.
+        artifacts_root: Folder that ``local://`` addresses are relative to.
+        log_dir: Folder of the run logs.
+        wandb: Weights & Biases sink.
+        env: Task.
+        partner: Partner trained with.
+        happo: PPO/HAPPO settings.
+        runtime: Device and determinism.
+        safety: Safety filter.
+        rollout_recorder: Accepted at its defaults only.
+        shaping: Accepted at its defaults only.
+        exploratory: Accepted at its defaults only.
+        ppo_extras: Opt-in departures from the upstream update.
+        evaluation: Deterministic evaluation during training.
+        resume: What is kept for resuming.
+        tensorboard: TensorBoard sink.
+    """
+
+    algo: str = "ego_aht_happo"
+    seed: int = Field(default=0, ge=0)
+    total_frames: int = Field(default=100_000, gt=0)
+    checkpoint_every: int = Field(default=10_000, gt=0)
+    artifacts_root: Path = Path("./artifacts")
+    log_dir: Path = Path("./logs")
+    wandb: WandbConfig = Field(default_factory=WandbConfig)
+    env: EnvConfig
+    partner: PartnerConfig = Field(default_factory=PartnerConfig)
+    happo: HAPPOHyperparams = Field(default_factory=HAPPOHyperparams)
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+    safety: SafetyConfig = Field(default_factory=SafetyConfig)
+    rollout_recorder: RolloutRecorderConfig = Field(default_factory=RolloutRecorderConfig)
+    shaping: ShapingConfig = Field(default_factory=ShapingConfig)
+    exploratory: ExploratoryConfig = Field(default_factory=ExploratoryConfig)
+    ppo_extras: PPOExtrasConfig = Field(
+        default_factory=PPOExtrasConfig, json_schema_extra=extension()
+    )
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig, json_schema_extra=extension()
+    )
+    resume: ResumeConfig = Field(default_factory=ResumeConfig, json_schema_extra=extension("sink"))
+    tensorboard: TensorboardConfig = Field(
+        default_factory=TensorboardConfig, json_schema_extra=extension("sink")
+    )
+
+    @field_validator("algo")
+    @classmethod
+    def _known_algorithm(cls, value: str) -> str:
+        if value not in list_algorithms():
+            raise ValueError(unknown_algorithm_message(value))
+        return value
+
+
+def config_fingerprint(config: EgoAHTConfig) -> str:
+    """Return the 16-hex identity of what ``config`` computes.
+
+    The hashed bytes are the compact JSON of the upstream fields in declaration order, without the
+    output folders and sinks. Fields of our own are appended, as canonical JSON of those that differ
+    from their defaults, only if there is any: a configuration upstream could express keeps its
+    upstream fingerprint, and a future field at its default changes none.
+    """
+    excluded, extensions = _split_extensions(config)
+    base = config.model_dump_json(exclude=excluded).encode("utf-8")
+    material = base + _EXTENSION_HEADER + canonical_json(extensions) if extensions else base
+    return hashlib.sha256(material).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def load_config(*, config_path: Path, overrides: list[str] | None = None) -> EgoAHTConfig:
+    """Compose one YAML file with Hydra overrides and check the result.
+
+    Args:
+        config_path: The YAML file; its folder is Hydra's config folder.
+        overrides: Hydra overrides, e.g. ``["seed=7", "+env.options.num_robots=3"]``; a key that
+            the file does not mention needs the leading ``+``.
+
+    Raises:
+        ConfigurationError: The file is missing.
+        TypeError: The file's root is not a mapping.
+        hydra.errors.HydraException: An override names a key the file does not mention.
+        pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
+    """
+    path = config_path.resolve()
+    if not path.is_file():
+        raise ConfigurationError(
+            f"load_config: expected a YAML file, got {config_path}, which does not exist; "
+            "configs/train holds the shipped ones."
+        )
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
+        composed = compose(config_name=path.stem, overrides=list(overrides or []))
+    content = OmegaConf.to_container(composed, resolve=True)
+    if not isinstance(content, dict):
+        raise TypeError(
+            f"load_config: expected a mapping at the root of {config_path}, got "
+            f"{type(content).__name__}."
+        )
+    return EgoAHTConfig.model_validate(content)
+
+
+def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the upstream projection leaves out, and our own changed fields by dotted name."""
+    excluded: dict[str, Any] = dict.fromkeys(_SINK_FIELDS, True)
+    extensions: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        if name in _SINK_FIELDS:
+            continue
+        value = getattr(config, name)
+        kind = _extension_kind(field.json_schema_extra)
+        if kind is not None:
+            excluded[name] = True
+            if kind == "identity":
+                extensions.update(_changes(name, value))
+        elif isinstance(value, BaseModel):
+            inner = _inner_extensions(value)
+            if inner:
+                excluded[name] = dict.fromkeys(inner, True)
+                for inner_name in inner:
+                    extensions.update(_changed_field(name, value, inner_name))
+    return excluded, extensions
+
+
+def _inner_extensions(model: BaseModel) -> list[str]:
+    """Return the names of the fields of ``model`` that upstream does not have."""
+    fields = type(model).model_fields.items()
+    return [name for name, field in fields if _extension_kind(field.json_schema_extra) is not None]
+
+
+def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:
+    """Return the fields of ``model`` that differ from their defaults, by dotted name."""
+    changed: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        changed.update(_changed_field(prefix, model, name))
+    return changed
+
+
+def _changed_field(prefix: str, model: BaseModel, name: str) -> dict[str, Any]:
+    default = type(model).model_fields[name].get_default(call_default_factory=True)
+    value = getattr(model, name)
+    return {} if value == default else {f"{prefix}.{name}": value}
+
+
+def _extension_kind(schema_extra: object) -> str | None:
+    if isinstance(schema_extra, dict):
+        kind = schema_extra.get(EXTENSION_KEY)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return kind if isinstance(kind, str) else None
+    return None

@@ -1,0 +1,228 @@
+"""What the training loop expects of its parts, and what it returns.
+
+Environment and partner come from outside (`EnvLike`, `PartnerLike`); the learner comes from a
+`TrainerFactory`. Results are plain values: a reward curve and the trained learner.
+
+Units: rewards are the environment's; lengths and steps count control steps; frames count
+environment frames, which is steps times environments stepped as one batch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.types import EnvLike, Observation, PartnerLike, VectorEnvLike
+
+if TYPE_CHECKING:
+    from cadenza.aht.config import EgoAHTConfig
+
+__all__ = [
+    "EgoTrainer",
+    "EnvLike",
+    "EpisodeRecord",
+    "EvaluationRecord",
+    "Evaluator",
+    "EventLogger",
+    "PartnerLike",
+    "Policy",
+    "ProgressCallback",
+    "ResumableTrainer",
+    "RewardCurve",
+    "RunOutcome",
+    "TrainerFactory",
+    "TrainingResult",
+    "VectorEnvLike",
+]
+
+#: Observation in, deterministic ego action out.
+Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
+#: Called with (frames done, frames in total, return of the last complete episode or None).
+ProgressCallback: TypeAlias = Callable[[int, int, float | None], None]
+
+
+class EventLogger(Protocol):
+    """Where a learner writes its events; the run log satisfies it."""
+
+    def info(self, event: str, **fields: Any) -> Any:
+        """Record one event."""
+        ...
+
+
+class EgoTrainer(Protocol):
+    """A learner that plays the ego's seat.
+
+    The loop calls `act`, then `observe` with what followed, then `update` at rollout boundaries.
+    Batched environments pass arrays of shape (N,) for reward, done and truncated.
+    """
+
+    def act(self, obs: Observation, *, deterministic: bool = False) -> NDArray[Any]:
+        """Return the ego action, float32, (A,) or (N, A)."""
+        ...
+
+    def observe(
+        self,
+        obs: Observation,
+        reward: float | NDArray[Any],
+        done: bool | NDArray[np.bool_],
+        *,
+        truncated: bool | NDArray[np.bool_] = False,
+        final_obs: Observation | None = None,
+    ) -> None:
+        """Record what followed the last `act`.
+
+        Args:
+            obs: Observation after the step (after the automatic reset, when batched).
+            reward: Reward of the step.
+            done: The step ended the episode, for whichever reason.
+            truncated: It ended by the time limit alone; false if it also terminated.
+            final_obs: Batched observation before the automatic reset, when any episode ended.
+        """
+        ...
+
+    def update(self) -> None:
+        """Learn from what was observed since the last update."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy checkpoint: tensors only."""
+        ...
+
+
+@runtime_checkable
+class ResumableTrainer(Protocol):
+    """A learner whose complete state can be saved; needed for checkpoints that resume exactly."""
+
+    def training_state(self) -> dict[str, Any]:
+        """Return everything the learner's future depends on: tensors and JSON scalars only."""
+        ...
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue as the learner that wrote ``state``."""
+        ...
+
+
+class TrainerFactory(Protocol):
+    """Builds the learner; the loop calls it once, before the first reset."""
+
+    def __call__(
+        self,
+        cfg: "EgoAHTConfig",
+        *,
+        env: Any,
+        partner: PartnerLike,
+        ego_uid: str,
+        logger: EventLogger | None = None,
+    ) -> EgoTrainer:
+        """Return a learner for the seat ``ego_uid`` of ``env`` beside ``partner``."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Measures a policy on held-out episodes of its own environment."""
+
+    def __call__(self, policy: Policy, *, episodes: int, root_seed: int) -> Mapping[str, float]:
+        """Return named figures, e.g. ``success_rate`` and ``mean_episode_reward``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecord:
+    """One training episode.
+
+    Attributes:
+        episode_return: Sum of the environment's rewards.
+        length: Control steps.
+        complete: The episode ended by itself; false for one that the end of training cut off.
+        end_frame: Frames done when it ended.
+        success: The task's success flag at its last step; None for tasks without one.
+    """
+
+    episode_return: float
+    length: int
+    complete: bool
+    end_frame: int
+    success: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """One periodic evaluation.
+
+    Attributes:
+        frame: Frames done when it was taken.
+        results: What the evaluator measured, by name.
+    """
+
+    frame: int
+    results: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RewardCurve:
+    """How the run went.
+
+    Attributes:
+        run_id: Identity of the run.
+        per_step_ego_rewards: Reward of every control step (mean over the batch, when batched).
+        per_episode_ego_rewards: Return of every complete episode; with ``compat="upstream"`` also
+            the episodes that the end of training cut off, even empty ones.
+        checkpoint_paths: Policy checkpoints, oldest first.
+        episodes: Every episode, the incomplete ones included.
+        evaluations: Periodic evaluations, oldest first.
+    """
+
+    run_id: str
+    per_step_ego_rewards: list[float] = field(default_factory=list[float])
+    per_episode_ego_rewards: list[float] = field(default_factory=list[float])
+    checkpoint_paths: list[Path] = field(default_factory=list[Path])
+    episodes: list[EpisodeRecord] = field(default_factory=list[EpisodeRecord])
+    evaluations: list[EvaluationRecord] = field(default_factory=list[EvaluationRecord])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What this call of `train` did.
+
+    Attributes:
+        status: ``"completed"`` by this call, or ``"already_finished"`` by an earlier one, in which
+            case nothing was computed or written.
+        frames: Frames trained in the whole run.
+        resumed_from: Frame this call continued from; None if it began the run.
+        log_path: The run log.
+        curve_path: The stored reward curve, JSON.
+    """
+
+    status: Literal["completed", "already_finished"]
+    frames: int
+    resumed_from: int | None
+    log_path: Path
+    curve_path: Path
+
+
+class _TrainingResultFields(NamedTuple):
+    curve: RewardCurve
+    trainer: EgoTrainer
+
+
+class TrainingResult(_TrainingResultFields):
+    """Return value of `train`; unpacks as ``curve, trainer``.
+
+    Attributes:
+        curve: How the run went.
+        trainer: The trained learner.
+        outcome: What the call did; None when built by hand.
+    """
+
+    outcome: RunOutcome | None
+
+    def __new__(
+        cls, curve: RewardCurve, trainer: EgoTrainer, *, outcome: RunOutcome | None = None
+    ) -> "TrainingResult":
+        """Return a pair that also carries ``outcome``."""
+        self = super().__new__(cls, curve, trainer)
+        self.outcome = outcome
+        return self
