@@ -1,0 +1,9 @@
+"""Statistics: estimates with intervals over episodes that come in clusters of one seed.
+
+Start at:    `rates.rate_estimate` (success, contact), `means.mean_estimate` (returns, distances),
+             `paired.paired_comparison` (with against without).
+Promise:     an estimate names its estimator; nothing undefined is hidden in NaN; no interval has
+             zero width only because nothing happened.
+May import:  `core`, `evaluation.episodes`.
+Adding one:  an interval method is one class in `cluster_means.py` with `name` and `interval`.
+"""
