@@ -1,1 +1,42 @@
-"""cadenza.safety."""
+"""Safety: keeps the ego's action clear of partners whose intentions nobody knows.
+
+Start at:    `SafetyDriver` (one call per control step) and `docs/safety.md` (what it guarantees).
+Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
+             after a failed solve it is the least unsafe action, never the unfiltered one.
+May import:  `core`.  Must not import: any other folder of the package.
+Layout:      contracts (`api` gathers them), row maths (`barrier`), solvers, filters, conformal
+             layer, braking and emergency controllers, driver.
+"""
+
+import importlib
+from typing import Any, Final
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "DEFAULT_EPSILON": "state",
+    "DEFAULT_ETA": "state",
+    "DEFAULT_WARMUP_STEPS": "state",
+    "AgentControlModel": "protocols",
+    "AgentSnapshot": "snapshot",
+    "Bounds": "bounds",
+    "ConcertoSafetyInfeasible": "errors",
+    "DoubleIntegratorControlModel": "control_models",
+    "EgoOnlySafetyFilter": "protocols",
+    "EmergencyController": "protocols",
+    "FilterInfo": "state",
+    "LambdaDict": "pairs",
+    "SafetyState": "state",
+    "canonical_pair_key": "pairs",
+    "canonical_pair_order": "pairs",
+    "lambda_from_jsonable": "pairs",
+    "lambda_to_jsonable": "pairs",
+    "make_lambda_dict": "pairs",
+    "make_pair_keys": "pairs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines ``name`` and return the object."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,0 +1,53 @@
+"""The contracts of the safety stack under one import path.
+
+Everything here is defined in the module that owns it; this module only gathers the names that
+callers of the stack need in signatures and at its edges.
+"""
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.pairs import (
+    LambdaDict,
+    canonical_pair_key,
+    canonical_pair_order,
+    lambda_from_jsonable,
+    lambda_to_jsonable,
+    make_ego_pair_keys,
+    make_lambda_dict,
+    make_pair_keys,
+)
+from cadenza.safety.protocols import AgentControlModel, EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import (
+    DEFAULT_EPSILON,
+    DEFAULT_ETA,
+    DEFAULT_WARMUP_STEPS,
+    FilterInfo,
+    SafetyState,
+)
+
+__all__ = [
+    "DEFAULT_EPSILON",
+    "DEFAULT_ETA",
+    "DEFAULT_WARMUP_STEPS",
+    "AgentControlModel",
+    "AgentSnapshot",
+    "Bounds",
+    "ConcertoSafetyInfeasible",
+    "DoubleIntegratorControlModel",
+    "EgoOnlySafetyFilter",
+    "EmergencyController",
+    "FilterInfo",
+    "FloatArray",
+    "LambdaDict",
+    "SafetyState",
+    "canonical_pair_key",
+    "canonical_pair_order",
+    "lambda_from_jsonable",
+    "lambda_to_jsonable",
+    "make_ego_pair_keys",
+    "make_lambda_dict",
+    "make_pair_keys",
+]

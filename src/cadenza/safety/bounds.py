@@ -1,0 +1,46 @@
+"""Numeric envelope of one task, as every safety layer reads it."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+from cadenza.core.errors import InputError
+
+#: Fields that may be zero: an ideal link, a task without contact forces.
+_MAY_BE_ZERO: Final = frozenset({"comm_latency_ms", "force_limit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds that the safety stack may rely on; the first two are independent of each other.
+
+    Attributes:
+        action_linf_component: Every action component obeys ``|u[k]| <=`` this, in the action's
+            unit; the box of the filter's QP.
+        cartesian_accel_capacity: Largest Euclidean norm of the Cartesian acceleration an agent
+            is credited with, m/s^2. Setting it to ``action_linf_component`` is always safe;
+            ``sqrt(d)`` times that only describes the corners of the box.
+        action_rate: Largest change of the action between two steps, action unit per step.
+        comm_latency_ms: Mean latency of the communication link, ms.
+        force_limit: Contact force threshold, N.
+
+    Raises:
+        InputError: A field is not a finite number, or is not positive where it must be.
+    """
+
+    action_linf_component: float
+    cartesian_accel_capacity: float
+    action_rate: float
+    comm_latency_ms: float
+    force_limit: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = float(getattr(self, field.name))
+            may_be_zero = field.name in _MAY_BE_ZERO
+            if not (math.isfinite(value) and (value > 0.0 or (may_be_zero and value == 0.0))):
+                raise InputError(
+                    f"Bounds.{field.name}: expected a finite number "
+                    f"{'>= 0' if may_be_zero else '> 0'}, got {value}."
+                )
+            object.__setattr__(self, field.name, value)

@@ -1,0 +1,89 @@
+"""How an agent's action moves its collision ball.
+
+Each class satisfies `cadenza.safety.protocols.AgentControlModel`.
+"""
+
+import math
+from dataclasses import dataclass
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.snapshot import AgentSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleIntegratorControlModel:
+    """An agent whose action is the Cartesian acceleration of its ball.
+
+    Attributes:
+        uid: Agent id.
+        action_dim: Number of action components; also the Cartesian dimension.
+        capacity: Largest Euclidean norm of this agent's own acceleration, m/s^2, >= 0; zero
+            describes an obstacle that keeps its velocity. None takes
+            ``Bounds.cartesian_accel_capacity``, which all agents share.
+
+    Raises:
+        InputError: ``action_dim`` < 1, or a capacity that is negative or not finite.
+    """
+
+    uid: str
+    action_dim: int
+    capacity: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.action_dim < 1:
+            raise InputError(
+                f"DoubleIntegratorControlModel({self.uid!r}).action_dim: expected >= 1, "
+                f"got {self.action_dim}."
+            )
+        if self.capacity is not None and not 0.0 <= self.capacity < math.inf:
+            raise InputError(
+                f"DoubleIntegratorControlModel({self.uid!r}).capacity: expected a finite "
+                f"acceleration >= 0 m/s^2, got {self.capacity}."
+            )
+
+    @property
+    def position_dim(self) -> int:
+        """Cartesian dimension of the ball."""
+        return self.action_dim
+
+    def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
+        """Return ``action``: it already is the acceleration, shape (action_dim,), m/s^2.
+
+        Args:
+            state: Current motion; the map does not depend on it.
+            action: Action, shape (action_dim,).
+
+        Raises:
+            InputError: Wrong shape.
+        """
+        del state
+        self._require_shape("action", action)
+        return action
+
+    def cartesian_accel_to_action(
+        self, state: AgentSnapshot, cartesian_accel: FloatArray
+    ) -> FloatArray:
+        """Return ``cartesian_accel``: it already is the action, shape (action_dim,).
+
+        Args:
+            state: Current motion; the map does not depend on it.
+            cartesian_accel: Acceleration, shape (action_dim,), m/s^2.
+
+        Raises:
+            InputError: Wrong shape.
+        """
+        del state
+        self._require_shape("cartesian_accel", cartesian_accel)
+        return cartesian_accel
+
+    def max_cartesian_accel(self, bounds: Bounds) -> float:
+        """Return the largest acceleration this agent is credited with, m/s^2."""
+        return bounds.cartesian_accel_capacity if self.capacity is None else self.capacity
+
+    def _require_shape(self, name: str, vector: FloatArray) -> None:
+        if vector.shape != (self.action_dim,):
+            raise InputError(
+                f"{name} shape of {self.uid!r}: expected ({self.action_dim},), got {vector.shape}."
+            )

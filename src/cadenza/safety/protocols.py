@@ -1,0 +1,94 @@
+"""Seams of the safety stack: what an embodiment, a filter and an emergency controller offer."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import FilterInfo, SafetyState
+
+
+@runtime_checkable
+class AgentControlModel(Protocol):
+    """Map between an agent's action and the Cartesian acceleration of its ball.
+
+    Both maps are deterministic, linear in their second argument, and consistent: mapping an
+    acceleration to an action and back returns it, within float tolerance, wherever it can be
+    produced at all.
+    """
+
+    @property
+    def uid(self) -> str:
+        """Agent id."""
+        ...
+
+    @property
+    def action_dim(self) -> int:
+        """Number of action components."""
+        ...
+
+    @property
+    def position_dim(self) -> int:
+        """Cartesian dimension of the ball, 2 or 3."""
+        ...
+
+    def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
+        """Return the acceleration, shape (position_dim,), m/s^2, of an action (action_dim,)."""
+        ...
+
+    def cartesian_accel_to_action(
+        self, state: AgentSnapshot, cartesian_accel: FloatArray
+    ) -> FloatArray:
+        """Return an action, shape (action_dim,), that produces the acceleration."""
+        ...
+
+    def max_cartesian_accel(self, bounds: Bounds) -> float:
+        """Return the largest Euclidean acceleration the agent is credited with, m/s^2."""
+        ...
+
+
+@runtime_checkable
+class EgoOnlySafetyFilter(Protocol):
+    """A filter that decides the ego's action only; partners are disturbances."""
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Forget the past; ``seed`` feeds a filter that draws random numbers."""
+        ...
+
+    def filter(
+        self,
+        proposed_action: FloatArray,
+        obs: Mapping[str, Any],
+        state: SafetyState,
+        bounds: Bounds,
+        *,
+        ego_uid: str,
+        partner_predicted_states: dict[str, AgentSnapshot],
+        dt: float,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Return the safe action, shape (action_dim,), and what happened."""
+        ...
+
+
+@runtime_checkable
+class EmergencyController(Protocol):
+    """Turns "away from these agents" into an action of one embodiment."""
+
+    def compute_override(
+        self,
+        agent_state: AgentSnapshot,
+        pairwise_repulsion_vectors: list[FloatArray],
+        bounds: Bounds,
+    ) -> FloatArray:
+        """Return the emergency action.
+
+        Args:
+            agent_state: Motion of the agent that acts.
+            pairwise_repulsion_vectors: Unit vectors, each (d,), away from a dangerous partner.
+            bounds: Envelope the action must stay in.
+
+        Returns:
+            Action in the agent's own action space.
+        """
+        ...
