@@ -1,0 +1,349 @@
+"""Run independent jobs in this process or in a pool of local processes.
+
+A job is a key; the runner does the work and stores the result itself, atomically: a job that was
+killed leaves nothing behind and a job that ran twice leaves the same bytes. Hence the order of
+jobs, the number of workers and retries cannot change a result.
+
+A worker that dies (killed, out of memory) costs its job one retry in a fresh process; a job that
+fails by an error is deterministic and is not retried.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import cadenza.core.errors as error_types
+from cadenza.benchmark.strict_json import parse_json_object
+from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.files import canonical_json
+
+#: How often a job may lose its worker before the run gives up on it.
+MAX_LOST_WORKERS: Final = 2
+#: Seconds a worker gets to leave by itself before it is killed.
+_GRACE_S: Final = 5.0
+#: Errors a job may raise that are reported by name; any other is a bug and ends its worker.
+_REPORTED: Final = (CadenzaError, ArithmeticError, LookupError, OSError, RuntimeError, ValueError)
+
+FailurePolicy: TypeAlias = Literal["strict", "best_effort"]
+
+
+class JobError(CadenzaError, RuntimeError):
+    """A job failed for good; the message names the job."""
+
+
+class JobRunner(Protocol):
+    """Does the work of one job and stores its result."""
+
+    def __call__(self, key: str, /) -> None:
+        """Do the job ``key``."""
+        ...
+
+
+class RunnerFactory(Protocol):
+    """Builds a runner once per process; holds only plain values, so that it travels to workers."""
+
+    def __call__(self) -> JobRunner:
+        """Return the runner of this process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One unit of work.
+
+    Attributes:
+        key: What the runner is given.
+        label: How messages name the job.
+    """
+
+    key: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailure:
+    """A job that failed for good.
+
+    Attributes:
+        key: Key of the job.
+        label: Its name for people.
+        error: Type of the error, or ``"WorkerLost"``.
+        message: What happened.
+    """
+
+    key: str
+    label: str
+    error: str
+    message: str
+
+    def as_exception(self) -> CadenzaError:
+        """Return an exception of the original kind if it is one of ours, else a `JobError`."""
+        text = f"{self.label}: {self.message}"
+        kind = getattr(error_types, self.error, None)
+        if isinstance(kind, type) and issubclass(kind, CadenzaError):
+            return kind(text)
+        return JobError(f"{text} ({self.error})")
+
+
+#: Called with (jobs done, jobs in all, label of the last one).
+JobProgress: TypeAlias = Callable[[int, int, str], None]
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    factory: RunnerFactory,
+    *,
+    workers: int,
+    failure_policy: FailurePolicy = "strict",
+    job_timeout_s: float | None = None,
+    progress: JobProgress | None = None,
+) -> list[JobFailure]:
+    """Run every job and return the failures, sorted by key.
+
+    Args:
+        jobs: Jobs with distinct keys.
+        factory: Builds the runner; called once in each process.
+        workers: Processes; 1 runs the jobs in this process.
+        failure_policy: ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
+        job_timeout_s: Seconds after which a worker counts as lost; None waits for ever. Needs
+            workers > 1.
+        progress: Told after every job.
+
+    Raises:
+        ConfigurationError: ``workers`` < 1 or two jobs share a key.
+        CadenzaError: A job failed and the policy is strict.
+    """
+    if workers < 1:
+        raise ConfigurationError(f"run_jobs: expected workers >= 1, got {workers}.")
+    if len({job.key for job in jobs}) != len(jobs):
+        raise ConfigurationError("run_jobs: expected distinct job keys, got duplicates.")
+    if not jobs:
+        return []
+    board = _Board(jobs, failure_policy, progress)
+    if workers == 1 or len(jobs) == 1:
+        _run_inline(jobs, factory, board)
+    else:
+        with _Pool(factory, min(workers, len(jobs)), job_timeout_s) as pool:
+            pool.run(board)
+    return sorted(board.failures, key=lambda failure: failure.key)
+
+
+def default_workers() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class _Board:
+    """What is still to do, what failed, and whom to tell."""
+
+    def __init__(
+        self, jobs: Sequence[Job], policy: FailurePolicy, progress: JobProgress | None
+    ) -> None:
+        self.waiting = deque(jobs)
+        self.failures: list[JobFailure] = []
+        self._total = len(jobs)
+        self._done = 0
+        self._policy = policy
+        self._progress = progress
+        self._lost: dict[str, int] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self._done + len(self.failures) == self._total
+
+    def record_success(self, job: Job) -> None:
+        self._done += 1
+        self._tell(job)
+
+    def record_failure(self, job: Job, error: str, message: str) -> None:
+        failure = JobFailure(key=job.key, label=job.label, error=error, message=message)
+        if self._policy == "strict":
+            raise failure.as_exception()
+        self.failures.append(failure)
+        self._tell(job)
+
+    def record_lost_worker(self, job: Job, reason: str) -> None:
+        """Queue ``job`` again, or fail it when it has lost too many workers."""
+        lost = self._lost.get(job.key, 0) + 1
+        self._lost[job.key] = lost
+        if lost < MAX_LOST_WORKERS:
+            self.waiting.appendleft(job)
+            return
+        self.record_failure(
+            job,
+            "WorkerLost",
+            f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
+            "look for memory shortage, then run again: finished cells are kept",
+        )
+
+    def _tell(self, job: Job) -> None:
+        if self._progress is not None:
+            self._progress(self._done + len(self.failures), self._total, job.label)
+
+
+def _run_inline(jobs: Sequence[Job], factory: RunnerFactory, board: _Board) -> None:
+    runner = factory()
+    for job in jobs:
+        try:
+            runner(job.key)
+        except _REPORTED as error:
+            board.record_failure(job, type(error).__name__, str(error))
+        else:
+            board.record_success(job)
+
+
+@dataclass(slots=True, eq=False)  # eq=False: a worker is itself only
+class _Worker:
+    """One process and the job it works on."""
+
+    process: BaseProcess
+    connection: Connection
+    ready: bool = False
+    job: Job | None = None
+    deadline: float = float("inf")
+
+
+class _Pool:
+    """A fixed number of worker processes; lost ones are replaced."""
+
+    def __init__(self, factory: RunnerFactory, size: int, job_timeout_s: float | None) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._factory = factory
+        self._size = size
+        self._timeout_s = float("inf") if job_timeout_s is None else job_timeout_s
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> "_Pool":
+        for _ in range(self._size):
+            self._start_worker()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop every worker: politely first, then for certain."""
+        for worker in self._workers:
+            if worker.job is not None:
+                worker.process.terminate()
+            worker.connection.close()  # an idle worker reads the end of its pipe and leaves
+        for worker in self._workers:
+            worker.process.join(_GRACE_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+    def run(self, board: _Board) -> None:
+        """Feed the workers until every job is done or failed."""
+        while not board.finished:
+            for worker in self._workers:
+                if worker.ready and worker.job is None and board.waiting:
+                    self._give(worker, board.waiting.popleft(), board)
+            pending: list[Any] = [worker.connection for worker in self._workers]
+            pending += [worker.process.sentinel for worker in self._workers]
+            nearest = min(worker.deadline for worker in self._workers)
+            timeout = None if nearest == float("inf") else max(0.0, nearest - time.monotonic())
+            wait(pending, timeout)
+            for worker in list(self._workers):
+                self._attend(worker, board)
+
+    def _start_worker(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_work, args=(theirs, self._factory), name="cadenza-worker", daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process=process, connection=ours))
+
+    def _give(self, worker: _Worker, job: Job, board: _Board) -> None:
+        worker.job = job
+        worker.deadline = time.monotonic() + self._timeout_s
+        try:
+            worker.connection.send_bytes(job.key.encode())
+        except OSError:  # it died while idle
+            self._replace(worker, board)
+
+    def _attend(self, worker: _Worker, board: _Board) -> None:
+        """Handle what one worker said, its death, or its silence."""
+        try:
+            if worker.connection.poll():
+                self._hear(worker, worker.connection.recv_bytes(), board)
+                return
+        except (EOFError, OSError):
+            self._replace(worker, board)
+            return
+        if not worker.process.is_alive():
+            self._replace(worker, board)
+        elif time.monotonic() >= worker.deadline:
+            worker.process.kill()
+            self._replace(worker, board, reason=f"no answer within {self._timeout_s:.0f} s")
+
+    def _hear(self, worker: _Worker, message: bytes, board: _Board) -> None:
+        answer = parse_json_object(message, source="worker")
+        if answer["kind"] == "ready":
+            worker.ready = True
+            return
+        if worker.job is None:
+            failure = JobFailure(
+                key="", label="worker start", error=answer["error"], message=answer["message"]
+            )
+            raise failure.as_exception()
+        job, worker.job, worker.deadline = worker.job, None, float("inf")
+        if answer["kind"] == "done":
+            board.record_success(job)
+        else:
+            board.record_failure(job, answer["error"], answer["message"])
+
+    def _replace(self, worker: _Worker, board: _Board, *, reason: str = "") -> None:
+        worker.process.join()
+        worker.connection.close()
+        self._workers.remove(worker)
+        if not worker.ready:
+            raise JobError(
+                f"worker process: expected it to start, got exit code {worker.process.exitcode}; "
+                "a script that starts one must guard its body with "
+                "if __name__ == '__main__', or pass workers=1."
+            )
+        self._start_worker()
+        if worker.job is not None:
+            reason = reason or f"exit code {worker.process.exitcode}"
+            board.record_lost_worker(worker.job, reason)
+
+
+def _work(connection: Connection, factory: RunnerFactory) -> None:
+    """Body of a worker process: build the runner, then do one job after the other."""
+    # Ctrl-C reaches the whole process group; the parent decides when its workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # the parent is gone: nobody is left to tell
+        try:
+            runner = factory()
+        except _REPORTED as error:
+            _send(connection, "failed", error)
+            return
+        _send(connection, "ready")
+        while True:
+            try:
+                key = connection.recv_bytes().decode()
+            except EOFError:
+                return  # the parent closed the pipe or died
+            try:
+                runner(key)
+            except _REPORTED as error:
+                _send(connection, "failed", error)
+            else:
+                _send(connection, "done")
+
+
+def _send(connection: Connection, kind: str, error: BaseException | None = None) -> None:
+    message: dict[str, str] = {"kind": kind}
+    if error is not None:
+        message |= {"error": type(error).__name__, "message": str(error)}
+    connection.send_bytes(canonical_json(message))

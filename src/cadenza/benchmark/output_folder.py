@@ -1,0 +1,91 @@
+"""The output folder of a long job: checked before the first episode, locked while it runs."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
+from cadenza.core.files import atomic_write_bytes
+
+#: Lock file of a job's output folder; the operating system frees it when the job dies.
+_LOCK_NAME: Final = ".lock"
+#: Marks a folder as ours, so that starting over never deletes anything else.
+_MARKER_NAME: Final = ".cadenza-output"
+
+#: ``"new"`` wants an empty folder, ``"resume"`` goes on, ``"overwrite"`` starts over.
+OutputMode: TypeAlias = Literal["new", "resume", "overwrite"]
+
+
+@contextmanager
+def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
+    """Create or check ``folder``, prove it writable, and hold its lock for the body.
+
+    Args:
+        folder: Output folder of one job.
+        mode: What may already be in it.
+
+    Raises:
+        ConfigurationError: The folder is a file, holds something although ``mode`` is ``"new"``, or
+            holds something that is not the output of such a job.
+        NotReadyError: Another process works in the folder.
+        StorageError: The file system refused.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder}: expected a folder, got a file; choose another name.")
+    _check_content(folder, mode)
+    atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
+    with _lock(folder):
+        if mode == "overwrite":
+            _empty(folder)
+        yield
+
+
+def _check_content(folder: Path, mode: OutputMode) -> None:
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+    if not names - {_LOCK_NAME, _MARKER_NAME}:
+        return
+    if _MARKER_NAME not in names:
+        raise ConfigurationError(
+            f"{folder}: expected a new or empty folder or the output of an earlier run, got a "
+            f"folder with {sorted(names)[:5]}; choose another one."
+        )
+    if mode == "new":
+        raise ConfigurationError(
+            f"{folder}: expected a new or empty folder, got one with results; pass --resume to go "
+            "on, --overwrite to start over, or choose another folder."
+        )
+
+
+@contextmanager
+def _lock(folder: Path) -> Generator[None]:
+    try:
+        descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(
+            error.errno, f"{folder}: expected a writable folder, got '{error.strerror}'"
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"{folder}: expected to be the only run in this folder, got another one at work; "
+                "wait for it or choose another folder."
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name in {_LOCK_NAME, _MARKER_NAME}:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

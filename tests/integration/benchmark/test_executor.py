@@ -1,0 +1,102 @@
+"""The pool with real processes: equal results whatever dies on the way."""
+
+import pytest
+from tests.integration.benchmark.job_runners import RecordingFactory
+
+from cadenza.benchmark.executor import Job, JobError, run_jobs
+from cadenza.core.errors import ConfigurationError, InputError
+
+JOBS = [Job(key=f"job{n}", label=f"job number {n}") for n in range(6)]
+
+
+def results(folder):
+    return {path.name: path.read_text() for path in folder.glob("job?")}
+
+
+EXPECTED = {f"job{n}": f"result of job{n}" for n in range(6)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_run_jobs_with_any_number_of_workers_stores_the_same_results(tmp_path, workers):
+    seen = []
+    failures = run_jobs(
+        JOBS,
+        RecordingFactory(tmp_path),
+        workers=workers,
+        progress=lambda done, total, label: seen.append((done, total)),
+    )
+    assert failures == []
+    assert results(tmp_path) == EXPECTED
+    assert seen == [(n, 6) for n in range(1, 7)]
+
+
+def test_run_jobs_with_a_killed_worker_retries_its_job_once(tmp_path):
+    factory = RecordingFactory(tmp_path, lethal=("job1", "job4"), deaths=1)
+    assert run_jobs(JOBS, factory, workers=2) == []
+    assert results(tmp_path) == EXPECTED
+    assert (tmp_path / "attempts-job1").read_text() == "xx"
+    assert (tmp_path / "attempts-job0").read_text() == "x"
+
+
+def test_run_jobs_with_a_job_that_kills_twice_names_the_job(tmp_path):
+    factory = RecordingFactory(tmp_path, lethal=("job2",), deaths=2)
+    with pytest.raises(JobError, match=r"job number 2: .*2 lost in a row .*exit code -9"):
+        run_jobs(JOBS, factory, workers=2)
+
+
+def test_run_jobs_best_effort_records_the_lost_job_and_finishes_the_others(tmp_path):
+    factory = RecordingFactory(tmp_path, lethal=("job2",), deaths=9)
+    (failure,) = run_jobs(JOBS, factory, workers=2, failure_policy="best_effort")
+    assert (failure.key, failure.error) == ("job2", "WorkerLost")
+    assert results(tmp_path) == {k: v for k, v in EXPECTED.items() if k != "job2"}
+    assert (tmp_path / "attempts-job2").read_text() == "xx"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_run_jobs_with_a_failing_job_raises_its_error_by_type(tmp_path, workers):
+    factory = RecordingFactory(tmp_path, failing=("job3",))
+    with pytest.raises(InputError, match="job number 3: job job3 was told to fail"):
+        run_jobs(JOBS, factory, workers=workers)
+    assert (tmp_path / "attempts-job3").read_text() == "x"  # an error is not retried
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_run_jobs_best_effort_lists_failures_sorted_by_key(tmp_path, workers):
+    factory = RecordingFactory(tmp_path, failing=("job3", "job0"))
+    failures = run_jobs(JOBS, factory, workers=workers, failure_policy="best_effort")
+    assert [(f.key, f.error, f.message) for f in failures] == [
+        ("job0", "InputError", "job job0 was told to fail"),
+        ("job3", "InputError", "job job3 was told to fail"),
+    ]
+
+
+def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path):
+    factory = RecordingFactory(tmp_path, slow=("job5",))
+    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=1.0) == []
+    assert results(tmp_path) == EXPECTED
+
+
+def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
+    factory = RecordingFactory(tmp_path, broken_start="error")
+    with pytest.raises(InputError, match="the runner cannot be built"):
+        run_jobs(JOBS, factory, workers=2)
+
+
+def test_run_jobs_with_a_worker_that_never_starts_says_how_to_guard_a_script(tmp_path):
+    factory = RecordingFactory(tmp_path, broken_start="exit")
+    with pytest.raises(JobError, match=r"exit code 3.*__main__"):
+        run_jobs(JOBS, factory, workers=2)
+
+
+def test_run_jobs_with_no_worker_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="workers >= 1, got 0"):
+        run_jobs(JOBS, RecordingFactory(tmp_path), workers=0)
+
+
+def test_run_jobs_with_repeated_keys_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="distinct job keys"):
+        run_jobs([JOBS[0], JOBS[0]], RecordingFactory(tmp_path), workers=1)
+
+
+def test_run_jobs_without_jobs_builds_no_runner(tmp_path):
+    assert run_jobs([], RecordingFactory(tmp_path, broken_start="error"), workers=2) == []
