@@ -1,7 +1,7 @@
 """Time small functions, and print them as ratios to a public peer.
 
-Protocol:  warm up, then time each call on its own with `time.perf_counter_ns`; report percentiles, not
-           the mean, because a shared machine adds outliers that say nothing about the code.
+Protocol:  warm up, then time each call on its own with `time.perf_counter_ns`; report percentiles,
+           not the mean: a shared machine adds outliers that say nothing about the code.
 Reading:   a figure is only worth comparing with its peer from the same process and the same minute.
 Units:     microseconds unless a `Row` says otherwise.
 """

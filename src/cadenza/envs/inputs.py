@@ -1,0 +1,149 @@
+"""Checks on what callers hand to an environment: uids, lengths, seeds and actions.
+
+Every function either returns the checked value in the form the environments compute with, or raises
+one `InputError` that names the environment and the offending uid.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+
+#: Components of one planar action.
+PLANAR: tuple[int, ...] = (2,)
+
+
+def checked_agent_uids(owner: str, uids: object, *, low: int, high: int) -> tuple[str, ...]:
+    """Return ``uids`` as a tuple of ``low`` ... ``high`` distinct, non-empty strings.
+
+    Args:
+        owner: Environment name for the message.
+        uids: What the caller passed.
+        low: Fewest uids allowed.
+        high: Most uids allowed.
+
+    Raises:
+        InputError: Not a sequence of strings, wrong count, or repeated uids.
+    """
+    wanted = f"a {low}-tuple" if low == high else f"a tuple of {low} to {high}"
+    if isinstance(uids, str) or not isinstance(uids, list | tuple):
+        raise InputError(f"{owner}: expected agent_uids to be {wanted} of str, got {uids!r}.")
+    entries = tuple(cast("Sequence[Any]", uids))
+    if not all(isinstance(uid, str) and uid for uid in entries) or not low <= len(entries) <= high:
+        raise InputError(
+            f"{owner}: expected agent_uids to be {wanted} of non-empty str, got {entries!r}."
+        )
+    if len(set(entries)) != len(entries):
+        raise InputError(f"{owner}: expected distinct agent_uids, got {entries!r}; rename one.")
+    return entries
+
+
+def checked_integer(owner: str, name: str, value: object, *, low: int) -> int:
+    """Return ``value`` as an int that is at least ``low``.
+
+    Raises:
+        InputError: Not an integer (bool counts as no integer), or below ``low``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise InputError(f"{owner}: expected {name} to be an integer >= {low}, got {value!r}.")
+    return int(cast("int", value))
+
+
+def checked_render_mode(owner: str, mode: str | None) -> str | None:
+    """Return ``mode`` if the planar tasks can draw it.
+
+    Raises:
+        InputError: Neither None nor ``"rgb_array"``.
+    """
+    if mode not in (None, "rgb_array"):
+        raise InputError(f"{owner}: expected render_mode None or 'rgb_array', got {mode!r}.")
+    return mode
+
+
+def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[float, float]:
+    """Return ``action[uid]`` as two finite floats.
+
+    Args:
+        owner: Environment name for the message.
+        action: Array of shape (2,) per uid; keys of other uids are ignored.
+        uid: Robot whose action is read.
+
+    Raises:
+        InputError: The uid is missing, or its action has another shape or is not finite.
+    """
+    try:
+        value = action[uid]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(_missing_uid(owner, action, uid)) from None
+    if type(value) is not np.ndarray or value.dtype.kind != "f":
+        value = _as_float_array(owner, value, uid)
+    if value.shape != PLANAR:
+        raise InputError(
+            f"{owner}: expected the action of {uid!r} to have shape (2,), got {value.shape}."
+        )
+    x, y = value.tolist()
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise InputError(
+            f"{owner}: expected finite action of {uid!r}, got [{x}, {y}]; "
+            "check the policy that produced it."
+        )
+    return x, y
+
+
+def batched_planar_action(
+    owner: str, action: Mapping[str, Any], uid: str, num_envs: int
+) -> FloatArray:
+    """Return ``action[uid]`` as finite float64 of shape (N, 2).
+
+    Args:
+        owner: Environment name for the message.
+        action: Array of shape (N, 2) per uid; keys of other uids are ignored.
+        uid: Robot whose actions are read.
+        num_envs: N.
+
+    Raises:
+        InputError: The uid is missing, or its actions have another shape or are not finite.
+    """
+    try:
+        value = action[uid]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(_missing_uid(owner, action, uid)) from None
+    array = _as_float_array(owner, value, uid)
+    if array.shape != (num_envs, 2):
+        raise InputError(
+            f"{owner}: expected the action of {uid!r} to have shape ({num_envs}, 2), "
+            f"got {array.shape}."
+        )
+    # A finite sum proves finite entries in one pass; only a non-finite sum needs the slow look.
+    if not math.isfinite(float(array.sum())) and not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0, 0])
+        raise InputError(
+            f"{owner}: expected finite action of {uid!r}, got {array[row].tolist()} in env {row}; "
+            "check the policy that produced it."
+        )
+    return array
+
+
+def _as_float_array(owner: str, value: object, uid: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{owner}: expected the action of {uid!r} to be an array of numbers, "
+            f"got {type(value).__name__}."
+        ) from None
+
+
+def _missing_uid(owner: str, action: object, uid: str) -> str:
+    if isinstance(action, Mapping):
+        present = sorted(str(key) for key in cast("Mapping[object, object]", action))
+        return f"{owner}: action is missing uid {uid!r}; got {present}."
+    return (
+        f"{owner}: expected action to map every uid to an array, got {type(action).__name__} "
+        f"(missing uid {uid!r})."
+    )
