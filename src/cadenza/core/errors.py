@@ -43,3 +43,7 @@ class StorageError(CadenzaError, OSError):
 
 class MissingExtraError(CadenzaError, ImportError):
     """An optional dependency is absent; the message names the extra that installs it."""
+
+
+class DeviceUnavailableError(CadenzaError, RuntimeError):
+    """The compute device that was asked for is not there."""

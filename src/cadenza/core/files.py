@@ -7,7 +7,7 @@ the folder. A reader sees the old bytes or the new ones, never a mixture.
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,8 @@ from cadenza.core.errors import StorageError
 
 #: Bytes read at once while hashing.
 _CHUNK_BYTES: Final = 1 << 20
+#: Ending of the files a write leaves behind when its process is killed.
+_TEMPORARY_SUFFIX: Final = ".cadenza-tmp"
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
@@ -24,26 +26,29 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
     Raises:
         StorageError: The file system refused (disk full, read-only); ``path`` is unchanged.
     """
-    temporary: Path | None = None
+    temporary = path.parent / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        make_folder(path.parent)
+        try:
+            _write_new_file(temporary, data)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise StorageError(
             error.errno,
             f"{path}: expected to write {len(data)} bytes, got '{error.strerror}'; free space or "
             "choose another folder and run again (earlier files are intact)",
         ) from error
+
+
+def _write_new_file(path: Path, data: bytes) -> None:
+    """Create ``path`` with the permissions the user's umask asks for, and make it durable."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def atomic_write_text(path: Path, text: str) -> None:
@@ -68,6 +73,18 @@ def canonical_json(value: object) -> bytes:
     ).encode("utf-8")
 
 
+def make_folder(folder: Path) -> None:
+    """Create ``folder`` and its missing parents so that a power cut cannot undo it."""
+    missing: list[Path] = []
+    current = folder
+    while not current.exists():
+        missing.append(current)
+        current = current.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        fsync_folder(new.parent)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names inside ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -75,6 +92,18 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_temporaries(folder: Path) -> int:
+    """Delete what killed writers left in ``folder``; call it while nobody writes there.
+
+    Returns:
+        Number of files deleted.
+    """
+    leftovers = list(folder.glob(f".*{_TEMPORARY_SUFFIX}"))
+    for leftover in leftovers:
+        leftover.unlink(missing_ok=True)
+    return len(leftovers)
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -95,8 +124,10 @@ def confined_path(root: Path, relative: str) -> Path:
     """Return ``root / relative`` if it stays inside ``root``, links resolved.
 
     Raises:
-        StorageError: ``relative`` is absolute or leads outside ``root``.
+        StorageError: ``relative`` is absolute, leads outside ``root`` or cannot be a path.
     """
+    if "\0" in relative:
+        raise StorageError(f"path {relative!r}: expected no NUL character; use a plain file name.")
     resolved_root = root.resolve()
     candidate = (resolved_root / relative).resolve()
     if Path(relative).is_absolute() or not candidate.is_relative_to(resolved_root):

@@ -1,0 +1,91 @@
+"""Which compute device a run uses, and how reproducible it is there."""
+
+import os
+import platform
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from cadenza.core.errors import DeviceUnavailableError, InputError
+
+#: cuBLAS needs a fixed workspace for reproducible products; read when its handle is made.
+_CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
+_CUBLAS_FIXED: Final = ":4096:8"
+_BYTES_PER_GIB: Final = 2**30
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """Return the device that ``name`` asks for.
+
+    Args:
+        name: ``"auto"`` (CUDA, else MPS, else CPU), ``"cpu"``, ``"mps"``, ``"cuda"`` or
+            ``"cuda:<index>"``.
+
+    Raises:
+        DeviceUnavailableError: The device is not present on this machine.
+        InputError: ``name`` is none of the above.
+    """
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if _count(kind) > 0))
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "mps", "cuda") or (index and not index.isdecimal()):
+        raise InputError(
+            f"device {name!r}: expected 'auto', 'cpu', 'mps', 'cuda' or 'cuda:<index>'; "
+            "correct the device in the configuration."
+        )
+    count = _count(kind)
+    if int(index or 0) >= count:
+        raise DeviceUnavailableError(
+            f"device {name!r}: expected it on this machine, got {count} {kind.upper()} device(s); "
+            "choose device 'cpu' or 'auto' (ADR-002: a run never changes device silently)."
+        )
+    return torch.device(name)
+
+
+def _count(kind: str) -> int:
+    """Return how many devices of ``kind`` this machine has."""
+    if kind == "cuda":
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    return 1
+
+
+@contextmanager
+def deterministic_algorithms(enabled: bool = True) -> Generator[None]:
+    """Let torch use reproducible algorithms only, and restore its switches afterwards.
+
+    Operations without a reproducible version raise inside the block. On CUDA, enter before the
+    first matrix product: cuBLAS reads its workspace setting only once.
+
+    Args:
+        enabled: False runs the block with reproducibility off, whatever was set before.
+    """
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    workspace = os.environ.get(_CUBLAS_VARIABLE)
+    try:
+        torch.use_deterministic_algorithms(enabled)
+        if enabled:
+            torch.backends.cudnn.benchmark = False
+            os.environ.setdefault(_CUBLAS_VARIABLE, _CUBLAS_FIXED)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            os.environ.pop(_CUBLAS_VARIABLE, None)
+
+
+def device_report(device: torch.device) -> str:
+    """Return one line about ``device`` and the software on it, for logs and ``doctor``."""
+    software = f"torch {torch.__version__}"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        memory = torch.cuda.mem_get_info(device)[1] / _BYTES_PER_GIB
+        return f"{device}: {name}, {memory:.1f} GiB, CUDA {torch.version.cuda}, {software}"
+    processor = platform.processor() or platform.machine()
+    return f"{device}: {processor}, {torch.get_num_threads()} thread(s), {software}"

@@ -1,0 +1,192 @@
+"""Numbers that change with the training step.
+
+A `Schedule` starts at ``initial``; call number s (counted from 0) of `Schedule.step` sets the value
+that the class's formula gives for s, so the first call usually leaves it unchanged. The formulas
+are module-level functions of s, exact at any s, so a schedule resumes from its step count alone.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cadenza.core.errors import InputError
+
+#: Widths below this count as a step function; from the engine this package follows.
+_MIN_WIDTH: Final = 1e-10
+
+CyclicMode = Literal["triangular", "triangular2"]
+
+
+def truncated_linear(min_x: float, max_x: float, min_y: float, max_y: float, x: float) -> float:
+    """Return the line from ``(min_x, min_y)`` to ``(max_x, max_y)`` at ``x``, flat outside.
+
+    ``max_y < min_y`` gives a falling line. A range narrower than 1e-10 gives ``max_y``.
+    """
+    if max_x - min_x < _MIN_WIDTH:
+        return max_y
+    if x <= min_x:
+        return min_y
+    return min_y + min(1.0, (x - min_x) / (max_x - min_x)) * (max_y - min_y)
+
+
+def linear_value(initial: float, final: float, steps: int, s: int) -> float:
+    """Return the value ``min(s / steps, 1)`` of the way from ``initial`` to ``final``."""
+    return initial + min(s / steps, 1.0) * (final - initial)
+
+
+def staircase_value(initial: float, final: float, steps: int, stairs: int, s: int) -> float:
+    """Return `linear_value` rounded down to ``stairs`` equal steps."""
+    return initial + min((s * stairs // steps) / stairs, 1.0) * (final - initial)
+
+
+def cyclic_value(
+    initial: float, final: float, half_period: int, s: int, *, halve_each_cycle: bool
+) -> float:
+    """Return the triangular wave of arXiv:1506.01186 at ``s``; period 2 * ``half_period``."""
+    cycle = s // (2 * half_period)
+    height = 1.0 - abs(s / half_period - 2 * cycle - 1.0)
+    amplitude = 0.5**cycle if halve_each_cycle else 1.0
+    return initial + (final - initial) * max(0.0, height) * amplitude
+
+
+def cosine_value(initial: float, final: float, steps: int, s: int) -> float:
+    """Return the half cosine from ``initial`` to ``final``; it comes back with period 2 * steps."""
+    return final + 0.5 * (initial - final) * (1.0 + math.cos(math.pi * s / steps))
+
+
+@dataclass(frozen=True, slots=True)
+class BPStepScheduler:
+    """A line between two backprop steps, flat outside.
+
+    Attributes:
+        bp_step_begin: Last step at ``value_min``.
+        bp_step_end: First step at ``value_max``.
+        value_min: Value at the beginning (it may be the larger one).
+        value_max: Value at the end.
+    """
+
+    bp_step_begin: float
+    bp_step_end: float
+    value_min: float
+    value_max: float
+
+    def evaluate_at(self, bp: float) -> float:
+        """Return the value at backprop step ``bp``."""
+        return truncated_linear(
+            self.bp_step_begin, self.bp_step_end, self.value_min, self.value_max, bp
+        )
+
+
+class Schedule(ABC):
+    """A number that changes on every call of `step`."""
+
+    def __init__(self, initial: float, final: float, steps: int) -> None:
+        if steps < 1:
+            raise InputError(f"{type(self).__name__}: expected steps >= 1, got {steps}.")
+        self.initial = initial
+        self.final = final
+        self.steps = steps
+        self._calls = 0
+        self._value = initial
+
+    @property
+    def value(self) -> float:
+        """Current value."""
+        return self._value
+
+    def step(self) -> None:
+        """Move on by one step."""
+        self._value = self._value_at(self._calls)
+        self._calls += 1
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what `load_state_dict` needs to continue here."""
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue where ``state`` was taken.
+
+        Raises:
+            InputError: ``state`` holds no number of calls >= 0.
+        """
+        calls = state.get("calls", -1)
+        if calls < 0:
+            raise InputError(
+                f"{type(self).__name__}.load_state_dict: expected 'calls' >= 0, got {state}."
+            )
+        self._calls = calls
+        self._value = self._value_at(calls - 1) if calls > 0 else self.initial
+
+    @abstractmethod
+    def _value_at(self, s: int) -> float:
+        """Return the value that call ``s`` sets."""
+
+
+class ConstantSchedule(Schedule):
+    """Always the same value."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(value, value, 1)
+
+    def _value_at(self, s: int) -> float:
+        return linear_value(self.initial, self.final, self.steps, s)
+
+
+class LinearSchedule(Schedule):
+    """A line that reaches ``final`` after ``steps`` and stays there; optionally in stairs."""
+
+    def __init__(
+        self,
+        initial: float,
+        final: float,
+        steps: int,
+        use_staircase: bool = False,
+        staircase_steps: int = 5,
+    ) -> None:
+        super().__init__(initial, final, steps)
+        if staircase_steps < 1:
+            raise InputError(
+                f"LinearSchedule: expected staircase_steps >= 1, got {staircase_steps}."
+            )
+        self._stairs = staircase_steps if use_staircase else None
+
+    def _value_at(self, s: int) -> float:
+        if self._stairs is None:
+            return linear_value(self.initial, self.final, self.steps, s)
+        return staircase_value(self.initial, self.final, self.steps, self._stairs, s)
+
+
+class CyclicSchedule(Schedule):
+    """A triangular wave; ``triangular2`` halves its height every cycle."""
+
+    def __init__(
+        self,
+        initial: float,
+        final: float,
+        half_period_steps: int,
+        mode: CyclicMode = "triangular",
+    ) -> None:
+        super().__init__(initial, final, half_period_steps)
+        if mode not in ("triangular", "triangular2"):
+            raise InputError(
+                f"CyclicSchedule: expected mode 'triangular' or 'triangular2', got {mode!r}."
+            )
+        self._halve = mode == "triangular2"
+
+    def _value_at(self, s: int) -> float:
+        return cyclic_value(self.initial, self.final, self.steps, s, halve_each_cycle=self._halve)
+
+
+class CosineAnnealing(Schedule):
+    """A cosine wave between ``initial`` and ``final`` with period 2 * ``steps``."""
+
+    def _value_at(self, s: int) -> float:
+        return cosine_value(self.initial, self.final, self.steps, s)
+
+
+class CosineAnnealingWarmRestarts(Schedule):
+    """Falls along a half cosine and jumps back to ``initial`` every ``steps``."""
+
+    def _value_at(self, s: int) -> float:
+        return cosine_value(self.initial, self.final, self.steps, s % self.steps)
