@@ -1,0 +1,231 @@
+"""What a partner is: the Protocol, the shielded base class, and the card that describes it.
+
+A partner is a black box that the ego is judged against, so nothing may train it: `PartnerBase`
+refuses the names of `_FORBIDDEN_ATTRS` on lookup, on assignment and in subclasses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.errors import InputError
+from cadenza.core.seeding import Substream, derive_substream
+from cadenza.partners.spec import PartnerSpec
+
+#: Names under which machine-learning code changes parameters.
+_FORBIDDEN_ATTRS: Final = frozenset(
+    {
+        "train",
+        "learn",
+        "update",
+        "update_params",
+        "fit",
+        "set_weights",
+        "load_state_dict",
+        "named_parameters",
+    }
+)
+
+
+@runtime_checkable
+class FrozenPartner(Protocol):
+    """A team-mate that acts and never learns; stateless across episodes."""
+
+    @property
+    def spec(self) -> PartnerSpec:
+        """Identity the partner was built from."""
+        ...
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Forget the last episode.
+
+        Args:
+            seed: Episode seed; equal seeds and observations give equal actions.
+        """
+        ...
+
+    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> NDArray[Any]:
+        """Return the partner's action.
+
+        Args:
+            obs: Nested observation; only ``obs["agent"][own uid]`` and ``obs["comm"]`` are read.
+            deterministic: False lets a stochastic policy sample, from its own generator.
+
+        Returns:
+            Action, float32, shape (A,), or (N, A) for batched observations.
+        """
+        ...
+
+
+class ActionBox(Protocol):
+    """The part of `gymnasium.spaces.Box` that `PartnerBase.bind` needs."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action."""
+        ...
+
+    @property
+    def low(self) -> NDArray[Any]:
+        """Smallest action."""
+        ...
+
+    @property
+    def high(self) -> NDArray[Any]:
+        """Largest action."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartnerCard:
+    """What a person choosing a partner wants to know.
+
+    Attributes:
+        summary: One line: how it behaves.
+        tasks: Ids of the tasks it plays.
+        leaves_way: Whether an ego that waits is left a way to its goal; False for a hunter.
+        options: Option key to one-line description.
+    """
+
+    summary: str
+    tasks: tuple[str, ...] = ()
+    leaves_way: bool = True
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class PartnerBase:
+    """Base of every concrete partner: keeps the spec, blocks training, guards actions.
+
+    Subclasses implement ``reset`` and ``act`` and read their options in ``__init__`` without input
+    or output; weights are loaded on the first ``reset`` or ``act``. An ``act`` returns
+    ``self.checked(action)``.
+
+    Attributes:
+        card: Description shown by listings; set it in the subclass.
+    """
+
+    card: ClassVar[PartnerCard | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse subclasses that offer a forbidden name, inherited from a mixin or own.
+
+        Raises:
+            TypeError: The class offers a name of `_FORBIDDEN_ATTRS`.
+        """
+        super().__init_subclass__(**kwargs)
+        require_no_training_surface(cls)
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        self._spec = spec
+        self._low: NDArray[Any] | None = None
+        self._high: NDArray[Any] | None = None
+        self._automatic_episodes = 0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Answer names that normal lookup did not find.
+
+        Raises:
+            AttributeError: Always; for a forbidden name it cites ADR-009.
+        """
+        raise AttributeError(
+            _forbidden_message(type(self).__name__, name) if name in _FORBIDDEN_ATTRS else name
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; a forbidden name cannot be attached from outside either.
+
+        Raises:
+            AttributeError: ``name`` is forbidden; the message cites ADR-009.
+        """
+        if name in _FORBIDDEN_ATTRS:
+            raise AttributeError(_forbidden_message(type(self).__name__, name))
+        object.__setattr__(self, name, value)
+
+    @property
+    def spec(self) -> PartnerSpec:
+        """Identity the partner was built from."""
+        return self._spec
+
+    def bind(self, action_space: ActionBox) -> None:
+        """From now on check every action's shape and finiteness and clip it to ``action_space``.
+
+        Args:
+            action_space: The environment's Box for this partner's uid.
+
+        Raises:
+            InputError: The Box is not of rank 1.
+        """
+        if len(action_space.shape) != 1:
+            raise InputError(
+                f"{type(self).__name__}.bind: expected an action space of shape (A,), "
+                f"got {action_space.shape}; pass the space of one robot in one environment."
+            )
+        self._low = np.asarray(action_space.low, dtype=np.float32)
+        self._high = np.asarray(action_space.high, dtype=np.float32)
+
+    def checked(self, action: Float32Array) -> Float32Array:
+        """Return ``action``, clipped to the bound space if there is one.
+
+        Args:
+            action: What the policy wants, (A,) or (N, A).
+
+        Raises:
+            InputError: A space is bound, and the action's length differs or it is not finite.
+        """
+        if self._low is None or self._high is None:
+            return action
+        if action.shape[-1:] != self._low.shape:
+            raise InputError(
+                f"{type(self).__name__}: expected actions of length {self._low.shape[0]}, got "
+                f"shape {action.shape}; check the partner's options against the environment."
+            )
+        require_finite(f"{type(self).__name__} action", action)
+        return np.minimum(np.maximum(action, self._low), self._high)
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row of a batch, for environments that reset by themselves.
+
+        After it, the row acts as a scalar partner does after ``reset(seed=seed)``. Partners whose
+        action depends only on the current observation have nothing to forget.
+
+        Args:
+            row: Index of the environment in the batch.
+            seed: Episode seed of that row.
+        """
+
+    def episode_stream(self, seed: int | None) -> Substream:
+        """Return the partner's own random stream for one episode.
+
+        Args:
+            seed: Episode seed; None counts on from the partner's own spec seed, so that
+                unseeded episodes differ from each other and repeat from run to run.
+        """
+        name = f"partner.{self._spec.partner_id}.episode"
+        if seed is not None:
+            return derive_substream(name, root_seed=seed)
+        self._automatic_episodes += 1
+        automatic = derive_substream(f"{name}.automatic", root_seed=self._spec.seed)
+        return automatic.child(self._automatic_episodes - 1)
+
+
+def require_no_training_surface(cls: type) -> None:
+    """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`.
+
+    Raises:
+        TypeError: Some class in the method resolution order defines one; cites ADR-009.
+    """
+    for owner in cls.__mro__:
+        offered = sorted(_FORBIDDEN_ATTRS.intersection(vars(owner)))
+        if offered:
+            raise TypeError(_forbidden_message(cls.__name__, offered[0]))
+
+
+def _forbidden_message(class_name: str, attribute: str) -> str:
+    return (
+        f"{class_name}.{attribute}: a partner is frozen and must not offer {attribute!r} "
+        "(ADR-009); train the ego, or train a new partner elsewhere and load its weights."
+    )

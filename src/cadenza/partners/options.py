@@ -1,0 +1,72 @@
+"""Typed reading of a partner's text options, with errors that name class, key and range."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cadenza.core.errors import ConfigurationError
+
+#: Keys that describe a partner without changing what it does; every class accepts them.
+METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberOption:
+    """One numeric option of a partner class.
+
+    Attributes:
+        key: Name in `PartnerSpec.extra`.
+        default: Value when the key is absent.
+        low: Smallest allowed value; excluded if ``low_excluded``.
+        high: Largest allowed value.
+        summary: What it changes, with its unit.
+        low_excluded: Whether ``low`` itself is refused.
+    """
+
+    key: str
+    default: float
+    low: float
+    high: float
+    summary: str
+    low_excluded: bool = True
+
+    def read(self, owner: str, extra: Mapping[str, str]) -> float:
+        """Return the option's value from ``extra``.
+
+        Args:
+            owner: Partner class named in the message.
+            extra: `PartnerSpec.extra`.
+
+        Raises:
+            ConfigurationError: Not a number, or outside the range.
+        """
+        text = extra.get(self.key)
+        if text is None:
+            return self.default
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        low_met = value > self.low if self.low_excluded else value >= self.low
+        if not (low_met and value <= self.high):  # written this way round so that NaN fails too
+            bracket = "(" if self.low_excluded else "["
+            raise ConfigurationError(
+                f"{owner}: option {self.key!r} ({self.summary}): expected a number in "
+                f"{bracket}{self.low:g}, {self.high:g}], got {text!r}."
+            )
+        return value
+
+
+def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise if ``extra`` holds a key that the class would silently ignore.
+
+    Raises:
+        ConfigurationError: A key is neither in ``known`` nor in `METADATA_KEYS`.
+    """
+    allowed = METADATA_KEYS.union(known)
+    unknown = sorted(set(extra) - allowed)
+    if unknown:
+        raise ConfigurationError(
+            f"{owner}: unknown option {unknown[0]!r}; known options: {', '.join(sorted(allowed))}."
+        )

@@ -1,0 +1,201 @@
+"""Names of partner classes: registration, loading from a spec, listing.
+
+Built-in partners come from one list of modules; other packages add theirs through the entry-point
+group ``cadenza.partners`` (value: a module whose import registers). Both are loaded on first use,
+so nobody has to import a module for its side effect.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, TypeVar, cast
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.partners.interface import FrozenPartner, PartnerCard, require_no_training_surface
+from cadenza.partners.spec import PartnerSpec
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Entry-point group through which other packages add partners.
+ENTRY_POINT_GROUP: Final = "cadenza.partners"
+#: Modules whose import registers the partners of this package.
+_BUILT_IN_MODULES: Final = (
+    "cadenza.partners.scripted_heuristic",
+    "cadenza.partners.crossing_goal_seeker",
+    "cadenza.partners.crossing_stationary",
+    "cadenza.partners.crossing_wanderer",
+    "cadenza.partners.crossing_late_braker",
+    "cadenza.partners.crossing_chaser",
+)
+
+PartnerClass = TypeVar("PartnerClass", bound=type)
+
+
+class _Registry:
+    """The names known to this process, and whether the lists above were read."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, type] = {}
+        self.failures: dict[str, str] = {}
+        self.complete = False
+
+
+_registry = _Registry()
+
+
+def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
+    """Return a decorator that records a partner class under ``class_name``.
+
+    Args:
+        class_name: Unique name, the value of `PartnerSpec.class_name`.
+
+    Returns:
+        Decorator that returns the class unchanged. It raises ``TypeError`` if the class cannot be
+        built from one spec, or its ``reset`` and ``act`` do not take `FrozenPartner`'s arguments,
+        or it offers a training method.
+
+    Raises:
+        InputError: The name is empty or already registered.
+    """
+    if not class_name:
+        raise InputError("register_partner: expected a non-empty name, got ''.")
+    _require_free(class_name)
+
+    def record(cls: PartnerClass) -> PartnerClass:
+        _require_free(class_name)
+        require_no_training_surface(cls)
+        _require_signature(cls, "__init__", PartnerSpec("x", 0))
+        _require_signature(cls, "reset", seed=None)
+        _require_signature(cls, "reset")
+        _require_signature(cls, "act", {}, deterministic=True)
+        _require_signature(cls, "act", {})
+        _registry.classes[class_name] = cls
+        return cls
+
+    return record
+
+
+def load_partner(spec: PartnerSpec) -> FrozenPartner:
+    """Build the partner that ``spec`` names.
+
+    Args:
+        spec: Class, identity and options.
+
+    Returns:
+        A new partner, ``Class(spec)``.
+
+    Raises:
+        UnknownNameError: ``spec.class_name`` is not registered; lists the known names.
+    """
+    return cast("FrozenPartner", _find(spec.class_name)(spec))
+
+
+def list_registered() -> list[str]:
+    """Return the registered names, sorted; a new list on every call."""
+    _load_all()
+    return sorted(_registry.classes)
+
+
+def partner_card(class_name: str) -> PartnerCard:
+    """Return the card of one partner class; without an own one, its docstring's first line.
+
+    Raises:
+        UnknownNameError: ``class_name`` is not registered; lists the known names.
+    """
+    cls = _find(class_name)
+    card = getattr(cls, "card", None)
+    if isinstance(card, PartnerCard):
+        return card
+    first_line = (inspect.getdoc(cls) or "No description.").splitlines()[0]
+    return PartnerCard(summary=first_line)
+
+
+def cards() -> dict[str, PartnerCard]:
+    """Return every registered name, sorted, with its card."""
+    return {name: partner_card(name) for name in list_registered()}
+
+
+@contextmanager
+def isolated_registry(*, empty: bool = False) -> Generator[None]:
+    """Undo every registration made inside the ``with`` block, for tests and notebooks.
+
+    Args:
+        empty: Start without any name instead of with the present ones.
+    """
+    global _registry
+    _load_all()
+    outer = _registry
+    _registry = _Registry()
+    _registry.complete = True
+    if not empty:
+        _registry.classes.update(outer.classes)
+    try:
+        yield
+    finally:
+        _registry = outer
+
+
+def _find(class_name: str) -> type:
+    _load_all()
+    cls = _registry.classes.get(class_name)
+    if cls is None:
+        known = ", ".join(sorted(_registry.classes)) or "<none>"
+        broken = "".join(f" Plug-in {name} failed: {why}." for name, why in _failures().items())
+        raise UnknownNameError(
+            f"Partner {class_name!r}: expected one of: {known}; check the spelling, or install "
+            f"the package that registers it.{broken}"
+        )
+    return cls
+
+
+def _failures() -> dict[str, str]:
+    return dict(sorted(_registry.failures.items()))
+
+
+def _load_all() -> None:
+    """Read both lists once."""
+    if _registry.complete:
+        return
+    _registry.complete = True  # first, because the modules below may ask for names themselves
+    for module in _BUILT_IN_MODULES:
+        import_module(module)
+    for plug_in in entry_points(group=ENTRY_POINT_GROUP):
+        _load_plug_in(plug_in)
+
+
+def _load_plug_in(plug_in: EntryPoint) -> None:
+    """Import one plug-in; a broken one is logged and named in later errors, not fatal."""
+    try:
+        plug_in.load()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        _registry.failures[plug_in.name] = f"{type(error).__name__}: {error}"
+        _LOGGER.warning("Partner plug-in %s (%s) failed: %s", plug_in.name, plug_in.value, error)
+
+
+def _require_free(class_name: str) -> None:
+    taken = _registry.classes.get(class_name)
+    if taken is not None:
+        raise InputError(
+            f"Partner {class_name!r} is already registered, by "
+            f"{taken.__module__}.{taken.__qualname__}; choose another name."
+        )
+
+
+def _require_signature(cls: type, method: str, *args: Any, **kwargs: Any) -> None:
+    """Raise unless ``cls.method(self, *args, **kwargs)`` is a valid call."""
+    function = getattr(cls, method, None)
+    wanted = ", ".join(
+        ["self", *(type(argument).__name__ for argument in args), *(f"{key}=" for key in kwargs)]
+    )
+    if not callable(function):
+        raise TypeError(f"{cls.__name__}: expected a method {method}({wanted}), got none.")
+    try:
+        inspect.signature(function).bind(object(), *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"{cls.__name__}.{method}: expected to accept ({wanted}), got "
+            f"{inspect.signature(function)}: {error}; see `FrozenPartner`."
+        ) from error

@@ -1,0 +1,151 @@
+"""Identity of a frozen partner: what to build, and two hashes that name it.
+
+`partner_id` keeps the historical material, ``repr((class_name, seed, checkpoint_step,
+weights_uri))``, so that ids recorded elsewhere stay valid; it names *which* partner it is.
+`content_id` also covers the behavioural options and the bytes of the weights; it names *how* the
+partner behaves, so two heuristics with different targets differ in it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, SupportsIndex, final
+
+import numpy as np
+
+from cadenza.core.errors import InputError
+from cadenza.core.files import canonical_json
+
+#: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
+PARTNER_ID_LENGTH: Final = 16
+_SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@final
+class FrozenOptions(Mapping[str, str]):
+    """Read-only, hashable, picklable text options; compares equal to a dict of the same items."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, str]) -> None:
+        self._items = dict(sorted(items.items()))
+
+    def __getitem__(self, key: str) -> str:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerSpec:
+    """What to load: a registered class, its training identity and its options.
+
+    Field types are coerced to plain Python values, because `partner_id` hashes their ``repr``.
+    Equal specs have equal hashes; the hash covers the identity fields only.
+
+    Attributes:
+        class_name: Registered name, see `cadenza.partners.registry`.
+        seed: Training seed, >= 0; 0 for a scripted partner.
+        checkpoint_step: Training step of the weights, >= 0; None for a scripted partner.
+        weights_uri: Where the weights are, e.g. ``local://artifacts/x.pt``; None without weights.
+        extra: Options of the class and free metadata, text to text; read-only.
+        weights_sha256: Hex digest of the weights' bytes, if known; part of `content_id` only.
+
+    Raises:
+        InputError: A field has the wrong type or range.
+    """
+
+    class_name: str
+    seed: int
+    checkpoint_step: int | None = None
+    weights_uri: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    weights_sha256: str | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        coerced = {
+            "class_name": _text("class_name", self.class_name),
+            "seed": _whole_number("seed", self.seed),
+            "checkpoint_step": None
+            if self.checkpoint_step is None
+            else _whole_number("checkpoint_step", self.checkpoint_step),
+            "weights_uri": None
+            if self.weights_uri is None
+            else _text("weights_uri", self.weights_uri),
+            "extra": _options(self.extra),
+            "weights_sha256": _digest(self.weights_sha256),
+        }
+        for name, value in coerced.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def partner_id(self) -> str:
+        """First 16 hex digits of SHA-256 over the ``repr`` of the four identity fields."""
+        material = repr((self.class_name, self.seed, self.checkpoint_step, self.weights_uri))
+        return sha256(material.encode("utf-8")).hexdigest()[:PARTNER_ID_LENGTH]
+
+    @property
+    def content_id(self) -> str:
+        """SHA-256 (64 hex digits) of the canonical JSON of every field."""
+        material = {
+            "class_name": self.class_name,
+            "seed": self.seed,
+            "checkpoint_step": self.checkpoint_step,
+            "weights_uri": self.weights_uri,
+            "extra": dict(self.extra),
+            "weights_sha256": self.weights_sha256,
+        }
+        return sha256(canonical_json(material)).hexdigest()
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"PartnerSpec.{name}: expected non-empty text, got {value!r}.")
+    return str(value)
+
+
+def _whole_number(name: str, value: object) -> int:
+    if type(value) in (bool, np.bool_) or not isinstance(value, SupportsIndex):
+        raise InputError(
+            f"PartnerSpec.{name}: expected an integer, got {value!r} of type "
+            f"{type(value).__name__}; True and 1 would name two different partners."
+        )
+    number = value.__index__()
+    if number < 0:
+        raise InputError(f"PartnerSpec.{name}: expected an integer >= 0, got {number}.")
+    return number
+
+
+def _options(value: object) -> FrozenOptions:
+    if not isinstance(value, Mapping):
+        raise InputError(f"PartnerSpec.extra: expected a mapping, got {type(value).__name__}.")
+    items: dict[str, str] = {}
+    for key, text in value.items():  # pyright: ignore[reportUnknownVariableType] # checked below
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise InputError(
+                f"PartnerSpec.extra[{key!r}]: expected text to text, got {text!r}; "
+                "write numbers as text, for example '0.5'."
+            )
+        items[str(key)] = str(text)
+    return FrozenOptions(items)
+
+
+def _digest(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _SHA256_HEX.fullmatch(value):
+        raise InputError(
+            f"PartnerSpec.weights_sha256: expected 64 lower-case hex digits, got {value!r}."
+        )
+    return str(value)
