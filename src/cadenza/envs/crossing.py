@@ -1,0 +1,367 @@
+"""Robots swap places across a circle: the crossing task.
+
+Robots:      discs of radius ROBOT_RADIUS that hold one acceleration per control step, exactly
+             integrated (`cadenza.envs.crossing_motion`); their speed has no limit.
+Task:        the ego reaches the point opposite its start without touching anyone, in time. All
+             straight ways lead through the middle.
+Asymmetry:   the ego accelerates harder than any partner, so a filter on the ego alone can keep it
+             safe whatever the partners do.
+Reward:      shared by all robots, see `crossing_reward`.
+Units:       m, m/s, m/s^2, s.
+Axes:        world x, y; `state` per robot is (6 + 4 (n - 1),), see `CrossingEnv`.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, ClassVar, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.seeding import derive_substream
+from cadenza.envs.crossing_layout import MAX_ROBOTS, MIN_ROBOTS, draw_layout
+from cadenza.envs.crossing_motion import (
+    CONTROL_TIMESTEP,
+    accelerated,
+    closest_approach,
+    moved,
+)
+from cadenza.envs.inputs import (
+    checked_agent_uids,
+    checked_integer,
+    checked_render_mode,
+    planar_action,
+)
+from cadenza.envs.spaces import planar_action_space, state_observation_space
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Steps per episode: 10 s; the ego alone needs about 3 s.
+DEFAULT_EPISODE_LENGTH: Final = 200
+#: Radius of every robot, m.
+ROBOT_RADIUS: Final = 0.2
+#: Distance of two centres below which the robots touch, m.
+CONTACT_DISTANCE: Final = 2 * ROBOT_RADIUS
+#: Largest acceleration per component, m/s^2. A partner's Euclidean bound is sqrt(2) * 0.5 = 0.71,
+#: so the ego keeps 2.0 - 0.71 in hand in its weakest direction.
+ACCELERATION_LIMIT_EGO: Final = 2.0
+ACCELERATION_LIMIT_PARTNER: Final = 0.5
+#: The ego has arrived when its centre is nearer to its goal than this, m.
+GOAL_RADIUS: Final = 0.15
+#: Reward of arriving, of a contact, and of each step; progress counts 1 per m.
+SUCCESS_REWARD: Final = 5.0
+CONTACT_REWARD: Final = -5.0
+STEP_REWARD: Final = -0.01
+#: Name of the stream family; episode k draws from ``f"{STREAM}.episode.{k}"``.
+STREAM: Final = "env.crossing"
+
+_OWNER: Final = "CrossingEnv"
+
+
+class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+    """Crossing for 2 ... 8 robots, one copy.
+
+    ``obs["agent"][uid]["state"]`` is float32: own position (0:2), own velocity (2:4), goal minus
+    own position (4:6), then for each other robot in the order of ``agent_uids`` its relative
+    position and relative velocity (4 entries each).
+
+    An episode terminates when the ego touches another robot or arrives, and truncates after
+    ``episode_length`` steps; never both at once. Contacts of partners among themselves are reported
+    and change nothing.
+
+    Attributes:
+        agent_uids: Robots in order; the first is the ego, the second the partner.
+        acceleration_limits: Largest acceleration per component and uid, m/s^2.
+        control_timestep: Seconds per step.
+        episode_length: Steps until truncation.
+        plant: Integrator class the safety filter must assume.
+        root_seed: Experiment seed that scopes every episode.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
+    control_timestep: Final = CONTROL_TIMESTEP
+    plant: Final = "zoh"
+
+    def __init__(
+        self,
+        *,
+        num_robots: int = 2,
+        agent_uids: tuple[str, ...] | None = None,
+        episode_length: int = DEFAULT_EPISODE_LENGTH,
+        root_seed: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Build the env; call `reset` before `step`.
+
+        Args:
+            num_robots: 2 ... 8.
+            agent_uids: One distinct name per robot, the ego's first; by default ``"ego"``,
+                ``"partner"``, ``"robot_2"``, ...
+            episode_length: Steps until truncation, >= 1.
+            root_seed: Experiment seed, >= 0.
+            render_mode: None or ``"rgb_array"``.
+
+        Raises:
+            InputError: An argument is out of range, or uids and ``num_robots`` disagree.
+        """
+        self.agent_uids = crossing_uids(_OWNER, num_robots, agent_uids)
+        self.num_robots = len(self.agent_uids)
+        self.ego_uid, self.partner_uid = self.agent_uids[:2]
+        self.episode_length = checked_integer(_OWNER, "episode_length", episode_length, low=1)
+        self.root_seed = checked_integer(_OWNER, "root_seed", root_seed, low=0)
+        self.render_mode = checked_render_mode(_OWNER, render_mode)
+        self.acceleration_limits = acceleration_limits(self.agent_uids)
+        self.action_space = planar_action_space(self.acceleration_limits)
+        self.observation_space = state_observation_space(
+            self.agent_uids, state_dim(self.num_robots)
+        )
+        self._episode_name = f"{STREAM}.episode"
+        self._auto_episodes = 0
+        self._running = False
+        # One [x, y] per robot.
+        self._goals: list[list[float]] = []
+        self._positions: list[list[float]] = []
+        self._velocities: list[list[float]] = []
+        self._goal_distance = 0.0
+        self._steps = 0
+        self._contact = False
+        self._trail: list[list[list[float]]] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None starts
+                the next of the unnumbered episodes that follow the last numbered one.
+            options: Part of Gymnasium's interface; this task has none and ignores them.
+
+        Raises:
+            InputError: ``seed`` is not an integer >= 0.
+        """
+        del options
+        if seed is None:
+            name = f"{self._episode_name}.auto.{self._auto_episodes}"
+            self._auto_episodes += 1
+        else:
+            index = checked_integer(_OWNER, "seed", seed, low=0)
+            name = self._episode_name = f"{STREAM}.episode.{index}"
+            self._auto_episodes = 0
+        rng = derive_substream(name, root_seed=self.root_seed).default_rng()
+        starts = draw_layout(rng, self.num_robots)
+        self._positions = starts.tolist()
+        self._goals = (-starts).tolist()
+        self._velocities = [[0.0, 0.0] for _ in self.agent_uids]
+        self._goal_distance = self._ego_goal_distance()
+        self._steps = 0
+        self._running = True
+        self._contact = False
+        self._trail = [self._positions]
+        return self._observation(), {}
+
+    def step(
+        self, action: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Advance by one control step.
+
+        Args:
+            action: Acceleration of shape (2,) per uid, m/s^2, clipped per component to the robot's
+                limit; other keys are ignored.
+
+        Returns:
+            Observation, shared reward, terminated, truncated, info. The info holds ``success``,
+            ``contact``, ``partner_contact`` (bool), ``min_distance`` (smallest distance between the
+            ego's centre and another's during this step, m) and ``goal_distance`` (m).
+
+        Raises:
+            NotReadyError: No episode is in progress.
+            InputError: A uid is missing, or an action has another shape or is not finite.
+        """
+        if not self._running:
+            raise NotReadyError(f"{_OWNER}.step: expected an episode in progress; call reset().")
+        accelerations = [self._acceleration(action, uid) for uid in self.agent_uids]
+        before, velocities = self._positions, self._velocities
+        self._positions = after = [
+            [moved(px, vx, ax), moved(py, vy, ay)]
+            for (px, py), (vx, vy), (ax, ay) in zip(before, velocities, accelerations, strict=True)
+        ]
+        self._velocities = [
+            [accelerated(vx, ax), accelerated(vy, ay)]
+            for (vx, vy), (ax, ay) in zip(velocities, accelerations, strict=True)
+        ]
+        motion = (before, velocities, accelerations, after)
+        others = range(1, self.num_robots)
+        min_distance = min(_approach(motion, 0, other) for other in others)
+        partner_contact = any(
+            _approach(motion, i, j) < CONTACT_DISTANCE
+            for i in others
+            for j in range(i + 1, len(after))
+        )
+        return self._outcome(min_distance, partner_contact)
+
+    def build_agent_snapshots(self) -> dict[str, AgentSnapshot]:
+        """Return the current motion of every robot, as the safety filter reads it."""
+        self._require_reset()
+        return {
+            uid: AgentSnapshot(
+                position=np.array(position), velocity=np.array(velocity), radius=ROBOT_RADIUS
+            )
+            for uid, position, velocity in zip(
+                self.agent_uids, self._positions, self._velocities, strict=True
+            )
+        }
+
+    def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
+        """Return how each robot's action moves it, with its own acceleration bound."""
+        return crossing_control_models(self.agent_uids)
+
+    def build_bounds(self) -> Bounds:
+        """Return the numeric envelope of the ego."""
+        return crossing_bounds()
+
+    def robot_positions(self) -> dict[str, FloatArray]:
+        """Return each robot's centre, shape (2,), m."""
+        self._require_reset()
+        return self._by_uid(self._positions)
+
+    def goal_positions(self) -> dict[str, FloatArray]:
+        """Return each robot's goal, shape (2,), m."""
+        self._require_reset()
+        return self._by_uid(self._goals)
+
+    def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride] # gymnasium leaves the frame type open
+        """Return the scene as an image of shape (H, W, 3), or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self._require_reset()
+        from cadenza.envs.rendering import draw_crossing
+
+        return draw_crossing(
+            goals=np.array(self._goals),
+            trail=np.array(self._trail),
+            velocity=np.array(self._velocities),
+            contact=self._contact,
+        )
+
+    def _acceleration(self, action: Mapping[str, NDArray[Any]], uid: str) -> list[float]:
+        limit = self.acceleration_limits[uid]
+        x, y = planar_action(_OWNER, action, uid)
+        return [min(limit, max(-limit, x)), min(limit, max(-limit, y))]
+
+    def _outcome(
+        self, min_distance: float, partner_contact: bool
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Close the step: judge it, count it, and return what `step` returns."""
+        previous = self._goal_distance
+        self._goal_distance = goal_distance = self._ego_goal_distance()
+        self._contact = contact = min_distance < CONTACT_DISTANCE
+        success = goal_distance < GOAL_RADIUS and not contact
+        self._steps += 1
+        terminated = contact or success
+        truncated = not terminated and self._steps >= self.episode_length
+        self._running = not (terminated or truncated)
+        if self.render_mode is not None:
+            self._trail.append(self._positions)
+        info = {
+            "success": success,
+            "contact": contact,
+            "min_distance": min_distance,
+            "goal_distance": goal_distance,
+            "partner_contact": partner_contact,
+        }
+        bonus = CONTACT_REWARD if contact else SUCCESS_REWARD if success else 0.0
+        reward = (previous - goal_distance) + STEP_REWARD + bonus
+        return self._observation(), reward, terminated, truncated, info
+
+    def _ego_goal_distance(self) -> float:
+        (x, y), (goal_x, goal_y) = self._positions[0], self._goals[0]
+        dx, dy = goal_x - x, goal_y - y
+        return sqrt(dx * dx + dy * dy)
+
+    def _observation(self) -> dict[str, Any]:
+        positions, velocities = self._positions, self._velocities
+        agent: dict[str, dict[str, NDArray[np.float32]]] = {}
+        for i, uid in enumerate(self.agent_uids):
+            (x, y), (vx, vy), (goal_x, goal_y) = positions[i], velocities[i], self._goals[i]
+            state = [x, y, vx, vy, goal_x - x, goal_y - y]
+            for j, (other_x, other_y) in enumerate(positions):
+                if j != i:
+                    other_vx, other_vy = velocities[j]
+                    state += (other_x - x, other_y - y, other_vx - vx, other_vy - vy)
+            agent[uid] = {"state": np.array(state, dtype=np.float32)}
+        return {"agent": agent}
+
+    def _by_uid(self, points: list[list[float]]) -> dict[str, FloatArray]:
+        return {uid: np.array(point) for uid, point in zip(self.agent_uids, points, strict=True)}
+
+    def _require_reset(self) -> None:
+        if not self._positions:
+            raise NotReadyError(f"{_OWNER}: expected a state, got none yet; call reset() first.")
+
+
+def crossing_uids(owner: str, num_robots: int, uids: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the uids of ``num_robots`` robots, checked, or the default ones.
+
+    Raises:
+        InputError: ``num_robots`` is outside 2 ... 8, or ``uids`` are not that many distinct names.
+    """
+    count = checked_integer(owner, "num_robots", num_robots, low=MIN_ROBOTS)
+    if count > MAX_ROBOTS:
+        raise InputError(
+            f"{owner}: expected num_robots <= {MAX_ROBOTS} (the circle has room for no more), "
+            f"got {count}."
+        )
+    if uids is None:
+        return ("ego", "partner", *(f"robot_{k}" for k in range(2, count)))
+    return checked_agent_uids(owner, uids, low=count, high=count)
+
+
+def acceleration_limits(uids: tuple[str, ...]) -> dict[str, float]:
+    """Return the largest acceleration per component of each uid, m/s^2."""
+    return {uids[0]: ACCELERATION_LIMIT_EGO} | dict.fromkeys(uids[1:], ACCELERATION_LIMIT_PARTNER)
+
+
+def state_dim(num_robots: int) -> int:
+    """Return the entries of one robot's `state`."""
+    return 6 + 4 * (num_robots - 1)
+
+
+def crossing_control_models(uids: tuple[str, ...]) -> dict[str, DoubleIntegratorControlModel]:
+    """Return how each robot's action moves it.
+
+    The ego is credited with the acceleration it has in every direction, a partner is charged with
+    the largest it has in any.
+    """
+    capacities = {uids[0]: ACCELERATION_LIMIT_EGO} | dict.fromkeys(
+        uids[1:], sqrt(2.0) * ACCELERATION_LIMIT_PARTNER
+    )
+    return {
+        uid: DoubleIntegratorControlModel(uid=uid, action_dim=2, capacity=capacity)
+        for uid, capacity in capacities.items()
+    }
+
+
+def crossing_bounds() -> Bounds:
+    """Return the numeric envelope of the ego: a box, no rate limit, an ideal link, no forces."""
+    return Bounds(
+        action_linf_component=ACCELERATION_LIMIT_EGO,
+        cartesian_accel_capacity=ACCELERATION_LIMIT_EGO,
+        action_rate=2.0 * sqrt(2.0) * ACCELERATION_LIMIT_EGO,  # from one corner to the opposite
+        comm_latency_ms=0.0,
+        force_limit=0.0,
+    )
+
+
+def _approach(
+    motion: tuple[list[list[float]], list[list[float]], list[list[float]], list[list[float]]],
+    i: int,
+    j: int,
+) -> float:
+    """Return the closest approach of robots i and j, m; ``motion`` is (start, v, a, end)."""
+    differences = [(rows[j][0] - rows[i][0], rows[j][1] - rows[i][1]) for rows in motion]
+    return closest_approach(*differences)
