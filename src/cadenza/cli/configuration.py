@@ -1,0 +1,66 @@
+"""Read configuration files for commands: every failure becomes one readable `ConfigurationError`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cadenza.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from cadenza.aht.config import EgoAHTConfig
+
+Result = TypeVar("Result")
+
+
+def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig":
+    """Return the training configuration in ``path`` with ``overrides`` applied.
+
+    Raises:
+        ConfigurationError: The file is missing or unreadable, an override does not fit it, or a
+            value is unknown, missing or out of range.
+    """
+    from cadenza.aht.config import load_config
+
+    return explained(path, lambda: load_config(config_path=path, overrides=list(overrides)))
+
+
+def explained(path: Path, read: Callable[[], Result]) -> Result:
+    """Return ``read()``, with parser and validation errors turned into sentences about ``path``.
+
+    Raises:
+        ConfigurationError: ``read`` raised an error about the file's content.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from pydantic import ValidationError
+    from yaml import YAMLError
+
+    try:
+        return read()
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {_validation_message(error)}") from error
+    except HydraException as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"{path}: {reason}; overrides are key=value pairs of keys in the file, "
+            "+key=value adds one."
+        ) from error
+    except (YAMLError, OmegaConfBaseException, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"{path}: expected a YAML mapping, got: {reason}") from error
+
+
+def _validation_message(error: "ValidationError") -> str:
+    """Return one line per wrong value: its key, what is wrong and what was given."""
+    lines: list[str] = []
+    for entry in error.errors(include_url=False, include_context=False):
+        key = ".".join(str(part) for part in entry["loc"]) or "the whole file"
+        if entry["type"] == "extra_forbidden":
+            lines.append(f"{key}: unknown key (got {entry['input']!r}); check its spelling")
+        elif entry["type"] == "missing":
+            lines.append(f"{key}: required, but missing")
+        else:
+            lines.append(f"{key}: {entry['msg']} (got {entry['input']!r})")
+    return "; ".join(lines)

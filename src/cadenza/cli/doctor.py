@@ -1,0 +1,202 @@
+"""`cadenza doctor`: is this machine ready, and if not, what to do."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from cadenza import __version__
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.core.errors import CadenzaError
+
+#: Optional dependency -> what works without it, and the extra that installs it.
+_OPTIONAL: Final = {
+    "wandb": ("Weights & Biases logging", "wandb"),
+    "tensorboard": ("TensorBoard logging", "tensorboard"),
+    "pettingzoo": ("PettingZoo view of the tasks", "pettingzoo"),
+}
+#: A quickstart writes about 30 MB; a long training some hundred.
+_MIN_FREE_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        ok: Whether it is as it should be.
+        detail: What was found and, if not ok, what to do.
+        required: Whether a failure makes the command fail.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    required: bool = True
+
+
+def doctor(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where results would be written.")
+    ] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check that this machine can train and evaluate, and say what to do where it cannot."""
+    with typed_exits(as_json=as_json):
+        findings = examine(folder)
+        healthy = all(finding.ok for finding in findings if finding.required)
+        if as_json:
+            print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
+        else:
+            marks = {True: "ok", False: "FAIL"}
+            rows = [(marks[f.ok] if f.required or f.ok else "-", f.name, f.detail) for f in findings]
+            print_table(f"cadenza {__version__}", ("", "what", "found"), rows)
+    if not healthy:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def examine(folder: Path) -> list[Finding]:
+    """Return every finding; results would be written to ``folder``."""
+    findings = [_python(), *_packages(), _compute(), _disk(folder), _writable(folder), _git(folder)]
+    findings += [_try("safety filter", _filter_detail), _try("determinism", _determinism_detail)]
+    return findings + [_optional(name) for name in _OPTIONAL]
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    return Finding(
+        name="python",
+        ok=sys.version_info[:2] >= (3, 11),
+        detail=f"{version} on {platform.platform()}; 3.11 or newer is needed",
+    )
+
+
+def _packages() -> list[Finding]:
+    """Return one finding per required package that is missing, or one that says all are there."""
+    requirements = [r for r in metadata.requires("cadenza") or [] if "extra ==" not in r]
+    names = sorted(_package_name(requirement) for requirement in requirements)
+    missing = [name for name in names if _version(name) is None]
+    if missing:
+        return [
+            Finding(name=name, ok=False, detail=f"not installed; run: pip install {name}")
+            for name in missing
+        ]
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium"))
+    return [Finding(name="packages", ok=True, detail=f"all {len(names)} installed; {versions}")]
+
+
+def _package_name(requirement: str) -> str:
+    """Return the distribution a requirement such as ``numpy>=2.4,<3`` names."""
+    length = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
+    return requirement[:length]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _compute() -> Finding:
+    import torch
+
+    from cadenza.core.device import device_report, resolve_device
+
+    return Finding(
+        name="compute",
+        ok=True,
+        detail=f"{os.cpu_count()} cores, {device_report(resolve_device('auto'))}, "
+        f"{torch.get_num_threads()} torch threads",
+    )
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(_existing(folder)).free
+    return Finding(
+        name="disk",
+        ok=free >= _MIN_FREE_BYTES,
+        detail=f"{free / 2**30:.1f} GiB free at {folder.resolve()}; 1 GiB is needed",
+    )
+
+
+def _writable(folder: Path) -> Finding:
+    from cadenza.core.files import atomic_write_bytes
+
+    probe = _existing(folder) / ".cadenza-doctor"
+
+    def write() -> str:
+        atomic_write_bytes(probe, b"probe")
+        probe.unlink()
+        return f"can write to {folder.resolve()}"
+
+    return _try("folder", write)
+
+
+def _git(folder: Path) -> Finding:
+    from cadenza.core.provenance import GIT_SHA_UNKNOWN, git_state
+
+    state = git_state(str(_existing(folder)))
+    known = state.sha != GIT_SHA_UNKNOWN
+    detail = (
+        f"commit {state.sha[:12]}{', with uncommitted changes' if state.dirty else ''}"
+        if known
+        else "no repository here; results will carry commit 'unknown'"
+    )
+    return Finding(name="git", ok=known, detail=detail, required=False)
+
+
+def _filter_detail() -> str:
+    """Drive an ego at a standing partner; the filter must let it near and never touch."""
+    from cadenza.benchmark.self_test import closest_approach
+
+    closest, contact = closest_approach()
+    if closest < contact:
+        raise CadenzaError(
+            f"expected a distance of at least {contact:.3f} m, got {closest:.6f} m; "
+            "reinstall the package and run `make test`"
+        )
+    return f"stopped {closest - contact:.4f} m before contact with a standing partner"
+
+
+def _determinism_detail() -> str:
+    """Train twice for a moment; the weights must be the same bytes."""
+    from cadenza.benchmark.self_test import short_training_digest
+
+    first, second = short_training_digest(), short_training_digest()
+    if first != second:
+        raise CadenzaError(
+            f"expected equal weights from equal seeds, got {first[:12]} and {second[:12]}; "
+            "set OMP_NUM_THREADS=1 and report this machine"
+        )
+    return f"two short trainings with one seed gave the same weights ({first[:12]})"
+
+
+def _optional(package: str) -> Finding:
+    version = _version(package)
+    purpose, extra = _OPTIONAL[package]
+    detail = f"{version}, for {purpose}" if version else f"pip install 'cadenza[{extra}]': {purpose}"
+    return Finding(name=package, ok=version is not None, detail=detail, required=False)
+
+
+def _try(name: str, check: Callable[[], Any]) -> Finding:
+    """Return a finding whose detail is the result of ``check``, or its expected error."""
+    try:
+        return Finding(name=name, ok=True, detail=str(check()))
+    except (CadenzaError, OSError) as error:
+        return Finding(name=name, ok=False, detail=str(error))
+
+
+def _existing(folder: Path) -> Path:
+    """Return ``folder`` or its nearest parent that exists."""
+    folder = folder.resolve()
+    return next(path for path in (folder, *folder.parents) if path.exists())

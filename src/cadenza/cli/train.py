@@ -1,0 +1,117 @@
+"""`cadenza train`: run one ego training from a configuration file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cadenza.cli.configuration import read_training_config
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import print_json, typed_exits
+from cadenza.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from cadenza.aht.learning_signal_check import SlopeReport
+    from cadenza.aht.types import TrainingResult
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/train/crossing.yaml.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Values to change, e.g. seed=3 happo.lr=1e-4.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of this run.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away an earlier run of the same identity.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check-learning", help="End with code 3 unless episode returns rose."),
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Folder for the learning-curve picture.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Train an ego policy beside one partner."""
+    with typed_exits(as_json=as_json):
+        from cadenza.aht.learning_signal_check import (
+            check_positive_learning_slope,
+            plot_slope_curve,
+        )
+        from cadenza.benchmark.training import run_training
+
+        settings = read_training_config(config, overrides or [])
+        with progress_bar("training", quiet=quiet or as_json) as report:
+            result = run_training(
+                settings,
+                resume=resume,
+                overwrite=overwrite,
+                progress=lambda done, total, last: report(
+                    done, total, "" if last is None else f"return {last:.1f}"
+                ),
+            )
+        slope = check_positive_learning_slope(result.curve)
+        picture = plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None
+        summary = _summary(result, slope, picture)
+        if as_json:
+            print_json(summary)
+        else:
+            typer.echo(_as_text(summary))
+    if check and not slope.passed:
+        raise typer.Exit(ExitCode.LEARNING_CHECK)
+
+
+def _summary(
+    result: "TrainingResult", slope: "SlopeReport", picture: Path | None
+) -> dict[str, Any]:
+    """Return what happened, as JSON values."""
+    curve, outcome = result.curve, result.outcome
+    last = curve.per_episode_ego_rewards[-10:]
+    evaluation = curve.evaluations[-1] if curve.evaluations else None
+    return {
+        "run_id": curve.run_id,
+        "status": outcome.status if outcome else "completed",
+        "frames": outcome.frames if outcome else len(curve.per_step_ego_rewards),
+        "resumed_from": outcome.resumed_from if outcome else None,
+        "n_episodes": len(curve.per_episode_ego_rewards),
+        "n_checkpoints": len(curve.checkpoint_paths),
+        "mean_reward_last_10": sum(last) / len(last) if last else None,
+        "checkpoint": str(curve.checkpoint_paths[-1]) if curve.checkpoint_paths else None,
+        "log": str(outcome.log_path) if outcome else None,
+        "learning": {
+            "status": slope.status.value,
+            "slope_per_episode": slope.slope,
+            "p_value": slope.p_value,
+            "alpha": slope.alpha,
+            "n_episodes": slope.n_episodes,
+        },
+        "evaluation": None if evaluation is None else dict(evaluation.results),
+        "plot": None if picture is None else str(picture),
+    }
+
+
+def _as_text(summary: dict[str, Any]) -> str:
+    """Return the summary as lines for people."""
+    learning, evaluation = summary["learning"], summary["evaluation"]
+    mean = summary["mean_reward_last_10"]
+    lines = [
+        f"run {summary['run_id']}: {summary['status'].replace('_', ' ')}, "
+        f"{summary['frames']} frames, {summary['n_episodes']} episodes"
+        + ("" if summary["resumed_from"] is None else f", resumed at {summary['resumed_from']}"),
+        "last 10 episodes: " + ("none complete" if mean is None else f"mean return {mean:.2f}"),
+        f"learning check: {learning['status']} (slope {learning['slope_per_episode']:+.5f} per "
+        f"episode, one-sided p {learning['p_value']:.2g}, n {learning['n_episodes']})",
+    ]
+    if evaluation is not None:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items())
+        lines.append(f"held-out evaluation: {figures}")
+    lines.append(f"checkpoint: {summary['checkpoint']}")
+    lines.append(f"log: {summary['log']}")
+    if summary["plot"] is not None:
+        lines.append(f"plot: {summary['plot']}")
+    return "\n".join(lines)
