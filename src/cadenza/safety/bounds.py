@@ -1,6 +1,5 @@
 """Numeric envelope of one task, as every safety layer reads it."""
 
-import math
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -8,6 +7,9 @@ from cadenza.core.errors import InputError
 
 #: Fields that may be zero: an ideal link, a task without contact forces.
 _MAY_BE_ZERO: Final = frozenset({"comm_latency_ms", "force_limit"})
+#: Range of every positive field, in its own unit; outside it the row maths under- or overflows.
+MIN_BOUND: Final = 1e-9
+MAX_BOUND: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Bounds:
         force_limit: Contact force threshold, N.
 
     Raises:
-        InputError: A field is not a finite number, or is not positive where it must be.
+        InputError: A field is not a number, not positive where it must be, or absurdly large.
     """
 
     action_linf_component: float
@@ -37,10 +39,10 @@ class Bounds:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = float(getattr(self, field.name))
-            may_be_zero = field.name in _MAY_BE_ZERO
-            if not (math.isfinite(value) and (value > 0.0 or (may_be_zero and value == 0.0))):
+            lowest = 0.0 if field.name in _MAY_BE_ZERO else MIN_BOUND
+            if not lowest <= value <= MAX_BOUND:
                 raise InputError(
-                    f"Bounds.{field.name}: expected a finite number "
-                    f"{'>= 0' if may_be_zero else '> 0'}, got {value}."
+                    f"Bounds.{field.name}: expected a number in [{lowest:g}, {MAX_BOUND:g}], "
+                    f"got {value}."
                 )
             object.__setattr__(self, field.name, value)

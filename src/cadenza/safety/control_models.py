@@ -3,12 +3,11 @@
 Each class satisfies `cadenza.safety.protocols.AgentControlModel`.
 """
 
-import math
 from dataclasses import dataclass
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.bounds import MAX_BOUND, Bounds
 from cadenza.safety.snapshot import AgentSnapshot
 
 
@@ -37,7 +36,7 @@ class DoubleIntegratorControlModel:
                 f"DoubleIntegratorControlModel({self.uid!r}).action_dim: expected >= 1, "
                 f"got {self.action_dim}."
             )
-        if self.capacity is not None and not 0.0 <= self.capacity < math.inf:
+        if self.capacity is not None and not 0.0 <= self.capacity <= MAX_BOUND:
             raise InputError(
                 f"DoubleIntegratorControlModel({self.uid!r}).capacity: expected a finite "
                 f"acceleration >= 0 m/s^2, got {self.capacity}."

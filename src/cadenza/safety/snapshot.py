@@ -5,8 +5,8 @@ Units:  m, m/s.
 Limits: no age and no joint state; the snapshot is taken to be current.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -14,12 +14,17 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 
 #: Cartesian dimensions the rows are proved for: the plane and space.
-POSITION_DIMS = (2, 3)
+POSITION_DIMS: Final = (2, 3)
+#: Largest magnitude of any SI quantity the stack accepts. Sums and squares of larger numbers lose
+#: the millimetres that matter (float64 resolves 1e-7 at 1e9) and end in overflow.
+MAX_MAGNITUDE: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentSnapshot:
     """Motion of one agent's collision ball at one control step.
+
+    The arrays are read-only copies, so a snapshot that was built is valid for good.
 
     Attributes:
         position: Centre in the world frame, shape (d,), m.
@@ -43,7 +48,7 @@ class AgentSnapshot:
                 f"got {velocity.shape}."
             )
         radius = float(self.radius)
-        if not 0.0 < radius < math.inf:
+        if not 0.0 < radius <= MAX_MAGNITUDE:
             raise InputError(
                 f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
                 "check the collision model."
@@ -54,14 +59,17 @@ class AgentSnapshot:
 
 
 def _as_vector(name: str, values: FloatArray) -> FloatArray:
-    """Return ``values`` as a finite float64 vector of 2 or 3 entries, or raise naming it."""
+    """Return ``values`` as a finite read-only copy of 2 or 3 entries, or raise naming it."""
     try:
-        vector = np.array(values, dtype=np.float64)  # a copy: a snapshot never changes
+        vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected 2 or 3 numbers, got {values!r}.") from error
     if vector.ndim != 1 or vector.shape[0] not in POSITION_DIMS:
         raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
     for entry in vector.tolist():
-        if not math.isfinite(entry):
-            raise InputError(f"{name}: expected finite numbers, got {vector.tolist()}.")
+        if not abs(entry) <= MAX_MAGNITUDE:
+            raise InputError(
+                f"{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {vector.tolist()}."
+            )
+    vector.flags.writeable = False  # what was checked here stays true
     return vector

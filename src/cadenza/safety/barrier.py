@@ -1,0 +1,227 @@
+"""Safe set of one pair of balls, and the row that keeps the ego inside it.
+
+Quantities of a pair (ego i, partner j):
+    n     unit vector from the partner's centre to the ego's
+    r     distance of the centres, m
+    e     excess: r - R_i - R_j - safety margin, m
+    w     closing speed -n @ (v_i - v_j), m/s; positive when approaching
+    t     tangential speed |v_i - v_j + w n|, m/s
+    a_p   bound on the partner's acceleration (Euclidean), m/s^2
+    alpha braking authority that is left when the partner pushes: alpha_ego - a_p > 0, m/s^2
+
+Safe set:  S = {e >= 0 and w^2 / (2 alpha) + w dt / 2 <= e}   (w <= 0: e >= 0)
+           Braking by alpha from S stays in S: controlled invariant, at sampling instants and
+           between them. As a barrier: h = w_safe(e) - w >= 0 with
+           w_safe(e) = (-alpha dt + sqrt(alpha^2 dt^2 + 8 alpha e)) / 2.
+Row:       the closing speed c after the step, along today's normal, obeys c + tau <= c_max:
+           -n @ a_ego <= (c_max - tau - w) / dt - a_p + lambda
+c_max:     exact zero-order hold, p' = p + v dt + a dt^2 / 2 (`plant="zoh"`), solves
+               c^2 / (2 alpha) + c dt / 2 + max(c, (w + c) / 2) dt = e
+           semi-implicit, v' = v + a dt, p' = p + v' dt (`plant="semi_implicit"`), solves
+               c^2 / (2 alpha) + c dt / 2 + c dt = e
+           and inside the margin (e < 0), where neither has a solution, c_max = gamma e.
+tau:       zero-order hold only: what a turn of the tangential velocity within one step adds to
+           the closing speed along the next normal. With A a bound on the relative acceleration,
+               tau = dt / (2 R) max_{0 <= m <= A dt} (m - t) (2 t - m),   at most dt t^2 / (8 R),
+           R a lower bound of the next distance. It vanishes for t >= A dt.
+Proof:     docs/safety.md.
+Source:    sampled-data form of the safety barrier certificates of doi:10.1109/TRO.2017.2659727,
+           whose h = sqrt(2 alpha e) - w is the limit dt -> 0 and is `pair_h_value` here.
+Limits:    one pair at a time; several rows need not be feasible together.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: How the plant integrates a constant acceleration over one control step.
+Plant: TypeAlias = Literal["zoh", "semi_implicit"]
+
+#: Distance of centres below which the direction between them is rounding noise, m. The normal is
+#: then the +x axis: any fixed choice separates the balls.
+COINCIDENT_DISTANCE: Final = 1e-9
+
+#: Rate at which overlap must be undone, 1/s, and gain between a closing speed and lambda.
+DEFAULT_CBF_GAMMA: Final = 5.0
+
+#: Smallest value of sqrt(2 alpha e) in `pair_h_value`, m/s; keeps its derivative bounded.
+_PSI_FLOOR: Final = 1e-3
+
+
+def pair_geometry(
+    p_i: list[float], v_i: list[float], p_j: list[float], v_j: list[float]
+) -> tuple[list[float], float, float, float]:
+    """Return normal, distance, closing speed and tangential speed of a pair.
+
+    Args:
+        p_i: Centre of the first ball, d numbers, m.
+        v_i: Its velocity, d numbers, m/s.
+        p_j: Centre of the second ball, d numbers, m.
+        v_j: Its velocity, d numbers, m/s.
+
+    Returns:
+        ``n`` (d numbers), ``r`` (m), ``w`` (m/s), ``t`` (m/s); see the module's list.
+    """
+    if len(p_i) == 2:  # written out: the planar case is the common one on the hot path
+        x, y = p_i[0] - p_j[0], p_i[1] - p_j[1]
+        v_x, v_y = v_i[0] - v_j[0], v_i[1] - v_j[1]
+        distance = math.hypot(x, y)
+        n_x, n_y = (x / distance, y / distance) if distance >= COINCIDENT_DISTANCE else (1.0, 0.0)
+        return [n_x, n_y], distance, -(n_x * v_x + n_y * v_y), abs(n_x * v_y - n_y * v_x)
+    offset = [a - b for a, b in zip(p_i, p_j, strict=True)]
+    velocity = [a - b for a, b in zip(v_i, v_j, strict=True)]
+    distance = math.hypot(*offset)
+    if distance >= COINCIDENT_DISTANCE:
+        normal = [a / distance for a in offset]
+    else:
+        normal = [1.0] + [0.0] * (len(offset) - 1)
+    separating = sum(n * v for n, v in zip(normal, velocity, strict=True))
+    tangent = [v - separating * n for v, n in zip(velocity, normal, strict=True)]
+    return normal, distance, -separating, math.hypot(*tangent)
+
+
+def safe_closing_speed(excess: float, alpha: float, dt: float) -> float:
+    """Return the largest closing speed in the safe set, m/s, for an excess >= 0 m.
+
+    It solves w^2 / (2 alpha) + w dt / 2 = e.
+    """
+    reach = alpha * dt
+    # The subtraction of the textbook root, rationalised: no cancellation for small e.
+    return 4.0 * alpha * excess / (reach + math.sqrt(reach * reach + 8.0 * alpha * excess))
+
+
+def barrier_value(
+    excess: float, closing_speed: float, alpha: float, dt: float, gamma: float
+) -> float:
+    """Return h, m/s: >= 0 exactly in the safe set, and gamma e - w inside the margin."""
+    if excess < 0.0:
+        return gamma * excess - closing_speed
+    return safe_closing_speed(excess, alpha, dt) - closing_speed
+
+
+def next_closing_limit(
+    excess: float, closing_speed: float, alpha: float, dt: float, *, gamma: float, plant: Plant
+) -> float:
+    """Return c_max, m/s: the largest closing speed after the step that stays in the safe set.
+
+    Args:
+        excess: e, m.
+        closing_speed: w, m/s.
+        alpha: Braking authority left against the worst partner, m/s^2, > 0.
+        dt: Control step, s.
+        gamma: Rate at which overlap is undone when e < 0, 1/s.
+        plant: How the plant integrates one step.
+
+    Returns:
+        c_max before the tangential allowance. From outside the safe set, where no next speed
+        may be admissible, a value that no braking reaches.
+    """
+    if excess < 0.0:
+        return gamma * excess
+    three = 3.0 * alpha * dt
+    limit = 4.0 * alpha * excess / (three + math.sqrt(three * three + 8.0 * alpha * excess))
+    if plant == "semi_implicit" or closing_speed <= limit:
+        return limit
+    # Slowing down: the mean of old and new speed covers the step, not the new one alone.
+    spare = 2.0 * (excess - 0.5 * closing_speed * dt) / alpha
+    radicand = dt * dt + spare
+    if radicand <= 0.0:
+        return -alpha * dt
+    return alpha * spare / (dt + math.sqrt(radicand))
+
+
+def tangential_allowance(
+    tangential_speed: float, relative_accel: float, next_distance: float, dt: float
+) -> float:
+    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step.
+
+    Args:
+        tangential_speed: t, m/s.
+        relative_accel: A, bound on the relative acceleration, m/s^2.
+        next_distance: R, lower bound of the distance after the step, m, > 0.
+        dt: Control step, s.
+    """
+    change = min(relative_accel * dt, 1.5 * tangential_speed)
+    gain = (change - tangential_speed) * (2.0 * tangential_speed - change)
+    return 0.5 * dt * gain / next_distance if gain > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairParameters:
+    """Numbers of one pair that do not change from step to step.
+
+    Attributes:
+        alpha: Braking authority left against the worst partner, m/s^2, > 0.
+        partner_accel: a_p, bound on the partner's acceleration, m/s^2, >= 0.
+        relative_accel: A, bound on the relative acceleration, m/s^2.
+        dt: Control step, s.
+        gamma: Rate at which overlap is undone, 1/s.
+        plant: How the plant integrates one step.
+    """
+
+    alpha: float
+    partner_accel: float
+    relative_accel: float
+    dt: float
+    gamma: float
+    plant: Plant
+
+
+def row_level(
+    distance: float,
+    contact_distance: float,
+    closing_speed: float,
+    tangential_speed: float,
+    pair: PairParameters,
+) -> tuple[float, float]:
+    """Return the level of a pair's row and its barrier value.
+
+    Args:
+        distance: r, m.
+        contact_distance: Sum of the radii and the safety margin, m.
+        closing_speed: w, m/s.
+        tangential_speed: t, m/s.
+        pair: The pair's constants.
+
+    Returns:
+        (c_max - tau - w) / dt, m/s^2, which becomes the right-hand side of the row once the
+        partner's push is subtracted and lambda added; and h, m/s.
+    """
+    alpha, dt = pair.alpha, pair.dt
+    excess = distance - contact_distance
+    limit = next_closing_limit(excess, closing_speed, alpha, dt, gamma=pair.gamma, plant=pair.plant)
+    if pair.plant == "zoh" and 0.0 < tangential_speed < pair.relative_accel * dt:
+        nearest = distance - 0.5 * dt * (closing_speed + limit)
+        limit -= tangential_allowance(
+            tangential_speed, pair.relative_accel, max(contact_distance, nearest), dt
+        )
+    h = barrier_value(excess, closing_speed, alpha, dt, pair.gamma)
+    return (limit - closing_speed) / dt, h
+
+
+def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: float) -> float:
+    """Return the continuous-time barrier of a pair, m/s.
+
+    h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact. When the centres coincide it is
+    minus the sum of the radii, a length; kept because recorded losses were computed so.
+
+    Args:
+        snap_i: One agent.
+        snap_j: The other; swapping them changes nothing.
+        alpha_pair: Relative braking the pair is credited with, m/s^2.
+    """
+    _, distance, closing_speed, _ = pair_geometry(
+        snap_i.position.tolist(),
+        snap_i.velocity.tolist(),
+        snap_j.position.tolist(),
+        snap_j.velocity.tolist(),
+    )
+    contact_distance = snap_i.radius + snap_j.radius
+    if distance < COINCIDENT_DISTANCE:
+        return -contact_distance
+    excess = distance - contact_distance
+    if excess <= 0.0:
+        return -closing_speed
+    return max(math.sqrt(2.0 * alpha_pair * excess), _PSI_FLOOR) - closing_speed
