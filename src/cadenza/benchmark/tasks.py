@@ -1,0 +1,254 @@
+"""The tasks an ego can be trained and judged on.
+
+A task is a description: how long an episode is, which partners play it, whether it has a success
+predicate and offers the safety hooks, which options its environment takes, and where the function
+that builds the environment is. `cadenza.benchmark.builders` turns it into live objects.
+
+Adding one:  a function `EnvRequest -> environment` anywhere, and one `register_task` call.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+
+#: Values a configuration file can give to a task option.
+OptionValue: TypeAlias = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvRequest:
+    """What a task's factory is asked for.
+
+    Attributes:
+        episode_length: Control steps until truncation, > 0.
+        seats: Uids of ego and partner.
+        num_envs: Environments stepped as one batch; 1 asks for a scalar environment.
+        root_seed: Experiment seed.
+        render_mode: None or ``"rgb_array"``.
+        options: One value per option of the task, defaults filled in.
+    """
+
+    episode_length: int
+    seats: tuple[str, str]
+    num_envs: int
+    root_seed: int
+    render_mode: str | None
+    options: Mapping[str, OptionValue]
+
+
+class TaskOption(BaseModel):
+    """One integer setting of a task's environment.
+
+    Attributes:
+        default: Value when a configuration does not name it.
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        summary: What it changes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default: int
+    low: int
+    high: int
+    summary: str
+
+
+class TaskSpec(BaseModel):
+    """Description of one version of one task.
+
+    Attributes:
+        task_id: Name in configurations and results.
+        version: Grows whenever results stop being comparable, >= 1.
+        tier: 0 diagnostic, 1 planar robots, 2 arms, 3 experimental; orders listings.
+        title: What it asks, in one line.
+        summary: Robots, dynamics and score in a few sentences.
+        env_factory: ``"module:function"`` that takes an `EnvRequest` and returns the environment.
+        episode_length: Usual control steps per episode.
+        max_robots: Most robots it can have, ego and partner included.
+        has_success: Whether ``info["success"]`` exists; without it the score is the return.
+        metric_keys: Keys of ``info`` that evaluations record.
+        partners: Partner classes an evaluation uses unless told otherwise.
+        seen_partner: The one of them that training uses unless told otherwise.
+        supports_safety: Whether the environment offers the hooks of the safety filter.
+        supports_batches: Whether it can be stepped as a batch.
+        stress_channel: Part of the observation that robustness studies degrade; None without one.
+        options: Settings of the environment by name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task_id: str = Field(min_length=1)
+    version: int = Field(ge=1)
+    tier: int = Field(ge=0, le=3)
+    title: str
+    summary: str
+    env_factory: str = Field(pattern=r"^[\w.]+:\w+$")
+    episode_length: int = Field(gt=0)
+    max_robots: int = Field(ge=2)
+    has_success: bool
+    metric_keys: tuple[str, ...]
+    partners: tuple[str, ...]
+    seen_partner: str
+    supports_safety: bool
+    supports_batches: bool
+    stress_channel: str | None = None
+    options: dict[str, TaskOption] = Field(default_factory=dict[str, TaskOption])
+
+    @property
+    def unseen_partners(self) -> tuple[str, ...]:
+        """The default partners without the one seen in training."""
+        return tuple(name for name in self.partners if name != self.seen_partner)
+
+    def complete_options(self, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+        """Return one checked value per option, defaults filled in.
+
+        Args:
+            given: Options of a configuration.
+
+        Raises:
+            ConfigurationError: A key is unknown, or a value is not an integer within its range.
+        """
+        unknown = sorted(set(given) - set(self.options))
+        if unknown:
+            known = ", ".join(sorted(self.options)) or "<none>"
+            raise ConfigurationError(
+                f"env.options[{unknown[0]!r}]: task {self.task_id!r} has no such option; "
+                f"known options: {known}."
+            )
+        complete: dict[str, OptionValue] = {}
+        for key, option in self.options.items():
+            value = given.get(key, option.default)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not option.low <= value <= option.high:
+                raise ConfigurationError(
+                    f"env.options[{key!r}] ({option.summary}): expected an integer in "
+                    f"[{option.low}, {option.high}], got {value!r}."
+                )
+            complete[key] = value
+        return complete
+
+
+CROSSING: Final = TaskSpec(
+    task_id="crossing",
+    version=1,
+    tier=1,
+    title="Robots swap places across a circle without touching.",
+    summary=(
+        "Two to eight double-integrator discs start on a circle of 2 m radius and drive to the "
+        "opposite point. The ego must arrive in time and touch nobody; contact ends the episode."
+    ),
+    env_factory="cadenza.benchmark.builders:make_crossing_env",
+    episode_length=200,
+    max_robots=8,
+    has_success=True,
+    metric_keys=("success", "contact", "min_distance", "goal_distance", "partner_contact"),
+    partners=(
+        "crossing_goal_seeker",
+        "crossing_stationary",
+        "crossing_wanderer",
+        "crossing_late_braker",
+        "crossing_chaser",
+    ),
+    seen_partner="crossing_goal_seeker",
+    supports_safety=True,
+    supports_batches=True,
+    options={
+        "num_robots": TaskOption(
+            default=2, low=2, high=8, summary="robots on the circle, ego and partner included"
+        )
+    },
+)
+
+MPE_COOPERATIVE_PUSH: Final = TaskSpec(
+    task_id="mpe_cooperative_push",
+    version=1,
+    tier=0,
+    title="Two robots cover two landmarks together.",
+    summary=(
+        "Two velocity-controlled points in a square; the shared reward is minus the sum over "
+        "landmarks of the distance to the nearest robot. There is no success predicate."
+    ),
+    env_factory="cadenza.benchmark.builders:make_mpe_cooperative_push_env",
+    episode_length=50,
+    max_robots=2,
+    has_success=False,
+    metric_keys=(),
+    partners=("scripted_heuristic",),
+    seen_partner="scripted_heuristic",
+    supports_safety=False,
+    supports_batches=True,
+)
+
+#: Every version of every known task.
+_tasks: dict[tuple[str, int], TaskSpec] = {
+    (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH)
+}
+
+
+def register_task(task: TaskSpec) -> TaskSpec:
+    """Make ``task`` known and return it.
+
+    Raises:
+        InputError: This version is already registered, or its seen partner is not among its
+            partners.
+    """
+    key = (task.task_id, task.version)
+    if key in _tasks:
+        raise InputError(
+            f"Task {task.task_id!r} version {task.version} is already registered; "
+            "raise the version or choose another name."
+        )
+    if task.seen_partner not in task.partners:
+        raise InputError(
+            f"Task {task.task_id!r}: expected the seen partner among {task.partners}, "
+            f"got {task.seen_partner!r}."
+        )
+    _tasks[key] = task
+    return task
+
+
+def get_task(task_id: str, version: int | None = None) -> TaskSpec:
+    """Return one task.
+
+    Args:
+        task_id: Its name.
+        version: Its version; None takes the latest.
+
+    Raises:
+        UnknownNameError: No such task or version; lists the known ones.
+    """
+    versions = sorted(known for name, known in _tasks if name == task_id)
+    wanted = version if version is not None else (versions[-1] if versions else 0)
+    task = _tasks.get((task_id, wanted))
+    if task is None:
+        known = ", ".join(sorted(f"{name}@v{number}" for name, number in _tasks)) or "<none>"
+        asked = task_id if version is None else f"{task_id}@v{version}"
+        raise UnknownNameError(f"Unknown env task {asked!r}: expected one of {known}.")
+    return task
+
+
+def list_tasks() -> list[TaskSpec]:
+    """Return every known task, by tier, name and version; a new list on every call."""
+    return sorted(_tasks.values(), key=lambda task: (task.tier, task.task_id, task.version))
+
+
+def manifest() -> list[dict[str, Any]]:
+    """Return `list_tasks` as plain JSON values, equal on every machine."""
+    return [task.model_dump(mode="json") for task in list_tasks()]
+
+
+@contextmanager
+def isolated_tasks() -> Generator[None]:
+    """Undo every registration made inside the ``with`` block, for tests and notebooks."""
+    before = dict(_tasks)
+    try:
+        yield
+    finally:
+        _tasks.clear()
+        _tasks.update(before)
