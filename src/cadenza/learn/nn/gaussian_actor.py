@@ -1,0 +1,186 @@
+"""Gaussian policy network with the parameter names and order of HARL's stochastic policy.
+
+Equations, for an observation s:
+    x0 = LayerNorm(s)
+    x1 = LayerNorm(ReLU(W0 x0 + b0)),  x2 likewise, one line per hidden layer
+    μ  = Wm x + bm,   σ = 0.5 · sigmoid(log_std),   π(a|s) = Π_d Normal(a_d; μ_d, σ_d)
+Source:  HARL, arXiv:2304.09870; normalisation follows the activation.
+Axes:    B = batch, O = observation, H = hidden, A = action.
+Limits:  σ does not depend on s and stays within (0, 0.5); samples are neither squashed nor clipped.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.nn.linear import orthogonal_linear
+
+#: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
+HIDDEN_GAIN: Final = math.sqrt(2.0)
+#: Gain of the mean head (HARL's default): first actions start close to zero mean.
+OUTPUT_GAIN: Final = 0.01
+#: Largest standard deviation, in units of the action (HARL's ``std_y_coef``).
+MAX_STANDARD_DEVIATION: Final = 0.5
+#: First value of ``log_std`` (HARL's ``std_x_coef``); σ starts at 0.5 · sigmoid(1) = 0.3655.
+INITIAL_LOG_STD: Final = 1.0
+#: Added to the variance inside every LayerNorm; torch's default.
+LAYER_NORM_EPSILON: Final = 1e-5
+#: Parameters before the first hidden layer, per hidden layer, and after the last one.
+_NORM_PARAMETERS: Final = 2
+_HIDDEN_PARAMETERS: Final = 4
+_HEAD_PARAMETERS: Final = 3
+
+
+def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
+    """Return the mean actions of the policy that ``parameters`` describe.
+
+    Args:
+        parameters: Tensors in the order of `GaussianActor.parameters`.
+        observations: Shape (B, O).
+
+    Returns:
+        Shape (B, A).
+    """
+    x = _layer_norm(observations, parameters[0], parameters[1])
+    head = len(parameters) - _HEAD_PARAMETERS
+    for i in range(_NORM_PARAMETERS, head, _HIDDEN_PARAMETERS):
+        x = torch.relu_(nn.functional.linear(x, parameters[i], parameters[i + 1]))
+        x = _layer_norm(x, parameters[i + 2], parameters[i + 3])
+    return nn.functional.linear(x, parameters[-2], parameters[-1])
+
+
+def actor_standard_deviation(log_std: Tensor) -> Tensor:
+    """Return σ, shape (A,), from ``log_std``, shape (A,)."""
+    return torch.sigmoid(log_std / INITIAL_LOG_STD) * MAX_STANDARD_DEVIATION
+
+
+class GaussianActor(nn.Module):
+    """Policy whose state dict is interchangeable with HARL's.
+
+    Args:
+        observation_dim: O, >= 1.
+        action_dim: A, >= 1.
+        hidden_sizes: Width of each hidden layer, at least one.
+        generator: CPU generator that initialises the weights, advanced as HARL's construction
+            advances the global one.
+
+    Raises:
+        InputError: A size is below one, or there is no hidden layer.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if not hidden_sizes or min(observation_dim, action_dim, *hidden_sizes) < 1:
+            raise InputError(
+                "GaussianActor: expected every size >= 1 and at least one hidden layer, got "
+                f"observation_dim = {observation_dim}, action_dim = {action_dim}, "
+                f"hidden_sizes = {list(hidden_sizes)}."
+            )
+        self.base = _Base(observation_dim, hidden_sizes, generator)
+        self.act = _ActionHead(hidden_sizes[-1], action_dim, generator)
+        # Plain tuple beside the registered modules: attribute look-ups cost as much as a layer.
+        self._ordered = tuple(self.parameters())
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Tensor]) -> "GaussianActor":
+        """Return an actor of the sizes that ``state`` implies, holding its weights.
+
+        Args:
+            state: State dict of this class or of HARL's stochastic policy without recurrence.
+
+        Raises:
+            CheckpointError: A weight is missing, superfluous or of the wrong shape.
+        """
+        try:
+            observation_dim = state["base.feature_norm.weight"].shape[0]
+            action_dim = state["act.action_out.fc_mean.weight"].shape[0]
+            hidden_sizes = [
+                state[name].shape[0]
+                for name in state
+                if name.startswith("base.mlp.fc.") and state[name].ndim == 2
+            ]
+            actor = cls(
+                observation_dim,
+                action_dim,
+                hidden_sizes=hidden_sizes,
+                generator=torch.Generator().manual_seed(0),
+            )
+            actor.load_state_dict(dict(state), strict=True)
+        except (KeyError, IndexError, RuntimeError, InputError) as error:
+            raise CheckpointError(
+                "GaussianActor.from_state_dict: expected the weights of one Gaussian actor "
+                f"(base.*, act.action_out.*), got keys {sorted(state)}: {error}"
+            ) from error
+        return actor
+
+    @property
+    def ordered_parameters(self) -> tuple[nn.Parameter, ...]:
+        """All parameters, in the order of `actor_mean` and of the optimiser."""
+        return self._ordered
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return mean actions, shape (B, A), for ``observations``, shape (B, O)."""
+        return actor_mean(self._ordered, observations)
+
+    def standard_deviation(self) -> Tensor:
+        """Return σ, shape (A,)."""
+        return actor_standard_deviation(self._ordered[-_HEAD_PARAMETERS])
+
+
+class _Base(nn.Module):
+    """Feature extractor; its attribute names are HARL's."""
+
+    def __init__(
+        self, observation_dim: int, hidden_sizes: Sequence[int], generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
+        self.mlp = _HiddenLayers(observation_dim, hidden_sizes, generator)
+
+
+class _HiddenLayers(nn.Module):
+    """Linear, ReLU, LayerNorm per hidden layer, numbered 0, 1, 2, 3, ... as HARL numbers them."""
+
+    def __init__(
+        self, observation_dim: int, hidden_sizes: Sequence[int], generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = observation_dim
+        for width in hidden_sizes:
+            linear = orthogonal_linear(inputs, width, gain=HIDDEN_GAIN, generator=generator)
+            layers += [linear, nn.ReLU(), nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)]
+            inputs = width
+        self.fc = nn.Sequential(*layers)
+
+
+class _ActionHead(nn.Module):
+    """Holder that gives the output layer HARL's name, ``act.action_out``."""
+
+    def __init__(self, inputs: int, action_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.action_out = _DiagonalGaussian(inputs, action_dim, generator)
+
+
+class _DiagonalGaussian(nn.Module):
+    """Mean head and state-independent spread; ``log_std`` precedes the head in parameter order."""
+
+    def __init__(self, inputs: int, action_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.fc_mean = orthogonal_linear(inputs, action_dim, gain=OUTPUT_GAIN, generator=generator)
+        self.log_std = nn.Parameter(torch.full((action_dim,), INITIAL_LOG_STD))
+
+
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.layer_norm(x, weight.shape, weight, bias, LAYER_NORM_EPSILON)
