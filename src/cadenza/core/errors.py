@@ -47,3 +47,7 @@ class MissingExtraError(CadenzaError, ImportError):
 
 class DeviceUnavailableError(CadenzaError, RuntimeError):
     """The compute device that was asked for is not there."""
+
+
+class SinkError(CadenzaError, RuntimeError):
+    """A copy of the run log could not be written; the run itself goes on."""

@@ -1,0 +1,286 @@
+"""Where run-log events go: the JSONL file, Weights & Biases, TensorBoard.
+
+Adding one:  a class with `write` and `close`, passed to `cadenza.core.runlog.bind_run_logger`.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cadenza.core.errors import MissingExtraError, SinkError, StorageError
+from cadenza.core.files import fsync_folder, make_folder
+from cadenza.core.json_values import json_line
+
+#: Fields that say which run an event belongs to; metric stores keep them once per run.
+CONTEXT_KEYS: Final = ("run_id", "seed", "git_sha", "pyproject_hash", "run_kind")
+
+#: What a sink may raise to report failure; anything else is a bug and goes on.
+SINK_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class LogSink(Protocol):
+    """A copy of the event stream; its failures never stop a run."""
+
+    @property
+    def name(self) -> str:
+        """How warnings and failure counts call the sink."""
+        ...
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Take one event of strict JSON values."""
+        ...
+
+    def close(self) -> None:
+        """Hand over what is still buffered and let go of all resources."""
+        ...
+
+
+class WandbSink(Protocol):
+    """The part of a Weights & Biases run that logging needs."""
+
+    def log(self, data: Mapping[str, object], *, step: int | None = None) -> None:
+        """Take one event."""
+        ...
+
+    def set_config(self, config: Mapping[str, object]) -> None:
+        """Store facts about the run as a whole."""
+        ...
+
+    def add_tags(self, tags: Sequence[str]) -> None:
+        """Add tags; those already there stay once."""
+        ...
+
+    def close(self) -> None:
+        """Finish the run."""
+        ...
+
+
+class JsonlSink:
+    """The run's record: one line of JSON per event, in the file before `write` returns.
+
+    A line is written whole or not at all, even on a full disk. One process at a time owns the file.
+    A file that is already there is moved aside to ``<name>.1``, ``<name>.2``, ... unless the log
+    is resumed.
+    """
+
+    name = "jsonl"
+
+    def __init__(self, path: Path, *, resume_offset: int | None = None) -> None:
+        """Open the log.
+
+        Args:
+            path: The file; parent folders are created.
+            resume_offset: Keep this many bytes, cut the rest and go on behind them.
+
+        Raises:
+            StorageError: The file system refused, another process owns the log, or the log is
+                shorter than ``resume_offset`` or has no line end there.
+        """
+        self._path = path
+        self.discarded_bytes = 0
+        self._length = resume_offset or 0
+        try:
+            make_folder(path.parent)
+            if resume_offset is None:
+                _move_old_log_aside(path)
+            self._descriptor = _open_owned(path)
+            if resume_offset is not None:
+                self._cut(resume_offset)
+            fsync_folder(path.parent)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._failure("open the run log", error) from error
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Append one event.
+
+        Raises:
+            StorageError: The file system refused; the lines before stay intact.
+        """
+        line = json_line(event)
+        written = 0
+        try:
+            while written < len(line):
+                place = self._length + written
+                written += os.pwrite(self._descriptor, line[written:], place)
+        except OSError as error:
+            with suppress(OSError):  # the next line overwrites what cannot be cut off
+                os.ftruncate(self._descriptor, self._length)
+            raise self._failure("append an event", error) from error
+        self._length += len(line)
+
+    def offset(self) -> int:
+        """Make all lines durable and return the length of the file in bytes.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._failure("make the run log durable", error) from error
+        return self._length
+
+    def close(self) -> None:
+        """Make all lines durable and give the file free."""
+        try:
+            self.offset()
+        finally:
+            os.close(self._descriptor)
+
+    def _cut(self, offset: int) -> None:
+        size = os.fstat(self._descriptor).st_size
+        last = os.pread(self._descriptor, 1, offset - 1) if 0 < offset <= size else b"\n"
+        if not 0 <= offset <= size or last != b"\n":
+            os.close(self._descriptor)
+            raise StorageError(
+                f"{self._path}: expected a line end at byte {offset} to resume behind it, got a "
+                f"log of {size} bytes without one there; resume from a checkpoint of this log."
+            )
+        os.ftruncate(self._descriptor, offset)
+        os.fsync(self._descriptor)
+        self.discarded_bytes = size - offset
+
+    def _failure(self, wish: str, error: OSError) -> StorageError:
+        return StorageError(
+            error.errno,
+            f"{self._path}: expected to {wish}, got '{error.strerror}'; free space or choose "
+            "another folder and run again (earlier lines are intact)",
+        )
+
+
+def _open_owned(path: Path) -> int:
+    """Open ``path`` for writing and lock it for this process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StorageError(
+            f"{path}: expected to own the run log, got a lock held by another writer; "
+            "wait for the other run or give this one another log folder."
+        ) from error
+    return descriptor
+
+
+def _move_old_log_aside(path: Path) -> None:
+    """Rename a log that is already there to the first free ``<name>.<number>``."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    descriptor = _open_owned(path)
+    try:
+        names = (path.with_name(f"{path.name}.{number}") for number in count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    finally:
+        os.close(descriptor)
+
+
+class WandbForwarder:
+    """Hands events to a `WandbSink`; the run's identity goes to its configuration, once."""
+
+    name = "wandb"
+
+    def __init__(self, sink: WandbSink) -> None:
+        self._sink = sink
+
+    def set_config(self, config: Mapping[str, object]) -> None:
+        """Store facts about the run as a whole.
+
+        Raises:
+            SinkError: Weights & Biases refused.
+        """
+        with _wandb_errors_as_sink_errors():
+            self._sink.set_config(config)
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Forward one event; ``step`` counts only if it is an integer.
+
+        Raises:
+            SinkError: Weights & Biases refused.
+        """
+        step = event.get("step")
+        hidden = (*CONTEXT_KEYS, "schema_version", "origin")
+        data = {key: value for key, value in event.items() if key not in hidden}
+        with _wandb_errors_as_sink_errors():
+            self._sink.log(data, step=step if type(step) is int else None)
+
+    def close(self) -> None:
+        """Finish the run.
+
+        Raises:
+            SinkError: Weights & Biases refused.
+        """
+        with _wandb_errors_as_sink_errors():
+            self._sink.close()
+
+
+@contextmanager
+def _wandb_errors_as_sink_errors() -> Generator[None]:
+    """Turn Weights & Biases' own error type, which has no built-in base, into `SinkError`."""
+    wandb: Any = sys.modules.get("wandb")
+    own_errors: tuple[type[Exception], ...] = () if wandb is None else (wandb.Error,)
+    try:
+        yield
+    except own_errors as error:
+        raise SinkError(f"wandb: {error}") from error
+
+
+class TensorboardSink:
+    """Writes the numbers of every event that has an integer ``step`` as TensorBoard scalars.
+
+    Tags are ``<metric_namespace>/<field>``, ``eval/<condition>/<field>`` for evaluations and
+    ``<event>/<field>`` for events without a namespace.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
+        """Open an event file in ``folder``.
+
+        Args:
+            folder: Where TensorBoard looks.
+            resume_step: Hide what an earlier, killed writer wrote from this step on.
+
+        Raises:
+            MissingExtraError: TensorBoard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(
+                "TensorboardSink: expected the tensorboard package, got none; "
+                "install it with: pip install 'cadenza[tensorboard]'"
+            ) from error
+        self._writer: Any = SummaryWriter(log_dir=str(folder), purge_step=resume_step)
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Write the numbers of one event."""
+        step = event.get("step")
+        if type(step) is not int:
+            return
+        tag = str(event.get("metric_namespace", event["event"]))
+        if "condition" in event:
+            tag = f"{tag}/{event['condition']}"
+        for key, value in event.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and key not in (*CONTEXT_KEYS, "step", "schema_version"):
+                self._writer.add_scalar(f"{tag}/{key}", value, step)
+
+    def close(self) -> None:
+        """Write what is buffered and close the event file."""
+        self._writer.close()
