@@ -7,9 +7,10 @@ that builds the environment is. `cadenza.benchmark.builders` turns it into live 
 Adding one:  a function `EnvRequest -> environment` anywhere, and one `register_task` call.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -105,6 +106,22 @@ class TaskSpec(BaseModel):
         """The default partners without the one seen in training."""
         return tuple(name for name in self.partners if name != self.seen_partner)
 
+    def load_factory(self) -> Callable[[EnvRequest], Any]:
+        """Import and return the function that builds the environment.
+
+        Raises:
+            ConfigurationError: ``env_factory`` names no function.
+        """
+        module_name, _, function_name = self.env_factory.partition(":")
+        try:
+            factory = getattr(import_module(module_name), function_name)
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise ConfigurationError(
+                f"Task {self.task_id!r}: expected the function {self.env_factory!r} of an "
+                f"installed module, got {type(error).__name__}: {error}."
+            ) from error
+        return factory
+
     def complete_options(self, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
         """Return one checked value per option, defaults filled in.
 
@@ -124,8 +141,11 @@ class TaskSpec(BaseModel):
         complete: dict[str, OptionValue] = {}
         for key, option in self.options.items():
             value = given.get(key, option.default)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not option.low <= value <= option.high:
+            if (
+                not isinstance(value, int)
+                or isinstance(value, bool)
+                or not option.low <= value <= option.high
+            ):
                 raise ConfigurationError(
                     f"env.options[{key!r}] ({option.summary}): expected an integer in "
                     f"[{option.low}, {option.high}], got {value!r}."

@@ -1,0 +1,217 @@
+"""From configurations to live objects: environment, partner, safety driver.
+
+`build_env` and `build_partner` are what training and evaluation share; `build_safety_driver` takes
+the very environment that will be stepped, so the filter never watches another scene.
+"""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.background_robots import (
+    SEATS,
+    BackgroundRobots,
+    BatchedBackgroundRobots,
+)
+from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
+from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.partners.interface import FrozenPartner, PartnerBase
+from cadenza.partners.registry import load_partner
+from cadenza.partners.spec import PartnerSpec
+
+if TYPE_CHECKING:
+    from cadenza.safety.driver import SafetyDriver
+
+#: Methods an environment must have for the safety filter to see what it guards.
+_SAFETY_HOOKS: Final = ("build_agent_snapshots", "build_control_models", "build_bounds")
+
+
+def build_env(
+    env_config: EnvConfig,
+    *,
+    root_seed: int,
+    render_mode: str | None = None,
+    partner: PartnerConfig | None = None,
+) -> Any:
+    """Build the environment that ``env_config`` describes.
+
+    Args:
+        env_config: Task and its settings.
+        root_seed: Experiment seed that scopes every episode.
+        render_mode: None or ``"rgb_array"``.
+        partner: Needed with more than two robots: the further ones are driven by copies of it.
+
+    Returns:
+        An `EnvLike`, or a `VectorEnvLike` if ``env_config.num_envs`` > 1, with two seats.
+
+    Raises:
+        ConfigurationError: Unknown task or option, or a setting the task does not have.
+    """
+    try:
+        task = get_task(env_config.task)
+    except UnknownNameError as error:
+        raise ConfigurationError(str(error)) from error
+    _refuse_unused_settings(task, env_config, render_mode)
+    request = EnvRequest(
+        episode_length=env_config.episode_length,
+        seats=env_config.agent_uids,
+        num_envs=env_config.num_envs,
+        root_seed=root_seed,
+        render_mode=render_mode,
+        options=task.complete_options(env_config.options),
+    )
+    env = task.load_factory()(request)
+    if len(env.agent_uids) == SEATS:
+        return env
+    if partner is None:
+        raise ConfigurationError(
+            f"build_env: task {task.task_id!r} with {len(env.agent_uids)} robots: expected the "
+            "partner whose copies drive the robots after the first two, got none; pass partner=."
+        )
+    return _with_background_robots(env, partner, num_envs=env_config.num_envs)
+
+
+def build_partner(partner_config: PartnerConfig, *, env: Any = None) -> FrozenPartner:
+    """Build the frozen partner that ``partner_config`` describes.
+
+    Args:
+        partner_config: Class, identity and options.
+        env: If given, the partner's actions are checked against and clipped to its action space.
+
+    Returns:
+        A new partner.
+
+    Raises:
+        UnknownNameError: The class is not registered.
+        InputError: A field or an option is malformed.
+    """
+    partner = load_partner(partner_spec(partner_config))
+    if env is not None and isinstance(partner, PartnerBase):
+        _bind(partner, env, env.agent_uids[1])
+    return partner
+
+
+def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
+    """Return the identity of the configured partner, with ``extra`` on top of its options."""
+    return PartnerSpec(
+        class_name=partner_config.class_name,
+        seed=partner_config.seed,
+        checkpoint_step=partner_config.checkpoint_step,
+        weights_uri=partner_config.weights_uri,
+        extra={**partner_config.extra, **extra},
+    )
+
+
+def build_safety_driver(env: Any, safety_config: SafetyConfig) -> "SafetyDriver | None":
+    """Build the safety driver of ``env``, the environment that will be stepped.
+
+    Args:
+        env: Scalar environment with the safety hooks.
+        safety_config: Settings of the filter.
+
+    Returns:
+        The driver; None if the filter is disabled.
+
+    Raises:
+        ConfigurationError: The filter is enabled for a batch, or for a task without the hooks.
+    """
+    if not safety_config.enabled:
+        return None
+    if getattr(env, "num_envs", 1) > 1:
+        raise ConfigurationError(
+            f"safety.enabled: expected env.num_envs = 1, got {env.num_envs}; the filter guards one "
+            "environment at a time."
+        )
+    missing = [name for name in _SAFETY_HOOKS if not callable(getattr(env, name, None))]
+    if missing:
+        raise ConfigurationError(
+            f"safety.enabled: expected an environment with {', '.join(_SAFETY_HOOKS)}, got "
+            f"{type(env).__name__} without {missing[0]}; disable the filter or choose a task that "
+            "supports it (`cadenza tasks list`)."
+        )
+    from cadenza.safety.driver import SafetyDriver, SafetyOptions
+
+    names = {field.name for field in fields(SafetyOptions)}
+    settings = safety_config.model_dump(include=names)
+    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=SafetyOptions(**settings))
+
+
+def make_crossing_env(request: EnvRequest) -> Any:
+    """Build the crossing task; see `EnvRequest`."""
+    num_robots = int(request.options["num_robots"])
+    uids = (*request.seats, *(f"robot_{k}" for k in range(SEATS, num_robots)))
+    settings: dict[str, Any] = {
+        "num_robots": num_robots,
+        "agent_uids": uids,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.num_envs > 1:
+        from cadenza.envs.vector_crossing import VectorCrossingEnv
+
+        return VectorCrossingEnv(request.num_envs, **settings)
+    from cadenza.envs.crossing import CrossingEnv
+
+    return CrossingEnv(**settings, render_mode=request.render_mode)
+
+
+def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
+    """Build the cooperative-push task; see `EnvRequest`."""
+    settings: dict[str, Any] = {
+        "agent_uids": request.seats,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.num_envs > 1:
+        from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+
+        return VectorMPECooperativePushEnv(request.num_envs, **settings)
+    from cadenza.envs.mpe import MPECooperativePushEnv
+
+    return MPECooperativePushEnv(**settings, render_mode=request.render_mode)
+
+
+def _refuse_unused_settings(task: TaskSpec, env_config: EnvConfig, render_mode: str | None) -> None:
+    """Raise for a setting that this task would silently ignore."""
+    if env_config.mask_partner_obs:
+        raise ConfigurationError(
+            f"env.mask_partner_obs: expected False, got True; task {task.task_id!r} cannot hide "
+            "the partner."
+        )
+    if env_config.condition_id is not None:
+        raise ConfigurationError(
+            f"env.condition_id: expected None, got {env_config.condition_id!r}; task "
+            f"{task.task_id!r} comes in one condition."
+        )
+    if env_config.num_envs > 1 and not task.supports_batches:
+        raise ConfigurationError(
+            f"env.num_envs: expected 1, got {env_config.num_envs}; task {task.task_id!r} cannot be "
+            "stepped as a batch."
+        )
+    if env_config.num_envs > 1 and render_mode is not None:
+        raise ConfigurationError(
+            f"build_env: expected render_mode None for a batch of {env_config.num_envs}, got "
+            f"{render_mode!r}; draw a scalar environment."
+        )
+
+
+def _with_background_robots(env: Any, partner_config: PartnerConfig, *, num_envs: int) -> Any:
+    """Wrap ``env`` so that copies of the partner drive the robots beyond ego and partner."""
+    robots: dict[str, PartnerBase] = {}
+    for uid in env.agent_uids[SEATS:]:
+        robot = load_partner(partner_spec(partner_config, uid=uid))
+        if not isinstance(robot, PartnerBase):
+            raise ConfigurationError(
+                f"partner.class_name: expected a subclass of PartnerBase to drive {uid!r}, got "
+                f"{type(robot).__name__}; a background robot must restart row by row."
+            )
+        _bind(robot, env, uid)
+        robots[uid] = robot
+    if num_envs > 1:
+        return BatchedBackgroundRobots(env, robots, num_envs=num_envs)
+    return BackgroundRobots(env, robots)
+
+
+def _bind(partner: PartnerBase, env: Any, uid: str) -> None:
+    space = getattr(env, "single_action_space", env.action_space)
+    partner.bind(space[uid])
