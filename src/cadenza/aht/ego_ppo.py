@@ -38,6 +38,7 @@ from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
@@ -269,8 +270,6 @@ class EgoPPOTrainer:
                     f"{self._frames}; lower happo.lr or scale the rewards."
                 )
         if self._logger is not None:
-            from cadenza.core.runlog import log_scalars
-
             log_scalars(self._logger, step=self._frames, namespace="train", **scalars)
 
     def state_dict(self) -> dict[str, Any]:
