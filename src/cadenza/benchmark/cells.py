@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.strict_json import parse_json_object
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 
@@ -38,6 +38,7 @@ SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 _T = TypeVar("_T")
+_Entry = TypeVar("_Entry", "PolicyEntry", "PartnerEntry", "ConditionEntry")
 
 
 def _require_distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
@@ -185,15 +186,15 @@ class EvaluationPlan(_PlanModel):
 
     def policy(self, name: str) -> PolicyEntry:
         """Return the policy called ``name``."""
-        return next(entry for entry in self.policies if entry.name == name)
+        return _named("policy", self.policies, name)
 
     def partner(self, name: str) -> PartnerEntry:
         """Return the partner called ``name``."""
-        return next(entry for entry in self.partners if entry.name == name)
+        return _named("partner", self.partners, name)
 
     def condition(self, name: str) -> ConditionEntry:
         """Return the condition called ``name``."""
-        return next(entry for entry in self.conditions if entry.name == name)
+        return _named("condition", self.conditions, name)
 
     def episode_idx(self, cell: Cell, episode: int) -> int:
         """Return the index of ``episode`` (within the seed) that results of ``cell`` carry."""
@@ -248,6 +249,14 @@ class EvaluationPlan(_PlanModel):
             "code_sha256": self.code_sha256,
         }
         return sha256_bytes(canonical_json(description))[:CELL_KEY_DIGITS]
+
+
+def _named(kind: str, entries: tuple[_Entry, ...], name: str) -> _Entry:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    known = ", ".join(entry.name for entry in entries)
+    raise UnknownNameError(f"{kind} {name!r}: expected one the plan names: {known}.")
 
 
 def initial_state_seed(seed: int, episode: int) -> int:

@@ -1,0 +1,100 @@
+"""A small plan and made-up episodes for it, shared by tests of plans, cells and bundles."""
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.bundle import BundleProvenance, BundleRequest
+from cadenza.benchmark.cells import (
+    Cell,
+    ConditionEntry,
+    EvaluationPlan,
+    PartnerEntry,
+    PolicyEntry,
+    initial_state_seed,
+)
+from cadenza.evaluation.results import EpisodeResult, PlatformFingerprint
+from cadenza.evaluation.summary import SummarySettings
+
+WEIGHTS = "ab" * 32
+
+
+def make_plan(**changes):
+    """Two policies, partners, conditions and seeds; 3 episodes in blocks of 2: 32 cells."""
+    fields = {
+        "task_version": 1,
+        "env": EnvConfig(task="crossing", episode_length=7),
+        "policies": (
+            PolicyEntry(name="ego", source="local://artifacts/x.pt", weights_sha256=WEIGHTS),
+            PolicyEntry(name="zero", source="zero"),
+        ),
+        "partners": (
+            PartnerEntry(
+                name="seeker", partner=PartnerConfig(class_name="crossing_goal_seeker"), seen=True
+            ),
+            PartnerEntry(name="chaser", partner=PartnerConfig(class_name="crossing_chaser")),
+        ),
+        "conditions": (
+            ConditionEntry(name="filter_on", safety=SafetyConfig(enabled=True)),
+            ConditionEntry(name="filter_off", safety=SafetyConfig(enabled=False)),
+        ),
+        "seeds": (0, 5),
+        "episodes_per_seed": 3,
+        "block_size": 2,
+        "code_sha256": "cd" * 32,
+        "package_version": "0.1.0",
+    }
+    return EvaluationPlan.model_validate(fields | changes)
+
+
+def make_cell_episodes(plan: EvaluationPlan, cell: Cell):
+    """Return plausible episodes of ``cell``: contacts happen without filter only."""
+    episodes = []
+    for i in range(cell.first_episode, cell.first_episode + cell.n_episodes):
+        filtered = plan.condition(cell.condition).safety.enabled
+        contact = not filtered and (i + cell.seed) % 2 == 0
+        episodes.append(
+            EpisodeResult(
+                seed=cell.seed,
+                episode_idx=plan.episode_idx(cell, i),
+                initial_state_seed=initial_state_seed(cell.seed, i),
+                success=not contact and i != 1,
+                condition=cell.condition,
+                partner=cell.partner,
+                n_steps=100 + i,
+                truncated=False,
+                episode_return=1.5 - i,
+                contact=contact,
+                min_distance_m=0.41 if not contact else 0.39,
+                interventions=3 if filtered else None,
+                metadata={"policy": cell.policy},
+            )
+        )
+    return episodes
+
+
+def make_request(plan: EvaluationPlan | None = None, **changes):
+    """Return a complete bundle request for policy ``ego`` of ``plan``."""
+    plan = plan or make_plan()
+    episodes = [
+        episode
+        for cell in plan.cells.values()
+        if cell.policy == "ego"
+        for episode in make_cell_episodes(plan, cell)
+    ]
+    fields = {
+        "plan": plan,
+        "policy": "ego",
+        "episodes": episodes,
+        "provenance": BundleProvenance(
+            git_sha="1" * 40,
+            dirty=False,
+            diff_sha256=None,
+            lock_sha256="2" * 64,
+            platform=PlatformFingerprint(
+                os="Linux", python="3.11", numpy="2", torch="2", device="cpu"
+            ),
+        ),
+        "repro_command": "cadenza eval run eval.yaml",
+        "settings": SummarySettings(
+            headline_condition="filter_on", comparison=("filter_on", "filter_off")
+        ),
+    }
+    return BundleRequest(**(fields | changes))

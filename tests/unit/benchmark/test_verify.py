@@ -1,0 +1,323 @@
+import hashlib
+import json
+import shutil
+import subprocess
+
+import pytest
+from tests.unit.benchmark.samples import make_plan, make_request
+
+from cadenza.benchmark.bundle import (
+    BundleProvenance,
+    PreregistrationCopy,
+    build_bundle_files,
+    encode_sums,
+    write_bundle_dir,
+)
+from cadenza.benchmark.bundle_checks import equal_within
+from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
+from cadenza.benchmark.executor import JobFailure
+from cadenza.benchmark.verify import verify_bundle_dir
+
+
+GIT = shutil.which("git")
+
+
+def stored(tmp_path, **changes):
+    folder = tmp_path / "bundle"
+    write_bundle_dir(folder, build_bundle_files(make_request(**changes)))
+    return folder
+
+
+def reseal(folder):
+    """Rewrite both checksum layers, as someone who edits a bundle by hand would."""
+    path = folder / "bundle.json"
+    content = json.loads(path.read_text())
+    sealed = {"bundle.json", "SHA256SUMS.txt"}
+    content["manifest"] = {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.iterdir())
+        if p.name not in sealed
+    }
+    path.write_text(json.dumps(content))
+    digests = {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.iterdir()
+        if p.name != "SHA256SUMS.txt"
+    }
+    (folder / "SHA256SUMS.txt").write_bytes(encode_sums(digests))
+
+
+def edit_bundle(folder, change):
+    path = folder / "bundle.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    reseal(folder)
+
+
+def failed(rows):
+    return [row.name for row in rows if not row.ok]
+
+
+def test_fresh_bundle_passes_every_check(tmp_path):
+    rows = verify_bundle_dir(stored(tmp_path))
+    assert failed(rows) == []
+    assert all_ok(rows)
+    names = {row.name for row in rows}
+    assert {
+        "bundle:schema",
+        "bundle:eligibility",
+        "manifest:membership",
+        "sha256sums:form",
+        "plan:digest",
+        "episodes:seed0",
+        "episodes:seed5",
+        "failures:none",
+        "summary:n_episodes",
+        "summary:success_mean",
+        "partner:seeker:registered",
+        "partners:hashes",
+        "repro:command",
+        "prereg:absent",
+    } <= names
+
+
+def test_missing_folder_and_missing_bundle_are_one_failed_row(tmp_path):
+    assert failed(verify_bundle_dir(tmp_path / "none")) == ["bundle"]
+    assert failed(verify_bundle_dir(tmp_path)) == ["bundle"]
+
+
+def test_dirty_bundle_fails_unless_allowed(tmp_path):
+    request = make_request()
+    dirty = BundleProvenance(
+        git_sha="1" * 40,
+        dirty=True,
+        diff_sha256="3" * 64,
+        lock_sha256=None,
+        platform=request.provenance.platform,
+    )
+    folder = stored(tmp_path, provenance=dirty)
+    assert failed(verify_bundle_dir(folder)) == ["bundle:eligibility"]
+    assert failed(verify_bundle_dir(folder, allow_dirty=True)) == []
+
+
+def test_empty_sums_file_fails(tmp_path):
+    folder = stored(tmp_path)
+    (folder / "SHA256SUMS.txt").write_bytes(b"")
+    names = failed(verify_bundle_dir(folder))
+    assert "sha256sums:form" in names
+    assert "sha256sums:bundle.json" in names
+
+
+@pytest.mark.parametrize("separator", [b"\x0b", b"\x0c", b"\r", b"\x1c", b"\x85"])
+def test_sums_file_with_another_line_separator_fails(tmp_path, separator):
+    folder = stored(tmp_path)
+    path = folder / "SHA256SUMS.txt"
+    path.write_bytes(path.read_bytes().replace(b"\n", separator, 1))
+    assert "sha256sums" in failed(verify_bundle_dir(folder))
+
+
+def test_missing_sums_file_fails(tmp_path):
+    folder = stored(tmp_path)
+    (folder / "SHA256SUMS.txt").unlink()
+    assert failed(verify_bundle_dir(folder)) == ["sha256sums"]
+
+
+@pytest.mark.parametrize("name", ["extra.txt", ".hidden", "evil name"])
+def test_unlisted_file_fails(tmp_path, name):
+    folder = stored(tmp_path)
+    (folder / name).write_bytes(b"")
+    assert failed(verify_bundle_dir(folder)) != []
+
+
+def test_subfolder_and_link_are_refused(tmp_path):
+    folder = stored(tmp_path)
+    (folder / "sub").mkdir()
+    assert failed(verify_bundle_dir(folder)) == ["bundle"]
+    (folder / "sub").rmdir()
+    target = tmp_path / "REPRO.txt"
+    (folder / "REPRO.txt").rename(target)
+    (folder / "REPRO.txt").symlink_to(target)
+    assert failed(verify_bundle_dir(folder)) == ["bundle"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "..", "/etc/passwd"])
+def test_manifest_name_outside_the_folder_fails_the_schema(tmp_path, name):
+    folder = stored(tmp_path)
+    path = folder / "bundle.json"
+    content = json.loads(path.read_text())
+    content["manifest"][name] = "0" * 64
+    path.write_text(json.dumps(content))
+    assert "bundle:schema" in failed(verify_bundle_dir(folder))
+
+
+@pytest.mark.parametrize("value", [1, 999, -1])
+def test_too_few_resamples_fail_the_schema_without_a_traceback(tmp_path, value):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c["summary"].update(n_resamples=value))
+    assert failed(verify_bundle_dir(folder)) == ["bundle:schema"]
+
+
+def test_changed_number_fails_although_the_checksums_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c["summary"].update(success_mean=0.9))
+    assert failed(verify_bundle_dir(folder)) == ["summary:success_mean"]
+
+
+def test_changed_number_deep_in_the_summary_fails(tmp_path):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c["summary"]["cells"][0].update(n_steps=1))
+    assert failed(verify_bundle_dir(folder)) == ["summary:cells"]
+
+
+def test_removed_journal_line_fails_although_the_checksums_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    path = folder / "episodes_seed0.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1]))
+    reseal(folder)
+    assert "episodes" in failed(verify_bundle_dir(folder))
+
+
+def test_swapped_journal_lines_fail_although_the_checksums_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    path = folder / "episodes_seed0.jsonl"
+    lines = path.read_bytes().splitlines(True)
+    path.write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+    reseal(folder)
+    rows = verify_bundle_dir(folder)
+    assert "lines were removed, added or reordered" in next(
+        row.detail for row in rows if row.name == "episodes"
+    )
+
+
+def test_bundle_of_another_seed_schedule_fails(tmp_path):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c["seed_schedule"].update(seeds=[0, 6]))
+    assert failed(verify_bundle_dir(folder)) == ["plan:seeds"]
+
+
+def test_swapped_policy_weights_fail(tmp_path):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c.update(policy_sha256="0" * 64))
+    assert failed(verify_bundle_dir(folder)) == ["plan:policy"]
+
+
+def test_unknown_policy_fails_without_a_traceback(tmp_path):
+    folder = stored(tmp_path)
+    edit_bundle(folder, lambda c: c.update(policy_id="nobody"))
+    assert "plan" in failed(verify_bundle_dir(folder))
+
+
+def test_changed_partner_parameter_fails(tmp_path):
+    folder = stored(tmp_path)
+    path = folder / "partners.json"
+    content = json.loads(path.read_text())
+    content["chaser"]["extra"] = {"gain": "0"}
+    path.write_text(json.dumps(content))
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["partners:material"]
+
+
+def test_unregistered_partner_class_fails(tmp_path):
+    plan = make_plan()
+    stranger = plan.partners[0].partner.model_copy(update={"class_name": "stranger"})
+    entry = plan.partners[0].model_copy(update={"partner": stranger})
+    changed = make_plan(partners=(entry, plan.partners[1]))
+    folder = tmp_path / "bundle"
+    write_bundle_dir(folder, build_bundle_files(make_request(changed)))
+    assert failed(verify_bundle_dir(folder)) == ["partner:seeker:registered"]
+
+
+def test_other_repro_command_fails(tmp_path):
+    folder = stored(tmp_path)
+    (folder / "REPRO.txt").write_text("rm -rf /\n")
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["repro:command"]
+
+
+def test_bundle_with_failed_cells_shows_them_and_fails(tmp_path):
+    plan = make_plan()
+    key, cell = next((k, c) for k, c in plan.cells.items() if c.policy == "ego")
+    request = make_request(plan)
+    lost = range(cell.first_episode, cell.first_episode + cell.n_episodes)
+    kept = [
+        e
+        for e in request.episodes
+        if not (
+            e.seed == cell.seed
+            and e.condition == cell.condition
+            and e.partner == cell.partner
+            and e.episode_idx in lost
+        )
+    ]
+    failure = JobFailure(key=key, label=cell.label, error="InputError", message="told to")
+    folder = stored(tmp_path, episodes=kept, failures=[failure])
+    rows = verify_bundle_dir(folder)
+    assert failed(rows) == ["failures:none", "summary:n_episodes"]
+    assert cell.label in next(row.detail for row in rows if row.name == "failures:none")
+
+
+@pytest.fixture
+def registered(tmp_path):
+    """A repository whose tag ``prereg-x`` locks ``plans/p.yaml``."""
+    repo = tmp_path / "repo"
+    (repo / "plans").mkdir(parents=True)
+    (repo / "plans" / "p.yaml").write_bytes(b"task_id: crossing\n")
+
+    def git(*arguments):
+        command = [GIT, "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+        subprocess.run(command, cwd=repo, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "x")
+    git("tag", "prereg-x")
+    return repo
+
+
+def test_registration_that_the_tag_holds_passes(tmp_path, registered):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
+    folder = stored(tmp_path, prereg=copy)
+    assert failed(verify_bundle_dir(folder, repo_path=registered)) == []
+    assert failed(verify_bundle_dir(folder)) == ["prereg:tag"]
+
+
+def test_edited_registration_with_matching_blob_fails(tmp_path, registered):
+    copy = PreregistrationCopy(content=b"task_id: easier\n", git_tag="prereg-x")
+    rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
+    assert failed(rows) == ["prereg:tag"]
+
+
+def test_missing_tag_is_a_failed_row(tmp_path, registered):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="no-such-tag")
+    rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
+    assert failed(rows) == ["prereg"]
+
+
+def test_check_table_shows_rows_and_the_verdict():
+    rows = [
+        CheckResult(name="a", ok=True),
+        CheckResult(name="longer", ok=False, detail="broken"),
+    ]
+    assert render_check_table(rows) == (
+        "PASS  a\nFAIL  longer  broken\nverify: FAIL (1/2 checks)\n"
+    )
+    assert render_check_table(rows[:1]).endswith("verify: PASS (1/1 checks)\n")
+    assert not all_ok([])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (1.0, 1.0 + 1e-12, True),
+        (1.0, 1.0 + 1e-6, False),
+        ({"x": [1.0, None]}, {"x": [1.0, None]}, True),
+        ({"x": 1.0}, {"y": 1.0}, False),
+        ([1.0], [1.0, 2.0], False),
+        (None, 0.0, False),
+        ("a", "a", True),
+        (1, True, False),
+    ],
+)
+def test_equal_within_compares_floats_loosely_and_all_else_exactly(a, b, equal):
+    assert equal_within(a, b, 1e-9) is equal
