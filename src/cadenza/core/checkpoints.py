@@ -2,7 +2,8 @@
 
 Layout:    ``local://artifacts/foo.pt`` under root R is ``R/artifacts/foo.pt`` with the sidecar
            ``R/artifacts/foo.pt.json``.
-Promise:   a load gives the tensors whose SHA-256 the sidecar records, or an error. Killing a save
+Promise:   a load gives the tensors whose SHA-256 the sidecar records, or an error; one changed
+           byte in either file is an error, or does not change what is loaded. Killing a save
            at any point leaves the old checkpoint or the new one loadable, never a mixture.
 How:       the new sidecar is first made durable as ``foo.pt.json.next``, then the payload is
            replaced, then the sidecar is renamed into place. In between, the payload matches one of
@@ -22,6 +23,7 @@ from cadenza.core.errors import CheckpointError, StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
     atomic_write_text,
+    canonical_json,
     confined_path,
     fsync_folder,
     sha256_bytes,
@@ -36,6 +38,8 @@ SIDECAR_SUFFIX: Final = ".json"
 FORMAT_VERSION: Final = 1
 #: Largest payload that is loaded unless the caller says otherwise.
 MAX_PAYLOAD_BYTES: Final = 4 * 2**30
+#: Sidecar field with the SHA-256 of the canonical JSON of all other fields.
+_SEAL: Final = "metadata_sha256"
 _PENDING_SUFFIX: Final = ".next"
 _MAX_SIDECAR_BYTES: Final = 2**20
 #: How often a load starts anew because a writer replaced the files under it.
@@ -168,15 +172,8 @@ def save_checkpoint(
         torch_version=str(torch.__version__),
         format_version=FORMAT_VERSION,
     )
-    try:
-        sidecar = json.dumps(asdict(complete), sort_keys=True, indent=2, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"checkpoint {uri!r}: expected metadata that JSON can express, got {error}; "
-            "convert the values of 'extra'."
-        ) from error
     pending = pending_path(path)
-    atomic_write_text(pending, sidecar)
+    atomic_write_text(pending, _sidecar_text(complete))
     atomic_write_bytes(path, payload)
     _publish(pending, sidecar_path(path))
     return path
@@ -221,6 +218,30 @@ def sidecar_path(payload: Path) -> Path:
 def pending_path(payload: Path) -> Path:
     """Return where the sidecar of ``payload`` waits while the payload is replaced."""
     return payload.with_name(payload.name + SIDECAR_SUFFIX + _PENDING_SUFFIX)
+
+
+def _sidecar_text(metadata: CheckpointMetadata) -> str:
+    """Return the sidecar's JSON; its last fact is the checksum of the others."""
+    try:
+        facts = asdict(metadata)
+        sealed = {**facts, _SEAL: sha256_bytes(canonical_json(facts))}
+        return json.dumps(sealed, sort_keys=True, indent=2)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint metadata: expected values that JSON can express, got {error}; "
+            "convert the values of 'extra'."
+        ) from error
+
+
+def _check_seal(facts: Mapping[str, object]) -> None:
+    """Raise if the sidecar's facts are not those that were written; version 0 has no checksum."""
+    others = {name: value for name, value in facts.items() if name != _SEAL}
+    is_sealed = _SEAL in facts or facts.get("format_version", 0) != 0
+    if is_sealed and facts.get(_SEAL) != sha256_bytes(canonical_json(others)):
+        raise CheckpointError(
+            "sidecar: integrity check failed: expected the facts that its own checksum covers, "
+            "got others; restore the sidecar or use another checkpoint."
+        )
 
 
 def _publish(pending: Path, sidecar: Path) -> None:
@@ -294,10 +315,13 @@ def _read_sidecar(path: Path) -> CheckpointMetadata:
             f"{path}: malformed sidecar: expected a JSON object, got {type(raw).__name__}; "
             "restore it or save the checkpoint again."
         )
+    facts = cast("dict[str, object]", raw)
     try:
-        return CheckpointMetadata.from_dict(cast("dict[str, object]", raw))
-    except CheckpointError as error:
+        metadata = CheckpointMetadata.from_dict(facts)
+        _check_seal(facts)
+    except (CheckpointError, ValueError) as error:  # ValueError: text or numbers we never write
         raise CheckpointError(f"{path}: {error}") from error
+    return metadata
 
 
 def _read_bounded(path: Path, role: str, max_bytes: int) -> tuple[bytes, tuple[int, int]]:
