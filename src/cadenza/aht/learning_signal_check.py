@@ -332,7 +332,7 @@ def _write_plot(
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
     if rewards:
-        axes.legend(frameon=False, loc="lower right")
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
     else:
         axes.text(0.5, 0.5, "no episodes", transform=axes.transAxes, ha="center", va="center")
     buffer = io.BytesIO()

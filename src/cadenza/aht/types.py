@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.runlog import EventLogger
 from cadenza.core.types import EnvLike, Observation, PartnerLike, VectorEnvLike
 
 if TYPE_CHECKING:
@@ -42,14 +43,6 @@ __all__ = [
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
 #: Called with (frames done, frames in total, return of the last complete episode or None).
 ProgressCallback: TypeAlias = Callable[[int, int, float | None], None]
-
-
-class EventLogger(Protocol):
-    """Where a learner writes its events; the run log satisfies it."""
-
-    def info(self, event: str, **fields: Any) -> Any:
-        """Record one event."""
-        ...
 
 
 class EgoTrainer(Protocol):

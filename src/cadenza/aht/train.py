@@ -1,0 +1,231 @@
+"""Train an ego robot beside a frozen partner: the one entry point.
+
+Promise:  the same configuration, code and packages give the same bytes on the CPU: reward curve,
+          checkpoints, run id. A run that was killed and resumed gives the same as an unbroken one.
+Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.replay` (how environment
+          and partner return to the middle of an episode).
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cadenza.aht.algorithms import load_algorithm
+from cadenza.aht.checkpointing import Checkpointer, StoredState
+from cadenza.aht.config import EgoAHTConfig, config_fingerprint
+from cadenza.aht.loop import LoopParts, run_scalar_loop, run_vector_loop
+from cadenza.aht.loop_state import LoopState
+from cadenza.aht.resuming import find_stored_state, is_finished, refuse_to_replace, restore
+from cadenza.aht.run import (
+    Run,
+    announce,
+    build_station,
+    extra_facts,
+    finish_run,
+    open_log,
+    outcome_of,
+    write_card,
+)
+from cadenza.aht.run_files import RunFiles
+from cadenza.aht.safety_station import SafetyStation, require_matching_safety
+from cadenza.aht.types import (
+    EgoTrainer,
+    Evaluator,
+    ProgressCallback,
+    ResumableTrainer,
+    TrainerFactory,
+    TrainingResult,
+)
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.provenance import compute_run_metadata
+from cadenza.core.runlog import RunLogger
+from cadenza.core.types import Observation, PartnerLike
+
+if TYPE_CHECKING:
+    from cadenza.safety.driver import SafetyDriver
+
+_logger = logging.getLogger(__name__)
+
+
+def train(
+    cfg: EgoAHTConfig,
+    *,
+    env: Any,
+    partner: PartnerLike,
+    trainer_factory: TrainerFactory | None = None,
+    repo_root: Path | None = None,
+    safety: "SafetyDriver | None" = None,
+    evaluator: Evaluator | None = None,
+    progress: ProgressCallback | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    compat: Literal["upstream"] | None = None,
+) -> TrainingResult:
+    """Train the ego.
+
+    A run is identified by configuration, seed, code and packages. A run that already has results
+    is never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A
+    run that was killed before its first checkpoint has none, so both start it anew.
+
+    Args:
+        cfg: Checked configuration.
+        env: Environment to step, scalar, or batched if ``cfg.env.num_envs > 1``.
+        partner: Frozen partner.
+        trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
+        repo_root: Working tree for the run's provenance; the current folder by default.
+        safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
+        evaluator: Measures the policy every ``cfg.evaluation.every_frames`` frames.
+        progress: Called at episode ends and rollout boundaries.
+        resume: Go on from the newest intact training state; a finished run is returned as it is.
+        overwrite: Delete the results of an earlier run of this identity first.
+        compat: ``"upstream"`` also lists the episodes that the end of training cut off.
+
+    Raises:
+        ConfigurationError: The parts do not fit the configuration, the run has results already, is
+            being trained by another process, or was made by other code and cannot be resumed.
+        CheckpointError: ``resume`` found only damaged training states, or a replay that differs.
+        StorageError: The file system refused; what was saved before is intact.
+    """
+    _check_arguments(cfg, env, safety, evaluator, resume=resume, overwrite=overwrite)
+    fingerprint = config_fingerprint(cfg)
+    context = compute_run_metadata(
+        seed=cfg.seed,
+        run_kind=cfg.algo,
+        repo_root=repo_root or Path.cwd(),
+        extra=extra_facts(cfg, partner, fingerprint),
+        config_fingerprint=fingerprint,
+    )
+    run = Run(
+        config=cfg,
+        context=context,
+        files=RunFiles(
+            run_id=context.run_id, artifacts_root=cfg.artifacts_root, log_dir=cfg.log_dir
+        ),
+        env=env,
+        partner=partner,
+        factory=trainer_factory or load_algorithm(cfg.algo),
+        driver=safety,
+        evaluator=evaluator,
+        progress=progress,
+        upstream_list=compat == "upstream",
+    )
+    with run.files.locked():
+        if overwrite:
+            run.files.delete_results()
+        stored = find_stored_state(run) if resume else None
+        if stored is not None and is_finished(run, stored):
+            return _finished_result(run, stored)
+        if stored is None:
+            refuse_to_replace(run, resume=resume)
+        return _train(run, stored)
+
+
+def _check_arguments(
+    cfg: EgoAHTConfig,
+    env: Any,
+    safety: "SafetyDriver | None",
+    evaluator: Evaluator | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Raise unless the parts fit the configuration; nothing has been written yet."""
+    require_matching_safety(cfg, env, safety)
+    if resume and overwrite:
+        raise ConfigurationError(
+            "train: expected resume or overwrite, got both; resume goes on with a run, overwrite "
+            "deletes it."
+        )
+    if cfg.evaluation.every_frames > 0 and evaluator is None:
+        raise ConfigurationError(
+            f"train: evaluation.every_frames is {cfg.evaluation.every_frames} but no evaluator "
+            "was passed; pass one, or set evaluation.every_frames=0."
+        )
+    if cfg.total_frames < cfg.env.num_envs:
+        raise ConfigurationError(
+            f"train: expected total_frames >= env.num_envs = {cfg.env.num_envs}, got "
+            f"{cfg.total_frames}: not one step would be made."
+        )
+
+
+def _train(run: Run, stored: StoredState | None) -> TrainingResult:
+    """Begin or continue the run, and finish it."""
+    cfg = run.config
+    state = LoopState(run.files.run_id, cfg.env.num_envs, cfg.seed)
+    with open_log(run, stored) as log:
+        announce(run, stored, log)
+        write_card(run, "running")
+        ego_uid = cfg.env.agent_uids[0]
+        trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
+        station = build_station(run)
+        if stored is None:
+            obs = _begin(run, station)
+        else:
+            obs = restore(run, stored, state, trainer, station)
+        parts = _loop_parts(run, log, state, trainer, station, stored)
+        loop = run_scalar_loop if cfg.env.num_envs == 1 else run_vector_loop
+        loop(parts, state, obs)
+        state.finish_run(upstream_list=run.upstream_list)
+        finish_run(run, log, state.curve, station)
+    resumed_from = None if stored is None else stored.step
+    outcome = outcome_of(run, "completed", state.frames, resumed_from)
+    return TrainingResult(state.curve, trainer, outcome=outcome)
+
+
+def _begin(run: Run, station: SafetyStation | None) -> Observation:
+    """Reset everything for the first episode."""
+    seed = run.config.seed
+    obs: Observation = run.env.reset(seed=seed)[0]
+    run.partner.reset(seed=seed)
+    if station is not None:
+        station.begin_run(seed)
+        station.begin_episode()
+    return obs
+
+
+def _loop_parts(
+    run: Run,
+    log: RunLogger,
+    state: LoopState,
+    trainer: EgoTrainer,
+    station: SafetyStation | None,
+    stored: StoredState | None,
+) -> LoopParts:
+    checkpointer = Checkpointer(
+        files=run.files,
+        context=run.context,
+        log=log,
+        state=state,
+        trainer=trainer,
+        station=station,
+        keep=run.config.resume.keep,
+        policy_digests={} if stored is None else stored.policy_digests,
+    )
+    return LoopParts(
+        config=run.config,
+        env=run.env,
+        partner=run.partner,
+        trainer=trainer,
+        log=log,
+        station=station,
+        save_checkpoint=checkpointer.save,
+        evaluator=run.evaluator,
+        progress=run.progress,
+    )
+
+
+def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
+    """Return the result of a finished run; nothing is computed or written."""
+    cfg = run.config
+    trainer = run.factory(
+        cfg, env=run.env, partner=run.partner, ego_uid=cfg.env.agent_uids[0], logger=None
+    )
+    state = LoopState(run.files.run_id, cfg.env.num_envs, cfg.seed)
+    state.load_state_dict(stored.content["loop"], paths=stored.policy_paths)
+    if isinstance(trainer, ResumableTrainer):
+        trainer.load_training_state(stored.content["trainer"])
+    state.finish_run(upstream_list=run.upstream_list)
+    _logger.info("Run %s is finished already (%d frames).", run.files.run_id, state.frames)
+    return TrainingResult(
+        state.curve, trainer, outcome=outcome_of(run, "already_finished", state.frames, None)
+    )
