@@ -1,8 +1,8 @@
 """Where robots start in the crossing task: on a circle, everyone's goal opposite its start.
 
 Angles are measured in turns (1 turn = 360 degrees). Robot k of n starts at k/n + rotation +
-jitter_k; its goal is the antipode. Seen modulo half a turn, start and goal of a robot are one point,
-so all clearances hold at once iff these n points keep MIN_GAP from each other:
+jitter_k; its goal is the antipode. Modulo half a turn, start and goal of a robot are one point, so
+all clearances hold at once iff these n points keep MIN_GAP from each other:
 
 * odd n:   the points k/n (mod 1/2) are spaced 1/(2n); each robot may move (1/(2n) - MIN_GAP) / 2.
 * even n:  k and k + n/2 fall on one point; one half of the robots moves forward, the other half

@@ -79,7 +79,7 @@ def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[floa
     try:
         value = action[uid]
     except (KeyError, IndexError, TypeError):
-        raise InputError(_missing_uid(owner, action, uid)) from None
+        raise InputError(missing_uid_message(owner, action, uid)) from None
     if type(value) is not np.ndarray or value.dtype.kind != "f":
         value = _as_float_array(owner, value, uid)
     if value.shape != PLANAR:
@@ -112,7 +112,7 @@ def batched_planar_action(
     try:
         value = action[uid]
     except (KeyError, IndexError, TypeError):
-        raise InputError(_missing_uid(owner, action, uid)) from None
+        raise InputError(missing_uid_message(owner, action, uid)) from None
     array = _as_float_array(owner, value, uid)
     if array.shape != (num_envs, 2):
         raise InputError(
@@ -139,7 +139,8 @@ def _as_float_array(owner: str, value: object, uid: str) -> NDArray[Any]:
         ) from None
 
 
-def _missing_uid(owner: str, action: object, uid: str) -> str:
+def missing_uid_message(owner: str, action: object, uid: str) -> str:
+    """Return the message for an action without ``uid``: what is there instead."""
     if isinstance(action, Mapping):
         present = sorted(str(key) for key in cast("Mapping[object, object]", action))
         return f"{owner}: action is missing uid {uid!r}; got {present}."
