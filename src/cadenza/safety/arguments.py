@@ -1,0 +1,110 @@
+"""Checks on what a caller hands to the ego-only filter, in the order callers rely on.
+
+Snapshots check their own numbers when they are built, so only their kind and dimension are
+looked at here.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+
+#: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.
+MIN_DT: Final = 1e-6
+MAX_DT: Final = 1e3
+
+
+def require_call(
+    proposed_action: object, obs: Mapping[str, Any], ego_uid: object, predicted: object, dt: object
+) -> dict[str, AgentSnapshot]:
+    """Return the agents of one filter call after checking the frame of the call.
+
+    Raises:
+        InputError: The ego, the predictions or dt is missing, dt is out of range, or ``obs``
+            holds no agents.
+        TypeError: The action is not an array.
+    """
+    if ego_uid is None:
+        raise InputError("filter: ego_uid is required, got None; name the agent to protect.")
+    if predicted is None:
+        raise InputError("filter: partner_predicted_states is required, got None.")
+    if dt is None:
+        raise InputError("filter: dt is required, got None; pass the control step in seconds.")
+    if not (isinstance(dt, float | int) and MIN_DT <= dt <= MAX_DT):
+        raise InputError(
+            f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
+        )
+    if not isinstance(proposed_action, np.ndarray):
+        raise TypeError(
+            f"filter: proposed_action must be an array, got {type(proposed_action).__name__}."
+        )
+    agents = obs.get("agent_states")
+    if not isinstance(agents, dict):
+        raise InputError(
+            'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
+            f"got {type(agents).__name__}."
+        )
+    snapshots = cast("dict[str, AgentSnapshot]", agents)
+    if ego_uid not in snapshots:
+        raise InputError(
+            f'filter: expected the ego {ego_uid!r} in obs["agent_states"], got {sorted(snapshots)}.'
+        )
+    return snapshots
+
+
+def require_member(uid: str, known: Collection[str], what: str) -> None:
+    """Raise UnknownNameError unless ``uid`` is in ``known``; ``what`` names the collection."""
+    if uid not in known:
+        raise UnknownNameError(f"filter: expected {uid!r} in {what}, got {sorted(known)}.")
+
+
+def require_lambda(lambda_: LambdaDict, expected: frozenset[tuple[str, str]]) -> None:
+    """Raise InputError unless ``lambda_`` has a finite number for exactly the expected pairs."""
+    if lambda_.keys() != expected:
+        raise InputError(
+            f"filter: state.lambda_ key set mismatch: expected {sorted(expected)}, "
+            f"got {sorted(lambda_)}; build it for the ego's pairs with make_ego_pair_keys."
+        )
+    for key, value in lambda_.items():
+        if not abs(value) <= MAX_MAGNITUDE:
+            raise InputError(f"filter: state.lambda_[{key}]: expected a finite number, got {value}")
+
+
+def require_action(action: "np.ndarray[Any, Any]", size: int) -> list[float]:
+    """Return the action's numbers after checking shape, kind and size.
+
+    Raises:
+        InputError: Wrong shape, not numeric, NaN, infinite or absurdly large.
+    """
+    if action.shape != (size,):
+        raise InputError(f"filter: proposed_action: expected shape ({size},), got {action.shape}.")
+    if action.dtype.kind not in "fiu":
+        raise InputError(f"filter: proposed_action: expected real numbers, got {action.dtype}.")
+    numbers: list[float] = action.tolist()
+    for number in numbers:
+        if not abs(number) <= MAX_MAGNITUDE:
+            raise InputError(
+                f"filter: proposed_action: expected finite numbers up to {MAX_MAGNITUDE:.0e}, "
+                f"got {numbers}."
+            )
+    return numbers
+
+
+def require_snapshot(name: str, snapshot: object, dim: int) -> AgentSnapshot:
+    """Return ``snapshot`` after checking its kind and Cartesian dimension.
+
+    Raises:
+        InputError: Not an AgentSnapshot, or of another dimension than the ego's control model.
+    """
+    if not isinstance(snapshot, AgentSnapshot):
+        raise InputError(f"filter: {name}: expected AgentSnapshot, got {type(snapshot).__name__}.")
+    if snapshot.position.shape[0] != dim:
+        raise InputError(
+            f"filter: {name}: expected {dim} dimensions like the ego's control model, "
+            f"got {snapshot.position.shape[0]}."
+        )
+    return snapshot

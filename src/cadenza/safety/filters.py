@@ -1,0 +1,38 @@
+"""Constructors of the pairwise filters, by whose actions may change.
+
+`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`.
+"""
+
+from collections.abc import Mapping
+
+from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.ego_only import EgoOnlyCBFQP, OnInfeasible
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.solvers import QPSolver
+
+
+class ExpCBFQP:
+    """Pairwise safety filters; one constructor per answer to "whose actions may change"."""
+
+    @classmethod
+    def ego_only(
+        cls,
+        *,
+        control_models: Mapping[str, AgentControlModel],
+        solver: QPSolver | None = None,
+        cbf_gamma: float = DEFAULT_CBF_GAMMA,
+        plant: Plant = "zoh",
+        margin_m: float = 0.0,
+        prediction_error: float | None = None,
+        on_infeasible: OnInfeasible = "least_violation",
+    ) -> EgoOnlyCBFQP:
+        """Return the filter that changes the ego's action only; see `EgoOnlyCBFQP`."""
+        return EgoOnlyCBFQP(
+            control_models=control_models,
+            solver=solver,
+            cbf_gamma=cbf_gamma,
+            plant=plant,
+            margin_m=margin_m,
+            prediction_error=prediction_error,
+            on_infeasible=on_infeasible,
+        )
