@@ -6,7 +6,8 @@ Task:        the ego reaches the point opposite its start without touching anyon
              straight ways lead through the middle.
 Asymmetry:   the ego accelerates harder than any partner, so a filter on the ego alone can keep it
              safe whatever the partners do.
-Reward:      shared by all robots, see `crossing_reward`.
+Reward:      (metres the ego came nearer to its goal) + STEP_REWARD, plus SUCCESS_REWARD on arrival
+             or CONTACT_REWARD on contact; the same number for all robots.
 Units:       m, m/s, m/s^2, s.
 Axes:        world x, y; `state` per robot is (6 + 4 (n - 1),), see `CrossingEnv`.
 """
@@ -246,6 +247,7 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             trail=np.array(self._trail),
             velocity=np.array(self._velocities),
             contact=self._contact,
+            time_s=self._steps * CONTROL_TIMESTEP,
         )
 
     def _acceleration(self, action: Mapping[str, NDArray[Any]], uid: str) -> list[float]:

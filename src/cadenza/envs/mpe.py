@@ -190,6 +190,7 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             landmarks=self.landmark_positions(),
             trail=np.array(self._trail).reshape(-1, 2, 2),
             velocity=np.array(self._velocity).reshape(2, 2),
+            time_s=self._steps * DT,
         )
 
     def _observation(self, landmarks: list[float]) -> dict[str, Any]:
