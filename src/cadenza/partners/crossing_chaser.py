@@ -1,6 +1,6 @@
 """A partner that hunts the ego: lead pursuit with full acceleration.
 
-Law:    T = the longer of the two coordinate times to close the gap at full acceleration;
+Law:    T = earliest time at which one constant acceleration within the bound meets the ego;
         aim = r + w T, where the ego will be relative to us if nobody accelerates;
         a = the longest vector along the aim that the acceleration bound allows.
 Limits: assumes the ego keeps its velocity; never brakes for its own goal.
@@ -15,8 +15,8 @@ from cadenza.partners.crossing_motion import (
     Arithmetic,
     Real,
     Sight,
+    intercept_time,
     stretch_to_box,
-    time_to_close,
 )
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.registry import register_partner
@@ -32,10 +32,7 @@ class CrossingChaser(CrossingPartner):
 
     def acceleration(self, sight: Sight, math_of: Arithmetic) -> tuple[Real, Real]:
         """Return full acceleration towards the predicted meeting point."""
-        time_s = math_of.maximum(
-            time_to_close(sight.rx, sight.wx, self._limit, math_of),
-            time_to_close(sight.ry, sight.wy, self._limit, math_of),
-        )
+        time_s = intercept_time(sight, self._limit, math_of)
         aim_x = sight.rx + sight.wx * time_s
         aim_y = sight.ry + sight.wy * time_s
         return stretch_to_box(aim_x, aim_y, self._limit, math_of)

@@ -21,6 +21,9 @@ CONTROL_STEP_S: Final = 0.05
 ACCELERATION_LIMIT: Final = 0.5
 #: Lengths below this are divided by as if they were this: 1 nm is far below float32 positions (m).
 MIN_LENGTH: Final = 1e-9
+#: Slack of a reachability test, relative and in m: each start meets its own bound with equality, up
+#: to a few roundings (1e-16).
+_TIME_SLACK: Final = 1e-9
 
 #: A float, or a float64 array of shape (N,).
 Real: TypeAlias = Any
@@ -180,20 +183,43 @@ def arrive_and_stop(
     return math_of.where(near, first, far)
 
 
-def time_to_close(offset: Real, rate: Real, limit: float, math_of: Arithmetic) -> Real:
-    """Return when full acceleration closes one coordinate of a gap that drifts at ``rate``.
+def intercept_time(sight: Sight, limit: float, math_of: Arithmetic) -> Real:
+    """Return the earliest time at which one constant acceleration can meet the ego.
 
-    The gap |offset| grows at ``rate`` times its sign; the positive root of
-    |offset| + rate T = L T^2 / 2 is T = (rate + sqrt(rate^2 + 2 L |offset|)) / L.
+    The ego keeps its velocity, so the gap drifts as r + w T and an acceleration with components
+    <= L covers up to L T^2 / 2 of each: T is reachable where |r_i + w_i T| <= L T^2 / 2 for both.
+    The reachable times of one component are [first, ...) less an interval in which the gap has
+    swept past zero; so the earliest common time is one of the four starts of `_reach_times`.
 
     Args:
-        offset: Other minus own coordinate, m.
-        rate: Its rate, m/s.
-        limit: Own acceleration, L, m/s^2.
+        sight: Own view.
+        limit: Own acceleration bound, L, m/s^2.
         math_of: `SCALAR` or `ARRAY`.
 
     Returns:
         T, s, >= 0.
     """
-    opening = math_of.where(offset < 0.0, -rate, rate)
-    return (opening + math_of.sqrt(opening * opening + 2.0 * limit * abs(offset))) / limit
+    starts = (
+        *_reach_times(sight.rx, sight.wx, limit, math_of),
+        *_reach_times(sight.ry, sight.wy, limit, math_of),
+    )
+    # From the later of the two last starts on, every time is reachable.
+    earliest = math_of.maximum(starts[1], starts[3])
+    for time in starts:
+        reach = 0.5 * limit * time * time * (1.0 + _TIME_SLACK) + _TIME_SLACK
+        reachable = (abs(sight.rx + sight.wx * time) <= reach) & (
+            abs(sight.ry + sight.wy * time) <= reach
+        )
+        earliest = math_of.where(reachable, math_of.minimum(time, earliest), earliest)
+    return earliest
+
+
+def _reach_times(offset: Real, rate: Real, limit: float, math_of: Arithmetic) -> tuple[Real, Real]:
+    """Return the first reachable time of one coordinate, and the start of the last interval."""
+    away = math_of.where(offset < 0.0, -rate, rate)
+    gap = 2.0 * limit * abs(offset)
+    square = away * away
+    first = (away + math_of.sqrt(square + gap)) / limit
+    sweeps_past = (away < 0.0) & (square > gap)
+    again = (math_of.sqrt(math_of.maximum(square - gap, 0.0)) - away) / limit
+    return first, math_of.where(sweeps_past, again, first)

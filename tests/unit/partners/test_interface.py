@@ -1,0 +1,149 @@
+"""The shield, the action guard and the episode streams of `PartnerBase`."""
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.partners.interface import _FORBIDDEN_ATTRS, FrozenPartner, PartnerBase
+from cadenza.partners.spec import PartnerSpec
+
+SPEC = PartnerSpec("plain", 0)
+
+
+class Plain(PartnerBase):
+    """Returns one given action."""
+
+    def __init__(self, spec, action=(0.25, -0.25)):
+        super().__init__(spec)
+        self.action = np.array(action, dtype=np.float32)
+
+    def reset(self, *, seed=None):
+        pass
+
+    def act(self, obs, *, deterministic=True):
+        return self.checked(self.action)
+
+
+class Box:
+    shape = (2,)
+    low = np.array([-0.5, -0.1])
+    high = np.array([0.5, 0.1])
+
+
+def test_forbidden_names_are_the_eight_of_the_contract():
+    assert {
+        "train",
+        "learn",
+        "update",
+        "update_params",
+        "fit",
+        "set_weights",
+        "load_state_dict",
+        "named_parameters",
+    } == _FORBIDDEN_ATTRS
+
+
+@pytest.mark.parametrize("name", sorted(_FORBIDDEN_ATTRS))
+def test_forbidden_name_on_an_instance_names_class_attribute_and_decision(name):
+    partner = Plain(SPEC)
+    with pytest.raises(AttributeError, match=rf"Plain\.{name}.*ADR-009"):
+        getattr(partner, name)
+    assert not hasattr(partner, name)
+
+
+@pytest.mark.parametrize("name", sorted(_FORBIDDEN_ATTRS))
+def test_forbidden_name_cannot_be_attached_to_an_instance(name):
+    partner = Plain(SPEC)
+    with pytest.raises(AttributeError, match=rf"Plain\.{name}.*ADR-009"):
+        setattr(partner, name, lambda: None)
+
+
+@pytest.mark.parametrize("name", sorted(_FORBIDDEN_ATTRS))
+def test_subclass_that_defines_a_forbidden_name_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Learner\.{name}.*ADR-009"):
+        type("Learner", (PartnerBase,), {name: lambda _self: None})
+
+
+def test_subclass_that_inherits_a_forbidden_name_from_a_mixin_is_refused():
+    class Mixin:
+        def fit(self):
+            pass
+
+    with pytest.raises(TypeError, match=r"Sneaky\.fit.*ADR-009"):
+        type("Sneaky", (PartnerBase, Mixin), {})
+
+
+def test_unknown_name_is_a_plain_attribute_error():
+    with pytest.raises(AttributeError, match=r"^colour$"):
+        _ = Plain(SPEC).colour
+
+
+def test_partner_base_subclass_satisfies_the_protocol_and_keeps_its_spec():
+    partner = Plain(SPEC)
+    assert isinstance(partner, FrozenPartner)
+    assert partner.spec is SPEC
+    with pytest.raises(AttributeError, match="spec"):
+        partner.spec = PartnerSpec("other", 0)
+
+
+def test_unbound_partner_returns_the_action_as_it_is():
+    assert Plain(SPEC, (9.0, -9.0)).act({}).tolist() == [9.0, -9.0]
+
+
+def test_bound_partner_clips_each_component_to_the_box():
+    partner = Plain(SPEC, (9.0, -9.0))
+    partner.bind(Box())
+    action = partner.act({})
+    assert action.dtype == np.float32
+    assert action.tolist() == [0.5, np.float32(-0.1)]
+
+
+def test_bound_partner_clips_batches_row_by_row():
+    partner = Plain(SPEC, [(9.0, 0.0), (-0.25, -9.0)])
+    partner.bind(Box())
+    assert partner.act({}).tolist() == [[0.5, 0.0], [-0.25, np.float32(-0.1)]]
+
+
+@pytest.mark.parametrize("action", [(1.0,), (1.0, 2.0, 3.0), [(1.0,), (2.0,)]])
+def test_bound_partner_with_wrong_action_length_is_an_error(action):
+    partner = Plain(SPEC, action)
+    partner.bind(Box())
+    with pytest.raises(InputError, match=r"Plain: expected actions of length 2, got shape"):
+        partner.act({})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bound_partner_with_non_finite_action_is_an_error(bad):
+    partner = Plain(SPEC, (0.0, bad))
+    partner.bind(Box())
+    with pytest.raises(InputError, match=r"Plain action: expected finite numbers.*index \(1,\)"):
+        partner.act({})
+
+
+def test_bind_to_a_batched_space_is_an_error():
+    class Batched(Box):
+        shape = (4, 2)
+
+    with pytest.raises(InputError, match=r"bind: expected an action space of shape \(A,\)"):
+        Plain(SPEC).bind(Batched())
+
+
+def test_episode_stream_is_named_after_the_partner_and_the_seed():
+    stream = Plain(SPEC).episode_stream(7)
+    assert stream == derive_substream(f"partner.{SPEC.partner_id}.episode", root_seed=7)
+
+
+def test_episode_streams_without_seed_differ_and_repeat_from_partner_to_partner():
+    first, second = Plain(SPEC), Plain(SPEC)
+    streams = [first.episode_stream(None) for _ in range(3)]
+    assert len(set(streams)) == 3
+    assert streams == [second.episode_stream(None) for _ in range(3)]
+    assert Plain(PartnerSpec("plain", 1)).episode_stream(None) not in streams
+
+
+def test_reset_row_of_a_memoryless_partner_changes_nothing():
+    partner = Plain(SPEC)
+    before = partner.act({}).tobytes()
+    partner.reset_row(3, seed=5)
+    assert partner.act({}).tobytes() == before

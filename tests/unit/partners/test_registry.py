@@ -1,0 +1,215 @@
+"""Registering, loading and listing partner classes."""
+
+import logging
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.partners import registry
+from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.registry import (
+    cards,
+    isolated_registry,
+    list_registered,
+    load_partner,
+    partner_card,
+    register_partner,
+)
+from cadenza.partners.spec import PartnerSpec
+
+BUILT_IN = [
+    "crossing_chaser",
+    "crossing_goal_seeker",
+    "crossing_late_braker",
+    "crossing_stationary",
+    "crossing_wanderer",
+    "scripted_heuristic",
+]
+
+
+class Quiet(PartnerBase):
+    """Does nothing at all.
+
+    A second paragraph that listings leave out.
+    """
+
+    def reset(self, *, seed=None):
+        pass
+
+    def act(self, obs, *, deterministic=True):
+        return obs
+
+
+@pytest.fixture(autouse=True)
+def _isolated():
+    with isolated_registry():
+        yield
+
+
+def test_built_in_partners_are_listed_without_importing_their_modules():
+    assert set(BUILT_IN) <= set(list_registered())
+
+
+def test_list_registered_is_sorted_and_fresh():
+    first = list_registered()
+    assert first == sorted(first)
+    first.clear()
+    assert list_registered() != []
+
+
+def test_registered_class_is_returned_unchanged_and_built_from_its_spec():
+    assert register_partner("quiet")(Quiet) is Quiet
+    spec = PartnerSpec("quiet", 3)
+    partner = load_partner(spec)
+    assert type(partner) is Quiet
+    assert partner.spec is spec
+    assert load_partner(spec) is not partner
+
+
+def test_registering_a_name_twice_is_an_error_that_names_the_owner():
+    register_partner("quiet")(Quiet)
+    with pytest.raises(ValueError, match=r"'quiet' is already registered, by .*Quiet"):
+        register_partner("quiet")
+
+
+def test_registering_a_name_twice_through_kept_decorators_is_an_error():
+    first, second = register_partner("quiet"), register_partner("quiet")
+    first(Quiet)
+    with pytest.raises(ValueError, match="already registered"):
+        second(Quiet)
+
+
+def test_registering_an_empty_name_is_an_error():
+    with pytest.raises(InputError, match="expected a non-empty name"):
+        register_partner("")
+
+
+def test_loading_an_unknown_name_lists_the_known_names_sorted():
+    with pytest.raises(KeyError, match="crossing_chaser, crossing_goal_seeker") as caught:
+        load_partner(PartnerSpec("nobody", 0))
+    assert isinstance(caught.value, UnknownNameError)
+    assert "'nobody'" in str(caught.value)
+
+
+def test_loading_from_an_empty_registry_says_none():
+    with isolated_registry(empty=True), pytest.raises(KeyError, match="<none>"):
+        load_partner(PartnerSpec("scripted_heuristic", 0))
+
+
+def test_isolated_registry_forgets_what_was_registered_inside():
+    with isolated_registry():
+        register_partner("quiet")(Quiet)
+        assert "quiet" in list_registered()
+    assert "quiet" not in list_registered()
+
+
+def test_isolated_registry_is_restored_after_an_error():
+    before = list_registered()
+    with pytest.raises(RuntimeError, match="inside"), isolated_registry(empty=True):
+        raise RuntimeError("inside")
+    assert list_registered() == before
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"act": None}, r"Odd: expected a method act\("),
+        ({"reset": lambda _self: None}, r"Odd\.reset: expected to accept \(self, seed=\)"),
+        ({"reset": lambda _self, *, seed: None}, r"Odd\.reset: expected to accept \(self\)"),
+        (
+            {"act": lambda _self, _obs: None},
+            r"Odd\.act: expected to accept \(self, dict, deterministic=\)",
+        ),
+        (
+            {"act": lambda _self, _obs, *, deterministic: None},
+            r"Odd\.act: expected to accept \(self, dict\)",
+        ),
+        (
+            {"__init__": lambda _self, _spec, _more: None},
+            r"Odd\.__init__: expected to accept \(self, PartnerSpec\)",
+        ),
+    ],
+)
+def test_class_with_another_signature_is_refused_at_registration(methods, message):
+    odd = type("Odd", (Quiet,), methods)
+    with pytest.raises(TypeError, match=message):
+        register_partner("odd")(odd)
+    assert "odd" not in list_registered()
+
+
+def test_foreign_class_that_offers_training_is_refused_at_registration():
+    class Foreign:
+        def __init__(self, spec):
+            self.spec = spec
+
+        def reset(self, *, seed=None):
+            pass
+
+        def act(self, obs, *, deterministic=True):
+            return obs
+
+        def learn(self):
+            pass
+
+    with pytest.raises(TypeError, match=r"Foreign\.learn.*ADR-009"):
+        register_partner("foreign")(Foreign)
+
+
+def test_card_of_a_class_without_one_is_its_first_docstring_line():
+    register_partner("quiet")(Quiet)
+    assert partner_card("quiet") == PartnerCard(summary="Does nothing at all.")
+
+
+def test_card_of_an_unknown_class_is_an_error():
+    with pytest.raises(KeyError, match="'nobody'"):
+        partner_card("nobody")
+
+
+def test_cards_say_who_leaves_a_way():
+    known = cards()
+    assert list(known) == list_registered()
+    assert {name for name, card in known.items() if not card.leaves_way} == {"crossing_chaser"}
+    assert known["crossing_wanderer"].tasks == ("crossing",)
+    assert "max_speed" in known["crossing_wanderer"].options
+
+
+@pytest.fixture
+def plug_ins(monkeypatch, tmp_path):
+    """A process whose installed packages offer one good and one broken plug-in."""
+    (tmp_path / "good_partner_plug_in.py").write_text(
+        "from cadenza.partners.interface import PartnerBase\n"
+        "from cadenza.partners.registry import register_partner\n"
+        "@register_partner('from_plug_in')\n"
+        "class FromPlugIn(PartnerBase):\n"
+        "    def reset(self, *, seed=None): ...\n"
+        "    def act(self, obs, *, deterministic=True): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [
+        EntryPoint("good", "good_partner_plug_in", registry.ENTRY_POINT_GROUP),
+        EntryPoint("broken", "no_such_module_anywhere", registry.ENTRY_POINT_GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: found if group else [])
+    fresh = registry._Registry()
+    fresh.classes.update(registry._registry.classes)  # built-in modules are imported only once
+    monkeypatch.setattr(registry, "_registry", fresh)
+    yield
+    import sys
+
+    sys.modules.pop("good_partner_plug_in", None)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_partners_of_other_packages_are_found_through_entry_points():
+    assert "from_plug_in" in list_registered()
+    assert type(load_partner(PartnerSpec("from_plug_in", 0))).__name__ == "FromPlugIn"
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_broken_plug_in_is_logged_and_named_but_not_fatal(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert "scripted_heuristic" in list_registered()
+    assert "Partner plug-in broken (no_such_module_anywhere) failed" in caplog.text
+    with pytest.raises(KeyError, match="Plug-in broken failed: ModuleNotFoundError"):
+        load_partner(PartnerSpec("nobody", 0))
