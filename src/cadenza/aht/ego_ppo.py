@@ -32,7 +32,7 @@ from cadenza.aht.ego_ppo_learner import (
     load_learner_state,
     prepare_rollout,
 )
-from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape
+from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape, network_input
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces, flat_size
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
@@ -165,7 +165,7 @@ class EgoPPOTrainer:
         state = self._ego_state(obs)
         batched = state.ndim > 1
         if deterministic:
-            inputs = torch.as_tensor(state, dtype=torch.float32, device=self._device)
+            inputs = network_input(state, self._device)
             mean = actor_mean(self._actor_values, inputs if batched else inputs[None])
             actions = mean.cpu().numpy()
         else:

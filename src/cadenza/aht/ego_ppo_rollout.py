@@ -44,6 +44,13 @@ class FinalStates:
     states: Tensor
 
 
+def network_input(states: Any, device: torch.device) -> Tensor:
+    """Return a float32 copy of an array or tensor on ``device``."""
+    if isinstance(states, Tensor):
+        return states.to(device, torch.float32, copy=True)
+    return torch.tensor(states, dtype=torch.float32, device=device)
+
+
 class RolloutBuffer:
     """Transitions in time order.
 
@@ -135,8 +142,8 @@ class RolloutBuffer:
             envs: Environments concerned, shape (K,).
             states: Their last observations, shape (K, O).
         """
-        kept = torch.as_tensor(states, dtype=torch.float32, device=self.observations.device)
-        self.final_states.append(FinalStates(step=self.length, envs=envs, states=kept.clone()))
+        kept = network_input(states, self.observations.device)
+        self.final_states.append(FinalStates(step=self.length, envs=envs, states=kept))
 
     def clear(self) -> None:
         """Forget every transition; the memory stays."""

@@ -1,0 +1,451 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.aht.ego_ppo_fakes import (
+    ACTION_DIM,
+    OBSERVATION_DIM,
+    MadeUpTask,
+    advance,
+    observation,
+    trainer,
+    weights,
+)
+
+from cadenza.aht import ego_ppo
+from cadenza.aht.ego_ppo import EgoPPOTrainer
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.learn import advantages
+
+STATE = np.linspace(-1.0, 1.0, OBSERVATION_DIM, dtype=np.float32)
+ROLLOUT = 12
+
+
+class EventList:
+    def __init__(self):
+        self.events = []
+
+    def info(self, event, **fields):
+        self.events.append({"event": event} | fields)
+
+
+def spy_on(rollouts):
+    original = ego_ppo.run_ppo_epochs
+
+    def run_and_record(learner, rollout, options, rng):
+        rollouts.append(rollout)
+        return original(learner, rollout, options, rng)
+
+    return run_and_record
+
+
+def same_weights(one, other):
+    pairs = weights(one), weights(other)
+    return all(torch.equal(pairs[0][name], pairs[1][name]) for name in pairs[0])
+
+
+def run(learner, *, updates=2, seed=0, num_envs=None):
+    task = MadeUpTask(seed, num_envs)
+    state = task.state()
+    actions = []
+    for _ in range(updates):
+        taken, state = advance(learner, task, state, ROLLOUT)
+        actions.append(taken)
+        learner.update()
+    return np.concatenate(actions)
+
+
+def test_drawn_action_is_float32_of_the_space_shape():
+    action = trainer().act(observation(STATE))
+    assert action.shape == (ACTION_DIM,)
+    assert action.dtype == np.float32
+
+
+def test_batched_state_gives_one_action_per_environment():
+    states = np.stack([STATE, 2 * STATE, -STATE, STATE])
+    actions = trainer(num_envs=4).act(observation(states))
+    assert actions.shape == (4, ACTION_DIM)
+    assert not np.array_equal(actions[0], actions[3])  # equal states, own noise
+
+
+def test_returned_action_is_a_copy_of_the_stored_one():
+    learner = trainer()
+    before = learner.training_state()
+    action = learner.act(observation(STATE))
+    action[:] = 99.0
+    assert float(learner.training_state()["rollout"]["actions"].abs().max()) < 99.0
+    assert before["rollout"] is None
+
+
+def test_deterministic_action_is_the_mean_and_draws_nothing():
+    learner = trainer()
+    state_before = learner.training_state()["generator"]
+    action = learner.act(observation(STATE), deterministic=True)
+    assert np.array_equal(action, learner.act(observation(STATE), deterministic=True))
+    assert torch.equal(learner.training_state()["generator"], state_before)
+    draws = np.array([learner.act(observation(STATE)) for _ in range(4000)])
+    deviation = 0.5 / (1.0 + math.exp(-1.0))
+    assert np.allclose(draws.mean(0), action, atol=4 * deviation / math.sqrt(4000))
+    assert np.allclose(draws.std(0), deviation, rtol=0.05)
+
+
+def test_deterministic_query_between_act_and_observe_changes_nothing():
+    plain, queried = trainer(), trainer()
+    task = MadeUpTask(1)
+    for learner in (plain, queried):
+        task.rng = np.random.default_rng(1)
+        state = task.state()
+        for _ in range(ROLLOUT):
+            action = learner.act(observation(state))
+            if learner is queried:
+                learner.act(observation(np.stack([STATE, -STATE])), deterministic=True)
+            state, reward, terminated, truncated, _ = task.step(action)
+            done = bool(terminated or truncated)
+            learner.observe(observation(state), float(reward), done, truncated=done)
+        learner.update()
+    assert same_weights(plain, queried)
+
+
+def test_drawn_action_that_is_not_observed_is_replaced():
+    learner = trainer()
+    learner.act(observation(STATE))
+    second = learner.act(observation(-STATE))
+    learner.observe(observation(STATE), 1.0, False)
+    rollout = learner.training_state()["rollout"]
+    assert rollout["length"] == 1
+    assert torch.equal(rollout["actions"][0, 0], torch.tensor(second))
+    assert torch.equal(rollout["observations"][0, 0], torch.tensor(-STATE))
+
+
+def test_tensor_state_equals_array_state():
+    action = trainer().act(observation(torch.tensor(STATE, requires_grad=True)))
+    assert np.array_equal(action, trainer().act(observation(STATE)))
+    mean = trainer().act(observation(torch.tensor(STATE)), deterministic=True)
+    assert np.array_equal(mean, trainer().act(observation(STATE), deterministic=True))
+
+
+def test_read_only_state_is_accepted():
+    state = STATE.copy()
+    state.flags.writeable = False
+    learner = trainer()
+    learner.act(observation(state), deterministic=True)
+    learner.act(observation(state))
+    learner.observe(observation(state), 0.0, True, truncated=True)
+    assert learner.training_state()["rollout"]["length"] == 1
+
+
+@pytest.mark.parametrize("before", ["nothing", "observe", "deterministic act", "update"])
+def test_observe_without_a_drawn_action_raises(before):
+    learner = trainer()
+    if before != "nothing":
+        learner.act(observation(STATE), deterministic=before == "deterministic act")
+    if before == "observe":
+        learner.observe(observation(STATE), 0.0, False)
+    if before == "update":
+        learner.update()
+    with pytest.raises(NotReadyError, match=r"expected act\(obs\) before it"):
+        learner.observe(observation(STATE), 0.0, False)
+
+
+def test_act_on_full_rollout_raises():
+    learner, task = trainer(), MadeUpTask(0)
+    advance(learner, task, task.state(), ROLLOUT)
+    with pytest.raises(NotReadyError, match="at most rollout_length = 12"):
+        learner.act(observation(STATE))
+    learner.update()
+    assert learner.act(observation(STATE)).shape == (ACTION_DIM,)
+
+
+def test_state_of_other_batch_within_rollout_raises():
+    learner = trainer()
+    learner.act(observation(STATE))
+    learner.observe(observation(STATE), 0.0, False)
+    with pytest.raises(InputError, match="expected a state of 1 environments"):
+        learner.act(observation(np.stack([STATE, STATE])))
+
+
+@pytest.mark.parametrize("shape", [(OBSERVATION_DIM + 1,), (2, 3), (1, 1, OBSERVATION_DIM), ()])
+def test_state_of_wrong_shape_raises(shape):
+    with pytest.raises(InputError, match=r"expected a state of shape \(5,\) or \(N, 5\)"):
+        trainer().act(observation(np.zeros(shape, dtype=np.float32)))
+
+
+def test_observation_without_the_ego_raises():
+    with pytest.raises(InputError, match=r"expected obs\['agent'\]\['ego'\]\['state'\]"):
+        trainer().act({"agent": {"partner": {"state": STATE}}})
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_state_that_is_not_finite_raises(bad, deterministic):
+    state = STATE.copy()
+    state[2] = bad
+    with pytest.raises(InputError, match="expected finite actions"):
+        trainer().act(observation(state), deterministic=deterministic)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_reward_that_is_not_finite_raises(bad):
+    learner = trainer()
+    learner.act(observation(STATE))
+    with pytest.raises(InputError, match="expected a finite reward"):
+        learner.observe(observation(STATE), bad, False)
+    batched = trainer(num_envs=2)
+    states = np.stack([STATE, STATE])
+    batched.act(observation(states))
+    with pytest.raises(InputError, match="observe: reward: expected finite"):
+        batched.observe(observation(states), np.array([0.0, bad]), np.zeros(2, dtype=bool))
+
+
+def test_batched_rewards_of_wrong_shape_raise():
+    learner = trainer(num_envs=2)
+    states = np.stack([STATE, STATE])
+    learner.act(observation(states))
+    with pytest.raises(InputError, match=r"expected rewards of shape \(2,\), got \(3,\)"):
+        learner.observe(observation(states), np.zeros(3), np.zeros(2, dtype=bool))
+
+
+def test_batched_truncation_without_final_obs_raises():
+    learner = trainer(num_envs=2)
+    states = np.stack([STATE, STATE])
+    learner.act(observation(states))
+    flags = np.array([False, True])
+    with pytest.raises(InputError, match=r"expected final_obs.*environments \[1\]"):
+        learner.observe(observation(states), np.zeros(2), flags, truncated=flags)
+
+
+def test_batched_termination_needs_no_final_obs():
+    learner = trainer(num_envs=2)
+    states = np.stack([STATE, STATE])
+    learner.act(observation(states))
+    learner.observe(observation(states), np.zeros(2), np.array([False, True]))
+    rollout = learner.training_state()["rollout"]
+    assert rollout["final_states"] == []
+    assert rollout["terminated"].tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "continues"),
+    [
+        ({}, False),
+        ({"truncated": True}, True),
+        ({"truncated": True, "terminated": True}, False),
+        ({"truncated": False, "terminated": True}, False),
+        ({"truncated": True, "terminated": False}, True),
+    ],
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_only_a_pure_time_limit_continues_with_the_final_value(
+    flags, continues, batched, monkeypatch
+):
+    """One step with reward 2: its critic target is 2, plus γ V(final) after a time limit."""
+    seen = []
+    monkeypatch.setattr(ego_ppo, "run_ppo_epochs", spy_on(seen))
+    learner = trainer(gamma=0.5, n_epochs=1, num_envs=2 if batched else None)
+    shape = (2, OBSERVATION_DIM) if batched else (OBSERVATION_DIM,)
+    state, after, final = (np.broadcast_to(k * STATE, shape) for k in (1, 5, 2))
+    with torch.no_grad():
+        value = float(learner._learner.critic(torch.tensor(2 * STATE)[None]))
+    learner.act(observation(state))
+    learner.observe(observation(after), 2.0, True, final_obs=observation(final), **flags)
+    learner.update()
+    expected = 2.0 + 0.5 * value * continues
+    assert seen[0].returns.flatten().tolist() == pytest.approx([expected] * (1 + batched), abs=1e-6)
+    assert abs(value) > 0.01
+
+
+def test_scalar_time_limit_without_final_obs_takes_the_observation_itself(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ego_ppo, "run_ppo_epochs", spy_on(seen))
+    learner = trainer(gamma=0.5, n_epochs=1)
+    with torch.no_grad():
+        value = float(learner._learner.critic(torch.tensor(3 * STATE)[None]))
+    learner.act(observation(STATE))
+    learner.observe(observation(3 * STATE), 2.0, True, truncated=True)
+    learner.update()
+    assert float(seen[0].returns) == pytest.approx(2.0 + 0.5 * value, abs=1e-6)
+
+
+def test_open_episode_at_the_end_continues_with_the_newest_observation(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ego_ppo, "run_ppo_epochs", spy_on(seen))
+    learner = trainer(gamma=0.5, n_epochs=1)
+    with torch.no_grad():
+        value = float(learner._learner.critic(torch.tensor(3 * STATE)[None]))
+    learner.act(observation(STATE))
+    learner.observe(observation(3 * STATE), 2.0, False)
+    learner.act(observation(9 * STATE))  # drawn, never observed
+    learner.update()
+    assert float(seen[0].returns) == pytest.approx(2.0 + 0.5 * value, abs=1e-6)
+
+
+def test_update_without_data_changes_nothing():
+    learner = trainer()
+    before = weights(learner)
+    learner.update()
+    learner.act(observation(STATE))
+    learner.update()
+    after = weights(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_update_on_a_short_rollout_trains():
+    learner, task = trainer(), MadeUpTask(0)
+    before = weights(learner)
+    advance(learner, task, task.state(), 3)
+    learner.update()
+    after = weights(learner)
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    assert learner.training_state()["rollout"]["length"] == 0
+
+
+def test_update_logs_one_record_of_train_metrics():
+    logger = EventList()
+    run(trainer(logger=logger), updates=2)
+    assert [event["event"] for event in logger.events] == ["scalar", "scalar"]
+    assert [event["step"] for event in logger.events] == [12, 24]
+    names = {
+        "policy_loss", "value_loss", "dist_entropy", "actor_grad_norm", "approx_kl",
+        "clip_fraction", "ratio_min", "ratio_max", "advantage_mean", "advantage_std",
+        "value_mean", "value_std", "learning_rate",
+    }  # fmt: skip
+    for event in logger.events:
+        assert names <= event.keys()
+        assert event["metric_namespace"] == "train"
+        assert event["learning_rate"] == 0.01
+        assert event["advantage_std"] > 0.0
+        assert event["ratio_min"] <= 1.0 <= event["ratio_max"]
+
+
+def test_batched_update_counts_frames_of_every_environment():
+    logger = EventList()
+    run(trainer(logger=logger, num_envs=4), updates=2, num_envs=4)
+    assert [event["step"] for event in logger.events] == [48, 96]
+
+
+def test_logger_does_not_perturb_training():
+    silent, logged = trainer(), trainer(logger=EventList())
+    assert np.array_equal(run(silent), run(logged))
+    assert same_weights(silent, logged)
+
+
+def test_equal_seeds_agree_and_other_seeds_differ():
+    assert np.array_equal(run(trainer(seed=1)), run(trainer(seed=1)))
+    assert not np.array_equal(run(trainer(seed=1)), run(trainer(seed=2)))
+
+
+def test_two_trainers_in_one_process_do_not_disturb_each_other():
+    alone = trainer()
+    expected = run(alone)
+    one, other = trainer(), trainer(seed=9)
+    task, elsewhere = MadeUpTask(0), MadeUpTask(5)
+    state, away = task.state(), elsewhere.state()
+    actions = []
+    for _ in range(2):
+        for _ in range(ROLLOUT):
+            taken, state = advance(one, task, state, 1)
+            _, away = advance(other, elsewhere, away, 1)
+            torch.rand(3)
+            actions.append(taken)
+        one.update()
+        other.update()
+    assert np.array_equal(np.concatenate(actions), expected)
+    assert same_weights(one, alone)
+
+
+def test_training_leaves_torch_globals_alone():
+    before = torch.get_rng_state()
+    run(trainer())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_kernels_are_on_during_the_update_if_configured(wanted, monkeypatch):
+    seen = []
+    original = ego_ppo.run_ppo_epochs
+
+    def spy(*args):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return original(*args)
+
+    monkeypatch.setattr(ego_ppo, "run_ppo_epochs", spy)
+    run(trainer(runtime={"deterministic_torch": wanted}), updates=1)
+    assert seen == [wanted]
+
+
+def test_learning_rate_decay_follows_the_frames_done_before_the_update():
+    logger = EventList()
+    learner = trainer(logger=logger, total_frames=48, extras={"lr_decay": True})
+    run(learner, updates=5)
+    rates = [event["learning_rate"] for event in logger.events]
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025, 0.0])  # 1 - k 12/48
+    groups = learner.state_dict()["critic_optim"]["param_groups"]
+    assert groups[0]["lr"] == rates[-1]
+
+
+def test_optional_extras_reach_the_update(monkeypatch):
+    seen = []
+    original = ego_ppo.run_ppo_epochs
+
+    def spy(learner, rollout, options, rng):
+        seen.append((options.target_kl, options.critic_max_gradient_norm))
+        return original(learner, rollout, options, rng)
+
+    monkeypatch.setattr(ego_ppo, "run_ppo_epochs", spy)
+    run(trainer(), updates=1)
+    run(trainer(extras={"target_kl": 0.02, "critic_max_grad_norm": 0.5}), updates=1)
+    assert seen == [(None, None), (0.02, 0.5)]
+
+
+def test_update_that_diverges_raises():
+    learner, task = trainer(), MadeUpTask(0)
+    task.step = lambda action: (STATE, np.float64(1e30), np.bool_(False), np.bool_(False), STATE)
+    advance(learner, task, task.state(), ROLLOUT)
+    with pytest.raises(InputError, match=r"expected finite numbers, got value_loss = inf"):
+        learner.update()
+
+
+def test_checkpoint_round_trip_restores_the_learner(tmp_path):
+    learner = trainer()
+    run(learner)
+    torch.save(learner.state_dict(), tmp_path / "policy.pt")
+    payload = torch.load(tmp_path / "policy.pt", weights_only=True)
+    assert set(payload) == {"actor", "actor_optim", "critic", "critic_optim"}
+    other = trainer(seed=4)
+    other.load_state_dict(payload)
+    assert same_weights(learner, other)
+    assert np.array_equal(
+        learner.act(observation(STATE), deterministic=True),
+        other.act(observation(STATE), deterministic=True),
+    )
+    moments = [x.state_dict()["actor_optim"]["state"][0]["exp_avg"] for x in (learner, other)]
+    assert torch.equal(*moments)
+
+
+def test_loaded_checkpoint_brings_its_action_noise():
+    learner, other = trainer(), trainer()
+    run(learner, updates=20)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    assert torch.equal(other._deviation, learner._learner.actor.standard_deviation().detach())
+    assert not torch.equal(other._deviation, trainer()._deviation)
+
+
+def test_checkpoint_without_a_part_raises():
+    payload = trainer().state_dict()
+    del payload["critic"]
+    with pytest.raises(CheckpointError, match=r"\['critic'\] missing"):
+        trainer().load_state_dict(payload)
+
+
+def test_checkpoint_of_other_size_raises():
+    with pytest.raises(CheckpointError, match="expected the sizes of this configuration"):
+        trainer().load_state_dict(trainer(hidden_dim=16).state_dict())
+
+
+def test_module_functions_are_used_and_advertised():
+    assert EgoPPOTrainer.USES_MODULE_GAE is True
+    assert ego_ppo.compute_gae is advantages.compute_gae
+    assert ego_ppo.normalize_advantages is advantages.normalize_advantages
