@@ -23,7 +23,7 @@ def serialise(state: Mapping[str, Any]) -> bytes:
     """Return ``state`` as a torch archive.
 
     Args:
-        state: Tensors, numbers, strings, bytes, None, and lists, tuples and mappings of them.
+        state: Tensors, numbers, strings, None, and lists, tuples and mappings of them.
 
     Raises:
         CheckpointError: A value is of another type, so it could not be loaded again.
@@ -60,9 +60,8 @@ def deserialise(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     try:
         state: object = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
-        first_line = str(error).partition("\n")[0]
         raise CheckpointError(
-            f"expected tensors and plain values, got an archive torch refuses ({first_line}); "
+            f"expected tensors and plain values, got an archive torch refuses ({_reason(error)}); "
             "save it again with save_checkpoint."
         ) from error
     except (AttributeError, TypeError, AssertionError, struct.error) as error:
@@ -76,6 +75,13 @@ def deserialise(data: bytes, *, max_bytes: int) -> dict[str, Any]:
             "save it again with save_checkpoint."
         )
     return cast("dict[str, Any]", state)
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of torch's message that says what is wrong, without its advice."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    reasons = [line for line in lines if "WeightsUnpickler error" in line]
+    return (reasons or lines)[0].strip()
 
 
 class _Canonical:
@@ -97,8 +103,6 @@ class _Canonical:
                 return _plain_number(value)
             case str():
                 return sys.intern(str(value))
-            case bytes():
-                return bytes(bytearray(value))
             case list():
                 items = cast("list[object]", value)
                 return [self.value(item, f"{place}[{i}]") for i, item in enumerate(items)]
@@ -115,7 +119,7 @@ class _Canonical:
                 raise CheckpointError(
                     f"{place}: expected a tensor or a plain value, got "
                     f"{type(value).__module__}.{type(value).__qualname__}; convert it (arrays with "
-                    "torch.from_numpy, numpy numbers with .item())."
+                    "torch.from_numpy, bytes with torch.frombuffer, numpy numbers with .item())."
                 )
 
     def _tensor(self, tensor: torch.Tensor, place: str) -> torch.Tensor:

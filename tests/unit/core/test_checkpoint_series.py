@@ -1,0 +1,95 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.checkpoint_series import (
+    checkpoint_uri,
+    list_checkpoints,
+    load_latest_checkpoint,
+    prune_checkpoints,
+)
+from cadenza.core.checkpoints import (
+    CheckpointMetadata,
+    resolve_uri,
+    save_checkpoint,
+    sidecar_path,
+)
+from cadenza.core.errors import InputError, StorageError
+
+
+def save_steps(root: Path, *steps: int, run_id: str = "run") -> None:
+    for step in steps:
+        save_checkpoint(
+            state_dict={"step": step},
+            uri=checkpoint_uri(run_id, step),
+            metadata=CheckpointMetadata(
+                run_id=run_id, seed=0, step=step, git_sha="g", pyproject_hash="p"
+            ),
+            artifacts_root=root,
+        )
+
+
+def payload(root: Path, step: int) -> Path:
+    return resolve_uri(checkpoint_uri("run", step), artifacts_root=root)
+
+
+def test_checkpoint_uri_has_the_published_form():
+    assert checkpoint_uri("0123abcd", 50_000) == "local://artifacts/0123abcd_step50000.pt"
+
+
+@pytest.mark.parametrize(("run_id", "step"), [("", 1), ("a/b", 1), ("..", 1), ("run", -1)])
+def test_checkpoint_uri_with_a_bad_name_or_step_is_refused(run_id, step):
+    with pytest.raises(InputError, match="expected a run_id of letters"):
+        checkpoint_uri(run_id, step)
+
+
+def test_list_checkpoints_is_ordered_by_number_and_knows_only_its_run(tmp_path):
+    save_steps(tmp_path, 10, 9, 100)
+    save_steps(tmp_path, 5, run_id="run2")
+    (tmp_path / "artifacts" / "run_step7.pt.bak").write_bytes(b"")
+    (tmp_path / "artifacts" / "run_stepx.pt").write_bytes(b"")
+    listed = list_checkpoints("run", artifacts_root=tmp_path)
+    assert list(listed.items()) == [(step, checkpoint_uri("run", step)) for step in (9, 10, 100)]
+
+
+def test_load_latest_without_checkpoints_is_none(tmp_path):
+    assert load_latest_checkpoint("run", artifacts_root=tmp_path) is None
+
+
+def test_load_latest_skips_damaged_checkpoints_with_a_warning(tmp_path, caplog):
+    save_steps(tmp_path, 1, 2, 3)
+    payload(tmp_path, 3).write_bytes(b"")
+    sidecar_path(payload(tmp_path, 2)).unlink()
+    with caplog.at_level(logging.WARNING):
+        found = load_latest_checkpoint("run", artifacts_root=tmp_path)
+    assert found is not None
+    assert (found[0], found[1].step) == ({"step": 1}, 1)
+    assert len(caplog.records) == 2
+    assert "run_step3.pt: integrity check failed" in caplog.messages[0]
+    assert "sidecar not found" in caplog.messages[1]
+
+
+def test_prune_keeps_the_newest_and_the_multiples(tmp_path):
+    save_steps(tmp_path, 10, 20, 30, 40, 50)
+    removed = prune_checkpoints("run", artifacts_root=tmp_path, keep_last=2, keep_every=20)
+    assert removed == [checkpoint_uri("run", 10), checkpoint_uri("run", 30)]
+    assert list(list_checkpoints("run", artifacts_root=tmp_path)) == [20, 40, 50]
+    names = {path.name for path in (tmp_path / "artifacts").iterdir()}
+    assert names == {f"run_step{s}.pt{e}" for s in (20, 40, 50) for e in ("", ".json")}
+
+
+@pytest.mark.parametrize(("keep_last", "keep_every"), [(0, None), (1, 0)])
+def test_prune_with_a_count_below_one_is_refused(tmp_path, keep_last, keep_every):
+    with pytest.raises(InputError, match="expected keep_last >= 1"):
+        prune_checkpoints(
+            "run", artifacts_root=tmp_path, keep_last=keep_last, keep_every=keep_every
+        )
+
+
+def test_prune_of_something_that_cannot_be_deleted_names_it(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    payload(tmp_path, 1).unlink()
+    payload(tmp_path, 1).mkdir()
+    with pytest.raises(StorageError, match=r"run_step1\.pt: expected to delete it"):
+        prune_checkpoints("run", artifacts_root=tmp_path, keep_last=1)
