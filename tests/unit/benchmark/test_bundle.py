@@ -19,7 +19,6 @@ from cadenza.benchmark.bundle import (
 )
 from cadenza.core.errors import StorageError
 
-
 GIT = shutil.which("git")
 
 

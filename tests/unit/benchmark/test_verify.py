@@ -18,7 +18,6 @@ from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
 from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.verify import verify_bundle_dir
 
-
 GIT = shutil.which("git")
 
 

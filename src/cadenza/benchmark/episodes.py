@@ -1,0 +1,278 @@
+"""One evaluation episode: reset, act, filter, step, record.
+
+Pairing:   the start depends on ``initial_state_seed`` alone, so every condition and partner meets
+           the same starts; partner, policy and filter begin each episode afresh, so no episode
+           depends on the ones before it.
+Units:     distances in m, interventions in the unit of the action.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat
+from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.errors import NotReadyError
+from cadenza.core.types import EnvLike, PartnerLike
+from cadenza.evaluation.results import EpisodeResult
+from cadenza.safety.driver import SafetyStep
+
+#: Longest episode we accept, control steps: an environment that never ends is an error.
+MAX_STEPS: Final = 100_000
+#: Changes of an action below this are rounding of float32 bounds, not interventions.
+INTERVENTION_TOLERANCE: Final = 1e-6
+
+
+class EpisodeGuard(Protocol):
+    """The part of `cadenza.safety.driver.SafetyDriver` that an episode needs."""
+
+    def begin_run(self, seed: int) -> None:
+        """Forget every earlier episode."""
+        ...
+
+    def begin_episode(self) -> None:
+        """Start an episode from the environment's present state."""
+        ...
+
+    def step(self, nominal_action: NDArray[Any], partner_id: str | None = None) -> SafetyStep:
+        """Return what to execute instead of ``nominal_action``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeTag:
+    """What an episode is called in the results.
+
+    Attributes:
+        seed: Evaluation seed, the cluster of the statistics.
+        episode_idx: Index within (policy, condition, seed).
+        initial_state_seed: Reset seed of environment, partner and policy.
+        policy: Name of the ego policy.
+        condition: Name of the condition.
+        partner: Name of the partner.
+    """
+
+    seed: int
+    episode_idx: int
+    initial_state_seed: int
+    policy: str
+    condition: str
+    partner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: holds live objects
+class EpisodeWorld:
+    """Everything that takes part in an episode.
+
+    Attributes:
+        env: The environment that is stepped.
+        seat: Place of the policy, with its action bounds.
+        partner_uid: Seat of the partner.
+        policy: Ego policy.
+        partner: Frozen partner.
+        guard: Safety driver built from ``env``; None executes the policy's actions as they are.
+        has_success: Whether the task has a success predicate.
+    """
+
+    env: EnvLike
+    seat: EgoSeat
+    partner_uid: str
+    policy: EgoPolicy
+    partner: PartnerLike
+    guard: EpisodeGuard | None
+    has_success: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class Trajectory:
+    """Where everyone was, for pictures.
+
+    Attributes:
+        frames: Positions by robot, shape (2,) each, m: the start, then one entry per step.
+        goals: Goal by robot or name, shape (2,), m.
+        interventions: Size of the filter's change on the step that leads to each frame, first
+            entry 0; empty without a filter.
+        contact_index: First frame at which the ego touches someone; None if it never does.
+    """
+
+    frames: tuple[Mapping[str, FloatArray], ...]
+    goals: Mapping[str, FloatArray]
+    interventions: tuple[float, ...]
+    contact_index: int | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Running figures of one episode."""
+
+    n_steps: int = 0
+    episode_return: float = 0.0
+    min_distance: float = float("inf")
+    contact: bool = False
+    fallbacks: int = 0
+    violating: int = 0
+    violation_peak: float = 0.0
+    interventions: int = 0
+    intervention_sum: float = 0.0
+    intervention_peak: float = 0.0
+    infeasible: int = 0
+    uncertified: int = 0
+
+    @property
+    def intervention_mean(self) -> float:
+        return self.intervention_sum / self.interventions if self.interventions else 0.0
+
+    def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
+        self.n_steps += 1
+        self.episode_return += float(reward)
+        self.min_distance = min(self.min_distance, float(info.get("min_distance", np.inf)))
+        self.contact = self.contact or bool(info.get("contact", False))
+
+    def add_filter_step(self, step: SafetyStep, intervention: float) -> None:
+        self.fallbacks += step.braked
+        self.infeasible += step.infeasible
+        self.uncertified += step.uncertified
+        self.interventions += intervention > 0.0
+        self.intervention_sum += intervention
+        self.intervention_peak = max(self.intervention_peak, intervention)
+        violation = float(step.info["constraint_violation"].max(initial=0.0))
+        self.violating += violation > 0.0
+        self.violation_peak = max(self.violation_peak, violation)
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Positions seen so far."""
+
+    env: Any
+    frames: list[Mapping[str, FloatArray]] = field(default_factory=list[Mapping[str, FloatArray]])
+    interventions: list[float] = field(default_factory=list[float])
+    contact_index: int | None = None
+
+    def record(self, intervention: float, info: Mapping[str, Any]) -> None:
+        self.frames.append(self.env.robot_positions())
+        self.interventions.append(intervention)
+        if self.contact_index is None and info.get("contact", False):
+            self.contact_index = len(self.frames) - 1
+
+    def trajectory(self, *, filtered: bool) -> Trajectory:
+        return Trajectory(
+            frames=tuple(self.frames),
+            goals=self.env.goal_positions(),
+            interventions=tuple(self.interventions) if filtered else (),
+            contact_index=self.contact_index,
+        )
+
+
+def run_episode(world: EpisodeWorld, tag: EpisodeTag) -> EpisodeResult:
+    """Play one episode and return its record.
+
+    Raises:
+        InputError: The policy's action is not finite, or the environment refuses it.
+        NotReadyError: The episode did not end within `MAX_STEPS`.
+    """
+    return _play(world, tag, recorder=None)
+
+
+def record_episode(world: EpisodeWorld, tag: EpisodeTag) -> tuple[EpisodeResult, Trajectory]:
+    """Play one episode and return its record and where everyone was; errors as `run_episode`."""
+    recorder = _Recorder(world.env)
+    result = _play(world, tag, recorder=recorder)
+    return result, recorder.trajectory(filtered=world.guard is not None)
+
+
+def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -> EpisodeResult:
+    obs, info = _begin(world, tag.initial_state_seed)
+    if recorder is not None:
+        recorder.record(0.0, info)
+    tally = _Tally()
+    terminated = truncated = False
+    while not (terminated or truncated):
+        if tally.n_steps >= MAX_STEPS:
+            raise NotReadyError(
+                f"run_episode: expected an end within {MAX_STEPS} steps, got none; set the "
+                "environment's episode_length."
+            )
+        action = world.policy.act(obs)
+        require_finite("ego action", action)
+        partner_action = world.partner.act(obs)
+        intervention = 0.0
+        if world.guard is not None:
+            step = world.guard.step(action, partner_id=tag.partner)
+            intervention = intervention_size(action, step.action, world.seat)
+            tally.add_filter_step(step, intervention)
+            action = step.action
+        obs, reward, terminated, truncated, info = world.env.step(
+            {world.seat.uid: action, world.partner_uid: partner_action}
+        )
+        tally.add_step(reward, info)
+        if recorder is not None:
+            recorder.record(intervention, info)
+    return _result(world, tag, tally, info, truncated=truncated and not terminated)
+
+
+def intervention_size(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat) -> float:
+    """Return how far the filter moved the action from the one the environment would have executed.
+
+    The environment clips every action to the seat's bounds, so clipping is not an intervention.
+
+    Args:
+        nominal: The policy's action, shape (A,).
+        executed: The filter's action, shape (A,).
+        seat: Action bounds.
+
+    Returns:
+        Euclidean distance, unit of the action; 0 below `INTERVENTION_TOLERANCE`.
+    """
+    clipped = np.minimum(np.maximum(nominal, seat.low), seat.high)
+    distance = math.dist(clipped.tolist(), executed.tolist())
+    return distance if distance > INTERVENTION_TOLERANCE else 0.0
+
+
+def _begin(world: EpisodeWorld, seed: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    obs, info = world.env.reset(seed=seed)
+    world.partner.reset(seed=seed)
+    world.policy.reset(seed=seed)
+    if world.guard is not None:
+        world.guard.begin_run(seed)
+        world.guard.begin_episode()
+    return obs, info
+
+
+def _result(
+    world: EpisodeWorld,
+    tag: EpisodeTag,
+    tally: _Tally,
+    info: Mapping[str, Any],
+    *,
+    truncated: bool,
+) -> EpisodeResult:
+    filtered = world.guard is not None
+    distance = info.get("goal_distance")
+    return EpisodeResult(
+        seed=tag.seed,
+        episode_idx=tag.episode_idx,
+        initial_state_seed=tag.initial_state_seed,
+        condition=tag.condition,
+        partner=tag.partner,
+        metadata={"policy": tag.policy},
+        success=world.has_success and bool(info["success"]),
+        n_steps=tally.n_steps,
+        truncated=truncated,
+        episode_return=tally.episode_return,
+        contact=tally.contact if "contact" in info else None,
+        min_distance_m=tally.min_distance if np.isfinite(tally.min_distance) else None,
+        goal_distance_m=None if distance is None else float(distance),
+        constraint_violation_peak=tally.violation_peak,
+        fallback_fired=tally.fallbacks,
+        violating_steps=tally.violating if filtered else None,
+        interventions=tally.interventions if filtered else None,
+        intervention_mean=tally.intervention_mean if filtered else None,
+        intervention_peak=tally.intervention_peak if filtered else None,
+        infeasible_steps=tally.infeasible if filtered else None,
+        uncertified_steps=tally.uncertified if filtered else None,
+    )

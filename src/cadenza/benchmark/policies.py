@@ -1,0 +1,286 @@
+"""Ego policies for evaluation: trained ones from checkpoints, and simple ones to compare with.
+
+A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
+``local://`` address of a training checkpoint. Equal episode seeds give equal actions.
+
+Adding one:  a class built from an `EgoSeat`, registered with `register_policy`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME, load_checkpoint, read_metadata
+from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
+from cadenza.core.seeding import derive_substream
+from cadenza.core.types import Observation
+from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
+
+#: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
+GOAL_STIFFNESS: Final = 1.0
+#: Damping of `GoalPolicy`, 1/s: critical, 2 sqrt(stiffness), so it arrives without overshoot.
+GOAL_DAMPING: Final = 2.0
+
+
+class EgoPolicy(Protocol):
+    """What plays the ego's seat during an evaluation; it never learns."""
+
+    def reset(self, *, seed: int) -> None:
+        """Forget the last episode; equal seeds and observations give equal actions."""
+        ...
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the ego's action, float32, shape (A,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class EgoSeat:
+    """The ego's place in an environment.
+
+    Attributes:
+        uid: Name of the ego robot.
+        observation_dim: Length D of ``obs["agent"][uid]["state"]``.
+        low: Smallest action, shape (A,).
+        high: Largest action, shape (A,).
+    """
+
+    uid: str
+    observation_dim: int
+    low: Float32Array
+    high: Float32Array
+
+    @property
+    def action_dim(self) -> int:
+        """Number of action components A."""
+        return self.low.shape[0]
+
+
+class _HasSpaces(Protocol):
+    """The part of an environment that `ego_seat` reads."""
+
+    @property
+    def observation_space(self) -> Any: ...
+
+    @property
+    def action_space(self) -> Any: ...
+
+
+PolicyClass = TypeVar("PolicyClass", bound=Callable[[EgoSeat], EgoPolicy])
+_BUILT_IN: dict[str, Callable[[EgoSeat], EgoPolicy]] = {}
+
+
+def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
+    """Return the seat ``uid`` of ``env``.
+
+    Raises:
+        InputError: The seat's state or action space is not a Box of rank 1.
+    """
+    state_space = env.observation_space["agent"][uid]["state"]
+    action_space = env.action_space[uid]
+    for name, space in (("state", state_space), ("action", action_space)):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise InputError(
+                f"seat {uid!r}: expected a {name} space gym.spaces.Box of rank 1, got {space}; "
+                "evaluate on a single environment, not a batch."
+            )
+    return EgoSeat(
+        uid=uid,
+        observation_dim=state_space.shape[0],
+        low=np.asarray(action_space.low, dtype=np.float32),
+        high=np.asarray(action_space.high, dtype=np.float32),
+    )
+
+
+def register_policy(name: str) -> Callable[[PolicyClass], PolicyClass]:
+    """Return a decorator that makes a policy class available under ``name``.
+
+    Raises:
+        InputError: The name is taken.
+    """
+    if name in _BUILT_IN:
+        raise InputError(f"register_policy: expected a new name, got {name!r}, which is taken.")
+
+    def record(cls: PolicyClass) -> PolicyClass:
+        _BUILT_IN[name] = cls
+        return cls
+
+    return record
+
+
+def list_policies() -> list[str]:
+    """Return the names of the built-in policies, sorted."""
+    return sorted(_BUILT_IN)
+
+
+def policy_weights_sha256(source: str, *, artifacts_root: Path) -> str | None:
+    """Return the digest of the checkpoint behind ``source``; None for a built-in policy.
+
+    Raises:
+        CheckpointError: The checkpoint is missing or damaged.
+        UnknownNameError: ``source`` is neither an address nor a built-in name.
+    """
+    if source.startswith(LOCAL_URI_SCHEME):
+        return read_metadata(uri=source, artifacts_root=artifacts_root).sha256
+    _find(source)
+    return None
+
+
+def load_policy(
+    source: str, *, seat: EgoSeat, artifacts_root: Path, weights_sha256: str | None = None
+) -> EgoPolicy:
+    """Return the policy that ``source`` names.
+
+    Args:
+        source: Built-in name, or ``local://`` address of a training checkpoint.
+        seat: Where it will play.
+        artifacts_root: Folder that addresses are relative to.
+        weights_sha256: Digest the checkpoint must have; None takes any that matches its sidecar.
+
+    Raises:
+        CheckpointError: Missing, damaged, not the expected one, or made for another seat.
+        UnknownNameError: ``source`` is neither an address nor a built-in name.
+    """
+    if not source.startswith(LOCAL_URI_SCHEME):
+        return _find(source)(seat)
+    payload, metadata = load_checkpoint(uri=source, artifacts_root=artifacts_root)
+    if weights_sha256 is not None and metadata.sha256 != weights_sha256:
+        raise CheckpointError(
+            f"{source}: expected the weights {weights_sha256[:16]}... that were planned, got "
+            f"{metadata.sha256[:16]}...; restore the checkpoint or plan a new evaluation."
+        )
+    return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
+
+
+def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> GaussianActor:
+    """Return the actor inside a training checkpoint.
+
+    Raises:
+        CheckpointError: The payload holds no actor.
+    """
+    state = payload.get("actor")
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"{source}: expected a training checkpoint with an 'actor', got the keys "
+            f"{sorted(payload)}; name a checkpoint that training wrote."
+        )
+    return GaussianActor.from_state_dict(cast("Mapping[str, torch.Tensor]", state))
+
+
+class ActorPolicy:
+    """The mean action of a trained Gaussian actor.
+
+    Args:
+        actor: Trained network; its weights are copied.
+        seat: Where it plays.
+        source: How messages call it.
+
+    Raises:
+        CheckpointError: The network's sizes do not fit the seat.
+    """
+
+    def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
+        # Without gradients a forward pass needs no context manager, which would cost as a layer.
+        self._parameters = tuple(p.detach().clone() for p in actor.ordered_parameters)
+        sizes = (self._parameters[0].shape[0], self._parameters[-1].shape[0])
+        if sizes != (seat.observation_dim, seat.action_dim):
+            raise CheckpointError(
+                f"{source}: expected a policy for {seat.observation_dim} observations and "
+                f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
+                f"{sizes[1]}; it was trained on another task or number of robots."
+            )
+        self._uid = seat.uid
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget: the mean action depends on the observation alone."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the mean action, float32, shape (A,)."""
+        state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return actor_mean(self._parameters, state.unsqueeze(0))[0].numpy()
+
+
+@register_policy("zero")
+class ZeroPolicy:
+    """Never acts: the floor that says what the partner does alone."""
+
+    def __init__(self, seat: EgoSeat) -> None:
+        self._action = np.zeros(seat.action_dim, dtype=np.float32)
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return zeros, shape (A,)."""
+        del obs
+        return self._action.copy()
+
+
+@register_policy("random")
+class RandomPolicy:
+    """Acts uniformly within the action bounds."""
+
+    def __init__(self, seat: EgoSeat) -> None:
+        if not (np.isfinite(seat.low).all() and np.isfinite(seat.high).all()):
+            raise InputError(
+                f"random policy: expected finite action bounds, got {seat.low} and {seat.high}."
+            )
+        self._low, self._high = seat.low, seat.high
+        self._rng = derive_substream("evaluation.policy.random").default_rng()
+
+    def reset(self, *, seed: int) -> None:
+        """Start the episode's own random stream."""
+        self._rng = derive_substream("evaluation.policy.random", root_seed=seed).default_rng()
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return a uniform draw, float32, shape (A,)."""
+        del obs
+        return self._rng.uniform(self._low, self._high).astype(np.float32)
+
+
+@register_policy("goal_pd")
+class GoalPolicy:
+    """Drives straight at its goal and ignores everyone: what a filter must guard.
+
+    Reads the layout of the crossing task: own position, own velocity, goal minus position, in the
+    plane, then the others; acts by accelerations.
+    """
+
+    #: Own position, own velocity and goal, two components each.
+    _OWN_STATE: Final = 6
+
+    def __init__(self, seat: EgoSeat) -> None:
+        if seat.observation_dim < self._OWN_STATE or seat.action_dim != 2:
+            raise InputError(
+                f"goal_pd policy: expected the crossing task ({self._OWN_STATE} or more "
+                f"observations, 2 actions), got {seat.observation_dim} and {seat.action_dim}."
+            )
+        self._uid, self._low, self._high = seat.uid, seat.low, seat.high
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return a critically damped pull towards the goal, clipped to the bounds, shape (2,)."""
+        state = obs["agent"][self._uid]["state"]
+        pull = GOAL_STIFFNESS * state[4:6] - GOAL_DAMPING * state[2:4]
+        return np.clip(pull, self._low, self._high).astype(np.float32)
+
+
+def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
+    try:
+        return _BUILT_IN[name]
+    except KeyError:
+        raise UnknownNameError(
+            f"policy {name!r}: expected {LOCAL_URI_SCHEME}... or one of {', '.join(_BUILT_IN)}."
+        ) from None

@@ -1,0 +1,44 @@
+"""Everything that takes part in an episode, built together and closed together."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.episodes import EpisodeWorld
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
+from cadenza.benchmark.tasks import get_task
+
+
+@contextmanager
+def open_world(
+    *,
+    env: EnvConfig,
+    partner: PartnerConfig,
+    safety: SafetyConfig,
+    root_seed: int,
+    make_policy: Callable[[EgoSeat], EgoPolicy],
+) -> Generator[EpisodeWorld]:
+    """Yield a world whose safety driver watches the very environment that is stepped.
+
+    Args:
+        env: Task and its settings; one environment, not a batch.
+        partner: The partner.
+        safety: Filter settings; disabled gives a world without filter.
+        root_seed: Seed that scopes every episode of the environment.
+        make_policy: Builds the ego policy for its seat.
+    """
+    live_env = build_env(env, root_seed=root_seed, partner=partner)
+    try:
+        seat = ego_seat(live_env, live_env.ego_uid)
+        yield EpisodeWorld(
+            env=live_env,
+            seat=seat,
+            partner_uid=live_env.partner_uid,
+            policy=make_policy(seat),
+            partner=build_partner(partner, env=live_env),
+            guard=build_safety_driver(live_env, safety),
+            has_success=get_task(env.task).has_success,
+        )
+    finally:
+        live_env.close()
