@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
+from yaml import YAMLError
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.aht.config_models import (
@@ -146,7 +147,7 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             the file does not mention needs the leading ``+``.
 
     Raises:
-        ConfigurationError: The file is missing.
+        ConfigurationError: The file is missing or no YAML.
         TypeError: The file's root is not a mapping.
         hydra.errors.HydraException: An override names a key the file does not mention.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
@@ -157,15 +158,21 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             f"load_config: expected a YAML file, got {config_path}, which does not exist; "
             "configs/train holds the shipped ones."
         )
+    try:
+        root = OmegaConf.load(path)
+    except YAMLError as error:
+        raise ConfigurationError(f"load_config: expected YAML in {config_path}, got {error}") from (
+            error
+        )
+    if not isinstance(root, DictConfig):
+        raise TypeError(
+            f"load_config: expected a mapping at the root of {config_path}, got "
+            f"{type(root).__name__}."
+        )
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
         composed = compose(config_name=path.stem, overrides=list(overrides or []))
     content = OmegaConf.to_container(composed, resolve=True)
-    if not isinstance(content, dict):
-        raise TypeError(
-            f"load_config: expected a mapping at the root of {config_path}, got "
-            f"{type(content).__name__}."
-        )
     return EgoAHTConfig.model_validate(content)
 
 

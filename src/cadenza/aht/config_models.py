@@ -11,6 +11,9 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from cadenza.safety.options import DEFAULT_MARGIN_M, DEFAULT_MISS_RATE
+from cadenza.safety.state import DEFAULT_ETA
+
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
 EXTENSION_KEY: Final = "cadenza_extension"
 #: ``"identity"``: changes results, so it enters the fingerprint; ``"sink"``: it does not.
@@ -163,13 +166,16 @@ class SafetyConfig(FrozenModel):
         saturation_threshold: Share of the acceleration capacity at which lambda counts as
             saturated, in (0, 1].
         cbf_gamma: Gain of the continuous-time barrier row, 1/s, > 0.
-        lambda_safe: Lambda of every pair at the start of a run and after a partner swap, m/s^2.
+        lambda_safe: Lambda of every pair at the start of a run and after a partner swap, m/s^2,
+            <= 0: a positive one would void the filter's certificate.
         n_warmup_steps: Length of the warm-up after either, in control steps.
         predictor_kind: How the partner's next state is predicted.
         tau_brake: Time to collision below which the ego brakes, s, > 0.
         clamp_floor_ratio: Lambda is kept within this share of the capacity, in (0, 1], strictly
             below ``saturation_threshold``.
         margin_m: Extra distance kept between the robots' surfaces, m, >= 0.
+        miss_rate: Target share of forecasts worse than the adaptive margin allows, in (0, 1).
+        eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
         intervention_penalty: Subtracted from the reward the learner sees, per m/s^2 by which the
             filter changed the action; recorded returns keep the environment's reward.
     """
@@ -177,12 +183,16 @@ class SafetyConfig(FrozenModel):
     enabled: bool = False
     saturation_threshold: float = Field(default=0.9, gt=0.0, le=1.0)
     cbf_gamma: float = Field(default=5.0, gt=0.0)
-    lambda_safe: float = 0.0
+    lambda_safe: float = Field(default=0.0, le=0.0)
     n_warmup_steps: int = Field(default=50, ge=0)
     predictor_kind: Literal["constant_velocity"] = "constant_velocity"
     tau_brake: float = Field(default=0.100, gt=0.0)
     clamp_floor_ratio: float = Field(default=0.7, gt=0.0, le=1.0)
-    margin_m: float = Field(default=0.0, ge=0.0, json_schema_extra=extension())
+    margin_m: float = Field(default=DEFAULT_MARGIN_M, ge=0.0, json_schema_extra=extension())
+    miss_rate: float = Field(
+        default=DEFAULT_MISS_RATE, gt=0.0, lt=1.0, json_schema_extra=extension()
+    )
+    eta: float = Field(default=DEFAULT_ETA, ge=0.0, json_schema_extra=extension())
     intervention_penalty: float = Field(default=0.0, ge=0.0, json_schema_extra=extension())
 
     @model_validator(mode="after")

@@ -117,7 +117,7 @@ def require_matching_safety(
             "train: safety.enabled is false but a safety driver was passed (safety-stack kwargs "
             "were passed); leave it out, or set safety.enabled=true."
         )
-    if driver is not None and driver.env is not env:
+    if driver is not None and not driver.drives(env):
         raise ConfigurationError(
             "train: expected the safety driver to watch the environment that is stepped, got a "
             "driver of another one, which would see a scene that never moves; build it with "
