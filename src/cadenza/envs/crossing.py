@@ -153,8 +153,8 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             index = checked_integer(_OWNER, "seed", seed, low=0)
             name = self._episode_name = f"{STREAM}.episode.{index}"
             self._auto_episodes = 0
-        rng = derive_substream(name, root_seed=self.root_seed).default_rng()
-        starts = draw_layout(rng, self.num_robots)
+        self.np_random = derive_substream(name, root_seed=self.root_seed).default_rng()
+        starts = draw_layout(self.np_random, self.num_robots)
         self._positions = starts.tolist()
         self._goals = (-starts).tolist()
         self._velocities = [[0.0, 0.0] for _ in self.agent_uids]

@@ -94,7 +94,7 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self.render_mode = checked_render_mode(_OWNER, render_mode)
         self.action_space = planar_action_space(dict.fromkeys(self.agent_uids, VELOCITY_BOUND))
         self.observation_space = state_observation_space(self.agent_uids, STATE_DIM)
-        self._rng = derive_substream(STREAM, root_seed=self.root_seed).default_rng()
+        self.np_random = derive_substream(STREAM, root_seed=self.root_seed).default_rng()
         self._landmarks: list[float] | None = None  # x0, y0, x1, y1
         self._position = [0.0] * 4  # ego x, ego y, partner x, partner y
         self._velocity = [0.0] * 4
@@ -118,8 +118,8 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         if seed is not None:
             index = checked_integer(_OWNER, "seed", seed, low=0)
             name = f"{STREAM}.episode.{index}"
-            self._rng = derive_substream(name, root_seed=self.root_seed).default_rng()
-        draws = self._rng.uniform(-POSITION_BOUND, POSITION_BOUND, LAYOUT_DRAWS).tolist()
+            self.np_random = derive_substream(name, root_seed=self.root_seed).default_rng()
+        draws = self.np_random.uniform(-POSITION_BOUND, POSITION_BOUND, LAYOUT_DRAWS).tolist()
         landmarks: list[float] = draws[:4]
         self._landmarks, self._position = landmarks, draws[4:]
         self._velocity = [0.0] * 4

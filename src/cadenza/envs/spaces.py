@@ -1,7 +1,7 @@
 """Gymnasium spaces of the planar tasks: one `state` vector and one bounded action per robot."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -22,3 +22,10 @@ def planar_action_space(limits: Mapping[str, float]) -> gym.spaces.Dict:
     return gym.spaces.Dict(
         {uid: gym.spaces.Box(-limit, limit, (2,), np.float32) for uid, limit in limits.items()}
     )
+
+
+def sub_spaces(space: gym.Space[Any] | None) -> dict[str, gym.Space[Any]] | None:
+    """Return the entries of a Dict space by name, or None for any other space."""
+    if not isinstance(space, gym.spaces.Dict):
+        return None
+    return dict(cast("Mapping[str, gym.Space[Any]]", space.spaces))  # pyright: ignore[reportUnknownMemberType] # gymnasium leaves the element type open

@@ -1,0 +1,143 @@
+"""Views of a multi-robot environment for libraries that know other interfaces.
+
+`EgoGymEnv`:     single-agent Gymnasium: the ego's seat, everyone else driven by given partners.
+`ParallelView`:  PettingZoo parallel: every robot an agent. It needs the `pettingzoo` extra, so its
+                 module is imported when the name is first used.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+from numpy.typing import NDArray
+
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.types import PartnerLike
+from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.spaces import sub_spaces
+
+if TYPE_CHECKING:
+    from cadenza.envs.parallel_view import ParallelView
+
+__all__ = ["EgoGymEnv", "ParallelView"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `ParallelView` on first use."""
+    if name == "ParallelView":
+        from cadenza.envs.parallel_view import ParallelView
+
+        return ParallelView
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
+    """The ego's seat of a multi-robot env as a plain Gymnasium env.
+
+    Observation: the ego's `state`. Action: the ego's action. On each step the partners act on the
+    observation the ego saw, then all move at once. ``reset(seed=k)`` hands k to the env and to
+    every partner.
+
+    Attributes:
+        multi_env: The env inside.
+        partners: Who drives each other robot, by uid.
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], partner: PartnerLike | Mapping[str, PartnerLike]
+    ) -> None:
+        """Seat the ego.
+
+        Args:
+            env: Env with ``agent_uids`` (ego first) and a `state` per robot.
+            partner: Driver of the other robot; with more than one other robot, drivers by uid.
+
+        Raises:
+            ChamberEnvCompatibilityError: ``env`` has no ``agent_uids`` or no ego `state` Box.
+            InputError: ``partner`` does not cover exactly the other robots.
+        """
+        uids: tuple[str, ...] | None = getattr(env, "agent_uids", None)
+        if not uids:
+            raise ChamberEnvCompatibilityError(
+                f"EgoGymEnv: expected an env with agent_uids, got {type(env).__name__} without."
+            )
+        self.multi_env = env
+        self._ego_uid, *others = uids
+        self.partners = _by_uid(partner, others)
+        self.observation_space = robot_state_space(env, self._ego_uid)
+        self.action_space = cast("Mapping[str, gym.Space[Any]]", env.action_space)[self._ego_uid]
+        self.render_mode = env.render_mode
+        self.metadata = dict(env.metadata)
+        self._observation: Mapping[str, Any] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode; ``seed`` also restarts the partners' draws."""
+        super().reset(seed=seed)
+        observation, info = self.multi_env.reset(seed=seed, options=options)
+        self._observation = observation
+        for partner in self.partners.values():
+            partner.reset(seed=seed)
+        return self._ego_state(observation), dict(info)
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Advance one control step with the ego's ``action`` and the partners' own.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if self._observation is None:
+            raise NotReadyError("EgoGymEnv.step: expected an episode in progress; call reset().")
+        actions: dict[str, Any] = {self._ego_uid: action}
+        for uid, partner in self.partners.items():
+            actions[uid] = partner.act(self._observation, deterministic=True)
+        observation, reward, terminated, truncated, info = self.multi_env.step(actions)
+        self._observation = observation
+        state = self._ego_state(observation)
+        return state, float(reward), terminated, truncated, dict(info)
+
+    def render(self) -> Any:
+        """Return the picture of the env inside."""
+        return self.multi_env.render()
+
+    def close(self) -> None:
+        """Close the env inside."""
+        self.multi_env.close()
+
+    def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
+        return observation["agent"][self._ego_uid]["state"]
+
+
+def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
+    """Return the Box of robot ``uid``'s `state`.
+
+    Raises:
+        ChamberEnvCompatibilityError: The observation space has none.
+    """
+    space: gym.Space[Any] | None = env.observation_space
+    for key in ("agent", uid, "state"):
+        space = (sub_spaces(space) or {}).get(key)
+    if not isinstance(space, gym.spaces.Box):
+        raise ChamberEnvCompatibilityError(
+            f"{type(env).__name__}: expected a Box at observation_space['agent'][{uid!r}]"
+            f"['state'], got {type(space).__name__}."
+        )
+    return cast("gym.spaces.Box[Any]", space)
+
+
+def _by_uid(
+    partner: PartnerLike | Mapping[str, PartnerLike], others: list[str]
+) -> dict[str, PartnerLike]:
+    if isinstance(partner, Mapping):
+        partners = dict(partner)
+    elif len(others) == 1:
+        partners = {others[0]: partner}
+    else:
+        raise InputError(
+            f"EgoGymEnv: expected one partner per robot of {others}, got a single one; "
+            "pass a mapping from uid to partner."
+        )
+    if set(partners) != set(others):
+        raise InputError(f"EgoGymEnv: expected partners for {others}, got {sorted(partners)}.")
+    return {uid: partners[uid] for uid in others}
