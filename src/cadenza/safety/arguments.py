@@ -102,9 +102,9 @@ def require_snapshot(name: str, snapshot: object, dim: int) -> AgentSnapshot:
     """
     if not isinstance(snapshot, AgentSnapshot):
         raise InputError(f"filter: {name}: expected AgentSnapshot, got {type(snapshot).__name__}.")
-    if snapshot.position.shape[0] != dim:
+    if len(snapshot.position_numbers) != dim:
         raise InputError(
             f"filter: {name}: expected {dim} dimensions like the ego's control model, "
-            f"got {snapshot.position.shape[0]}."
+            f"got {len(snapshot.position_numbers)}."
         )
     return snapshot

@@ -213,10 +213,10 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
         alpha_pair: Relative braking the pair is credited with, m/s^2.
     """
     _, distance, closing_speed, _ = pair_geometry(
-        snap_i.position.tolist(),
-        snap_i.velocity.tolist(),
-        snap_j.position.tolist(),
-        snap_j.velocity.tolist(),
+        snap_i.position_numbers,
+        snap_i.velocity_numbers,
+        snap_j.position_numbers,
+        snap_j.velocity_numbers,
     )
     contact_distance = snap_i.radius + snap_j.radius
     if distance < COINCIDENT_DISTANCE:

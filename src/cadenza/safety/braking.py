@@ -178,10 +178,10 @@ def _assess(
 ) -> PairDanger | None:
     """Return why the pair is dangerous, or None; ``alpha`` None leaves out the stopping test."""
     _, centre_distance, closing, _ = pair_geometry(
-        snap_i.position.tolist(),
-        snap_i.velocity.tolist(),
-        snap_j.position.tolist(),
-        snap_j.velocity.tolist(),
+        snap_i.position_numbers,
+        snap_i.velocity_numbers,
+        snap_j.position_numbers,
+        snap_j.velocity_numbers,
     )
     distance = centre_distance - snap_i.radius - snap_j.radius
     ttc = time_to_collision(snap_i, snap_j)
@@ -238,10 +238,10 @@ def _override(
     vectors: dict[str, list[FloatArray]] = {uid: [] for uid in proposed_action}
     for a, b in dangers:
         normal, _, _, _ = pair_geometry(
-            snaps[a].position.tolist(),
-            snaps[a].velocity.tolist(),
-            snaps[b].position.tolist(),
-            snaps[b].velocity.tolist(),
+            snaps[a].position_numbers,
+            snaps[a].velocity_numbers,
+            snaps[b].position_numbers,
+            snaps[b].velocity_numbers,
         )
         for uid, sign in ((a, 1.0), (b, -1.0)):
             if uid in vectors:

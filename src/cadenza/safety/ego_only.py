@@ -176,9 +176,9 @@ class EgoOnlyCBFQP:
                 f"filter: no action in the box meets every row ({solution.status.value}); "
                 "use the braking fallback for this step."
             )
-        untouched = solution.x == u
-        action = np.array(proposed_action if untouched else solution.x, dtype=np.float64)
-        return action, _report(u, rows, solution, pairs.keys)
+        changed = solution.x != u
+        action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
+        return action, _report(u, rows, solution, pairs.keys, changed=changed)
 
     def barrier_values(
         self, agents: Mapping[str, AgentSnapshot], bounds: Bounds, *, ego_uid: str, dt: float
@@ -255,11 +255,13 @@ class EgoOnlyCBFQP:
     ) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         c = bounds.action_linf_component
-        used = [
-            value if value >= 0.0 else feasible_lambda(value, row, level, c)
-            for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
-        ]
-        b = [level + value for level, value in zip(rows.level, used, strict=True)]
+        used, b = wanted, rows.level
+        if any(wanted):
+            used = [
+                feasible_lambda(value, row, level, c)
+                for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
+            ]
+            b = [level + value for level, value in zip(rows.level, used, strict=True)]
         started = time.perf_counter()
         x, status = project(u, RowSet(rows.a, b, rows.h, rows.time_left), c, self._solver)
         if status is not SolveStatus.OPTIMAL and any(value < 0.0 for value in used):
@@ -270,27 +272,31 @@ class EgoOnlyCBFQP:
 
 
 def _report(
-    u: list[float], rows: EgoRows, solution: _Solution, keys: list[tuple[str, str]]
+    u: list[float],
+    rows: EgoRows,
+    solution: _Solution,
+    keys: list[tuple[str, str]],
+    *,
+    changed: bool,
 ) -> FilterInfo:
     """Return the record of one step."""
     solved = solution.status is SolveStatus.OPTIMAL
+    slack = np.zeros(len(keys))
     if not solved:
         row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
-        slack = [max(0.0, row_set.residual(j, solution.x)) for j in range(len(keys))]
-    else:
-        slack = [0.0] * len(keys)
-    outside = any(h < -CERTIFICATE_TOLERANCE for h in rows.h)
-    relaxed = any(value > 0.0 for value in solution.lambda_)
+        slack[:] = [max(0.0, row_set.residual(j, solution.x)) for j in range(len(keys))]
+    outside = min(rows.h, default=0.0) < -CERTIFICATE_TOLERANCE
+    relaxed = max(solution.lambda_, default=0.0) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
         "constraint_violation": np.array([0.0 if h >= 0.0 else -h for h in rows.h]),
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": solution.elapsed_ms,
-        "slack": np.array(slack),
+        "slack": slack,
         "margin": np.array(rows.margin),
-        "status": solution.status.value if solution.x != u else "inactive",
-        "intervention": math.dist(solution.x, u),
+        "status": solution.status.value if changed or not solved else "inactive",
+        "intervention": math.dist(solution.x, u) if changed else 0.0,
         "uncertified": not solved or outside or relaxed or rows.forecast_breaks_bound,
     }
 

@@ -61,15 +61,16 @@ def build_ego_rows(
             each partner's own bound, or the forecast where that is worse.
     """
     rows = EgoRows([], [], [], [], [], False)
-    p_ego, v_ego = ego.position.tolist(), ego.velocity.tolist()
+    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+    radius = ego.radius + margin_m
     for partner, forecast, pair in zip(partners, predicted, pairs, strict=True):
-        v_partner = partner.velocity.tolist()
+        v_partner = partner.velocity_numbers
         normal, distance, closing, tangential = pair_geometry(
-            p_ego, v_ego, partner.position.tolist(), v_partner
+            p_ego, v_ego, partner.position_numbers, v_partner
         )
-        contact_distance = ego.radius + partner.radius + margin_m
+        contact_distance = radius + partner.radius
         level, h = row_level(distance, contact_distance, closing, tangential, pair)
-        push = _forecast_push(normal, v_partner, forecast.velocity.tolist(), pair.dt)
+        push = _forecast_push(normal, v_partner, forecast.velocity_numbers, pair.dt)
         if prediction_error is not None:
             push += prediction_error
         elif push > pair.partner_accel:
@@ -89,6 +90,8 @@ def build_ego_rows(
 
 def _forecast_push(normal: list[float], now: list[float], ahead: list[float], dt: float) -> float:
     """Return the predicted partner acceleration along the normal, towards the ego, m/s^2."""
+    if now == ahead:
+        return 0.0
     push = 0.0
     for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
         push += n_k * (v_ahead - v_now)

@@ -5,7 +5,7 @@ Units:  m, m/s.
 Limits: no age and no joint state; the snapshot is taken to be current.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,9 @@ class AgentSnapshot:
         position: Centre in the world frame, shape (d,), m.
         velocity: Rate of change of ``position``, shape (d,), m/s.
         radius: Ball radius, m, > 0.
+        position_numbers: ``position`` as plain numbers: the rows are scalar maths on two or three
+            of them, where arrays cost more than the arithmetic.
+        velocity_numbers: ``velocity`` as plain numbers.
 
     Raises:
         InputError: Wrong shape, an entry that is not a finite number, or a radius <= 0.
@@ -38,14 +41,16 @@ class AgentSnapshot:
     position: FloatArray
     velocity: FloatArray
     radius: float
+    position_numbers: list[float] = field(init=False, repr=False)
+    velocity_numbers: list[float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        position = _as_vector("AgentSnapshot.position", self.position)
-        velocity = _as_vector("AgentSnapshot.velocity", self.velocity)
-        if position.shape != velocity.shape:
+        position, p = _as_vector("AgentSnapshot.position", self.position)
+        velocity, v = _as_vector("AgentSnapshot.velocity", self.velocity)
+        if len(p) != len(v):
             raise InputError(
-                f"AgentSnapshot.velocity: expected shape {position.shape} like the position, "
-                f"got {velocity.shape}."
+                f"AgentSnapshot.velocity: expected {len(p)} entries like the position, "
+                f"got {len(v)}."
             )
         radius = float(self.radius)
         if not 0.0 < radius <= MAX_MAGNITUDE:
@@ -56,20 +61,23 @@ class AgentSnapshot:
         object.__setattr__(self, "position", position)
         object.__setattr__(self, "velocity", velocity)
         object.__setattr__(self, "radius", radius)
+        object.__setattr__(self, "position_numbers", p)
+        object.__setattr__(self, "velocity_numbers", v)
 
 
-def _as_vector(name: str, values: FloatArray) -> FloatArray:
-    """Return ``values`` as a finite read-only copy of 2 or 3 entries, or raise naming it."""
+def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, list[float]]:
+    """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
     try:
         vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected 2 or 3 numbers, got {values!r}.") from error
     if vector.ndim != 1 or vector.shape[0] not in POSITION_DIMS:
         raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
-    for entry in vector.tolist():
+    numbers: list[float] = vector.tolist()
+    for entry in numbers:
         if not abs(entry) <= MAX_MAGNITUDE:
             raise InputError(
                 f"{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {vector.tolist()}."
             )
     vector.flags.writeable = False  # what was checked here stays true
-    return vector
+    return vector, numbers
