@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import CheckpointError, NotReadyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,16 @@ class RolloutBuffer:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the contents that `state` returned for a buffer of this shape."""
+        """Take over the contents that `state` returned for a buffer of this shape.
+
+        Raises:
+            CheckpointError: The other buffer had another capacity.
+        """
+        if state["capacity"] != self.shape.capacity:
+            raise CheckpointError(
+                f"RolloutBuffer.load: expected a rollout of capacity {self.shape.capacity} "
+                f"(happo.rollout_length), got {state['capacity']}."
+            )
         rows, self.length = len(state["observations"]), int(state["length"])
         self.observations[:rows].copy_(state["observations"])
         self._observation_rows[self.shape.capacity].copy_(state["next_observation"])

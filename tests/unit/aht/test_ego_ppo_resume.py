@@ -1,0 +1,146 @@
+"""A learner that was saved, at any point, continues as if nothing had happened."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
+
+from cadenza.core.errors import CheckpointError
+
+ROLLOUT = 12
+STEPS = 30
+
+
+def through_a_file(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def play(learner, task, state, first, last):
+    """Take steps ``first`` ... ``last`` - 1 of a run with its updates."""
+    actions = []
+    for step in range(first, last):
+        taken, state = advance(learner, task, state, 1)
+        actions.append(taken)
+        if (step + 1) % ROLLOUT == 0:
+            learner.update()
+    return actions, state
+
+
+def leaves(tree):
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, list | tuple):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+@pytest.mark.parametrize("stop", [0, 1, 7, 11, 12, 13, 24, 29])
+def test_resumed_run_equals_unbroken_run(stop, num_envs):
+    settings = {"num_envs": num_envs, "extras": {"lr_decay": True}, "total_frames": 100}
+    unbroken, task = trainer(**settings), MadeUpTask(2, num_envs)
+    expected, _ = play(unbroken, task, task.state(), 0, STEPS)
+
+    task = MadeUpTask(2, num_envs)
+    first = trainer(**settings)
+    before, state = play(first, task, task.state(), 0, stop)
+    saved = through_a_file(first.training_state())
+    play(first, copy.deepcopy(task), state, stop, STEPS)  # the old process lives on, unseen
+    second = trainer(**settings)
+    second.load_training_state(saved)
+    after, _ = play(second, task, state, stop, STEPS)
+
+    assert np.array_equal(np.array(before + after), np.array(expected))
+    final, other = weights(unbroken), weights(second)
+    assert all(torch.equal(final[name], other[name]) for name in final)
+    one, two = leaves(unbroken.training_state()), leaves(second.training_state())
+    for mine, theirs in zip(one, two, strict=True):
+        assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_resume_between_act_and_observe_keeps_the_drawn_action(num_envs):
+    first, task = trainer(num_envs=num_envs), MadeUpTask(2, num_envs)
+    state = task.state()
+    _, state = advance(first, task, state, 4)
+    first.act(observation(state))
+    second = trainer(num_envs=num_envs)
+    second.load_training_state(through_a_file(first.training_state()))
+    done = np.zeros(task.batch, dtype=bool)
+    for learner in (first, second):
+        learner.observe(observation(state), np.ones(task.batch), done)
+        learner.update()
+    one, two = weights(first), weights(second)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_training_state_holds_tensors_and_json_scalars_only():
+    learner, task = trainer(), MadeUpTask(2)
+    advance(learner, task, task.state(), 9)
+    kinds = {type(leaf) for leaf in leaves(learner.training_state())}
+    assert kinds <= {torch.Tensor, int, float, bool, str, type(None)}
+
+
+def test_training_state_is_a_snapshot():
+    learner, task = trainer(), MadeUpTask(2)
+    _, state = play(learner, task, task.state(), 0, 14)
+    saved = learner.training_state()
+    copied = copy.deepcopy(saved)
+    play(learner, task, state, 14, STEPS)
+    for mine, theirs in zip(leaves(saved), leaves(copied), strict=True):
+        assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+
+
+def test_loading_into_a_used_learner_forgets_its_rollout():
+    fresh, used, task = trainer(), trainer(), MadeUpTask(2)
+    advance(used, task, task.state(), 5)
+    used.load_training_state(trainer().training_state())
+    actions = []
+    for learner in (fresh, used):
+        task = MadeUpTask(3)
+        actions.append(advance(learner, task, task.state(), ROLLOUT)[0])
+    assert np.array_equal(*actions)
+
+
+def test_loading_a_policy_checkpoint_forgets_the_rollout():
+    learner, task = trainer(), MadeUpTask(2)
+    advance(learner, task, task.state(), 5)
+    learner.load_state_dict(trainer(seed=5).state_dict())
+    before = weights(learner)
+    learner.update()
+    after = weights(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_state_of_other_version_raises():
+    state = trainer().training_state() | {"version": 99}
+    with pytest.raises(CheckpointError, match="expected version 1, got 99"):
+        trainer().load_training_state(state)
+
+
+@pytest.mark.parametrize(
+    "missing", ["checkpoint", "generator", "minibatch_generator", "frames", "rollout", "pending"]
+)
+def test_incomplete_state_raises(missing):
+    state = trainer().training_state()
+    del state[missing]
+    with pytest.raises(CheckpointError, match="expected a complete state"):
+        trainer().load_training_state(state)
+
+
+def test_state_of_other_rollout_length_raises():
+    learner, task = trainer(), MadeUpTask(2)
+    advance(learner, task, task.state(), 10)
+    with pytest.raises(CheckpointError, match="expected a rollout of capacity 6"):
+        trainer(rollout_length=6).load_training_state(learner.training_state())
+
+
+def test_state_of_other_sizes_raises():
+    with pytest.raises(CheckpointError, match="expected the sizes of this configuration"):
+        trainer(hidden_dim=16).load_training_state(trainer().training_state())

@@ -1,0 +1,181 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tests.unit.aht.ego_ppo_fakes import (
+    ACTION_DIM,
+    OBSERVATION_DIM,
+    SpacesOnlyEnv,
+    StillPartner,
+    config,
+    trainer,
+)
+
+from cadenza.aht.ego_ppo import EgoPPOTrainer
+from cadenza.aht.ego_ppo_flags import batch_flags, scalar_flags
+from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces
+from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
+
+
+class TorchPartner(StillPartner):
+    def __init__(self, *, frozen_body, frozen_head):
+        self.body = torch.nn.Linear(2, 2).requires_grad_(not frozen_body)
+        self.head = torch.nn.Linear(2, 2).requires_grad_(not frozen_head)
+
+    def named_parameters(self):
+        for part in ("body", "head"):
+            for name, parameter in getattr(self, part).named_parameters():
+                yield f"{part}.{name}", parameter
+
+
+class ShieldedPartner(StillPartner):
+    def __getattr__(self, name):
+        raise AttributeError(f"{name} is shielded")
+
+
+class BrokenPartner(StillPartner):
+    named_parameters = None
+
+
+class RaisingPartner(StillPartner):
+    def named_parameters(self):
+        raise LookupError("weights are lost")
+
+
+@pytest.mark.parametrize(
+    "partner",
+    [StillPartner(), ShieldedPartner(), TorchPartner(frozen_body=True, frozen_head=True)],
+    ids=["no parameters", "shielded", "frozen"],
+)
+def test_frozen_partner_is_accepted(partner):
+    assert isinstance(trainer(partner=partner), EgoPPOTrainer)
+
+
+def test_trainable_partner_is_refused_by_class_and_parameter():
+    partner = TorchPartner(frozen_body=True, frozen_head=False)
+    message = r"TorchPartner.*'head\.weight' with requires_grad=True \(ADR-009 §Consequences\)"
+    with pytest.raises(ConfigurationError, match=message):
+        assert_partner_is_frozen(partner)
+    with pytest.raises(ValueError, match=message):
+        trainer(partner=partner)
+
+
+def test_direct_construction_checks_the_partner_first():
+    env = SpacesOnlyEnv()
+    with pytest.raises(ConfigurationError, match="expected a frozen partner"):
+        EgoPPOTrainer(
+            cfg=config(),
+            ego_uid="ego",
+            ego_obs_space=spaces.Discrete(3),  # would fail too, but later
+            ego_act_space=env.action_space["ego"],
+            partner=TorchPartner(frozen_body=False, frozen_head=True),
+        )
+
+
+def test_partner_with_uncallable_parameters_raises_type_error():
+    with pytest.raises(TypeError, match="not callable"):
+        assert_partner_is_frozen(BrokenPartner())
+
+
+def test_error_inside_named_parameters_propagates():
+    with pytest.raises(LookupError, match="weights are lost"):
+        assert_partner_is_frozen(RaisingPartner())
+
+
+def test_partner_is_not_kept():
+    partner = StillPartner()
+    learner = trainer(partner=partner)
+    assert all(value is not partner for value in vars(learner).values())
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        (SpacesOnlyEnv(observation=spaces.Discrete(3)), "observation"),
+        (SpacesOnlyEnv(action=spaces.Discrete(3)), "action"),
+    ],
+)
+def test_space_that_is_no_box_raises(env, kind):
+    with pytest.raises(TypeError, match=rf"ego {kind} space.*gym\.spaces\.Box, got Discrete"):
+        ego_spaces(env, "ego")
+
+
+def test_partner_gate_precedes_the_space_check():
+    with pytest.raises(ConfigurationError, match="expected a frozen partner"):
+        EgoPPOTrainer.from_config(
+            config(),
+            env=SpacesOnlyEnv(action=spaces.Discrete(3)),
+            partner=TorchPartner(frozen_body=False, frozen_head=True),
+            ego_uid="ego",
+        )
+
+
+def test_batched_spaces_are_reduced_to_one_environment():
+    observation_space, action_space = ego_spaces(SpacesOnlyEnv(num_envs=7), "ego")
+    assert observation_space.shape == (OBSERVATION_DIM,)
+    assert action_space == spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
+
+
+def test_space_of_higher_rank_raises():
+    image = spaces.Box(0.0, 1.0, (3, 8, 8), np.float32)
+    with pytest.raises(InputError, match=r"expected a flat observation space.*\(3, 8, 8\)"):
+        EgoPPOTrainer.from_config(
+            config(), env=SpacesOnlyEnv(observation=image), partner=StillPartner(), ego_uid="ego"
+        )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_absent_device_raises():
+    with pytest.raises(DeviceUnavailableError, match="ADR-002"):
+        trainer(runtime={"device": "cuda"})
+
+
+@pytest.mark.parametrize(
+    ("done", "truncated", "terminated", "expected"),
+    [
+        (False, False, None, (False, False)),
+        (True, False, None, (True, True)),
+        (True, True, None, (False, True)),
+        (True, True, True, (True, True)),  # termination dominates
+        (True, True, False, (False, True)),
+        (True, False, True, (True, True)),
+        (np.bool_(True), np.bool_(True), np.bool_(True), (True, True)),
+    ],
+)
+def test_flags_of_a_step(done, truncated, terminated, expected):
+    assert scalar_flags(done, truncated, terminated) == expected
+    batch = batch_flags(done, truncated, terminated, num_envs=2)
+    assert [batch.terminated.tolist(), batch.boundary.tolist()] == [[e, e] for e in expected]
+
+
+@pytest.mark.parametrize(
+    ("done", "truncated", "terminated"),
+    [(False, True, None), (False, False, True), (True, False, False), (False, True, False)],
+)
+def test_contradicting_flags_raise(done, truncated, terminated):
+    with pytest.raises(InputError, match="expected done = terminated or truncated"):
+        scalar_flags(done, truncated, terminated)
+    flags = [None if f is None else np.array([False, f]) for f in (done, truncated, terminated)]
+    if done and not (truncated or terminated):
+        flags[0] = np.array([False, True])
+    with pytest.raises(InputError, match=r"contradiction in environments \[1\]"):
+        batch_flags(*flags, num_envs=2)
+
+
+def test_batched_flags_are_judged_per_environment():
+    flags = batch_flags(
+        np.array([True, True, False]),
+        np.array([True, True, False]),
+        np.array([True, False, False]),
+        num_envs=3,
+    )
+    assert flags.terminated.tolist() == [True, False, False]
+    assert flags.boundary.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["done", "truncated", "terminated"])
+def test_batched_flags_of_wrong_shape_raise(name):
+    flags = {"done": False, "truncated": False, "terminated": False}
+    flags[name] = np.zeros(3, dtype=bool)
+    with pytest.raises(InputError, match=rf"expected {name} of shape \(2,\), got \(3,\)"):
+        batch_flags(**flags, num_envs=2)
