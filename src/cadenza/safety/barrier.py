@@ -31,6 +31,7 @@ Limits:    one pair at a time; several rows need not be feasible together.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -51,7 +52,7 @@ _PSI_FLOOR: Final = 1e-3
 
 
 def pair_geometry(
-    p_i: list[float], v_i: list[float], p_j: list[float], v_j: list[float]
+    p_i: Sequence[float], v_i: Sequence[float], p_j: Sequence[float], v_j: Sequence[float]
 ) -> tuple[list[float], float, float, float]:
     """Return normal, distance, closing speed and tangential speed of a pair.
 

@@ -88,7 +88,9 @@ def build_ego_rows(
     return rows
 
 
-def _forecast_push(normal: list[float], now: list[float], ahead: list[float], dt: float) -> float:
+def _forecast_push(
+    normal: list[float], now: Sequence[float], ahead: Sequence[float], dt: float
+) -> float:
     """Return the predicted partner acceleration along the normal, towards the ego, m/s^2."""
     if now == ahead:
         return 0.0

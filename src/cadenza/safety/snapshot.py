@@ -41,8 +41,8 @@ class AgentSnapshot:
     position: FloatArray
     velocity: FloatArray
     radius: float
-    position_numbers: list[float] = field(init=False, repr=False)
-    velocity_numbers: list[float] = field(init=False, repr=False)
+    position_numbers: tuple[float, ...] = field(init=False, repr=False)
+    velocity_numbers: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         position, p = _as_vector("AgentSnapshot.position", self.position)
@@ -65,7 +65,7 @@ class AgentSnapshot:
         object.__setattr__(self, "velocity_numbers", v)
 
 
-def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, list[float]]:
+def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
     """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
     try:
         vector = np.array(values, dtype=np.float64)
@@ -73,7 +73,7 @@ def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, list[float]]:
         raise InputError(f"{name}: expected 2 or 3 numbers, got {values!r}.") from error
     if vector.ndim != 1 or vector.shape[0] not in POSITION_DIMS:
         raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
-    numbers: list[float] = vector.tolist()
+    numbers: tuple[float, ...] = tuple(vector.tolist())
     for entry in numbers:
         if not abs(entry) <= MAX_MAGNITUDE:
             raise InputError(
