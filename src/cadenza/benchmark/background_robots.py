@@ -23,6 +23,8 @@ from cadenza.partners.interface import PartnerBase
 
 #: Loops see this many seats: ego and partner.
 SEATS: Final = 2
+#: Keys of a batch's info that hold the observation before an automatic reset.
+_FINAL_KEYS: Final = ("final_observation", "final_obs")
 
 
 class ManyRobotEnv(Protocol):
@@ -31,6 +33,11 @@ class ManyRobotEnv(Protocol):
     @property
     def agent_uids(self) -> tuple[str, ...]:
         """All robots, ego first."""
+        ...
+
+    @property
+    def root_seed(self) -> int:
+        """Experiment seed."""
         ...
 
     @property
@@ -87,12 +94,7 @@ class BackgroundRobots:
     ) -> tuple[Observation, Mapping[str, Any]]:
         """Start an episode of the environment and of every background robot."""
         obs, info = self._env.reset(seed=seed, options=options)
-        if seed is None:  # a stream of its own, so that it never repeats a numbered episode
-            automatic = derive_substream("benchmark.background_robot.automatic")
-            seed = automatic.child(self._automatic_episodes).integer_seed()
-            self._automatic_episodes += 1
-        for uid, robot in self._robots.items():
-            robot.reset(seed=background_seed(uid, seed))
+        self._begin(seed)
         self._obs = obs
         return two_seats(obs, self.agent_uids), info
 
@@ -108,6 +110,16 @@ class BackgroundRobots:
         obs, reward, terminated, truncated, info = self._env.step(self._all_actions(action))
         self._obs = obs
         return two_seats(obs, self.agent_uids), reward, terminated, truncated, info
+
+    def _begin(self, seed: int | None) -> None:
+        """Start an episode of every background robot."""
+        if seed is None:  # a stream of its own, so that it never repeats a numbered episode
+            name = "benchmark.background_robot.automatic"
+            automatic = derive_substream(name, root_seed=self._env.root_seed)
+            seed = automatic.child(self._automatic_episodes).integer_seed()
+            self._automatic_episodes += 1
+        for uid, robot in self._robots.items():
+            robot.reset(seed=background_seed(uid, seed))
 
     def _all_actions(self, action: ActionDict) -> dict[str, NDArray[Any]]:
         obs = self._obs
@@ -129,25 +141,19 @@ class BatchedBackgroundRobots(BackgroundRobots):
         """Wrap ``env``; see `BackgroundRobots`."""
         super().__init__(env, robots)
         self.num_envs = num_envs
-        self._next_seeds: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Mapping[str, Any]]:
-        """Start every episode."""
-        result = super().reset(seed=seed, options=options)
-        self._next_seeds = (0 if seed is None else seed) + np.arange(self.num_envs)
-        self._begin_rows(np.arange(self.num_envs))
-        return result
+        self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
 
     def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         """Advance every environment; background robots begin anew where an episode ended."""
         obs, reward, terminated, truncated, info = super().step(action)
         self._begin_rows(np.flatnonzero(terminated | truncated))
-        if "final_observation" in info:
-            final = two_seats(info["final_observation"], self.agent_uids)
-            info = {**info, "final_observation": final}
-        return obs, reward, terminated, truncated, info
+        final = {key: two_seats(info[key], self.agent_uids) for key in _FINAL_KEYS if key in info}
+        return obs, reward, terminated, truncated, {**info, **final}
+
+    def _begin(self, seed: int | None) -> None:
+        if seed is not None:
+            self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
+        self._begin_rows(np.arange(self.num_envs))
 
     def _begin_rows(self, rows: NDArray[np.intp]) -> None:
         for row in rows.tolist():

@@ -5,7 +5,7 @@ the very environment that will be stepped, so the filter never watches another s
 """
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.background_robots import (
@@ -18,9 +18,8 @@ from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
-
-if TYPE_CHECKING:
-    from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.options import SafetyOptions
 
 #: Methods an environment must have for the safety filter to see what it guards.
 _SAFETY_HOOKS: Final = ("build_agent_snapshots", "build_control_models", "build_bounds")
@@ -102,7 +101,7 @@ def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
     )
 
 
-def build_safety_driver(env: Any, safety_config: SafetyConfig) -> "SafetyDriver | None":
+def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver | None:
     """Build the safety driver of ``env``, the environment that will be stepped.
 
     Args:
@@ -129,8 +128,6 @@ def build_safety_driver(env: Any, safety_config: SafetyConfig) -> "SafetyDriver 
             f"{type(env).__name__} without {missing[0]}; disable the filter or choose a task that "
             "supports it (`cadenza tasks list`)."
         )
-    from cadenza.safety.driver import SafetyDriver, SafetyOptions
-
     names = {field.name for field in fields(SafetyOptions)}
     settings = safety_config.model_dump(include=names)
     return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=SafetyOptions(**settings))

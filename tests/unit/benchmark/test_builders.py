@@ -1,0 +1,292 @@
+"""Environments, partners and safety drivers from configurations."""
+
+import numpy as np
+import pytest
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.background_robots import background_seed
+from cadenza.benchmark.builders import (
+    build_env,
+    build_partner,
+    build_safety_driver,
+    partner_spec,
+)
+from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.types import EnvLike, VectorEnvLike
+from cadenza.envs.crossing import CrossingEnv
+from cadenza.envs.mpe import MPECooperativePushEnv
+from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from cadenza.partners.interface import FrozenPartner
+from cadenza.partners.registry import isolated_registry, load_partner, register_partner
+from cadenza.safety.driver import SafetyDriver
+
+WANDERER = PartnerConfig(class_name="crossing_wanderer")
+SEATS = ("ego", "partner")
+
+
+def crossing(**fields):
+    return EnvConfig(task="crossing", episode_length=200, **fields)
+
+
+def many(robots, **fields):
+    return crossing(options={"num_robots": robots}, **fields)
+
+
+def zeros(env):
+    return {uid: np.zeros(env.action_space[uid].shape, np.float32) for uid in env.agent_uids}
+
+
+@pytest.mark.parametrize(
+    ("task", "num_envs", "expected"),
+    [
+        ("crossing", 1, CrossingEnv),
+        ("crossing", 3, VectorCrossingEnv),
+        ("mpe_cooperative_push", 1, MPECooperativePushEnv),
+        ("mpe_cooperative_push", 3, VectorMPECooperativePushEnv),
+    ],
+)
+def test_built_environment_is_the_task_with_the_given_settings(task, num_envs, expected):
+    config = EnvConfig(task=task, episode_length=7, agent_uids=("a", "b"), num_envs=num_envs)
+    env = build_env(config, root_seed=5)
+    assert type(env) is expected
+    assert isinstance(env, EnvLike if num_envs == 1 else VectorEnvLike)
+    assert (env.episode_length, env.root_seed, env.agent_uids) == (7, 5, ("a", "b"))
+    assert getattr(env, "num_envs", 1) == num_envs
+
+
+@pytest.mark.parametrize("task", ["crossing", "mpe_cooperative_push"])
+def test_render_mode_reaches_the_environment(task):
+    env = build_env(EnvConfig(task=task), root_seed=0, render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().dtype == np.uint8
+
+
+def test_unknown_task_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"Unknown env task 'cocarry'.*crossing@v1"):
+        build_env(EnvConfig(task="cocarry"), root_seed=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mask_partner_obs": True}, r"env.mask_partner_obs: expected False"),
+        ({"condition_id": "x"}, r"env.condition_id: expected None, got 'x'"),
+        ({"options": {"robots": 3}}, r"'robots'.*known options: num_robots"),
+        ({"options": {"num_robots": 9}}, r"expected an integer in \[2, 8\], got 9"),
+        ({"options": {"num_robots": 3}}, r"3 robots: expected the partner whose copies"),
+    ],
+)
+def test_setting_the_task_does_not_have_is_refused(fields, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build_env(crossing(**fields), root_seed=0)
+
+
+def test_batch_of_a_task_without_batches_is_refused():
+    with isolated_tasks():
+        register_task(CROSSING.model_copy(update={"task_id": "single", "supports_batches": False}))
+        with pytest.raises(ConfigurationError, match=r"env.num_envs: expected 1, got 4"):
+            build_env(EnvConfig(task="single", num_envs=4), root_seed=0)
+
+
+def test_rendering_a_batch_is_refused():
+    with pytest.raises(ConfigurationError, match=r"render_mode None for a batch of 2"):
+        build_env(crossing(num_envs=2), root_seed=0, render_mode="rgb_array")
+
+
+def test_partner_is_built_with_every_field_of_its_configuration():
+    config = PartnerConfig(class_name="crossing_goal_seeker", seed=3, extra={"max_speed": "0.5"})
+    partner = build_partner(config)
+    assert isinstance(partner, FrozenPartner)
+    assert partner.spec == partner_spec(config)
+    assert (partner.spec.seed, partner.spec.extra["max_speed"]) == (3, "0.5")
+
+
+def test_partner_spec_puts_extra_options_on_top():
+    config = PartnerConfig(class_name="x", extra={"uid": "a", "gain": "2"})
+    assert partner_spec(config, uid="b").extra == {"uid": "b", "gain": "2"}
+
+
+def test_unknown_partner_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match="scripted_heuristic"):
+        build_partner(PartnerConfig(class_name="nobody"))
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_partner_built_for_an_environment_is_clipped_to_its_action_space(num_envs):
+    env = build_env(crossing(num_envs=num_envs), root_seed=0)
+    # The heuristic commands up to 1; a partner of the crossing task may use 0.5.
+    config = PartnerConfig(extra={"uid": "partner", "target_xy": "9,9"})
+    obs, _ = env.reset(seed=0)
+    assert np.abs(build_partner(config).act(obs)).max() == 1.0
+    assert np.abs(build_partner(config, env=env).act(obs)).max() == 0.5
+
+
+def test_disabled_filter_builds_no_driver():
+    assert build_safety_driver(object(), SafetyConfig()) is None
+
+
+def test_driver_guards_the_very_environment_it_was_built_from():
+    env = build_env(crossing(), root_seed=0)
+    env.reset(seed=0)
+    config = SafetyConfig(enabled=True, tau_brake=0.2, cbf_gamma=3.0, margin_m=0.01)
+    driver = build_safety_driver(env, config)
+    assert isinstance(driver, SafetyDriver)
+    assert driver.env is env
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (crossing(num_envs=2), r"safety.enabled: expected env.num_envs = 1, got 2"),
+        (EnvConfig(task="mpe_cooperative_push"), r"MPECooperativePushEnv without build_agent_snap"),
+    ],
+)
+def test_filter_for_an_environment_it_cannot_guard_is_refused(config, message):
+    env = build_env(config, root_seed=0)
+    with pytest.raises(ConfigurationError, match=message):
+        build_safety_driver(env, SafetyConfig(enabled=True))
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_many_robots_look_like_two_seats(num_envs):
+    env = build_env(many(5, num_envs=num_envs), root_seed=0, partner=WANDERER)
+    assert env.agent_uids == SEATS
+    assert env.robot_uids == ("ego", "partner", "robot_2", "robot_3", "robot_4")
+    assert set(env.action_space.keys()) == set(SEATS)
+    assert set(env.observation_space["agent"].keys()) == set(SEATS)
+    obs, _ = env.reset(seed=0)
+    assert tuple(obs["agent"]) == SEATS
+    assert env.observation_space["agent"].contains(obs["agent"])
+    assert obs["agent"]["ego"]["state"].shape[-1] == 6 + 4 * 4
+    obs, *_ = env.step(zeros(env))
+    assert tuple(obs["agent"]) == SEATS
+
+
+def test_many_robots_keep_hooks_positions_and_pictures_of_all():
+    env = build_env(many(4), root_seed=0, partner=WANDERER, render_mode="rgb_array")
+    env.reset(seed=0)
+    assert set(env.robot_positions()) == {"ego", "partner", "robot_2", "robot_3"}
+    assert set(env.build_agent_snapshots()) == set(env.robot_positions())
+    assert env.control_timestep == 0.05
+    assert env.ego_uid == "ego"
+    assert env.render().ndim == 3
+    driver = build_safety_driver(env, SafetyConfig(enabled=True))
+    assert driver.env is env
+    assert len(driver.lambda_) == 3  # one pair per other robot
+
+
+def test_wrapper_has_no_attributes_of_its_own_invention():
+    env = build_env(many(3), root_seed=0, partner=WANDERER)
+    with pytest.raises(AttributeError, match="colour"):
+        _ = env.colour
+    with pytest.raises(AttributeError, match="_secret"):
+        _ = env._secret
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_stepping_many_robots_before_a_reset_is_an_error(num_envs):
+    env = build_env(many(3, num_envs=num_envs), root_seed=0, partner=WANDERER)
+    with pytest.raises(NotReadyError, match=r"call reset\(\) first"):
+        env.step(zeros(env))
+
+
+def rollout(env, seed, steps=40):
+    env.reset(seed=seed)
+    positions = []
+    for _ in range(steps):
+        env.step(zeros(env))
+        positions.append(np.stack(list(env.robot_positions().values())))
+    return np.stack(positions)
+
+
+def test_background_robots_do_what_copies_of_the_partner_with_their_seeds_do():
+    env = build_env(many(4), root_seed=2, partner=WANDERER)
+    positions = rollout(env, seed=6, steps=1)
+    reference = CrossingEnv(num_robots=4, root_seed=2)
+    obs, _ = reference.reset(seed=6)
+    actions = {uid: np.zeros(2, np.float32) for uid in SEATS}
+    for uid in ("robot_2", "robot_3"):
+        copy = load_partner(partner_spec(WANDERER, uid=uid))
+        copy.reset(seed=background_seed(uid, 6))
+        actions[uid] = copy.act(obs)
+    reference.step(actions)
+    expected = np.stack(list(reference.robot_positions().values()))
+    assert positions[0].tobytes() == expected.tobytes()
+    assert (actions["robot_2"] != actions["robot_3"]).any()
+
+
+def test_episode_of_many_robots_is_repeated_by_its_seed_alone():
+    env = build_env(many(4), root_seed=0, partner=WANDERER)
+    first = rollout(env, seed=1)
+    other = rollout(env, seed=2)
+    assert rollout(env, seed=1).tobytes() == first.tobytes()
+    assert (first[-1] != other[-1]).any()
+
+
+def test_unnumbered_episodes_of_many_robots_differ_and_repeat_from_env_to_env():
+    def two_episodes():
+        env = build_env(many(4), root_seed=0, partner=WANDERER)
+        return [rollout(env, seed=None, steps=5) for _ in range(2)]
+
+    first, second = two_episodes()
+    assert (first != second).any()
+    again = two_episodes()
+    assert [array.tobytes() for array in again] == [first.tobytes(), second.tobytes()]
+
+
+def test_batch_of_many_robots_replays_the_scalar_episodes_byte_for_byte():
+    batch_size, length, steps = 3, 12, 40  # more than three episodes per row
+    fields = {"options": {"num_robots": 4}, "task": "crossing", "episode_length": length}
+    batch = build_env(EnvConfig(num_envs=batch_size, **fields), root_seed=1, partner=WANDERER)
+    singles = [build_env(EnvConfig(**fields), root_seed=1, partner=WANDERER) for _ in range(3)]
+    obs, _ = batch.reset(seed=20)
+    episodes = [0] * batch_size
+    for row, env in enumerate(singles):
+        env.reset(seed=20 + row)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        action = {uid: rng.uniform(-1, 1, (batch_size, 2)).astype(np.float32) for uid in SEATS}
+        obs, reward, terminated, truncated, info = batch.step(action)
+        for row, env in enumerate(singles):
+            one, one_reward, *flags, _ = env.step({uid: action[uid][row] for uid in SEATS})
+            assert one_reward == reward[row]
+            assert flags == [terminated[row], truncated[row]]
+            if any(flags):
+                final = info["final_observation"]["agent"]["ego"]["state"][row]
+                assert final.tobytes() == one["agent"]["ego"]["state"].tobytes()
+                assert tuple(info["final_observation"]["agent"]) == SEATS
+                episodes[row] += 1
+                one, _ = env.reset(seed=20 + row + episodes[row] * batch_size)
+            ours = obs["agent"]["ego"]["state"][row]
+            assert ours.tobytes() == one["agent"]["ego"]["state"].tobytes()
+    assert min(episodes) >= 3
+
+
+def test_unnumbered_batches_of_many_robots_go_on_to_the_next_episodes():
+    env = build_env(many(4, num_envs=2), root_seed=0, partner=WANDERER)
+    scalar = build_env(many(4), root_seed=0, partner=WANDERER)
+    env.reset()
+    env.reset()  # episodes 2 and 3
+    env.step(zeros(env))
+    batched = np.stack(list(env.robot_positions().values()))
+    assert batched[:, 1].tobytes() == rollout(scalar, seed=3, steps=1)[0].tobytes()
+
+
+def test_background_robot_that_cannot_restart_rows_is_refused():
+    class Foreign:
+        def __init__(self, spec):
+            self.spec = spec
+
+        def reset(self, *, seed=None):
+            pass
+
+        def act(self, obs, *, deterministic=True):
+            return np.zeros(2, np.float32)
+
+    with isolated_registry():
+        register_partner("foreign")(Foreign)
+        assert build_partner(PartnerConfig(class_name="foreign"), env=object()).spec
+        with pytest.raises(ConfigurationError, match=r"PartnerBase to drive 'robot_2', got F"):
+            build_env(many(3), root_seed=0, partner=PartnerConfig(class_name="foreign"))

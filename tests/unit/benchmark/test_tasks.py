@@ -1,0 +1,153 @@
+"""The task registry: descriptions, options, versions."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from cadenza.benchmark.tasks import (
+    CROSSING,
+    MPE_COOPERATIVE_PUSH,
+    TaskSpec,
+    get_task,
+    isolated_tasks,
+    list_tasks,
+    manifest,
+    register_task,
+)
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.partners.registry import list_registered, partner_card
+
+
+def changed(**fields) -> TaskSpec:
+    return CROSSING.model_copy(update=fields)
+
+
+def test_shipped_tasks_are_listed_by_tier():
+    assert [task.task_id for task in list_tasks()] == ["mpe_cooperative_push", "crossing"]
+
+
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
+def test_default_partners_of_a_task_exist_and_play_it(task):
+    assert task.seen_partner in task.partners
+    assert set(task.partners) <= set(list_registered())
+    assert all(task.task_id in partner_card(name).tasks for name in task.partners)
+
+
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
+def test_episode_length_is_that_of_the_environment_module(task):
+    from cadenza.envs import crossing, mpe
+
+    module = {"crossing": crossing, "mpe_cooperative_push": mpe}[task.task_id]
+    assert task.episode_length == module.DEFAULT_EPISODE_LENGTH
+
+
+def test_crossing_trains_with_the_goal_seeker_and_meets_four_strangers():
+    assert CROSSING.seen_partner == "crossing_goal_seeker"
+    assert CROSSING.unseen_partners == (
+        "crossing_stationary",
+        "crossing_wanderer",
+        "crossing_late_braker",
+        "crossing_chaser",
+    )
+
+
+def test_push_task_has_no_success_and_no_safety_hooks():
+    assert not MPE_COOPERATIVE_PUSH.has_success
+    assert not MPE_COOPERATIVE_PUSH.supports_safety
+    assert CROSSING.has_success
+    assert CROSSING.supports_safety
+
+
+def test_get_task_takes_the_latest_version_unless_told_otherwise():
+    with isolated_tasks():
+        newer = register_task(changed(version=2))
+        assert get_task("crossing") is newer
+        assert get_task("crossing", 1) is CROSSING
+    assert get_task("crossing") is CROSSING
+
+
+def test_get_task_of_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        KeyError, match=r"Unknown env task 'crosing': .* crossing@v1, mpe_cooperative_push@v1"
+    ) as caught:
+        get_task("crosing")
+    assert isinstance(caught.value, UnknownNameError)
+
+
+def test_get_task_of_an_unknown_version_names_it():
+    with pytest.raises(KeyError, match=r"Unknown env task 'crossing@v9'"):
+        get_task("crossing", 9)
+
+
+def test_registering_a_version_twice_is_an_error():
+    with pytest.raises(InputError, match=r"'crossing' version 1 is already registered"):
+        register_task(CROSSING)
+
+
+def test_registering_a_task_without_its_seen_partner_is_an_error():
+    with isolated_tasks(), pytest.raises(InputError, match=r"seen partner among .* got 'nobody'"):
+        register_task(changed(task_id="other", seen_partner="nobody"))
+
+
+def test_isolated_tasks_forgets_what_was_registered_inside():
+    with isolated_tasks():
+        register_task(changed(task_id="other"))
+        assert get_task("other").version == 1
+    with pytest.raises(KeyError, match="other"):
+        get_task("other")
+
+
+def test_manifest_is_plain_json_in_listing_order():
+    entries = json.loads(json.dumps(manifest()))
+    assert entries == manifest()
+    assert [entry["task_id"] for entry in entries] == [task.task_id for task in list_tasks()]
+    assert entries[1]["options"]["num_robots"]["high"] == 8
+
+
+def test_options_are_completed_with_their_defaults():
+    assert CROSSING.complete_options({}) == {"num_robots": 2}
+    assert CROSSING.complete_options({"num_robots": 5}) == {"num_robots": 5}
+    assert MPE_COOPERATIVE_PUSH.complete_options({}) == {}
+
+
+def test_unknown_option_lists_the_known_ones():
+    with pytest.raises(
+        ConfigurationError, match=r"env.options\['robots'\].*known options: num_robots"
+    ):
+        CROSSING.complete_options({"robots": 3})
+    with pytest.raises(ConfigurationError, match=r"has no such option; known options: <none>"):
+        MPE_COOPERATIVE_PUSH.complete_options({"num_robots": 2})
+
+
+@pytest.mark.parametrize("value", [1, 9, True, 2.0, "3"])
+def test_option_out_of_range_or_of_another_type_is_an_error(value):
+    with pytest.raises(ConfigurationError, match=r"expected an integer in \[2, 8\], got"):
+        CROSSING.complete_options({"num_robots": value})
+
+
+@pytest.mark.parametrize("factory", ["cadenza.no_such_module:make", "cadenza.benchmark.tasks:nope"])
+def test_factory_that_does_not_exist_is_an_error(factory):
+    with pytest.raises(ConfigurationError, match=rf"expected the function '{factory}'"):
+        changed(env_factory=factory).load_factory()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 0},
+        {"tier": 4},
+        {"task_id": ""},
+        {"env_factory": "no colon"},
+        {"episode_length": 0},
+        {"colour": "red"},
+    ],
+)
+def test_malformed_description_is_refused(fields):
+    with pytest.raises(ValidationError, match=next(iter(fields))):
+        TaskSpec.model_validate({**CROSSING.model_dump(), **fields})
+
+
+def test_description_cannot_be_edited():
+    with pytest.raises(ValidationError, match="frozen"):
+        CROSSING.version = 3
