@@ -309,6 +309,13 @@ class ReportView:
             object.__setattr__(self, "baseline", unfiltered[0])
 
 
+def condition_css(view: ReportView) -> tuple[str, ...]:
+    """Return the class of each condition: ``"on"`` is drawn filled, ``"off"`` hollow."""
+    if view.treatment is not None:
+        return tuple("on" if c.filtered else "off" for c in view.conditions)
+    return ("on", "off")[: len(view.conditions)]
+
+
 def _unique(name: str, ids: list[str]) -> set[str]:
     """Return ``ids`` as a set if there is at least one and none repeats."""
     if not ids or len(set(ids)) != len(ids):

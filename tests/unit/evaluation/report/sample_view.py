@@ -1,0 +1,267 @@
+"""A report view with made-up but plausible episodes of five partners under two conditions."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from cadenza.evaluation.report.view import (
+    Check,
+    ConditionView,
+    EvaluationPoint,
+    Fact,
+    LearningCurve,
+    PartnerView,
+    ReportView,
+    Rollout,
+    Statement,
+    Table,
+)
+from cadenza.evaluation.results import EpisodeResult
+
+CONTACT_M = 0.4
+STEP_S = 0.05
+
+#: Partner: seen, leaves a way, success with and without filter, contact without filter.
+CAST = {
+    "goal_seeker": ("Goal-seeker", True, True, 0.975, 0.80, 0.18),
+    "stationary": ("Stationary", False, True, 0.94, 0.93, 0.05),
+    "wanderer": ("Wanderer", False, True, 0.90, 0.74, 0.23),
+    "late_braker": ("Late braker", False, True, 0.92, 0.66, 0.31),
+    "chaser": ("Chaser", False, False, 0.41, 0.02, 0.97),
+}
+ABOUT = {
+    "goal_seeker": "Drives straight to its own goal and ignores everyone.",
+    "stationary": "Never moves.",
+    "wanderer": "Accelerates in slowly turning random directions.",
+    "late_braker": "Drives to its goal and brakes only at the last moment.",
+    "chaser": "Hunts the ego at the limit of its declared acceleration.",
+}
+
+
+def sample_view(*, seeds: int = 10, episodes: int = 20, rollouts: bool = True) -> ReportView:
+    """Return a complete view; smaller counts make smaller pages."""
+    return ReportView(
+        title="Does the ego cross safely with strangers?",
+        subtitle="An ego trained with one partner and guarded by a safety filter, evaluated with "
+        "five partners, four of which it had never met.",
+        task="crossing@v1",
+        success_meaning="the ego reached its goal in time without touching anyone",
+        contact_distance_m=CONTACT_M,
+        statements=(
+            Statement(
+                kind="measured",
+                text="Whether the ego reaches its goal without contact, with each of five partners.",
+            ),
+            Statement(kind="measured", text="The same starts with the filter and without it."),
+            Statement(kind="not_measured", text="Real robots: positions here are exact."),
+            Statement(kind="not_measured", text="More than two robots at once."),
+            Statement(
+                kind="caution",
+                text="The chaser leaves no way on purpose; its success rate is not a target.",
+            ),
+        ),
+        provenance=(
+            Fact(label="Commit", value="2e4032a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5", code=True),
+            Fact(label="Package", value="cadenza 0.1.0"),
+            Fact(label="Python", value="3.11.9 on Linux x86_64, CPU"),
+            Fact(label="Training", value="100 000 steps, seed 0, partner goal-seeker"),
+            Fact(label="Policy", value="9f86d081884c7d65" * 4, code=True),
+        ),
+        verification=(
+            Check(name="bundle:schema", ok=True, detail="result_bundle, version 3"),
+            Check(name="manifest:membership", ok=True, detail="14 files"),
+            Check(name="summary:success_mean", ok=True, detail="recomputed 0.829 = stated 0.829"),
+            Check(name="partner:hashes", ok=True, detail="5 partners"),
+        ),
+        conditions=(
+            ConditionView(
+                condition_id="filter_on",
+                label="with filter",
+                filtered=True,
+                description="The safety filter may change each action as little as possible.",
+            ),
+            ConditionView(
+                condition_id="filter_off",
+                label="without filter",
+                filtered=False,
+                description="The same policy, its actions untouched.",
+            ),
+        ),
+        partners=tuple(
+            PartnerView(
+                partner_id=partner,
+                label=c[0],
+                seen=c[1],
+                leaves_way=c[2],
+                description=ABOUT[partner],
+            )
+            for partner, c in CAST.items()
+        ),
+        episodes=sample_episodes(seeds=seeds, episodes=episodes),
+        learning=sample_learning(),
+        rollouts=sample_rollouts() if rollouts else (),
+        tables=(
+            Table(
+                title="Filter settings",
+                columns=("Setting", "Value"),
+                rows=(("Barrier rate", "2.0 1/s"), ("Margin", "0.00 m")),
+                caption="Set before the evaluation.",
+            ),
+        ),
+        repro_command="cadenza quickstart --seed 0 --out runs/quickstart",
+    )
+
+
+def sample_episodes(*, seeds: int, episodes: int) -> tuple[EpisodeResult, ...]:
+    """Return episodes whose outcomes follow `CAST`, paired by initial state."""
+    rng = np.random.default_rng(7)
+    results: list[EpisodeResult] = []
+    for partner, (_, _, _, with_filter, without, contact_rate) in CAST.items():
+        for seed in range(seeds):
+            for index in range(episodes):
+                luck = float(rng.random())
+                for condition, rate in (("filter_on", with_filter), ("filter_off", without)):
+                    filtered = condition == "filter_on"
+                    contact = not filtered and luck > 1.0 - contact_rate
+                    success = luck < rate and not contact
+                    clearance = float(rng.gamma(2.2, 0.16))
+                    distance = (
+                        CONTACT_M * (0.99 - 0.04 * luck)
+                        if contact
+                        else CONTACT_M + 0.012 + clearance
+                    )
+                    steps = int(rng.integers(70, 200))
+                    acted = int(steps * min(0.9, 0.08 + 0.5 * contact_rate * float(rng.random())))
+                    results.append(
+                        EpisodeResult(
+                            seed=seed,
+                            episode_idx=index,
+                            initial_state_seed=1000 * seed + index,
+                            success=success,
+                            condition=condition,
+                            partner=partner,
+                            n_steps=steps,
+                            truncated=not success and not contact,
+                            episode_return=round(
+                                8.0 * success - 5.0 * contact + float(rng.normal()), 4
+                            ),
+                            contact=contact,
+                            min_distance_m=round(distance, 4),
+                            goal_distance_m=0.1 if success else 1.5,
+                            constraint_violation_peak=0.0 if filtered else round(0.3 * contact, 3),
+                            violating_steps=0 if filtered else 3 * contact,
+                            interventions=acted if filtered else None,
+                            intervention_mean=0.61 if filtered and acted else None,
+                            intervention_peak=2.31 if filtered and acted else None,
+                            infeasible_steps=0 if filtered else None,
+                            uncertified_steps=0 if filtered else None,
+                            fallback_fired=int(filtered and partner == "chaser" and luck > 0.9),
+                        )
+                    )
+    return tuple(results)
+
+
+def sample_learning() -> LearningCurve:
+    """Return a curve that rises and levels off."""
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(60, 201, size=800)
+    steps = np.cumsum(lengths)
+    level = 7.5 - 9.0 * np.exp(-steps / 22_000)
+    returns = level + rng.normal(0, 1.4, size=steps.size) - 5.0 * (rng.random(steps.size) < 0.12)
+    return LearningCurve(
+        label="Seed 0, partner goal-seeker, filter on",
+        steps=tuple(int(s) for s in steps),
+        returns=tuple(round(float(r), 3) for r in returns),
+        window=50,
+        evaluations=tuple(
+            EvaluationPoint(
+                step=step,
+                n_episodes=40,
+                n_success=round(40 * (1 - math.exp(-step / 18_000)) * 0.98),
+                mean_return=7.5 - 9.0 * math.exp(-step / 22_000) + 0.4,
+            )
+            for step in range(10_000, 110_001, 10_000)
+        ),
+    )
+
+
+def sample_rollouts() -> tuple[Rollout, ...]:
+    """Return one short run per partner and condition."""
+    return tuple(
+        _rollout(partner, condition, angle)
+        for angle, partner in enumerate(CAST)
+        for condition in ("filter_on", "filter_off")
+    )
+
+
+def _rollout(partner: str, condition: str, turn: int) -> Rollout:
+    """Return a run of two discs that swap places, the ego evading only with the filter."""
+    filtered = condition == "filter_on"
+    angle = 0.4 + 1.1 * turn
+    start = np.array([math.cos(angle), math.sin(angle)]) * 2.0
+    ego, ego_v, other, other_v = start.copy(), np.zeros(2), -start, np.zeros(2)
+    frames, acts, contact = [], [], None
+    for index in range(200):
+        frames.append({"ego": tuple(map(float, ego)), "partner": tuple(map(float, other))})
+        gap = float(np.linalg.norm(ego - other))
+        if gap < CONTACT_M:
+            contact = index
+            break
+        if np.linalg.norm(ego + start) < 0.15:
+            break
+        wanted = np.clip(1.6 * (-start - ego) - 1.8 * ego_v, -2, 2)
+        away = (ego - other) / gap
+        side = np.array([-away[1], away[0]])
+        push = max(0.0, 1.15 - gap) * 3.4 if filtered else 0.0
+        change = push * (side + 0.8 * away)
+        acts.append(round(float(np.linalg.norm(change)), 3))
+        targets = {
+            "stationary": -start,
+            "chaser": ego,
+            "wanderer": np.array([math.sin(index / 25), 0.6]),
+        }
+        pull = 0.9 * (targets.get(partner, start) - other) - 1.2 * other_v
+        other_a = np.clip(pull, -0.5, 0.5)
+        ego_a = np.clip(wanted + change, -2, 2)
+        ego, ego_v = ego + ego_v * STEP_S + ego_a * STEP_S**2 / 2, ego_v + ego_a * STEP_S
+        other, other_v = (
+            other + other_v * STEP_S + other_a * STEP_S**2 / 2,
+            other_v + other_a * STEP_S,
+        )
+    acts = [0.0, *acts][: len(frames)]
+    return Rollout(
+        condition_id=condition,
+        partner_id=partner,
+        seed=0,
+        initial_state_seed=turn,
+        control_timestep_s=STEP_S,
+        frames=tuple(frames),
+        goals={"ego": tuple(map(float, -start)), "partner": tuple(map(float, start))},
+        radii={"ego": 0.2, "partner": 0.2},
+        contact_index=contact,
+        success=contact is None and len(frames) < 200,
+        interventions=tuple(acts) if filtered else (),
+    )
+
+
+def hostile_view() -> ReportView:
+    """Return a view whose every text tries to leave its place in the page."""
+    attack = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+    view = sample_view(seeds=2, episodes=2)
+    return replace(
+        view,
+        title=attack,
+        subtitle=attack,
+        task=attack,
+        success_meaning=attack,
+        repro_command=attack,
+        statements=(Statement(kind="measured", text=attack),),
+        provenance=(Fact(label=attack, value=attack, code=True),),
+        verification=(Check(name=attack, ok=False, detail=attack),),
+        partners=tuple(
+            replace(p, label=attack + p.partner_id, description=attack) for p in view.partners
+        ),
+        conditions=tuple(replace(c, label=attack + c.condition_id) for c in view.conditions),
+        tables=(Table(title=attack, columns=(attack,), rows=((attack,),), caption=attack),),
+    )
