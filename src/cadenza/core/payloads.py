@@ -81,7 +81,7 @@ def _reason(error: Exception) -> str:
     """Return the line of torch's message that says what is wrong, without its advice."""
     lines = str(error).splitlines() or [type(error).__name__]
     reasons = [line for line in lines if "WeightsUnpickler error" in line]
-    return (reasons or lines)[0].strip()
+    return (reasons or lines)[0].partition(" Please")[0].strip()
 
 
 class _Canonical:

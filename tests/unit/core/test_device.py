@@ -1,0 +1,114 @@
+import os
+
+import pytest
+import torch
+
+from cadenza.core import device as device_module
+from cadenza.core.device import deterministic_algorithms, device_report, resolve_device
+from cadenza.core.errors import DeviceUnavailableError, InputError
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretends that the machine has the given numbers of devices."""
+
+    def pretend(*, cuda: int = 0, mps: int = 0):
+        counts = {"cuda": cuda, "mps": mps, "cpu": 1}
+        monkeypatch.setattr(device_module, "_count", counts.__getitem__)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [({"cuda": 1, "mps": 1}, "cuda"), ({"mps": 1}, "mps"), ({}, "cpu")],
+)
+def test_auto_prefers_cuda_then_mps_then_cpu(machine, present, expected):
+    machine(**present)
+    assert resolve_device("auto") == torch.device(expected)
+    assert resolve_device() == torch.device(expected)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps"])
+def test_missing_device_is_an_error_that_cites_the_decision(machine, name):
+    machine()
+    with pytest.raises(DeviceUnavailableError, match=r"got 0 (CUDA|MPS) device\(s\).*ADR-002"):
+        resolve_device(name)
+    with pytest.raises(RuntimeError, match="ADR-002"):
+        resolve_device(name)
+
+
+def test_device_index_must_exist(machine):
+    machine(cuda=2)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(DeviceUnavailableError, match=r"'cuda:2'.*got 2 CUDA device\(s\)"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "cuda:-1", "CPU", "tpu:0"])
+def test_unknown_device_name_is_refused(name):
+    with pytest.raises(InputError, match="expected 'auto', 'cpu', 'mps'"):
+        resolve_device(name)
+
+
+def test_real_machine_has_the_devices_torch_says():
+    assert resolve_device("cpu") == torch.device("cpu")
+    expected = "cuda" if torch.cuda.is_available() else None
+    expected = expected or ("mps" if torch.backends.mps.is_available() else "cpu")
+    assert resolve_device("auto").type == expected
+
+
+@pytest.fixture
+def torch_switches():
+    """Restores torch's process-wide switches after a test that sets them."""
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+
+
+def fail_inside_block(enabled: bool) -> None:
+    with deterministic_algorithms(enabled):
+        assert torch.are_deterministic_algorithms_enabled() is enabled
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is False
+        assert torch.backends.cudnn.benchmark is not enabled
+        assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) is enabled
+        raise KeyError
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_deterministic_algorithms_are_scoped(torch_switches, before, warn_only, inside):
+    torch.use_deterministic_algorithms(before, warn_only=warn_only)
+    torch.backends.cudnn.benchmark = True
+    with pytest.raises(KeyError):
+        fail_inside_block(inside)
+    assert torch.are_deterministic_algorithms_enabled() is before
+    assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
+    assert torch.backends.cudnn.benchmark is True
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+def test_deterministic_algorithms_keep_the_users_cublas_setting(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with deterministic_algorithms():
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+def test_deterministic_algorithms_refuse_an_operation_without_a_reproducible_version():
+    # Filling uninitialised memory is what torch does to make ``resize_`` reproducible.
+    with deterministic_algorithms():
+        assert torch.isnan(torch.empty(4).resize_(8)).any()
+
+
+def test_device_report_is_one_line_with_the_facts(monkeypatch):
+    line = device_report(torch.device("cpu"))
+    assert line.startswith("cpu: ")
+    assert f"{torch.get_num_threads()} thread(s)" in line
+    assert line.endswith(f"torch {torch.__version__}")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card X")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 24 * 2**30))
+    line = device_report(torch.device("cuda", 0))
+    assert line.startswith("cuda:0: Card X, 24.0 GiB, CUDA ")

@@ -1,0 +1,253 @@
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from cadenza.core import provenance
+from cadenza.core.errors import InputError
+from cadenza.core.provenance import (
+    GIT_SHA_UNKNOWN,
+    GitState,
+    RunContext,
+    compute_run_metadata,
+    git_state,
+    legacy_run_id,
+    pyproject_hash,
+)
+
+EMPTY_DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+GIT = shutil.which("git") or "git"
+
+
+def git(root, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        [GIT, *identity, "-C", str(root), *arguments], capture_output=True, check=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "repo"
+    (root / "src").mkdir(parents=True)
+    (root / "pyproject.toml").write_text("[project]\n")
+    (root / "src" / "code.py").write_text("x = 1\n")
+    (root / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "init", "-q", str(root))
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "start")
+    return root
+
+
+def fresh_state(root) -> GitState:
+    git_state.cache_clear()
+    return git_state(str(root))
+
+
+def run_id(root, **changes) -> str:
+    git_state.cache_clear()
+    return compute_run_metadata(**{"seed": 0, "run_kind": "k", "repo_root": root, **changes}).run_id
+
+
+def test_legacy_run_id_equals_the_published_values():
+    facts = {"seed": 0, "git_sha": "unknown", "pyproject_hash": EMPTY_DIGEST}
+    assert legacy_run_id(**facts, run_kind="ego_aht_happo") == "fa00d05415410601"
+    assert (
+        legacy_run_id(**facts, run_kind="ego_aht_happo", config_fingerprint="48aa451e7544199a")
+        == "ce53c070c24263b6"
+    )
+
+
+def test_run_id_follows_its_documented_formula(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "_package_versions", lambda: {"python": "3.11.7"})
+    material = (
+        '{"config_fingerprint":"c","diff_hash":"unknown","git_dirty":null,"git_sha":"unknown",'
+        f'"lock_hash":"{EMPTY_DIGEST}","packages":{{"python":"3.11.7"}},'
+        f'"pyproject_hash":"{EMPTY_DIGEST}","run_kind":"k","scheme":2,"seed":5}}'
+    )
+    expected = hashlib.sha256(material.encode()).hexdigest()[:16]
+    assert run_id(tmp_path, seed=5, config_fingerprint="c") == expected
+
+
+def test_context_without_repository_holds_the_sentinels(tmp_path):
+    git_state.cache_clear()
+    context = compute_run_metadata(seed=3, run_kind="k", repo_root=tmp_path, extra={"task": "t"})
+    assert (context.git_sha, context.git_dirty, context.diff_hash) == ("unknown", None, "unknown")
+    assert context.pyproject_hash == EMPTY_DIGEST
+    assert (context.seed, context.run_kind, context.extra) == (3, "k", {"task": "t"})
+    assert len(context.run_id) == 16
+    assert set(context.run_id) <= set("0123456789abcdef")
+    assert set(context.packages) == {
+        "python", "cadenza", "daqp", "gymnasium", "numpy", "scipy", "torch",
+    }  # fmt: skip
+
+
+def test_context_is_frozen(tmp_path):
+    with pytest.raises(FrozenInstanceError):
+        compute_run_metadata(seed=0, run_kind="k", repo_root=tmp_path).seed = 1
+
+
+def test_run_id_is_stable_and_changes_with_every_fact(repository):
+    base = run_id(repository)
+    assert run_id(repository) == base
+    ids = {base, run_id(repository, seed=1), run_id(repository, run_kind="other")}
+    ids.add(run_id(repository, config_fingerprint="c"))
+    (repository / "src" / "code.py").write_text("x = 2\n")
+    ids.add(run_id(repository))
+    git(repository, "commit", "-q", "-a", "-m", "second")
+    ids.add(run_id(repository))
+    (repository / "constraints.txt").write_text("numpy==2.4.6\n")
+    ids.add(run_id(repository))
+    assert len(ids) == 7
+    assert run_id(repository, extra={"note": "x"}) == run_id(repository)
+
+
+def test_pyproject_hash_is_that_of_the_file(repository):
+    assert pyproject_hash(repository) == hashlib.sha256(b"[project]\n").hexdigest()
+
+
+def test_git_state_of_a_clean_tree_names_the_commit(repository):
+    state = fresh_state(repository)
+    assert state == GitState(
+        sha=git(repository, "rev-parse", "HEAD"), dirty=False, diff_hash=EMPTY_DIGEST
+    )
+
+
+def test_git_state_ignores_untracked_files_outside_the_sources(repository):
+    (repository / "notes.txt").write_text("x")
+    (repository / "src" / "ignored.log").write_text("x")
+    assert fresh_state(repository).dirty is False
+
+
+def test_git_state_hashes_names_and_bytes_of_what_differs(repository):
+    (repository / "src" / "code.py").unlink()
+    (repository / "src" / "new.py").write_text("y = 1\n")
+    content = hashlib.sha256(b"y = 1\n").hexdigest()
+    material = f"src/code.py\0absent\0src/new.py\0file {content}\0"
+    state = fresh_state(repository)
+    assert state.dirty is True
+    assert state.diff_hash == hashlib.sha256(material.encode()).hexdigest()
+
+
+def test_git_state_of_staged_and_unstaged_change_is_the_same(repository):
+    (repository / "src" / "code.py").write_text("x = 3\n")
+    unstaged = fresh_state(repository)
+    git(repository, "add", "-A")
+    assert fresh_state(repository) == unstaged
+    assert unstaged.dirty is True
+
+
+def test_git_state_of_odd_names_and_links_is_hashed(repository):
+    hashes = {fresh_state(repository).diff_hash}
+    (repository / "src" / "new\nline é.py").write_text("")
+    hashes.add(fresh_state(repository).diff_hash)
+    link = repository / "src" / "link.py"
+    for target in ("code.py", "nowhere.py"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        hashes.add(fresh_state(repository).diff_hash)
+    assert len(hashes) == 4
+
+
+def test_git_state_of_an_embedded_repository_marks_the_folder(repository):
+    (repository / "src" / "inner").mkdir()
+    git(repository, "init", "-q", "src/inner")
+    (repository / "src" / "inner" / "a.py").write_text("")
+    git(repository / "src" / "inner", "add", "-A")
+    git(repository / "src" / "inner", "commit", "-q", "-m", "inner")
+    state = fresh_state(repository)
+    assert state.dirty is True
+    assert state.diff_hash == hashlib.sha256(b"src/inner/\0folder\0").hexdigest()
+
+
+def test_git_state_of_a_repository_without_commits_is_unknown(tmp_path):
+    git(tmp_path, "init", "-q")
+    assert fresh_state(tmp_path) == GitState(sha="unknown", dirty=None, diff_hash="unknown")
+
+
+def test_git_state_is_read_once_per_process(repository):
+    before = fresh_state(repository)
+    git(repository, "commit", "-q", "--allow-empty", "-m", "meanwhile")
+    assert git_state(str(repository)) == before
+    assert fresh_state(repository).sha != before.sha
+
+
+def test_git_state_ignores_the_variables_of_a_surrounding_git_hook(repository, monkeypatch):
+    expected = fresh_state(repository)
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    monkeypatch.setenv("GIT_INDEX_FILE", os.devnull)
+    assert fresh_state(repository) == expected
+
+
+def test_git_state_without_git_is_unknown(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert fresh_state(repository).sha == GIT_SHA_UNKNOWN
+
+
+def fake_git(folder, script: str, monkeypatch) -> None:
+    program = folder / "git"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_git_state_with_git_that_hangs_is_unknown(repository, tmp_path, monkeypatch):
+    fake_git(tmp_path, "exec sleep 60", monkeypatch)
+    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 0.05)
+    assert fresh_state(repository).sha == GIT_SHA_UNKNOWN
+
+
+@pytest.mark.parametrize("command", ["diff", "ls-files"])
+def test_git_state_with_a_failing_comparison_keeps_the_commit(
+    repository, tmp_path, monkeypatch, command
+):
+    script = f'[ "$3" = {command} ] && exit 3; [ "$3" = rev-parse ] && echo 0123; exit 0'
+    fake_git(tmp_path, script, monkeypatch)
+    assert fresh_state(repository) == GitState(sha="0123", dirty=None, diff_hash="unknown")
+
+
+def test_missing_package_is_recorded_as_absent(monkeypatch):
+    monkeypatch.setattr(provenance, "_RECORDED_PACKAGES", ("no-such-package",))
+    provenance._package_versions.cache_clear()
+    try:
+        assert provenance._package_versions()["no-such-package"] == "absent"
+    finally:
+        provenance._package_versions.cache_clear()
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(-1, "k"), (0, "")])
+def test_compute_with_a_bad_seed_or_kind_is_refused(tmp_path, seed, kind):
+    with pytest.raises(InputError, match="expected seed >= 0 and a run_kind"):
+        compute_run_metadata(seed=seed, run_kind=kind, repo_root=tmp_path)
+
+
+@pytest.mark.parametrize("extra", [{"a": 1}, {1: "a"}])
+def test_compute_with_extra_that_is_not_text_is_refused(tmp_path, extra):
+    with pytest.raises(InputError, match="expected text to text"):
+        compute_run_metadata(seed=0, run_kind="k", repo_root=tmp_path, extra=extra)
+
+
+@pytest.mark.parametrize("key", ["run_id", "event", "seed", "non_finite"])
+def test_compute_with_extra_that_hides_a_log_field_is_refused(tmp_path, key):
+    with pytest.raises(InputError, match=f"expected keys other than .*, got '{key}'"):
+        compute_run_metadata(seed=0, run_kind="k", repo_root=tmp_path, extra={key: "x"})
+
+
+def test_context_splits_its_fields_between_every_line_and_once():
+    context = RunContext(
+        run_id="r", seed=1, git_sha="g", pyproject_hash="p", run_kind="k", extra={"task": "t"}
+    )
+    assert context.log_fields() == {
+        "run_id": "r", "seed": 1, "git_sha": "g", "pyproject_hash": "p", "run_kind": "k",
+        "task": "t",
+    }  # fmt: skip
+    assert context.origin_fields() == {
+        "id_scheme": 2, "git_dirty": None, "diff_hash": "unknown", "lock_hash": "unknown",
+        "packages": {}, "config_fingerprint": None,
+    }  # fmt: skip

@@ -1,0 +1,137 @@
+import threading
+
+import pytest
+
+from cadenza.core.threads import AtomicContainer, AtomicInt, LockedResource, TracedLock
+
+
+def run_in_threads(count: int, work) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_locked_resource_gives_its_value_under_the_lock():
+    resource = LockedResource([1])
+    with resource as inner:
+        inner.append(2)
+        assert resource._lock.locked()
+    assert not resource._lock.locked()
+    assert resource.swap([3]) == [1, 2]
+    with resource as inner:
+        assert inner == [3]
+
+
+def test_locked_resource_releases_and_passes_on_an_exception():
+    resource = LockedResource([1])
+    with pytest.raises(KeyError), resource:
+        raise KeyError
+    assert resource.swap([2]) == [1]
+
+
+def test_locked_resource_swap_waits_for_the_holder():
+    resource = LockedResource("old")
+    swapped = threading.Event()
+    thread = threading.Thread(target=lambda: (resource.swap("new"), swapped.set()))
+    with resource as value:
+        thread.start()
+        assert not swapped.wait(0.05)
+        assert value == "old"
+    thread.join()
+    with resource as value:
+        assert value == "new"
+
+
+def test_atomic_container_take_leaves_none():
+    container = AtomicContainer()
+    assert container.read() is None
+    container.set(5)
+    assert container.read() == 5
+    assert container.take() == 5
+    assert container.take() is None
+    assert AtomicContainer("initial").read() == "initial"
+
+
+def test_atomic_container_value_is_taken_once():
+    container, taken = AtomicContainer("prize"), []
+    run_in_threads(8, lambda: taken.append(container.take()))
+    assert sorted(taken, key=str) == [None] * 7 + ["prize"]
+
+
+def test_atomic_int_operations_return_the_number_before():
+    number = AtomicInt(5)
+    same = number
+    number += 3
+    number -= 1
+    assert number is same
+    assert number.read() == 7
+    assert number.increment() == 7
+    assert number.increment(2) == 8
+    assert number.swap(100) == 10
+    assert number.read() == 100
+
+
+def test_atomic_int_loses_no_increment_between_threads():
+    number, seen = AtomicInt(), []
+    run_in_threads(4, lambda: seen.extend(number.increment() for _ in range(500)))
+    assert number.read() == 2000
+    assert sorted(seen) == list(range(2000))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock the test moves by hand."""
+
+    class Clock:
+        now = 0.0
+
+    monkeypatch.setattr("cadenza.core.threads.time.perf_counter", lambda: Clock.now)
+    return Clock
+
+
+def test_traced_lock_sums_the_time_it_was_held(clock):
+    lock = TracedLock()
+    for held in (2.0, 3.0):
+        with lock:
+            clock.now += held
+        clock.now += 10.0
+    assert lock.held_s == 5.0
+    assert lock.blocked_s == 0.0
+
+
+def test_traced_lock_sums_the_time_threads_waited(clock):
+    class SlowLock:
+        def __enter__(self):
+            clock.now += 4.0
+
+        def __exit__(self, *details):
+            return None
+
+    lock = TracedLock(SlowLock)
+    with lock:
+        clock.now += 1.0
+    with lock:
+        pass
+    assert lock.blocked_s == 8.0
+    assert lock.held_s == 1.0
+
+
+def test_traced_lock_counts_nested_blocks_of_one_thread_once(clock):
+    lock = TracedLock(threading.RLock)
+    with lock:
+        clock.now += 1.0
+        with lock:
+            clock.now += 1.0
+        clock.now += 1.0
+    assert lock.held_s == 3.0
+
+
+def test_traced_lock_excludes_other_threads_and_releases_on_error():
+    lock = TracedLock()
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    with lock:
+        assert lock._lock.locked()
+    assert not lock._lock.locked()

@@ -1,0 +1,113 @@
+import math
+import threading
+
+import pytest
+
+from cadenza.core.timing import (
+    BlockTimers,
+    MovingWindowAccumulator,
+    TimedBlock,
+    WelfordAccumulator,
+)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock the test moves by hand."""
+
+    class Clock:
+        now = 0.0
+
+    monkeypatch.setattr("cadenza.core.timing.time.perf_counter", lambda: Clock.now)
+    return Clock
+
+
+@pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])
+def test_accumulator_gives_mean_and_population_variance(kind):
+    accumulator = kind()
+    assert all(math.isnan(number) for number in accumulator.current())
+    for value in (2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0):
+        accumulator.add(value)
+    # Mean 40 / 8 = 5; squared deviations 9 + 1 + 1 + 1 + 0 + 0 + 4 + 16 = 32; 32 / 8 = 4.
+    assert accumulator.current() == pytest.approx((5.0, 4.0), abs=1e-12)
+
+
+def test_moving_window_forgets_all_but_the_last_hundred():
+    window, everything = MovingWindowAccumulator(), WelfordAccumulator()
+    for value in [1000.0] * 50 + [0.0] * 50 + [2.0] * 50:
+        window.add(value)
+        everything.add(value)
+    assert window.current() == (1.0, 1.0)
+    assert everything.current()[0] == pytest.approx(50_100 / 150)
+
+
+@pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])
+def test_accumulator_keeps_precision_far_from_zero(kind):
+    accumulator = kind()
+    for value in (1e9, 1e9 + 1, 1e9 + 2):
+        accumulator.add(value)
+    assert accumulator.current()[1] == pytest.approx(2 / 3, rel=1e-6)
+
+
+def test_timed_block_measures_each_run(clock):
+    timer = TimedBlock()
+    with timer:
+        clock.now += 1.0
+    with timer():
+        clock.now += 3.0
+    assert timer.stats() == (2.0, 1.0)
+    assert (timer.mean(), timer.var()) == (2.0, 1.0)
+
+
+def test_timed_block_entered_inside_itself_measures_both(clock):
+    timer = TimedBlock(WelfordAccumulator)
+    with timer:
+        clock.now += 1.0
+        with timer:
+            clock.now += 2.0
+        clock.now += 3.0
+    assert timer.mean() == (2.0 + 6.0) / 2
+
+
+def test_timed_block_measures_a_block_that_raises(clock):
+    timer = TimedBlock()
+
+    def fail_inside_block():
+        with timer:
+            clock.now += 4.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_inside_block()
+    assert timer.mean() == 4.0
+
+
+def test_timed_block_keeps_threads_apart(clock):
+    timer = TimedBlock()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with timer:
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()  # enters at 0
+    entered.wait()
+    clock.now = 10.0
+    with timer:
+        clock.now = 12.0
+    assert timer.mean() == 2.0
+    leave.set()
+    thread.join()  # leaves at 12
+    assert timer.mean() == (2.0 + 12.0) / 2
+
+
+def test_block_timers_make_one_timer_per_name(clock):
+    timers = BlockTimers(WelfordAccumulator)
+    assert timers.scope("a") is timers.scope("a")
+    with timers.scope("a"):
+        clock.now += 2.0
+    with timers.scope("b"):
+        clock.now += 5.0
+    assert timers.stats() == {"a": (2.0, 0.0), "b": (5.0, 0.0)}
