@@ -1,0 +1,144 @@
+"""`cadenza eval run` and `cadenza eval verify`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cadenza.cli.configuration import explained
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from cadenza.benchmark.evaluation_run import EvaluationOutcome
+
+#: Columns of the table of `eval run`.
+_COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contacts", "mean return")
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/eval/crossing.yaml.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for cells and bundles.")],
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the evaluation in the folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away the evaluation in the folder.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Play every policy with every partner under every condition, and seal the results."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.evaluation_config import load_evaluation_config
+        from cadenza.benchmark.evaluation_run import run_evaluation
+
+        settings = explained(config, lambda: load_evaluation_config(config))
+        with progress_bar("evaluating", quiet=quiet or as_json) as report:
+            outcome = run_evaluation(
+                settings,
+                out=out,
+                workers=workers,
+                resume=resume,
+                overwrite=overwrite,
+                repro_command=f"cadenza eval run {config.name} --out {out.name}",
+                progress=report,
+            )
+        payload = _payload(outcome)
+        if as_json:
+            print_json(payload)
+        else:
+            _print_outcome(payload)
+    if outcome.failures:
+        raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")],
+    allow_dirty: Annotated[
+        bool,
+        typer.Option("--allow-dirty", help="Accept results of uncommitted or unknown sources."),
+    ] = False,
+    repository: Annotated[
+        Path | None,
+        typer.Option("--repo-root", help="Git repository that holds the registration tag."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check a result bundle: every byte, every figure, every partner."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.check_rows import all_ok, render_check_table
+        from cadenza.benchmark.verify import verify_bundle_dir
+
+        rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
+        if as_json:
+            print_json({"ok": all_ok(rows), "checks": [asdict(row) for row in rows]})
+        else:
+            typer.echo(render_check_table(rows))
+    if not all_ok(rows):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
+    """Return what was measured, as JSON values."""
+    return {
+        "bundles": {policy: str(folder) for policy, folder in outcome.bundles.items()},
+        "cells": len(outcome.plan.cells),
+        "reused": outcome.reused,
+        "redone": dict(outcome.redone),
+        "failures": [asdict(failure) for failure in outcome.failures],
+        "results": [
+            {"policy": policy, **row}
+            for policy, episodes in outcome.episodes.items()
+            for row in _rows(episodes)
+        ],
+    }
+
+
+def _rows(episodes: Any) -> list[dict[str, Any]]:
+    """Return the figures of each (condition, partner), in order of first appearance."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for episode in episodes:
+        groups.setdefault((episode.condition, episode.partner), []).append(episode)
+    return [
+        {
+            "condition": condition,
+            "partner": partner,
+            "n_episodes": len(group),
+            "successes": sum(episode.success for episode in group),
+            "contacts": sum(bool(episode.contact) for episode in group),
+            "mean_return": sum(episode.episode_return for episode in group) / len(group),
+        }
+        for (condition, partner), group in groups.items()
+    ]
+
+
+def _print_outcome(payload: dict[str, Any]) -> None:
+    rows = [
+        (
+            row["policy"],
+            row["condition"],
+            row["partner"],
+            str(row["n_episodes"]),
+            f"{row['successes'] / row['n_episodes']:.1%}",
+            str(row["contacts"]),
+            f"{row['mean_return']:.2f}",
+        )
+        for row in payload["results"]
+    ]
+    reused = payload["reused"]
+    print_table(
+        f"{payload['cells']} cells" + (f", {reused} from before" if reused else ""), _COLUMNS, rows
+    )
+    for key, reason in payload["redone"].items():
+        typer.echo(f"ran cell {key} again: {reason}", err=True)
+    for failure in payload["failures"]:
+        typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
+    for policy, folder in payload["bundles"].items():
+        typer.echo(f"bundle of {policy}: {folder}")

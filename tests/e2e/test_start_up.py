@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+from tests.e2e.commands import cadenza, environment
+
+#: Libraries that take longer to import than the whole answer to --help may take.
+HEAVY = ("torch", "numpy", "scipy", "gymnasium", "pydantic", "hydra", "matplotlib", "structlog")
+
+
+def test_command_line_imports_nothing_heavy_before_a_command_runs():
+    program = "import sys, cadenza.cli.main; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    assert not set(HEAVY) & set(done.stdout.split())
+
+
+def test_help_lists_every_command(tmp_path):
+    done = cadenza("--help", cwd=tmp_path)
+    assert done.code == 0
+    for command in ("quickstart", "train", "eval", "doctor", "partners", "tasks"):
+        assert command in done.out
+
+
+def test_version_names_the_package(tmp_path):
+    assert cadenza("--version", cwd=tmp_path).out.startswith("cadenza 0.")
+
+
+def test_unknown_command_ends_with_usage_code(tmp_path):
+    done = cadenza("rehearse", cwd=tmp_path)
+    assert done.code == 2
+    assert "rehearse" in done.err
+
+
+def test_completion_script_is_offered_for_bash(tmp_path):
+    done = cadenza("--show-completion", "bash", cwd=tmp_path)
+    assert done.code == 0
+    assert "complete" in done.out
