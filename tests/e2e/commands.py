@@ -1,4 +1,4 @@
-"""Run the `cadenza` command the way a person does: a fresh process, its streams and its exit code."""
+"""Run the `cadenza` command the way a person does: a fresh process, its streams, its exit code."""
 
 import json
 import os

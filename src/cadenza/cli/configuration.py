@@ -1,4 +1,4 @@
-"""Read configuration files for commands: every failure becomes one readable `ConfigurationError`."""
+"""Read configuration files for commands; every failure is one readable `ConfigurationError`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

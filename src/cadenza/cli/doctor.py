@@ -58,7 +58,9 @@ def doctor(
             print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
         else:
             marks = {True: "ok", False: "FAIL"}
-            rows = [(marks[f.ok] if f.required or f.ok else "-", f.name, f.detail) for f in findings]
+            rows = [
+                (marks[f.ok] if f.required or f.ok else "-", f.name, f.detail) for f in findings
+            ]
             print_table(f"cadenza {__version__}", ("", "what", "found"), rows)
     if not healthy:
         raise typer.Exit(ExitCode.CHECK_FAILED)
@@ -184,7 +186,9 @@ def _determinism_detail() -> str:
 def _optional(package: str) -> Finding:
     version = _version(package)
     purpose, extra = _OPTIONAL[package]
-    detail = f"{version}, for {purpose}" if version else f"pip install 'cadenza[{extra}]': {purpose}"
+    detail = (
+        f"{version}, for {purpose}" if version else f"pip install 'cadenza[{extra}]': {purpose}"
+    )
     return Finding(name=package, ok=version is not None, detail=detail, required=False)
 
 

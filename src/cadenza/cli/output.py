@@ -1,12 +1,12 @@
 """What a command prints: a payload for machines or a rendering of it for people.
 
-Results go to stdout, everything else to stderr. With ``--json`` stdout holds exactly one JSON object,
-also when the command fails.
+Results go to stdout, everything else to stderr. With ``--json`` stdout holds exactly one JSON
+object, also when the command fails.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 
+#: Columns of a table that goes to a file or a pipe.
+_PLAIN_WIDTH = 120
 #: First match wins, so the special cases stand before the general ones.
 _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (CheckpointError, ExitCode.DAMAGED_DATA),
@@ -51,7 +53,7 @@ def print_json(payload: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, note: str = ""
 ) -> None:
-    """Write a table for people to stdout.
+    """Write a table for people to stdout; the last column wraps if the terminal is narrow.
 
     Args:
         title: Line above the table.
@@ -59,15 +61,28 @@ def print_table(
         rows: Cells, R rows of length C.
         note: Line below the table.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold", caption=note or None)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        caption=note or None,
+        caption_justify="left",
+    )
+    for column in columns[:-1]:
+        table.add_column(column, no_wrap=True)
+    table.add_column(columns[-1], overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    Console(soft_wrap=False).print(table)
+        table.add_row(*(escape(cell) for cell in row))
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    Console(width=width, highlight=False).print(table)
 
 
 def exit_code_of(error: BaseException) -> ExitCode | None:
@@ -79,7 +94,7 @@ def exit_code_of(error: BaseException) -> ExitCode | None:
 
 
 @contextmanager
-def typed_exits(*, as_json: bool = False) -> Iterator[None]:
+def typed_exits(*, as_json: bool = False) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
 
     Args:

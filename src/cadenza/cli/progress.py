@@ -1,7 +1,7 @@
 """Progress bars on stderr with the time left; silent when stderr is not a terminal."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 #: Called with (work done, work in all, what was last seen).
@@ -9,7 +9,7 @@ ProgressReport = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress_bar(label: str, *, quiet: bool = False) -> Iterator[ProgressReport]:
+def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport]:
     """Yield a function that moves a bar labelled ``label``.
 
     Args:
