@@ -203,6 +203,13 @@ def test_wanderer_knot_interval_sets_how_long_an_acceleration_lasts():
     assert [robot.act(obs_with(state())) for _ in range(4)] == pytest.approx(drawn)
 
 
+def test_wanderer_rows_of_one_batch_go_different_ways():
+    robot = partner("crossing_wanderer")
+    robot.reset(seed=0)
+    rows = robot.act(obs_with(np.stack([state()] * 3)))
+    assert len({row.tobytes() for row in rows}) == 3
+
+
 def test_wanderer_row_restarted_with_a_seed_repeats_the_scalar_episode():
     batch = np.stack([state()] * 3)
     robot, alone = partner("crossing_wanderer"), partner("crossing_wanderer")

@@ -101,7 +101,7 @@ def test_single_pose_does_not_serve_a_batch_of_states():
 
 
 def test_batched_poses_serve_a_batch_of_states():
-    batch = np.zeros((2, 3), dtype=np.float32)
+    batch = np.zeros((2, 10), dtype=np.float32)
     poses = np.array([[0.25, 0.0, 0.0], [-0.5, 0.0, 0.0]])
     assert partner().act(obs_with(batch, xyz=poses))[:, 0].tolist() == [-0.25, 0.5]
 
