@@ -1,0 +1,180 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cadenza.core import log_sinks
+from cadenza.core.errors import MissingExtraError, SinkError, StorageError
+from cadenza.core.log_sinks import JsonlSink, TensorboardSink, WandbForwarder
+
+
+def test_jsonl_sink_at_the_same_file_twice_is_refused(tmp_path):
+    first = JsonlSink(tmp_path / "log")
+    first.write({"a": 1})
+    for offset in (None, 0):
+        with pytest.raises(StorageError, match="a lock held by another writer; wait for"):
+            JsonlSink(tmp_path / "log", resume_offset=offset)
+    first.write({"a": 2})
+    first.close()
+    assert (tmp_path / "log").read_text() == '{"a": 1}\n{"a": 2}\n'
+    JsonlSink(tmp_path / "log").close()
+
+
+@pytest.mark.parametrize("offset", [-1, 5, 10, 100])
+def test_jsonl_sink_resumed_off_a_line_end_is_refused_and_changes_nothing(tmp_path, offset):
+    (tmp_path / "log").write_bytes(b'{"a":1}\n{"a"')
+    with pytest.raises(StorageError, match=f"expected a line end at byte {offset}"):
+        JsonlSink(tmp_path / "log", resume_offset=offset)
+    assert (tmp_path / "log").read_bytes() == b'{"a":1}\n{"a"'
+    sink = JsonlSink(tmp_path / "log", resume_offset=8)
+    assert sink.discarded_bytes == 4
+    sink.close()
+    assert (tmp_path / "log").read_bytes() == b'{"a":1}\n'
+
+
+def test_jsonl_sink_in_a_place_that_is_no_folder_names_it(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="file/log: expected to open the run log"):
+        JsonlSink(tmp_path / "file" / "log")
+
+
+def test_jsonl_sink_over_an_empty_file_moves_nothing_aside(tmp_path):
+    (tmp_path / "log").write_bytes(b"")
+    JsonlSink(tmp_path / "log").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_jsonl_sink_that_cannot_be_made_durable_says_so(tmp_path, monkeypatch):
+    sink = JsonlSink(tmp_path / "log")
+
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(log_sinks.os, "fsync", fail)
+    with pytest.raises(StorageError, match="make the run log durable, got 'Input/output error'"):
+        sink.offset()
+    with pytest.raises(StorageError, match="Input/output error"):
+        sink.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(sink._descriptor)
+
+
+def test_jsonl_sink_with_a_torn_write_overwrites_it_with_the_next_line(tmp_path, monkeypatch):
+    sink = JsonlSink(tmp_path / "log")
+    sink.write({"a": 1})
+    write = os.pwrite
+
+    def write_a_part(descriptor, data, place):
+        if place > 9:
+            raise OSError(5, "Input/output error")
+        return write(descriptor, data[:3], place)
+
+    def fail(descriptor, length):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(log_sinks.os, "pwrite", write_a_part)
+        broken.setattr(log_sinks.os, "ftruncate", fail)
+        with pytest.raises(StorageError, match="append an event"):
+            sink.write({"b": 2})
+    assert (tmp_path / "log").read_bytes() == b'{"a": 1}\n{"b'
+    sink.write({"c": 3})
+    sink.close()
+    assert (tmp_path / "log").read_bytes() == b'{"a": 1}\n{"c": 3}\n'
+
+
+def test_jsonl_sink_over_the_file_size_limit_keeps_whole_lines(tmp_path):
+    script = """
+import resource, sys
+from pathlib import Path
+from cadenza.core.errors import StorageError
+from cadenza.core.log_sinks import JsonlSink
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+sink = JsonlSink(Path(sys.argv[1]))
+try:
+    for number in range(100):
+        sink.write({"number": number})
+except StorageError as error:
+    sys.exit(f"caught: {error}")
+"""
+    path = tmp_path / "log"
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, check=False, text=True
+    )
+    assert "caught: [Errno 27]" in child.stderr
+    # '{"number": 0}' and a line end are 14 bytes: 7 lines are 98 bytes, the eighth does not fit.
+    numbers = [json.loads(line)["number"] for line in path.read_bytes().splitlines()]
+    assert numbers == list(range(7))
+    assert path.stat().st_size == 98
+
+
+def test_tensorboard_sink_writes_numbers_under_the_documented_tags(tmp_path):
+    sink = TensorboardSink(tmp_path)
+    common = {"seed": 3, "schema_version": 1, "level": "info", "wall_time": "t"}
+    scalar = {"event": "scalar", "metric_namespace": "train", "loss": 0.5, "flag": True}
+    sink.write({**common, **scalar, "step": 10, "none": None})
+    evaluation = {"event": "eval", "metric_namespace": "eval", "condition": "chaser"}
+    sink.write({**common, **evaluation, "step": 20, "n_truncated": 2})
+    sink.write({**common, "event": "rollout_update", "step": 30, "last_reward": -1.0})
+    sink.write({**common, "event": "training_start", "total_frames": 5})
+    sink.close()
+
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    scalars = {
+        tag: [(point.step, point.value) for point in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+    }
+    assert scalars == {
+        "train/loss": [(10, 0.5)],
+        "eval/chaser/n_truncated": [(20, 2.0)],
+        "rollout_update/last_reward": [(30, -1.0)],
+    }
+
+
+def test_tensorboard_sink_resumed_hides_later_steps_of_the_killed_run(tmp_path):
+    for folder_write, resume in (((1, 2, 3), None), ((2,), 2)):
+        sink = TensorboardSink(tmp_path, resume_step=resume)
+        for step in folder_write:
+            sink.write({"event": "e", "step": step, "v": float(step)})
+        sink.close()
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert [point.step for point in found.Scalars("e/v")] == [1, 2]
+
+
+def test_tensorboard_sink_without_the_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[tensorboard\]'"):
+        TensorboardSink(tmp_path)
+
+
+def test_wandb_forwarder_turns_wandbs_own_error_into_a_sink_error(monkeypatch):
+    class OwnError(Exception):
+        pass
+
+    class Broken:
+        def log(self, data, *, step=None):
+            raise OwnError("quota")
+
+        def set_config(self, config):
+            raise OwnError("quota")
+
+        def close(self):
+            raise OwnError("quota")
+
+    forwarder = WandbForwarder(Broken())
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(OwnError):
+        forwarder.write({"event": "e"})
+    monkeypatch.setitem(sys.modules, "wandb", type("wandb", (), {"Error": OwnError}))
+    for call in (
+        lambda: forwarder.write({"event": "e"}),
+        lambda: forwarder.set_config({}),
+        forwarder.close,
+    ):
+        with pytest.raises(SinkError, match="wandb: quota"):
+            call()
