@@ -1,0 +1,377 @@
+import math
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.seeding import derive_substream
+from cadenza.core.types import EnvLike
+from cadenza.envs.crossing import (
+    ACCELERATION_LIMIT_EGO,
+    ACCELERATION_LIMIT_PARTNER,
+    CONTACT_DISTANCE,
+    GOAL_RADIUS,
+    CrossingEnv,
+)
+from cadenza.envs.crossing_layout import draw_layout
+
+
+def still(env):
+    return {uid: np.zeros(2) for uid in env.agent_uids}
+
+
+def place(env, positions, velocities, goals=None):
+    """Put robots somewhere, as if the episode had led there."""
+    env.reset(seed=0)
+    env._positions = [list(map(float, row)) for row in positions]
+    env._velocities = [list(map(float, row)) for row in velocities]
+    if goals is not None:
+        env._goals = [list(map(float, row)) for row in goals]
+    env._goal_distance = env._ego_goal_distance()
+
+
+def test_default_uids_name_ego_partner_and_numbered_robots():
+    assert CrossingEnv().agent_uids == ("ego", "partner")
+    assert CrossingEnv(num_robots=4).agent_uids == ("ego", "partner", "robot_2", "robot_3")
+
+
+def test_step_from_rest_follows_the_exact_hold():
+    env = CrossingEnv()
+    place(env, [[-2, 0], [0, 2]], [[0, 0], [0, 0]], goals=[[2, 0], [0, -2]])
+    _, reward, terminated, truncated, info = env.step(
+        {"ego": np.array([2.0, 0.0]), "partner": np.array([0.0, -0.5])}
+    )
+    # s = a dt^2 / 2: 2 * 0.0025 / 2 = 0.0025 m for the ego, 0.5 * 0.0025 / 2 for the partner.
+    np.testing.assert_allclose(env.robot_positions()["ego"], [-1.9975, 0.0], atol=1e-15)
+    np.testing.assert_allclose(env.robot_positions()["partner"], [0.0, 1.999375], atol=1e-15)
+    assert reward == pytest.approx(0.0025 - 0.01, abs=1e-12)
+    assert (terminated, truncated) == (False, False)
+    assert info["goal_distance"] == pytest.approx(3.9975, abs=1e-12)
+
+
+def test_step_clips_each_component_to_the_robots_own_limit():
+    env = CrossingEnv()
+    place(env, [[-2, 0], [0, 2]], [[0, 0], [0, 0]])
+    obs = env.step({"ego": np.array([9.0, -9.0]), "partner": np.array([9.0, -9.0])})[0]
+    np.testing.assert_allclose(obs["agent"]["ego"]["state"][2:4], [0.1, -0.1], rtol=1e-6)
+    np.testing.assert_allclose(obs["agent"]["partner"]["state"][2:4], [0.025, -0.025], rtol=1e-6)
+
+
+def test_velocity_is_not_clipped():
+    env = CrossingEnv()
+    place(env, [[-2, 0], [0, 2]], [[30.0, 0.0], [0, 0]])
+    obs = env.step(still(env))[0]
+    assert obs["agent"]["ego"]["state"][2] == 30.0
+
+
+def test_ego_bound_exceeds_every_partners_euclidean_bound():
+    assert math.sqrt(2) * ACCELERATION_LIMIT_PARTNER < ACCELERATION_LIMIT_EGO
+    env = CrossingEnv(num_robots=5)
+    bounds, models = env.build_bounds(), env.build_control_models()
+    ego = models["ego"].max_cartesian_accel(bounds)
+    others = [models[uid].max_cartesian_accel(bounds) for uid in env.agent_uids[1:]]
+    assert ego == 2.0
+    assert others == [pytest.approx(math.sqrt(0.5))] * 4  # |(0.5, 0.5)|
+    for uid in env.agent_uids:
+        box = env.action_space[uid]
+        corner = float(np.linalg.norm(box.high.astype(np.float64)))
+        credited = models[uid].max_cartesian_accel(bounds)
+        # The ego is credited with less than its corner, a partner charged with all of it.
+        assert credited <= corner if uid == "ego" else credited >= corner - 1e-12
+    assert bounds.action_linf_component == 2.0
+
+
+def test_observation_matches_the_documented_layout():
+    env = CrossingEnv(num_robots=3)
+    place(
+        env,
+        [[-1, 0], [0, 1], [1, -1]],
+        [[1, 0], [0, -1], [2, 2]],
+        goals=[[1, 0], [0, -1], [-1, 1]],
+    )
+    obs = env._observation()["agent"]
+    ego = [-1, 0, 1, 0, 2, 0, 1, 1, -1, -1, 2, -1, 1, 2]
+    partner = [0, 1, 0, -1, 0, -2, -1, -1, 1, 1, 1, -2, 2, 3]
+    third = [1, -1, 2, 2, -2, 2, -2, 1, -1, -2, -1, 2, -2, -3]
+    for uid, expected in zip(env.agent_uids, (ego, partner, third), strict=True):
+        assert obs[uid]["state"].dtype == np.float32
+        np.testing.assert_array_equal(obs[uid]["state"], np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("num_robots", [2, 5, 8])
+def test_observation_lies_in_the_space(num_robots):
+    env = CrossingEnv(num_robots=num_robots)
+    assert env.observation_space["agent"]["ego"]["state"].shape == (6 + 4 * (num_robots - 1),)
+    assert env.observation_space.contains(env.reset(seed=0)[0])
+    assert env.observation_space.contains(env.step(env.action_space.sample())[0])
+
+
+def test_reset_starts_at_rest_on_the_drawn_layout_with_antipodal_goals():
+    env = CrossingEnv(num_robots=4, root_seed=3)
+    obs = env.reset(seed=8)[0]
+    rng = derive_substream("env.crossing.episode.8", root_seed=3).default_rng()
+    starts = draw_layout(rng, 4)
+    np.testing.assert_array_equal(list(env.robot_positions().values()), starts)
+    np.testing.assert_array_equal(list(env.goal_positions().values()), -starts)
+    assert all(not obs["agent"][uid]["state"][2:4].any() for uid in env.agent_uids)
+
+
+def test_contact_inside_a_step_is_seen_although_start_and_end_are_clear():
+    env = CrossingEnv()
+    # The ego passes the partner at 20 m/s: 0.5 m left of it before the step, 0.5 m right after.
+    place(env, [[-0.5, 0.1], [0, 0]], [[20, 0], [0, 0]], goals=[[2, 0], [1, 1]])
+    _, reward, terminated, truncated, info = env.step(still(env))
+    assert info["contact"] is True
+    assert info["success"] is False
+    assert (terminated, truncated) == (True, False)
+    assert info["min_distance"] == pytest.approx(0.1, abs=1e-12)
+    progress = math.hypot(2.5, 0.1) - math.hypot(1.5, 0.1)
+    assert reward == pytest.approx(progress - 0.01 - 5.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("offset", "contact"), [(-1e-9, True), (1e-9, False)])
+def test_contact_begins_where_discs_touch(offset, contact):
+    env = CrossingEnv()
+    place(env, [[0, 0], [CONTACT_DISTANCE + offset, 0]], [[0, 0], [0, 0]], goals=[[2, 0], [1, 1]])
+    info = env.step(still(env))[4]
+    assert info["contact"] is contact
+
+
+def test_contact_is_looked_for_with_every_other_robot():
+    env = CrossingEnv(num_robots=3)
+    place(env, [[0, 0], [2, 0], [0.3, 0]], np.zeros((3, 2)), goals=[[2, 0], [1, 1], [1, 2]])
+    info = env.step(still(env))[4]
+    assert (info["contact"], info["partner_contact"]) == (True, False)
+    assert info["min_distance"] == pytest.approx(0.3, abs=1e-12)
+
+
+def test_contact_among_partners_is_reported_and_ends_nothing():
+    env = CrossingEnv(num_robots=3)
+    place(env, [[-2, 0], [1, 0], [1.3, 0]], np.zeros((3, 2)), goals=[[2, 0], [1, 1], [1, 2]])
+    _, reward, terminated, _, info = env.step(still(env))
+    assert (info["contact"], info["partner_contact"], terminated) == (False, True, False)
+    assert reward == -0.01
+
+
+def test_arrival_ends_the_episode_with_success():
+    env = CrossingEnv()
+    place(env, [[1.8, 0], [0, 2]], [[2, 0], [0, 0]], goals=[[2, 0], [0, -2]])
+    _, reward, terminated, truncated, info = env.step(still(env))
+    # 0.2 m before, 0.1 m left after a step at 2 m/s.
+    assert info["success"] is True
+    assert (terminated, truncated) == (True, False)
+    assert info["goal_distance"] == pytest.approx(0.1, abs=1e-12)
+    assert reward == pytest.approx(0.1 - 0.01 + 5.0, abs=1e-12)
+
+
+def test_arrival_with_contact_is_no_success():
+    env = CrossingEnv()
+    place(env, [[1.9, 0], [2.2, 0]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
+    info = env.step(still(env))[4]
+    assert (info["contact"], info["success"]) == (True, False)
+
+
+def test_arrival_of_the_partner_alone_is_no_success():
+    env = CrossingEnv()
+    place(env, [[-2, 0], [0, -2]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
+    info = env.step(still(env))[4]
+    assert info["success"] is False
+
+
+def test_goal_radius_is_exclusive():
+    env = CrossingEnv()
+    place(env, [[0, 0], [0, 2]], np.zeros((2, 2)), goals=[[GOAL_RADIUS, 0], [0, -2]])
+    assert env.step(still(env))[4]["success"] is False
+
+
+def test_episode_truncates_at_its_length_and_then_refuses_to_step():
+    env = CrossingEnv(episode_length=3)
+    env.reset(seed=0)
+    flags = [env.step(still(env))[2:4] for _ in range(3)]
+    assert flags == [(False, False), (False, False), (False, True)]
+    with pytest.raises(NotReadyError, match=r"episode in progress; call reset\(\)"):
+        env.step(still(env))
+
+
+def test_termination_in_the_last_step_is_not_also_truncation():
+    env = CrossingEnv(episode_length=1)
+    place(env, [[1.9, 0], [0, 2]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
+    assert env.step(still(env))[2:4] == (True, False)
+
+
+def test_step_after_termination_asks_for_reset():
+    env = CrossingEnv()
+    place(env, [[0, 0], [0.1, 0]], np.zeros((2, 2)))
+    assert env.step(still(env))[2] is True
+    with pytest.raises(NotReadyError, match=r"call reset\(\)"):
+        env.step(still(env))
+    env.reset(seed=1)
+    assert env.step(still(env))[2] is False
+
+
+def test_info_holds_plain_python_scalars():
+    env = CrossingEnv(num_robots=3)
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(still(env))
+    kinds = {name: type(value) for name, value in info.items()}
+    assert kinds == {
+        "success": bool,
+        "contact": bool,
+        "partner_contact": bool,
+        "min_distance": float,
+        "goal_distance": float,
+    }
+    assert type(reward) is float
+
+
+@pytest.mark.parametrize("num_robots", range(2, 9))
+def test_straight_way_is_free_while_the_others_never_move(num_robots):
+    env = CrossingEnv(num_robots=num_robots)
+    for seed in range(10):
+        obs = env.reset(seed=seed)[0]
+        done, info = False, {}
+        while not done:
+            state = obs["agent"]["ego"]["state"]
+            action = still(env) | {"ego": 2.0 * state[4:6] - 2.0 * state[2:4]}
+            obs, _, terminated, truncated, info = env.step(action)
+            done = terminated or truncated
+        assert info["success"]
+
+
+def test_two_goal_seekers_without_a_filter_do_touch():
+    contacts = 0
+    for seed in range(20):
+        env = CrossingEnv()
+        obs = env.reset(seed=seed)[0]
+        done, info = False, {}
+        while not done:
+            action = {}
+            for uid, gain in (("ego", 0.35), ("partner", 2.0)):
+                state = obs["agent"][uid]["state"]
+                action[uid] = gain * state[4:6] - 0.5 * state[2:4]
+            obs, _, terminated, truncated, info = env.step(action)
+            done = terminated or truncated
+        contacts += info["contact"]
+    assert contacts >= 5  # the task needs a filter: straight ways meet in the middle
+
+
+def test_reset_with_equal_seed_is_idempotent_on_a_used_env():
+    used, fresh = CrossingEnv(root_seed=1), CrossingEnv(root_seed=1)
+    used.reset()
+    used.step(still(used))
+    expected = fresh.reset(seed=5)[0]["agent"]["partner"]["state"].tobytes()
+    assert used.reset(seed=5)[0]["agent"]["partner"]["state"].tobytes() == expected
+
+
+def test_reset_without_seed_numbers_episodes_behind_the_last_seed():
+    def state(env, name):
+        starts = draw_layout(derive_substream(name, root_seed=1).default_rng(), 2)
+        np.testing.assert_array_equal(env.robot_positions()["ego"], starts[0])
+
+    env = CrossingEnv(root_seed=1)
+    env.reset()
+    state(env, "env.crossing.episode.auto.0")
+    env.reset()
+    state(env, "env.crossing.episode.auto.1")
+    env.reset(seed=7)
+    env.reset()
+    state(env, "env.crossing.episode.7.auto.0")
+
+
+def test_replay_of_an_episode_gives_the_same_bytes():
+    def play():
+        env, rng = CrossingEnv(num_robots=3, root_seed=2), np.random.default_rng(0)
+        obs = env.reset(seed=6)[0]
+        trace = []
+        for _ in range(30):
+            action = {uid: rng.uniform(-2, 2, 2).astype(np.float32) for uid in env.agent_uids}
+            obs, reward, _, _, info = env.step(action)
+            trace += [obs["agent"][uid]["state"].tobytes() for uid in env.agent_uids]
+            trace += [reward, info["min_distance"], info["goal_distance"]]
+        return trace
+
+    assert play() == play()
+
+
+def test_snapshots_describe_the_current_state_as_often_as_asked():
+    env = CrossingEnv()
+    place(env, [[-2, 0], [0, 2]], [[1, 0], [0, -1]])
+    env.step(still(env))
+    for _ in range(2):
+        snapshots = env.build_agent_snapshots()
+        np.testing.assert_allclose(snapshots["ego"].position, [-1.95, 0.0])
+        np.testing.assert_allclose(snapshots["ego"].velocity, [1.0, 0.0])
+        np.testing.assert_allclose(snapshots["partner"].position, [0.0, 1.95])
+        assert snapshots["partner"].radius == 0.2
+
+
+def test_changing_returned_positions_does_not_move_robots():
+    env = CrossingEnv()
+    env.reset(seed=0)
+    env.robot_positions()["ego"][:] = 99.0
+    env.goal_positions()["ego"][:] = 99.0
+    assert abs(env.robot_positions()["ego"]).max() <= 2.0
+    assert abs(env.goal_positions()["ego"]).max() <= 2.0
+
+
+def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
+    env = CrossingEnv()
+    assert isinstance(env, EnvLike)
+    assert (env.ego_uid, env.partner_uid) == ("ego", "partner")
+    assert (env.control_timestep, env.plant, env.episode_length) == (0.05, "zoh", 200)
+    check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_robots": 1}, "num_robots to be an integer >= 2, got 1"),
+        ({"num_robots": 9}, "num_robots <= 8"),
+        ({"num_robots": 2.0}, "num_robots to be an integer"),
+        ({"num_robots": 3, "agent_uids": ("a", "b")}, "3-tuple"),
+        ({"agent_uids": ("a", "a")}, "distinct"),
+        ({"agent_uids": ("a", 2)}, "2-tuple"),
+        ({"episode_length": 0}, "episode_length to be an integer >= 1, got 0"),
+        ({"root_seed": -1}, "root_seed to be an integer >= 0"),
+        ({"render_mode": "human"}, "render_mode None or 'rgb_array'"),
+    ],
+)
+def test_construction_with_bad_argument_names_it(arguments, message):
+    with pytest.raises(InputError, match=message):
+        CrossingEnv(**arguments)
+
+
+def test_calls_before_reset_ask_for_it():
+    env = CrossingEnv(render_mode="rgb_array")
+    for call in (
+        lambda: env.step(still(env)),
+        env.build_agent_snapshots,
+        env.robot_positions,
+        env.goal_positions,
+        env.render,
+    ):
+        with pytest.raises(NotReadyError, match=r"call reset\(\)"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ({"ego": np.zeros(2)}, r"missing uid 'partner'; got \['ego'\]"),
+        ({"ego": np.zeros(3), "partner": np.zeros(2)}, r"'ego' to have shape \(2,\), got \(3,\)"),
+        ({"ego": np.zeros(2), "partner": np.array([0, np.nan])}, "finite action of 'partner'"),
+    ],
+)
+def test_step_with_bad_action_names_the_robot_and_changes_nothing(action, message):
+    env = CrossingEnv()
+    env.reset(seed=0)
+    before = env.robot_positions()["ego"]
+    with pytest.raises(InputError, match=message):
+        env.step(action)
+    np.testing.assert_array_equal(env.robot_positions()["ego"], before)
+
+
+def test_reset_with_bad_seed_names_it():
+    with pytest.raises(InputError, match="seed to be an integer >= 0, got -3"):
+        CrossingEnv().reset(seed=-3)
