@@ -203,8 +203,8 @@ class EgoPPOTrainer:
 
         Raises:
             NotReadyError: No drawn action is waiting.
-            InputError: The flags contradict each other, the reward is not finite, or a batched
-                truncation comes without ``final_obs``.
+            InputError: A state has another shape than the one acted on, the flags contradict each
+                other, the reward is not finite, or a batched truncation lacks ``final_obs``.
         """
         buffer = self._buffer
         if buffer is None or not self._pending:
@@ -212,13 +212,13 @@ class EgoPPOTrainer:
                 "EgoPPOTrainer.observe: expected act(obs) before it, got no drawn action to "
                 "complete; alternate act and observe (deterministic actions are not recorded)."
             )
-        next_state = self._ego_state(obs)
+        next_state = self._matching_state(obs, buffer)
         if self._batched:
             rewards = _batch_rewards(reward, buffer.shape.num_envs)
             flags = batch_flags(done, truncated, terminated, num_envs=len(rewards))
             cut = np.flatnonzero(flags.boundary & ~flags.terminated)
             if cut.size:
-                buffer.add_final_states(cut, self._final_states(final_obs, cut))
+                buffer.add_final_states(cut, self._final_states(final_obs, cut, buffer))
             buffer.commit(rewards, flags.terminated, flags.boundary, next_state)
         else:
             value = float(reward)
@@ -226,7 +226,7 @@ class EgoPPOTrainer:
                 raise InputError(f"EgoPPOTrainer.observe: expected a finite reward, got {value}.")
             terminal, boundary = scalar_flags(done, truncated, terminated)
             if boundary and not terminal:
-                last = next_state if final_obs is None else self._ego_state(final_obs)
+                last = next_state if final_obs is None else self._matching_state(final_obs, buffer)
                 buffer.add_final_states(_FIRST_ENV, last.reshape(1, -1))
             buffer.commit(value, terminal, boundary, next_state)
         self._pending = False
@@ -356,7 +356,20 @@ class EgoPPOTrainer:
             )
         return state
 
-    def _final_states(self, final_obs: Observation | None, cut: NDArray[np.int64]) -> Any:
+    def _matching_state(self, obs: Observation, buffer: RolloutBuffer) -> Any:
+        """Return the ego's state; raise unless it has the shape of the one acted on."""
+        state = self._ego_state(obs)
+        envs = (buffer.shape.num_envs,) if self._batched else ()
+        if state.shape[:-1] != envs:
+            raise InputError(
+                "EgoPPOTrainer.observe: expected a state of shape "
+                f"{(*envs, self._observation_dim)}, as act had, got {tuple(state.shape)}."
+            )
+        return state
+
+    def _final_states(
+        self, final_obs: Observation | None, cut: NDArray[np.int64], buffer: RolloutBuffer
+    ) -> Any:
         """Return the last states of the environments ``cut``, shape (K, O)."""
         if final_obs is None:
             raise InputError(
@@ -364,7 +377,7 @@ class EgoPPOTrainer:
                 f"reset), got None though environments {cut.tolist()} were truncated; pass "
                 "info['final_observation']."
             )
-        return self._ego_state(final_obs)[cut]
+        return self._matching_state(final_obs, buffer)[cut]
 
     def _rollout_for(self, num_envs: int) -> RolloutBuffer:
         """Return the buffer for N = ``num_envs``; allocate it if the last rollout is done.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cadenza.aht.ego_ppo_rollout import RolloutBuffer
+from cadenza.core.arrays import require_finite
 from cadenza.core.errors import CheckpointError
 from cadenza.learn.advantages import compute_gae, normalize_advantages
 from cadenza.learn.algorithms.happo import actor_optimizer, critic_optimizer, gaussian_log_prob
@@ -101,9 +102,14 @@ def prepare_rollout(
         deviation: σ with which the actions were drawn, shape (A,).
         gamma: Discount per step.
         gae_lambda: Weight of longer advantage estimates.
+
+    Raises:
+        InputError: An observation is not finite.
     """
     device, steps = buffer.observations.device, buffer.length
-    values = critic_value(critic_parameters, buffer.critic_inputs()).squeeze(-1).cpu().numpy()
+    inputs = buffer.critic_inputs()
+    require_finite("EgoPPOTrainer.update: observations", inputs.cpu().numpy())
+    values = critic_value(critic_parameters, inputs).squeeze(-1).cpu().numpy()
     current, following = buffer.split_values(values)
     rewards, boundaries = buffer.rewards[:steps], buffer.boundaries[:steps]
     if buffer.shape.num_envs == 1:  # (T,): the faster way through the recurrence

@@ -207,6 +207,28 @@ def test_batched_rewards_of_wrong_shape_raise():
         learner.observe(observation(states), np.zeros(3), np.zeros(2, dtype=bool))
 
 
+@pytest.mark.parametrize("which", ["obs", "final_obs"])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_observed_state_of_another_shape_raises(which, num_envs):
+    learner = trainer(num_envs=num_envs)
+    right, wrong = (STATE, np.stack([STATE] * 3))
+    if num_envs:
+        right, wrong = np.stack([STATE] * 2), STATE
+    learner.act(observation(right))
+    given = {"obs": observation(right), "final_obs": observation(right)}
+    given[which] = observation(wrong)
+    with pytest.raises(InputError, match=r"expected a state of shape .* as act had"):
+        learner.observe(reward=1.0, done=True, truncated=True, **given)
+
+
+def test_state_after_the_step_that_is_not_finite_raises_at_the_update():
+    learner = trainer()
+    learner.act(observation(STATE))
+    learner.observe(observation(np.full_like(STATE, np.nan)), 0.0, False)
+    with pytest.raises(InputError, match="update: observations: expected finite"):
+        learner.update()
+
+
 def test_batched_truncation_without_final_obs_raises():
     learner = trainer(num_envs=2)
     states = np.stack([STATE, STATE])
