@@ -12,11 +12,27 @@ import struct
 import sys
 import zipfile
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 
 from cadenza.core.errors import CheckpointError
+
+#: What torch raises on archives that are foreign, hostile or damaged.
+_LOAD_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+)
 
 
 def serialise(state: Mapping[str, Any]) -> bytes:
@@ -59,14 +75,9 @@ def deserialise(data: bytes, *, max_bytes: int) -> dict[str, Any]:
         )
     try:
         state: object = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
+    except _LOAD_ERRORS as error:
         raise CheckpointError(
             f"expected tensors and plain values, got an archive torch refuses ({_reason(error)}); "
-            "save it again with save_checkpoint."
-        ) from error
-    except (AttributeError, TypeError, AssertionError, struct.error) as error:
-        raise CheckpointError(
-            f"expected tensors and plain values, got a damaged archive ({error}); "
             "save it again with save_checkpoint."
         ) from error
     if not isinstance(state, dict):

@@ -1,5 +1,7 @@
 import functools
+import io
 import tempfile
+import zipfile
 from pathlib import Path
 
 import hypothesis.extra.numpy as hnp
@@ -112,6 +114,30 @@ def test_sidecar_with_any_flipped_bit_is_refused_or_means_the_same():
             except CheckpointError:
                 refused += 1
     assert refused > 2 * len(sidecar)
+
+
+@functools.cache
+def archive_members() -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(serialise({"w": torch.arange(4.0), "n": [1.5, "x"]}))) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch comments on the odd archives
+@settings(deadline=None)
+@given(place=st.integers(0), value=st.integers(0, 255))
+def test_archive_with_a_changed_program_is_refused_or_gives_plain_values(place, value):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in archive_members().items():
+            changed = bytearray(content)
+            if name.endswith("data.pkl"):
+                changed[place % len(changed)] = value
+            archive.writestr(name, bytes(changed))
+    try:
+        loaded = deserialise(buffer.getvalue(), max_bytes=2**20)
+    except CheckpointError:
+        return
+    assert isinstance(loaded, dict)
 
 
 @given(length=st.integers(0))

@@ -124,7 +124,7 @@ def test_deserialise_of_an_archive_with_a_broken_pickle_is_refused():
         for member in source.infolist():
             content = source.read(member)
             target.writestr(member, content[:5] if member.filename.endswith(".pkl") else content)
-    with pytest.raises(CheckpointError, match=r"torch refuses|damaged archive"):
+    with pytest.raises(CheckpointError, match="an archive torch refuses"):
         deserialise(buffer.getvalue(), max_bytes=LIMIT)
 
 

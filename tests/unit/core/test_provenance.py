@@ -125,6 +125,16 @@ def test_git_state_ignores_untracked_files_outside_the_sources(repository):
     assert fresh_state(repository).dirty is False
 
 
+def test_git_state_of_a_repository_without_source_folders_sees_tracked_files(tmp_path):
+    (tmp_path / "main.py").write_text("x = 1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "start")
+    assert fresh_state(tmp_path).dirty is False
+    (tmp_path / "main.py").write_text("x = 2\n")
+    assert fresh_state(tmp_path).dirty is True
+
+
 def test_git_state_hashes_names_and_bytes_of_what_differs(repository):
     (repository / "src" / "code.py").unlink()
     (repository / "src" / "new.py").write_text("y = 1\n")
