@@ -107,10 +107,10 @@ def contact_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
         return None
     columns = ["Partner"]
     for condition in view.conditions:
-        columns += [f"Contacts {condition.label}", "Rate", "95 % interval"]
+        columns += [f"Contacts {condition.label}", "Rate, 95 % interval"]
     paired = view.treatment is not None
     if paired:
-        columns += ["Paired change, points", "95 % interval"]
+        columns.append("Paired change in points, 95 % interval")
     rows: list[tuple[str, ...]] = []
     for row in shown:
         cells = [row.label]
@@ -119,12 +119,10 @@ def contact_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
         if paired:
             comparison = row.comparisons.get("contact")
             if comparison is None or comparison.difference.value is None:
-                cells += [MISSING, MISSING]
+                cells.append(MISSING)
             else:
-                cells += [
-                    points(comparison.difference.value),
-                    points_interval(comparison.difference),
-                ]
+                change = comparison.difference
+                cells.append(f"{points(change.value)} {points_interval(change)}")
         rows.append(tuple(cells))
     return TableBlock(
         title="Episodes with contact",
@@ -168,9 +166,8 @@ def safety_table(view: ReportView, numbers: Numbers) -> TableBlock:
         (
             row.label,
             condition.label,
-            count(cell.n),
             count(cell.n_steps),
-            count(cell.n_contacts) if cell.contact is not None else MISSING,
+            MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}",
             count(cell.violating_steps),
             number(cell.violation_peak, digits=3),
             count(cell.fallbacks) if condition.filtered else MISSING,
@@ -184,13 +181,13 @@ def safety_table(view: ReportView, numbers: Numbers) -> TableBlock:
     return TableBlock(
         title="Safety, partner by partner",
         columns=(
-            "Partner", "Condition", "Episodes", "Steps", "Episodes with contact",
-            "Steps violating the barrier", "Worst gap", "Braking fallbacks",
-            "Steps without a feasible action", "Steps without guarantee", "Smallest distance (m)",
+            "Partner", "Condition", "Steps", "Contacts", "Barrier violated",
+            "Worst gap", "Braked", "Infeasible", "Uncertified", "Closest, m",
         ),
         rows=tuple(rows),
-        note="A braking fallback is not a violation: it is what the filter does instead of one. "
-        "A dash means not recorded.",
+        note="Contacts counts episodes. Barrier violated, braked, infeasible (no action met every "
+        "constraint) and uncertified (acted without its guarantee) count steps. A braked step is "
+        "not a violation: it is what the filter does instead of one. A dash: not recorded.",
         text_columns=(0, 1),
     )  # fmt: skip
 
@@ -239,13 +236,12 @@ def _outcome_tile(view: ReportView, condition: ConditionView, cell: Cell, words:
 
 
 def _contact_cells(cell: Cell | None) -> list[str]:
-    """Return count, rate and interval."""
+    """Return the count, and the rate with its interval."""
     if cell is None or cell.contact is None:
-        return [MISSING, MISSING, MISSING]
+        return [MISSING, MISSING]
     return [
         f"{count(cell.n_contacts)} of {count(cell.n)}",
-        percent(cell.contact.value),
-        percent_interval(cell.contact),
+        f"{percent(cell.contact.value)} {percent_interval(cell.contact)}",
     ]
 
 

@@ -22,6 +22,9 @@ from cadenza.evaluation.results import EpisodeResult
 CONTACT_M = 0.4
 STEP_S = 0.05
 
+#: Start radius of some partners, m; others start on the circle of 2 m.
+REACH = {"late_braker": 0.8, "goal_seeker": 1.4, "stationary": 0.7}
+
 #: Partner: seen, leaves a way, success with and without filter, contact without filter.
 CAST = {
     "goal_seeker": ("Goal-seeker", True, True, 0.975, 0.80, 0.18),
@@ -51,7 +54,7 @@ def sample_view(*, seeds: int = 10, episodes: int = 20, rollouts: bool = True) -
         statements=(
             Statement(
                 kind="measured",
-                text="Whether the ego reaches its goal without contact, with each of five partners.",
+                text="Whether the ego reaches its goal without contact, with five partners.",
             ),
             Statement(kind="measured", text="The same starts with the filter and without it."),
             Statement(kind="not_measured", text="Real robots: positions here are exact."),
@@ -196,40 +199,38 @@ def sample_rollouts() -> tuple[Rollout, ...]:
 
 
 def _rollout(partner: str, condition: str, turn: int) -> Rollout:
-    """Return a run of two discs that swap places, the ego evading only with the filter."""
+    """Return a run of two discs that cross; the ego swerves only with the filter."""
     filtered = condition == "filter_on"
     angle = 0.4 + 1.1 * turn
-    start = np.array([math.cos(angle), math.sin(angle)]) * 2.0
-    ego, ego_v, other, other_v = start.copy(), np.zeros(2), -start, np.zeros(2)
-    frames, acts, contact = [], [], None
-    for index in range(200):
-        frames.append({"ego": tuple(map(float, ego)), "partner": tuple(map(float, other))})
+    goal = -2.0 * np.array([math.cos(angle), math.sin(angle)])
+    reach = REACH.get(partner, 2.0)
+    other_start = reach * np.array([math.cos(angle + 2.5), math.sin(angle + 2.5)])
+    ego, ego_v, other, other_v = -goal, np.zeros(2), other_start, np.zeros(2)
+    aims = {
+        "goal_seeker": lambda _: -other_start,
+        "stationary": lambda _: other_start,
+        "wanderer": lambda index: np.array([math.sin(index / 15 + turn), 0.4]),
+        "late_braker": lambda index: -other_start * min(1.0, index / 60),
+        "chaser": lambda _: ego,
+    }
+    frames: list[dict[str, tuple[float, float]]] = []
+    changes, contact = [0.0], None
+    limit = 1.3 if partner == "chaser" else 0.5
+    for index in range(160):
+        frames.append({"ego": _point(ego), "partner": _point(other)})
         gap = float(np.linalg.norm(ego - other))
         if gap < CONTACT_M:
             contact = index
+        if contact is not None or float(np.linalg.norm(ego - goal)) < 0.15:
             break
-        if np.linalg.norm(ego + start) < 0.15:
-            break
-        wanted = np.clip(1.6 * (-start - ego) - 1.8 * ego_v, -2, 2)
         away = (ego - other) / gap
-        side = np.array([-away[1], away[0]])
-        push = max(0.0, 1.15 - gap) * 3.4 if filtered else 0.0
-        change = push * (side + 0.8 * away)
-        acts.append(round(float(np.linalg.norm(change)), 3))
-        targets = {
-            "stationary": -start,
-            "chaser": ego,
-            "wanderer": np.array([math.sin(index / 25), 0.6]),
-        }
-        pull = 0.9 * (targets.get(partner, start) - other) - 1.2 * other_v
-        other_a = np.clip(pull, -0.5, 0.5)
-        ego_a = np.clip(wanted + change, -2, 2)
+        push = 6.0 * max(0.0, 0.95 - gap) if filtered else 0.0
+        change = push * (away + 0.5 * np.array([away[1], -away[0]]))
+        changes.append(round(float(np.linalg.norm(change)), 3))
+        ego_a = np.clip(1.6 * (goal - ego) - 1.8 * ego_v + change, -2, 2)
+        other_a = np.clip(0.9 * (aims[partner](index) - other) - 1.2 * other_v, -limit, limit)
         ego, ego_v = ego + ego_v * STEP_S + ego_a * STEP_S**2 / 2, ego_v + ego_a * STEP_S
-        other, other_v = (
-            other + other_v * STEP_S + other_a * STEP_S**2 / 2,
-            other_v + other_a * STEP_S,
-        )
-    acts = [0.0, *acts][: len(frames)]
+        other, other_v = other + other_v * STEP_S, other_v + other_a * STEP_S
     return Rollout(
         condition_id=condition,
         partner_id=partner,
@@ -237,12 +238,16 @@ def _rollout(partner: str, condition: str, turn: int) -> Rollout:
         initial_state_seed=turn,
         control_timestep_s=STEP_S,
         frames=tuple(frames),
-        goals={"ego": tuple(map(float, -start)), "partner": tuple(map(float, start))},
+        goals={"ego": _point(goal), "partner": _point(-other_start)},
         radii={"ego": 0.2, "partner": 0.2},
         contact_index=contact,
-        success=contact is None and len(frames) < 200,
-        interventions=tuple(acts) if filtered else (),
+        success=contact is None and len(frames) < 160,
+        interventions=tuple(changes[: len(frames)]) if filtered else (),
     )
+
+
+def _point(vector: np.ndarray) -> tuple[float, float]:
+    return float(vector[0]), float(vector[1])
 
 
 def hostile_view() -> ReportView:

@@ -1,5 +1,6 @@
 """How close the robots come: histogram and cumulative share of each episode's smallest distance."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -97,6 +98,25 @@ def _limits(series: Sequence[Series], contact: float | None) -> tuple[float, flo
     return max(0.0, low - margin), high + margin
 
 
+def histogram_edges(limits: tuple[float, float], contact: float | None) -> FloatArray:
+    """Return bin edges that cover ``limits``; the contact distance is one of them.
+
+    So no bin mixes episodes with contact and without.
+
+    Args:
+        limits: Ends of the axis, m.
+        contact: Contact distance, m, if the task has one.
+
+    Returns:
+        Ascending edges, about `BINS` + 1 of them, m.
+    """
+    width = (limits[1] - limits[0]) / BINS
+    origin = limits[0] if contact is None else contact
+    first = math.floor((limits[0] - origin) / width)
+    last = math.ceil((limits[1] - origin) / width)
+    return np.array([origin + width * index for index in range(first, last + 1)])
+
+
 def _draw_main(
     series: Sequence[Series],
     limits: tuple[float, float],
@@ -112,7 +132,7 @@ def _draw_main(
     if contact is not None:
         for start, end in ((top, middle), (middle + 26, bottom)):
             drawing.rect(left, start, max(0.0, x(contact) - left), end - start, "danger-zone")
-    _draw_histogram(drawing, series, x, top, middle)
+    _draw_histogram(drawing, series, histogram_edges(limits, contact), x, top, middle)
     _draw_cumulative(drawing, series, x, middle + 26, bottom)
     _draw_distance_axis(drawing, x, bottom, layout)
     if contact is not None:
@@ -130,10 +150,14 @@ def _draw_main(
 
 
 def _draw_histogram(
-    drawing: Drawing, series: Sequence[Series], x: Scale, top: float, bottom: float
+    drawing: Drawing,
+    series: Sequence[Series],
+    edges: FloatArray,
+    x: Scale,
+    top: float,
+    bottom: float,
 ) -> None:
     """Draw step outlines of the counts."""
-    edges = np.linspace(x.low, x.high, BINS + 1)
     counts = [np.histogram(s.values, bins=edges)[0] for s in series]
     most = max(int(c.max()) for c in counts)
     y = Scale(low=0.0, high=max(most, 1) * 1.06, start=bottom, end=top)
@@ -141,13 +165,14 @@ def _draw_histogram(
         drawing.line(x.start, y(tick), x.end, y(tick), "grid")
         drawing.text(x.start - 7, y(tick) + 4, tick_label(tick), "tick", "end")
     for s, count in zip(series, counts, strict=True):
-        outline: list[tuple[float, float]] = [(x(float(edges[0])), y(0))]
+        corners = [min(max(x(edge), x.start), x.end) for edge in edges.tolist()]
+        outline: list[tuple[float, float]] = [(corners[0], y(0))]
         for index, value in enumerate(count.tolist()):
-            outline += [(x(float(edges[index])), y(value)), (x(float(edges[index + 1])), y(value))]
-        outline.append((x(float(edges[-1])), y(0)))
+            outline += [(corners[index], y(value)), (corners[index + 1], y(value))]
+        outline.append((corners[-1], y(0)))
         drawing.polygon(outline, f"area {s.css}")
         drawing.polyline(outline, f"step {s.css}")
-    drawing.text(x.start + 4, top + 12, "episodes per bin", "hint")
+    drawing.text(x.end, top + 12, "episodes per bin", "hint", "end")
 
 
 def _draw_cumulative(
@@ -167,7 +192,7 @@ def _draw_cumulative(
     for s in series:
         drawing.polyline(_steps(s.values, x, y), f"step {s.css}")
     if label:
-        drawing.text(x.start + 4, top + 12, label, "hint")
+        drawing.text(x.end, bottom - 8, label, "hint", "end")
 
 
 def _steps(values: FloatArray, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -208,14 +233,14 @@ def _draw_panels(
     rows = -(-len(panels) // columns)
     gap, left = 14.0, 36.0
     width = (layout.width - gap * (columns - 1)) / columns
-    height = SMALL_HEIGHT + 58
+    height = SMALL_HEIGHT + 64
     drawing = Drawing(width=layout.width, height=rows * height)
     for index, (label, series) in enumerate(panels):
         x0 = (index % columns) * (width + gap)
-        top = (index // columns) * height + 24
+        top = (index // columns) * height + 28
         bottom = top + SMALL_HEIGHT
         x = Scale(low=limits[0], high=limits[1], start=x0 + left, end=x0 + width - 4)
-        drawing.text(x0, top - 8, label, "label strong small")
+        drawing.text(x0, top - 13, label, "label strong small")
         if contact is not None:
             drawing.rect(x.start, top, max(0.0, x(contact) - x.start), SMALL_HEIGHT, "danger-zone")
             drawing.line(x(contact), top, x(contact), bottom, "limit")

@@ -16,7 +16,7 @@ HEADER_HEIGHT: Final = 24.0
 LABEL_WIDTH: Final = 222.0
 VALUE_WIDTH: Final = 172.0
 NARROW_VALUE_WIDTH: Final = 130.0
-MARK_RADIUS: Final = 5.0
+MARK_RADIUS: Final = 4.4
 SEED_RADIUS: Final = 1.7
 
 
@@ -62,15 +62,17 @@ class Axis:
 
     Attributes:
         label: What it measures, with its unit.
+        short: The same for phones.
         low: Left end.
         high: Right end, > ``low``.
         tick: Text of a tick.
         reference: Value of a vertical rule, e.g. no difference.
-        left: Meaning of the left side, printed over the plot.
+        left: Meaning of the side left of the rule, printed over the plot.
         right: Meaning of the right side.
     """
 
     label: str
+    short: str
     low: float
     high: float
     tick: Callable[[float], str]
@@ -97,7 +99,7 @@ def dot_plot(rows: Sequence[DotRow], axis: Axis, layout: Layout) -> Drawing:
         axis: The common axis.
         layout: Wide puts labels and numbers in columns; narrow puts labels over the lanes.
     """
-    header = HEADER_HEIGHT if axis.left or axis.right else 6.0
+    header = HEADER_HEIGHT if axis.reference is not None else 6.0
     heights = [_row_height(row, layout) for row in rows]
     drawing = Drawing(width=layout.width, height=header + sum(heights) + AXIS_HEIGHT)
     left, right = _plot_range(layout)
@@ -140,13 +142,16 @@ def _draw_axis(frame: _Frame, axis: Axis, *, bottom: float) -> None:
         drawing.line(scale(tick), frame.top, scale(tick), bottom, "grid")
         drawing.text(scale(tick), bottom + 17, axis.tick(tick), "tick", "middle")
     middle = (scale.start + scale.end) / 2
-    drawing.text(middle, bottom + 36, axis.label, "axis-label", "middle")
+    label = axis.short if frame.layout.narrow else axis.label
+    drawing.text(middle, bottom + 36, label, "axis-label", "middle")
     if axis.reference is not None:
         x = scale(axis.reference)
         drawing.line(x, frame.top - 4, x, bottom, "reference")
-        if axis.left:
+        if frame.layout.narrow:
+            drawing.text(0, frame.top - 9, f"← {axis.left}", "hint", "start")
+            drawing.text(scale.end, frame.top - 9, f"{axis.right} →", "hint", "end")
+        else:
             drawing.text(x - 8, frame.top - 9, f"← {axis.left}", "hint", "end")
-        if axis.right:
             drawing.text(x + 8, frame.top - 9, f"{axis.right} →", "hint", "start")
 
 

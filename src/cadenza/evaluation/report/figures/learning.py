@@ -48,8 +48,9 @@ def learning_figure(curve: LearningCurve) -> Figure | None:
     description = f"{plural(len(curve.returns), 'training episode')}"
     if curve.returns:
         mean = moving_mean(curve.returns, curve.window)
+        first = mean[min(curve.window, mean.size) - 1]
         description += (
-            f"; the moving mean of the return goes from {number(float(mean[0]))} to "
+            f"; the moving mean of the return goes from {number(float(first))} to "
             f"{number(float(mean[-1]))}"
         )
     if last is not None and last.n_success is not None:
@@ -107,7 +108,9 @@ def _draw_returns(
     for index in shown:
         drawing.circle(x(curve.steps[index]), y(curve.returns[index]), 1.6, "episode")
     mean = moving_mean(curve.returns, curve.window)
-    drawing.polyline([(x(curve.steps[i]), y(float(mean[i]))) for i in shown], "mean-line")
+    full = curve.window - 1 if len(curve.returns) > curve.window else 0
+    line = [(x(curve.steps[i]), y(float(mean[i]))) for i in shown if i >= full]
+    drawing.polyline(line, "mean-line")
     for step, value in held_out:
         drawing.diamond(x(step), y(value), 5, "mark held-out", f"{count(step)} steps: {value:.2f}")
     drawing.text(x.start + 4, top + 12, "episode return", "hint")

@@ -43,7 +43,13 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
         )
         for row in _all_rows(numbers)
     ]
-    axis = Axis(label="Episodes solved (%)", low=0.0, high=1.0, tick=_percent_tick)
+    axis = Axis(
+        label="Episodes solved (%)",
+        short="Episodes solved (%)",
+        low=0.0,
+        high=1.0,
+        tick=_percent_tick,
+    )
     return make_figure(
         lambda layout: dot_plot(rows, axis, layout),
         identity="fig-success",
@@ -70,7 +76,13 @@ def return_figure(view: ReportView, numbers: Numbers) -> Figure:
         for row in _all_rows(numbers)
     ]
     low, high = _data_range(rows)
-    axis = Axis(label="Mean episode return", low=low, high=high, tick=tick_label)
+    axis = Axis(
+        label="Mean episode return",
+        short="Mean episode return",
+        low=low,
+        high=high,
+        tick=tick_label,
+    )
     return make_figure(
         lambda layout: dot_plot(rows, axis, layout),
         identity="fig-return",
@@ -96,6 +108,7 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     unit = " (percentage points)" if rates else ""
     axis = Axis(
         label=f"Change in {nouns[metric]}{unit}, with filter minus without",
+        short=f"Change in {nouns[metric]}{', points' if rates else ''}",
         low=low,
         high=high,
         tick=(lambda value: signed(100 * value, digits=0)) if rates else tick_label,
@@ -132,6 +145,7 @@ def intervention_figure(numbers: Numbers) -> Figure | None:
     _, high = _data_range(rows)
     axis = Axis(
         label="Steps on which the filter changed the action (%)",
+        short="Steps changed (%)",
         low=0.0,
         high=min(1.0, max(high, 0.05)),
         tick=_percent_tick,

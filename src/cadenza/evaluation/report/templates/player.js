@@ -11,6 +11,7 @@
   const live = root.querySelector("[data-live]");
   const [xLow, yLow, xHigh, yHigh] = data.extent;
   const TIMELINE = 92; // pixels under the floor for the distance curve
+  const LEFT = 44, RIGHT = 8, TIGHT = 260; // its margins, and the width below which it drops its labels
   const state = { partner: null, runs: new Map(), time: 0, end: 1, playing: false, last: 0, said: "" };
   let colours = {};
 
@@ -149,7 +150,7 @@
     const last = Math.floor(at);
     pen.strokeStyle = colours[robot.role];
     pen.lineWidth = 2.5;
-    pen.lineCap = "round";
+    pen.lineCap = "butt"; // round caps would overlap and show as dots
     for (let i = 0; i <= last; i += 1) {
       const from = place(robot, i);
       const to = place(robot, Math.min(i + 1, at));
@@ -192,7 +193,8 @@
   }
 
   function drawTimeline(pen, run, at, top, width, height) {
-    const left = 34, right = width - 8, base = top + height - 20, roof = top + 14;
+    const tight = width < TIGHT;
+    const left = tight ? RIGHT : LEFT, right = width - RIGHT, base = top + height - 20, roof = top + 14;
     const most = Math.max(...[...state.runs.values()].flatMap((r) => r.d)) / 1000 || 1;
     const x = (time) => left + ((right - left) * time) / state.end;
     const y = (distance) => base - ((base - roof) * distance) / most;
@@ -204,8 +206,10 @@
     pen.moveTo(0, top); pen.lineTo(width, top);
     pen.moveTo(left, base); pen.lineTo(right, base);
     pen.stroke();
-    write(pen, `${most.toFixed(1)} m`, left - 4, roof + 4, colours.soft, "right");
-    write(pen, "0", left - 4, base + 4, colours.soft, "right");
+    if (!tight) {
+      write(pen, `${most.toFixed(1)} m`, left - 4, roof + 4, colours.soft, "right");
+      write(pen, "0", left - 4, base + 4, colours.soft, "right");
+    }
     if (data.contact !== null) {
       pen.fillStyle = colours["danger-zone"];
       pen.fillRect(left, y(data.contact), right - left, base - y(data.contact));
@@ -226,7 +230,7 @@
     pen.beginPath(); pen.moveTo(x(state.time), roof - 4); pen.lineTo(x(state.time), base); pen.stroke();
     const low = Math.floor(at), high = Math.min(run.d.length - 1, low + 1);
     const distance = ((1 - (at - low)) * run.d[low] + (at - low) * run.d[high]) / 1000;
-    write(pen, `distance ${distance.toFixed(2)} m`, right, roof - 2, colours.soft, "right");
+    write(pen, `${tight ? "" : "distance "}${distance.toFixed(2)} m`, right, roof - 2, colours.soft, "right");
   }
 
   function curve(pen, run, upTo, x, y, alpha) {
@@ -253,8 +257,9 @@
     view.querySelector("canvas").addEventListener("click", (event) => {
       const box = event.currentTarget.getBoundingClientRect();
       if (event.clientY - box.top < box.width) { play(!state.playing); return; }
+      const left = box.width < TIGHT ? RIGHT : LEFT;
       play(false);
-      seek(((event.clientX - box.left - 34) / (box.width - 42)) * state.end);
+      seek(((event.clientX - box.left - left) / (box.width - left - RIGHT)) * state.end);
     });
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); draw(); });
