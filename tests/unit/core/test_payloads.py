@@ -71,6 +71,12 @@ def test_serialise_ignores_how_values_are_shared():
     )
 
 
+@pytest.mark.parametrize("make", [lambda: tuple([0.9, 0.999]), lambda: [1], lambda: {"k": 1}])
+def test_serialise_ignores_that_two_entries_are_one_object(make):
+    one = make()
+    assert serialise({"a": one, "b": one}) == serialise({"a": make(), "b": make()})
+
+
 def test_serialise_ignores_strides_gradients_and_mapping_types():
     plain = {"w": torch.tensor([[1.0, 3.0], [2.0, 4.0]]), "n": {"x": 1.0}}
     transposed = torch.nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).T
