@@ -194,7 +194,7 @@
 
   function drawTimeline(pen, run, at, top, width, height) {
     const tight = width < TIGHT;
-    const left = tight ? RIGHT : LEFT, right = width - RIGHT, base = top + height - 20, roof = top + 14;
+    const left = tight ? RIGHT : LEFT, right = width - RIGHT, base = top + height - 20, roof = top + 22;
     const most = Math.max(...[...state.runs.values()].flatMap((r) => r.d)) / 1000 || 1;
     const x = (time) => left + ((right - left) * time) / state.end;
     const y = (distance) => base - ((base - roof) * distance) / most;
@@ -230,7 +230,7 @@
     pen.beginPath(); pen.moveTo(x(state.time), roof - 4); pen.lineTo(x(state.time), base); pen.stroke();
     const low = Math.floor(at), high = Math.min(run.d.length - 1, low + 1);
     const distance = ((1 - (at - low)) * run.d[low] + (at - low) * run.d[high]) / 1000;
-    write(pen, `${tight ? "" : "distance "}${distance.toFixed(2)} m`, right, roof - 2, colours.soft, "right");
+    write(pen, `${tight ? "" : "distance "}${distance.toFixed(2)} m`, right, roof - 8, colours.soft, "right");
   }
 
   function curve(pen, run, upTo, x, y, alpha) {
