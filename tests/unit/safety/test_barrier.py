@@ -1,0 +1,172 @@
+import math
+
+import pytest
+from tests.unit.safety.scenes import agent
+
+from cadenza.safety.barrier import (
+    PairParameters,
+    barrier_value,
+    next_closing_limit,
+    pair_geometry,
+    pair_h_value,
+    row_level,
+    safe_closing_speed,
+    tangential_allowance,
+)
+
+ALPHA, DT, GAMMA = 2.0, 0.1, 5.0
+
+
+def pair(plant="zoh", relative_accel=3.5):
+    return PairParameters(
+        alpha=ALPHA,
+        partner_accel=0.5,
+        relative_accel=relative_accel,
+        dt=DT,
+        gamma=GAMMA,
+        plant=plant,
+    )
+
+
+def test_geometry_in_the_plane_by_hand():
+    # dp = (3, 4), r = 5, n = (0.6, 0.8); dv = (1, -2): n.dv = 0.6 - 1.6 = -1, so w = 1;
+    # |dv|^2 = 5, tangential^2 = 5 - 1 = 4.
+    normal, r, w, t = pair_geometry([3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0])
+    assert normal == pytest.approx([0.6, 0.8], abs=1e-15)
+    assert (r, w, t) == pytest.approx((5.0, 1.0, 2.0), abs=1e-14)
+
+
+def test_geometry_in_space_agrees_with_the_plane():
+    planar = pair_geometry([3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0])
+    spatial = pair_geometry([3.0, 4.0, 7.0], [1.0, 0.0, 1.0], [0.0, 0.0, 7.0], [0.0, 2.0, 1.0])
+    assert spatial[0] == pytest.approx([*planar[0], 0.0], abs=1e-15)
+    assert spatial[1:] == pytest.approx(planar[1:], abs=1e-14)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_geometry_of_coincident_centres_points_along_x(dim):
+    normal, r, w, t = pair_geometry(
+        [1.0] * dim, [3.0] + [4.0] * (dim - 1), [1.0] * dim, [0.0] * dim
+    )
+    assert normal == [1.0] + [0.0] * (dim - 1)
+    assert (r, w) == (0.0, -3.0)
+    assert t == pytest.approx(4.0 * math.sqrt(dim - 1))
+
+
+def test_safe_closing_speed_by_hand():
+    # w = 1: w^2 / (2 alpha) + w dt / 2 = 0.25 + 0.05 = 0.30.
+    assert safe_closing_speed(0.30, ALPHA, DT) == pytest.approx(1.0, abs=1e-14)
+    assert safe_closing_speed(0.0, ALPHA, DT) == 0.0
+
+
+def test_safe_closing_speed_tends_to_the_continuous_barrier():
+    assert safe_closing_speed(0.3, ALPHA, 1e-6) == pytest.approx(
+        math.sqrt(2 * ALPHA * 0.3), rel=1e-5
+    )
+
+
+def test_barrier_value_is_zero_on_the_boundary_and_linear_inside_the_margin():
+    assert barrier_value(0.30, 1.0, ALPHA, DT, GAMMA) == pytest.approx(0.0, abs=1e-14)
+    assert barrier_value(-0.01, 0.3, ALPHA, DT, GAMMA) == pytest.approx(-0.05 - 0.3)
+
+
+@pytest.mark.parametrize("below", [-1e-6, -1e-9])
+def test_barrier_value_rises_through_contact(below):
+    values = [barrier_value(e, 0.1, ALPHA, DT, GAMMA) for e in (below, 0.0, 1e-6)]
+    assert values == sorted(values)
+
+
+def test_next_limit_when_speeding_up_by_hand():
+    # c = 1: c^2 / 4 + c dt / 2 + c dt = 0.25 + 0.05 + 0.10 = 0.40, for any w <= 1.
+    for plant in ("zoh", "semi_implicit"):
+        limit = next_closing_limit(0.40, 0.5, ALPHA, DT, gamma=GAMMA, plant=plant)
+        assert limit == pytest.approx(1.0, abs=1e-14)
+
+
+def test_next_limit_when_slowing_down_by_hand():
+    # c = 1, w = 3: 0.25 + 0.05 + (3 + 1) / 2 * 0.1 = 0.50.
+    assert next_closing_limit(0.5, 3.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == pytest.approx(
+        1.0, abs=1e-14
+    )
+    # The semi-implicit plant moves at the new speed: c^2 / 4 + 0.15 c = 0.5 has c = 1.14564...
+    root = 2 * (-0.15 + math.sqrt(0.0225 + 0.5))
+    assert next_closing_limit(
+        0.5, 3.0, ALPHA, DT, gamma=GAMMA, plant="semi_implicit"
+    ) == pytest.approx(root, abs=1e-14)
+
+
+def test_next_limit_is_continuous_where_its_branches_meet():
+    below, above = (
+        next_closing_limit(0.40, 1.0 + shift, ALPHA, DT, gamma=GAMMA, plant="zoh")
+        for shift in (-1e-9, 1e-9)
+    )
+    assert below == pytest.approx(above, abs=1e-8)
+
+
+def test_next_limit_without_any_safe_speed_is_out_of_reach():
+    # e = 0, w = 5: even c = 0 covers 0.25 m. Full braking reaches w - alpha dt = 4.8 only.
+    assert next_closing_limit(0.0, 5.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == -ALPHA * DT
+
+
+def test_next_limit_inside_the_margin_asks_for_separation():
+    assert next_closing_limit(-0.01, 0.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == -0.05
+
+
+@pytest.mark.parametrize(
+    ("t", "relative_accel", "expected"),
+    [
+        # A dt = 10 > 1.5 t: half the reversal, dt t^2 / (8 R) = 0.1 / 4.
+        (1.0, 100.0, 0.025),
+        # A dt = 1.2: (1.2 - 1)(2 - 1.2) = 0.16; 0.05 * 0.16 / 0.5.
+        (1.0, 12.0, 0.016),
+        # A dt = 0.8 < t: the tangential velocity cannot turn, so it only moves the agents apart.
+        (1.0, 8.0, 0.0),
+        (0.0, 100.0, 0.0),
+    ],
+)
+def test_tangential_allowance_by_hand(t, relative_accel, expected):
+    assert tangential_allowance(t, relative_accel, 0.5, DT) == pytest.approx(expected, abs=1e-15)
+
+
+def test_row_level_by_hand():
+    # e = 0.4 allows c = 1 (above), w = 0.5: (1 - 0.5) / 0.1 = 5.
+    # h: w^2 / 4 + 0.05 w = 0.4 has w = (-0.05 + sqrt(0.0025 + 0.4)) / 0.5.
+    level, h = row_level(0.8, 0.4, 0.5, 0.0, pair())
+    assert level == pytest.approx(5.0, abs=1e-12)
+    assert h == pytest.approx((-0.05 + math.sqrt(0.4025)) / 0.5 - 0.5, abs=1e-12)
+
+
+def test_row_level_subtracts_the_tangential_allowance_under_zero_order_hold_only():
+    # t = 0.1, A dt = 0.35: gain (0.15 - 0.1)(0.2 - 0.15) = 0.0025;
+    # R = 0.8 - 0.05 (0.5 + 1) = 0.725; tau = 0.05 * 0.0025 / 0.725.
+    tau = 0.05 * 0.0025 / 0.725
+    assert row_level(0.8, 0.4, 0.5, 0.1, pair())[0] == pytest.approx(5.0 - tau / DT, abs=1e-12)
+    assert row_level(0.8, 0.4, 0.5, 0.1, pair("semi_implicit"))[0] == pytest.approx(5.0, abs=1e-12)
+
+
+def test_row_level_is_lower_when_closing_than_when_separating():
+    closing, separating = (row_level(1.0, 0.4, w, 0.0, pair()) for w in (0.5, -0.5))
+    assert closing[0] < separating[0]
+    assert closing[1] < separating[1]
+
+
+def test_continuous_barrier_by_hand():
+    # +-2 m, +-1 m/s head on, R = 0.2, alpha = 10: e = 3.6, w = 2, h = sqrt(72) - 2.
+    left, right = agent([-2, 0], [1, 0]), agent([2, 0], [-1, 0])
+    assert pair_h_value(left, right, alpha_pair=10.0) == pytest.approx(math.sqrt(72.0) - 2.0)
+    assert pair_h_value(left, right, alpha_pair=10.0) == pair_h_value(right, left, alpha_pair=10.0)
+
+
+def test_continuous_barrier_near_contact_keeps_its_floor_and_rises():
+    values = [
+        pair_h_value(agent([0.4 + e, 0], [-0.1, 0]), agent([0, 0]), alpha_pair=10.0)
+        for e in (-1e-6, 0.0, 1e-9, 1e-6)
+    ]
+    # Touching: h = -w = -0.1; just outside: 1e-3 - 0.1; at 1e-6: sqrt(2e-5) - 0.1.
+    assert values[1:3] == pytest.approx([-0.1, 1e-3 - 0.1], abs=1e-9)
+    assert values[3] == pytest.approx(math.sqrt(2e-5) - 0.1, abs=1e-7)
+    assert values == sorted(values)
+
+
+def test_continuous_barrier_of_coincident_centres_is_minus_the_radii():
+    assert pair_h_value(agent([1, 1], [3, 0]), agent([1, 1]), alpha_pair=1.0) == -0.4

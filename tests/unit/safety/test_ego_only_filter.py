@@ -1,0 +1,449 @@
+import math
+
+import numpy as np
+import pytest
+from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
+
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.ego_only import EgoOnlyCBFQP
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filters import ExpCBFQP
+from cadenza.safety.protocols import EgoOnlySafetyFilter
+from cadenza.safety.solvers import QPSolution, SolveStatus
+from cadenza.safety.state import SafetyState
+
+# One scene by hand: ego at the origin, partner at (0.8, 0) at rest, ego moving at 0.5 m/s to it.
+# n = (-1, 0), r = 0.8, e = 0.4, w = 0.5. Box 2, partner bound 0.5: alpha = 1.5, dt = 0.1.
+# c_max: c^2 / 3 + 0.15 c = 0.4 has c = (-0.15 + sqrt(0.0225 + 1.6 / 3)) * 1.5.
+C_MAX = 1.5 * (-0.15 + math.sqrt(0.0225 + 1.6 / 3))
+LEVEL = (C_MAX - 0.5) / 0.1 - 0.5
+
+
+def approach(speed=0.5, gap=0.8):
+    return {"ego": agent([0, 0], [speed, 0]), "p": agent([gap, 0])}
+
+
+def test_filter_is_what_the_protocol_asks_for():
+    assert isinstance(ego_filter(), EgoOnlySafetyFilter)
+    assert isinstance(ExpCBFQP.ego_only(control_models=models()), EgoOnlyCBFQP)
+
+
+def test_filter_action_on_the_row_by_hand():
+    # C_MAX = 0.8933, so u_x <= 3.433 without and 3.433 - 3 with lambda = -3; u_y is free.
+    assert pytest.approx(3.433, abs=1e-3) == LEVEL
+    action, info = call(ego_filter(), [2.0, -1.0], approach(), dt=0.1, state=slack(fill=-3.0))
+    assert action == pytest.approx([LEVEL - 3.0, -1.0], abs=1e-12)
+    assert info["status"] == "optimal"
+    assert info["intervention"] == pytest.approx(2.0 - (LEVEL - 3.0), abs=1e-12)
+    assert info["lambda"] == {("ego", "p"): -3.0}
+    assert info["margin"] == pytest.approx([0.4])
+    assert info["constraint_violation"].tolist() == [0.0]
+    assert info["slack"].tolist() == [0.0]
+    assert info["prediction_gap_loss"] is None
+    assert info["fallback_fired"] is False
+    assert info["qp_solve_ms"] > 0.0
+    assert info["uncertified"] is False
+
+
+def test_filter_inactive_returns_the_proposed_bits_in_a_fresh_array():
+    proposed = np.array([0.1 + 0.2, -0.0])
+    action, info = call(ego_filter(), proposed, approach(0.0, 3.0))
+    assert action is not proposed
+    assert action.tobytes() == proposed.tobytes()
+    assert info["status"] == "inactive"
+    assert info["intervention"] == 0.0
+
+
+def test_filter_float32_action_passes_with_its_values():
+    proposed = np.array([0.1, -0.7], dtype=np.float32)
+    action, _ = call(ego_filter(), proposed, approach(0.0, 3.0))
+    assert action.dtype == np.float64
+    assert action.astype(np.float32).tobytes() == proposed.tobytes()
+
+
+def test_filter_keeps_the_box_when_no_row_is_active():
+    action, info = call(ego_filter(), [-5.0, 0.5], approach(0.0, 3.0))
+    assert action.tolist() == [-2.0, 0.5]
+    assert info["status"] == "optimal"
+
+
+def test_filter_without_partners_only_keeps_the_box():
+    action, info = call(ego_filter(), [3.0, 0.5], {"ego": agent([0, 0])})
+    assert action.tolist() == [2.0, 0.5]
+    assert info["constraint_violation"].shape == (0,)
+    assert info["uncertified"] is False
+
+
+def test_filter_certificate_uses_the_partners_own_bound():
+    # A stronger partner: alpha = 2 - 1.2 = 0.8 and a push of 1.2.
+    c_max = 0.8 * (-0.15 + math.sqrt(0.0225 + 2 * 0.4 / 0.8))
+    expected = (c_max - 0.5) / 0.1 - 1.2
+    action, _ = call(ego_filter(1.2), [2.0, 0.0], approach(), dt=0.1)
+    assert action[0] == pytest.approx(min(2.0, expected), abs=1e-12)
+    assert expected < 2.0
+
+
+def test_filter_margin_widens_the_contact_distance():
+    with_margin, _ = call(
+        ego_filter(margin_m=0.2), [2.0, 0.0], approach(gap=1.0), dt=0.1, state=slack(fill=-3.0)
+    )
+    without, _ = call(ego_filter(), [2.0, 0.0], approach(gap=0.8), dt=0.1, state=slack(fill=-3.0))
+    assert with_margin == pytest.approx(without, abs=1e-12)
+
+
+def test_filter_gamma_sets_how_fast_overlap_is_undone():
+    # Overlap 0.01 m at rest: c_max = -gamma 0.01; u_x <= -gamma 0.01 / 0.1 - 0.5.
+    for gamma in (2.0, 5.0):
+        action, info = call(ego_filter(cbf_gamma=gamma), [1.0, 0.0], approach(0.0, 0.39), dt=0.1)
+        assert action[0] == pytest.approx(-0.1 * gamma - 0.5, abs=1e-9)
+        assert info["constraint_violation"] == pytest.approx([0.01 * gamma])
+        assert info["margin"] == pytest.approx([-0.01])
+        assert info["uncertified"] is True
+
+
+def test_filter_plant_changes_the_row_when_slowing_down():
+    scene = approach(1.2, 0.95)
+    zoh, _ = call(ego_filter(), [2.0, 0.0], scene, dt=0.1)
+    semi, _ = call(ego_filter(plant="semi_implicit"), [2.0, 0.0], scene, dt=0.1)
+    assert zoh[0] < semi[0] < 2.0
+
+
+def test_filter_infeasible_returns_the_strongest_retreat_and_flags_it():
+    action, info = call(ego_filter(), [2.0, 0.4], approach(3.0, 0.6))
+    assert action.tolist() == [-2.0, 0.4]
+    assert info["status"] == "infeasible"
+    assert info["uncertified"] is True
+    assert info["slack"][0] > 0.0
+    assert info["constraint_violation"][0] > 0.0
+
+
+def test_filter_infeasible_raises_when_asked_to():
+    guard = ego_filter(on_infeasible="raise")
+    with pytest.raises(ConcertoSafetyInfeasible, match="use the braking fallback"):
+        call(guard, [2.0, 0.4], approach(3.0, 0.6))
+    assert call(guard, [0.0, 0.0], approach(0.0, 3.0))[1]["status"] == "inactive"
+
+
+def test_filter_infeasible_reports_it_even_if_the_nominal_is_the_retreat():
+    _, info = call(ego_filter(), [-2.0, 0.4], approach(3.0, 0.6))
+    assert info["status"] == "infeasible"
+    assert info["intervention"] == 0.0
+
+
+def test_filter_coincident_centres_push_along_x():
+    action, info = call(ego_filter(), [0.0, 0.0], approach(0.0, 0.0))
+    assert action.tolist() == [2.0, 0.0]
+    assert info["status"] == "infeasible"
+    assert info["margin"] == pytest.approx([-0.4])
+
+
+def test_filter_positive_lambda_relaxes_and_voids_the_certificate():
+    plain, _ = call(ego_filter(), [2.0, 0.0], approach(1.2, 0.95), dt=0.1)
+    relaxed, info = call(
+        ego_filter(), [2.0, 0.0], approach(1.2, 0.95), dt=0.1, state=slack(fill=0.5)
+    )
+    assert relaxed[0] == pytest.approx(plain[0] + 0.5, abs=1e-12)
+    assert info["uncertified"] is True
+
+
+def test_filter_negative_lambda_never_makes_one_row_infeasible():
+    action, info = call(ego_filter(), [2.0, 0.0], approach(), dt=0.1, state=slack(fill=-1e3))
+    assert info["status"] == "optimal"
+    assert action[0] == pytest.approx(-2.0, abs=1e-6)
+    # Exactly as tight as the box allows: lambda = -c |row| - level.
+    assert info["lambda"]["ego", "p"] == pytest.approx(-2.0 - LEVEL, abs=1e-6)
+
+
+def test_filter_negative_lambda_is_dropped_when_it_sets_rows_against_each_other():
+    agents = {"ego": agent([0, 0]), "p": agent([0.5, 0]), "q": agent([-0.5, 0])}
+    guard = ego_filter(partners=("p", "q"))
+    # At rest, 0.1 m apart, either row allows all |u_x| <= 2; at lambda = -20 each row alone is cut
+    # back to what the box can do, u_x <= -2 and u_x >= 2, which contradict each other.
+    action, info = call(guard, [2.0, 0.0], agents, state=slack(("p", "q"), fill=-20.0))
+    assert info["status"] in ("inactive", "optimal")
+    assert info["lambda"] == {("ego", "p"): 0.0, ("ego", "q"): 0.0}
+    assert action.tolist() == call(guard, [2.0, 0.0], agents)[0].tolist()
+
+
+def test_filter_larger_lambda_never_moves_the_action_farther():
+    distances = [
+        call(ego_filter(), [2.0, 0.0], approach(1.2, 0.95), dt=0.1, state=slack(fill=value))[1][
+            "intervention"
+        ]
+        for value in (-2.0, -1.0, 0.0, 0.5, 1.0)
+    ]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > distances[-1]
+
+
+def forecast(accel, dt=0.1):
+    return {"p": agent([0.8, 0], [accel * dt, 0])}
+
+
+def test_filter_default_ignores_a_forecast_within_the_bound():
+    plain, _ = call(ego_filter(), [2.0, 0.0], approach(1.0), dt=0.1)
+    # n = (-1, 0): the partner accelerating along -x pushes the ego.
+    for accel in (-0.4, 0.0, 0.4):
+        action, info = call(
+            ego_filter(), [2.0, 0.0], approach(1.0), dt=0.1, predicted=forecast(accel)
+        )
+        assert action.tolist() == plain.tolist()
+        assert info["uncertified"] is False
+
+
+def test_filter_default_takes_a_forecast_beyond_the_bound_seriously():
+    plain, _ = call(ego_filter(), [2.0, 0.0], approach(0.9), dt=0.1)
+    action, info = call(ego_filter(), [2.0, 0.0], approach(0.9), dt=0.1, predicted=forecast(-0.9))
+    assert action[0] == pytest.approx(plain[0] - 0.4, abs=1e-12)
+    assert info["uncertified"] is True
+
+
+def test_filter_trusted_forecast_replaces_the_bound():
+    guard = ego_filter(prediction_error=0.1)
+    plain, _ = call(ego_filter(), [2.0, 0.0], approach(1.0), dt=0.1)
+    actions = {
+        accel: call(guard, [2.0, 0.0], approach(1.0), dt=0.1, predicted=forecast(accel))[0][0]
+        for accel in (-0.3, 0.0, 0.3)
+    }
+    # push = -accel + 0.1 instead of 0.5: towards the ego tightens, away loosens.
+    for accel, value in actions.items():
+        assert value == pytest.approx(plain[0] + 0.5 - (-accel + 0.1), abs=1e-12)
+    assert actions[-0.3] < actions[0.0] < actions[0.3]
+
+
+class Skewed:
+    """A control model whose action components are not the axes: a = J u."""
+
+    uid, action_dim, position_dim = "ego", 3, 2
+    J = np.array([[2.0, 0.0, 0.0], [0.0, 1.5, 0.5]])
+
+    def action_to_cartesian_accel(self, state, action):
+        return self.J @ action
+
+    def cartesian_accel_to_action(self, state, cartesian_accel):
+        return np.linalg.pinv(self.J) @ cartesian_accel
+
+    def max_cartesian_accel(self, bounds):
+        return 10.0
+
+
+def test_filter_projects_the_row_through_the_control_model():
+    guard = ExpCBFQP.ego_only(
+        control_models={"ego": Skewed(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
+    )
+    action, info = call(guard, [0.9, 0.3, -0.2], approach(0.7), bounds=box(1.0), dt=0.1)
+    # Weakest direction: y, sqrt(1.5^2 + 0.5^2) = 1.58, the smallest singular value; alpha: less 0.5.
+    # Speeding up to c: c^2 / (2 alpha) + 0.15 c = 0.4.
+    alpha = math.sqrt(2.5) - 0.5
+    c_max = alpha * (-0.15 + math.sqrt(0.0225 + 2 * 0.4 / alpha))
+    assert c_max > 0.7
+    level = (c_max - 0.7) / 0.1 - 0.5
+    # The row acts on u_0 alone with factor 2.
+    assert action == pytest.approx([level / 2.0, 0.3, -0.2], abs=1e-12)
+    assert info["status"] == "optimal"
+
+
+def test_filter_model_that_returns_nan_is_named():
+    class Broken(Skewed):
+        J = np.array([[np.nan, 0.0, 0.0], [0.0, 1.5, 0.5]])
+
+    guard = ExpCBFQP.ego_only(
+        control_models={"ego": Broken(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
+    )
+    with pytest.raises(InputError, match="control model of 'ego': Jacobian: expected finite"):
+        call(guard, [0.0, 0.0, 0.0], approach())
+
+
+def test_filter_model_with_a_dead_direction_leaves_no_authority():
+    class Flat(Skewed):
+        action_dim = 1
+        J = np.array([[1.0], [0.0]])
+
+    guard = ExpCBFQP.ego_only(
+        control_models={"ego": Flat(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
+    )
+    with pytest.raises(ConfigurationError, match="expected an ego authority above"):
+        call(guard, [0.0], approach())
+
+
+def test_filter_partner_as_strong_as_the_ego_is_refused():
+    with pytest.raises(ConfigurationError, match=r"got 2 m/s\^2 against 2 m/s\^2 of 'p'"):
+        call(ego_filter(2.0), [0.0, 0.0], approach())
+    # A capacity beyond the box does not help: the box gives 2 in the weakest direction.
+    with pytest.raises(ConfigurationError, match="declare what the partner can really do"):
+        call(ego_filter(2.0), [0.0, 0.0], approach(), bounds=box(2.0, capacity=2.8))
+
+
+def test_filter_partner_bound_that_is_no_number_is_refused():
+    class Unknown(Skewed):
+        uid = "p"
+
+        def max_cartesian_accel(self, bounds):
+            return math.nan
+
+    guard = ExpCBFQP.ego_only(control_models={**models(), "p": Unknown()})
+    with pytest.raises(ConfigurationError, match="'p': expected max_cartesian_accel >= 0"):
+        call(guard, [0.0, 0.0], approach())
+
+
+def test_filter_new_bounds_dt_and_agents_take_effect_at_once():
+    guard = ego_filter(partners=("p", "q"))
+    first, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95), dt=0.1)
+    other_dt, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95), dt=0.05)
+    other_box, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95), dt=0.1, bounds=box(3.0))
+    agents = approach(1.2, 0.95)
+    third = {"ego": agents["ego"], "q": agents["p"]}
+    other_agent, _ = call(guard, [2.0, 0.0], third, dt=0.1, state=slack(("q",)))
+    assert len({first[0], other_dt[0], other_box[0]}) == 3
+    assert other_agent.tolist() == first.tolist()
+    assert call(guard, [2.0, 0.0], approach(1.2, 0.95), dt=0.1)[0].tolist() == first.tolist()
+
+
+def test_filter_does_not_change_the_state_and_copies_lambda():
+    state = slack(fill=-0.25)
+    _, info = call(ego_filter(), [2.0, 0.0], approach(), state=state)
+    info["lambda"]["ego", "p"] = 9.0
+    assert state == slack(fill=-0.25)
+
+
+def test_filter_reset_changes_nothing():
+    guard = ego_filter()
+    before, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95))
+    guard.reset(seed=5)
+    after, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95))
+    assert before.tobytes() == after.tobytes()
+
+
+def test_filter_barrier_values_match_the_violation_it_reports():
+    guard, agents = ego_filter(margin_m=0.05), approach(3.0, 0.6)
+    values = guard.barrier_values(agents, box(), ego_uid="ego", dt=0.05)
+    _, info = call(guard, [0.0, 0.0], agents)
+    assert values["ego", "p"] < 0.0
+    assert info["constraint_violation"] == pytest.approx([-values["ego", "p"]])
+
+
+def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal():
+    class Failing:
+        def solve(self, P_diagonal, q, A, b, lower, upper):
+            return QPSolution(-q, SolveStatus.NUMERICAL, 1)
+
+    agents = {
+        "ego": agent([0, 0], [0.9, 0.9]),
+        "p": agent([0.75, 0.1]),
+        "q": agent([0.1, 0.75]),
+    }
+    guard = ego_filter(partners=("p", "q"), solver=Failing())
+    action, info = call(guard, [2.0, 2.0], agents)
+    assert info["status"] == "numerical"
+    assert info["uncertified"] is True
+    assert action.tolist() != [2.0, 2.0]
+    good, good_info = call(ego_filter(partners=("p", "q")), [2.0, 2.0], agents)
+    assert good_info["status"] == "optimal"
+    assert np.all(good < 2.0)
+
+
+def arguments(**change):
+    agents = approach()
+    return {
+        "proposed_action": np.zeros(2),
+        "obs": {"agent_states": agents},
+        "state": slack(),
+        "bounds": box(),
+        "ego_uid": "ego",
+        "partner_predicted_states": {"p": agents["p"]},
+        "dt": 0.05,
+    } | change
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"ego_uid": None}, InputError, "ego_uid is required"),
+        ({"partner_predicted_states": None}, InputError, "partner_predicted_states is required"),
+        ({"dt": None}, InputError, "dt is required"),
+        ({"dt": 0.0}, InputError, "dt must be a finite number"),
+        ({"dt": -0.05}, InputError, "dt must be a finite number"),
+        ({"dt": math.nan}, InputError, "dt must be a finite number"),
+        ({"dt": math.inf}, InputError, "dt must be a finite number"),
+        ({"dt": -math.inf}, InputError, "dt must be a finite number"),
+        ({"dt": 1e-300}, InputError, "dt must be a finite number"),
+        ({"proposed_action": [0.0, 0.0]}, TypeError, "must be an array, got list"),
+        ({"obs": {}}, InputError, "agent_states.* must be a dict"),
+        ({"obs": {"agent_states": []}}, InputError, "agent_states.* got list"),
+        ({"ego_uid": "x"}, InputError, r"expected the ego 'x' .* got \['ego', 'p'\]"),
+        ({"state": SafetyState({})}, InputError, "key set mismatch"),
+        ({"state": slack(("q",))}, InputError, "key set mismatch"),
+        ({"state": slack(fill=math.nan)}, InputError, r"lambda_\[.*\]: expected a finite number"),
+        ({"proposed_action": np.zeros(3)}, InputError, r"expected shape \(2,\), got \(3,\)"),
+        ({"proposed_action": np.zeros((1, 2))}, InputError, r"got \(1, 2\)"),
+        (
+            {"proposed_action": np.array([0.0, np.nan])},
+            InputError,
+            "proposed_action: expected finite",
+        ),
+        ({"proposed_action": np.array([np.inf, 0.0])}, InputError, "proposed_action: expected f"),
+        ({"proposed_action": np.array(["a", "b"])}, InputError, "expected real numbers"),
+        ({"proposed_action": np.array([1j, 0])}, InputError, "expected real numbers"),
+        ({"partner_predicted_states": {}}, UnknownNameError, "'p' in partner_predicted_states"),
+        ({"partner_predicted_states": {"p": None}}, InputError, "expected AgentSnapshot, got None"),
+    ],
+)
+def test_filter_malformed_call_is_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        ego_filter().filter(**arguments(**change))
+
+
+def test_filter_agent_without_control_model_is_refused():
+    guard = ExpCBFQP.ego_only(control_models={"p": DoubleIntegratorControlModel("p", 2)})
+    with pytest.raises(KeyError, match="'ego' in control_models"):
+        guard.filter(**arguments())
+    guard = ExpCBFQP.ego_only(control_models={"ego": DoubleIntegratorControlModel("ego", 2)})
+    with pytest.raises(KeyError, match="'p' in control_models"):
+        guard.filter(**arguments())
+
+
+def test_filter_snapshot_of_another_kind_or_dimension_is_refused():
+    agents = approach() | {"p": {"position": [0, 0]}}
+    with pytest.raises(InputError, match="agent_states: expected AgentSnapshot, got dict"):
+        ego_filter().filter(**arguments(obs={"agent_states": agents}))
+    agents = approach() | {"p": agent([1, 0, 0])}
+    with pytest.raises(InputError, match="expected 2 dimensions like the ego's"):
+        ego_filter().filter(**arguments(obs={"agent_states": agents}))
+
+
+def test_filter_checks_come_in_the_promised_order():
+    broken = arguments(ego_uid=None, dt=None, partner_predicted_states=None, proposed_action=[0.0])
+    for key, value, message in [
+        ("ego_uid", "ego", "ego_uid is required"),
+        ("partner_predicted_states", {}, "partner_predicted_states is required"),
+        ("dt", 0.05, "dt is required"),
+        ("proposed_action", np.zeros(3), "must be an array"),
+        ("proposed_action", np.zeros(2), r"expected shape \(2,\)"),
+    ]:
+        with pytest.raises((InputError, TypeError), match=message):
+            ego_filter().filter(**broken)
+        broken[key] = value
+    with pytest.raises(UnknownNameError, match="partner_predicted_states"):
+        ego_filter().filter(**broken)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"control_models": {}}, "expected at least one control model"),
+        (
+            {"control_models": {"a": DoubleIntegratorControlModel("b", 2)}},
+            "expected the control model of 'a', got one for 'b'",
+        ),
+        ({"cbf_gamma": 0.0}, "cbf_gamma: expected a number"),
+        ({"cbf_gamma": math.nan}, "cbf_gamma"),
+        ({"margin_m": -0.1}, "margin_m: expected a number"),
+        ({"prediction_error": math.inf}, "prediction_error"),
+        ({"plant": "euler"}, "plant: expected one of .* got 'euler'"),
+        ({"on_infeasible": "ignore"}, "on_infeasible: expected one of"),
+    ],
+)
+def test_filter_bad_option_is_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ExpCBFQP.ego_only(**({"control_models": models()} | options))

@@ -1,0 +1,349 @@
+import json
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.unit.safety.scenes import Duel, GuardedEnv
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.braking import maybe_brake
+from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.pairs import lambda_to_jsonable
+
+PAIR = ("ego", "p1")
+
+
+def approach(gap=3.0, speed=0.0, dt=0.05, **hooks):
+    """Ego left of a partner at rest, ``gap`` between the centres, closing at ``speed``."""
+    return GuardedEnv(Duel([[0.0, 0.0], [gap, 0.0]], [[speed, 0.0], [0.0, 0.0]], dt), **hooks)
+
+
+def driver_of(env, **options):
+    return SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions(**options))
+
+
+def drive(env, driver, nominal, partner=(0.0, 0.0), steps=1, partner_id=None):
+    """Run ``steps`` steps with constant nominal and partner accelerations."""
+    done = []
+    for _ in range(steps):
+        step = driver.step(np.array(nominal), partner_id)
+        env.duel.step([step.action.tolist(), list(partner)])
+        done.append(step)
+    return done
+
+
+def test_driver_inactive_passes_the_bits_through():
+    nominal = np.array([0.1 + 0.2, -0.0])
+    step = driver_of(approach()).step(nominal)
+    assert step.action.tobytes() == nominal.tobytes()
+    assert (step.braked, step.infeasible, step.uncertified) == (False, False, False)
+    assert step.intervention == 0.0
+    assert step.loss is None
+    assert step.info["prediction_gap_loss"] is None
+    assert step.lambda_ == {PAIR: 0.0}
+
+
+def test_driver_reads_the_env_it_was_built_from():
+    env = approach()
+    driver = driver_of(env)
+    free = driver.step(np.array([2.0, 0.0]))
+    env.duel.positions[0][:] = [2.55, 0.0]
+    env.duel.velocities[0][:] = [0.3, 0.0]
+    near = driver.step(np.array([2.0, 0.0]))
+    assert free.intervention == 0.0
+    assert near.intervention > 0.0
+    assert near.action[0] < 2.0
+
+
+def test_driver_margin_option_keeps_more_distance():
+    distances = []
+    for margin in (0.0, 0.3):
+        env = approach(gap=1.5)
+        driver = driver_of(env, margin_m=margin)
+        drive(env, driver, [2.0, 0.0], steps=200)
+        distances.append(env.duel.positions[1][0] - env.duel.positions[0][0])
+    assert distances[0] == pytest.approx(0.4, abs=0.01)
+    assert distances[1] == pytest.approx(0.7, abs=0.01)
+
+
+def test_driver_loss_blames_the_partner_not_the_ego():
+    env = approach(gap=2.0)
+    driver = driver_of(env)
+    steps = drive(env, driver, [2.0, 0.0], steps=5)
+    assert all(step.loss == {PAIR: pytest.approx(0.0, abs=1e-9)} for step in steps[1:])
+    assert steps[-1].lambda_ == {PAIR: 0.0}
+    # A partner that accelerates towards the ego is closer and faster than forecast.
+    steps = drive(env, driver, [0.0, 0.0], partner=(-0.5, 0.0), steps=2)
+    # It gains 0.025 m/s and 0.6 mm in a step; alpha = 1.5, e about 1.5: h falls by 0.0253.
+    assert steps[-1].loss[PAIR] == pytest.approx(0.0253, abs=2e-4)
+    assert steps[-1].info["prediction_gap_loss"] == steps[-1].loss
+    # One miss in warm-up: q = eta (1 - 0.05 / 1.5), lambda = -5 q.
+    assert steps[-1].lambda_[PAIR] == pytest.approx(-0.05 * (1 - 0.05 / 1.5), abs=1e-12)
+
+
+def test_driver_conformal_options_change_lambda():
+    def after(**options):
+        env = approach(gap=2.0)
+        driver = driver_of(env, **options)
+        drive(env, driver, [0.0, 0.0], partner=(-0.5, 0.0), steps=4)
+        return driver.lambda_[PAIR]
+
+    base = after()
+    assert base < 0.0
+    assert after(eta=0.02) < base
+    assert after(eta=0.0) == 0.0
+    assert after(miss_rate=0.5) > base
+    assert after(cbf_gamma=10.0) == pytest.approx(2 * base)
+    assert after(n_warmup_steps=0) != base
+    assert after(lambda_safe=-0.2) < base
+    assert after(eta=1.0, clamp_floor_ratio=0.1) == pytest.approx(-0.1 * 2.0)
+
+
+def test_driver_lambda_stays_through_episodes_but_the_forecast_does_not():
+    env = approach(gap=2.0)
+    driver = driver_of(env)
+    drive(env, driver, [0.0, 0.0], partner=(-0.5, 0.0), steps=3)
+    before = driver.lambda_
+    assert before[PAIR] < 0.0
+    driver.begin_episode()
+    env.duel.positions[1][:] = [1.0, 0.5]  # a reset moves everything; that is no forecast error
+    step = driver.step(np.zeros(2))
+    assert step.loss is None
+    assert step.lambda_ == before
+    driver.begin_run(3)
+    assert driver.lambda_ == {PAIR: 0.0}
+
+
+def test_driver_partner_swap_starts_lambda_over():
+    env = approach(gap=2.0)
+    driver = driver_of(env, lambda_safe=-0.01)
+    drive(env, driver, [0.0, 0.0], partner=(-0.5, 0.0), steps=4, partner_id="first")
+    assert driver.lambda_[PAIR] < -0.01
+    assert driver.partner_swaps == 0
+    learned = driver.lambda_
+    assert driver.step(np.zeros(2), None).lambda_ != {PAIR: -0.01}  # unknown is no swap
+    assert driver.step(np.zeros(2), "first").lambda_[PAIR] <= learned[PAIR] + 0.01
+    step = driver.step(np.zeros(2), "second")
+    assert step.loss is None
+    assert step.lambda_ == {PAIR: -0.01}
+    assert driver.partner_swaps == 1
+    assert driver.state_dict()["safety_state"]["warmup_steps_remaining"] == 50
+
+
+def test_driver_certified_run_never_brakes_although_the_triggers_would_fire():
+    env = approach(gap=1.0)
+    driver = driver_of(env)
+    steps, triggers = [], 0
+    for _ in range(300):
+        triggers += maybe_brake(
+            {"ego": np.zeros(2)},
+            env.build_agent_snapshots(),
+            bounds=env.build_bounds(),
+            control_models=env.build_control_models(),
+            dt=0.05,
+        ).fired
+        steps += drive(env, driver, [2.0, 0.0])
+    assert triggers > 0
+    assert not any(step.braked or step.infeasible or step.uncertified for step in steps)
+    # Rest where the partner's worst push, 0.5 m/s^2, is just covered: c_max = 0.5 * 0.05 = 0.025,
+    # e = c^2 / (2 * 1.5) + 1.5 c dt, behind 0.4 m of radii and 1 mm of margin.
+    rest = 0.401 + 0.025**2 / 3.0 + 1.5 * 0.025 * 0.05
+    assert env.duel.positions[1][0] - env.duel.positions[0][0] == pytest.approx(rest, abs=1e-9)
+
+
+def test_driver_state_beyond_saving_brakes_and_never_executes_the_nominal():
+    env = approach(gap=0.6, speed=3.0)
+    step = driver_of(env).step(np.array([2.0, 0.7]))
+    assert step.infeasible
+    assert step.braked
+    assert step.uncertified
+    assert step.info["fallback_fired"]
+    assert step.action.tolist() == [-2.0, 0.0]  # straight away from the partner
+    assert step.intervention == pytest.approx(math.hypot(4.0, 0.7)) == step.info["intervention"]
+
+
+def squeezed():
+    """Ego between two partners that approach slowly: rows conflict, contact is not imminent."""
+    gap = 0.4 + 0.012
+    return GuardedEnv(
+        Duel([[0.0, 0.0], [gap, 0.0], [-gap, 0.0]], [[0.0, 0.0], [-0.1, 0.0], [0.1, 0.0]], 0.05)
+    )
+
+
+def test_driver_brake_time_decides_between_braking_and_least_violation():
+    # 0.012 m at 0.1 m/s: 0.12 s to contact; stopping takes 0.01 / 3 + 0.005 = 0.0083 m.
+    patient = driver_of(squeezed(), tau_brake=0.1).step(np.array([0.0, 1.0]))
+    nervous = driver_of(squeezed(), tau_brake=0.2).step(np.array([0.0, 1.0]))
+    assert patient.infeasible
+    assert nervous.infeasible
+    assert not patient.braked
+    assert nervous.braked
+    assert nervous.action.tolist() == [0.0, 0.0]  # pushes cancel and the ego is at rest
+    assert nervous.uncertified
+
+
+def test_driver_keeps_braking_until_the_release_threshold():
+    env = squeezed()
+    driver = driver_of(env, tau_brake=0.11)
+    # Contact in 0.12 s: above 0.11, below 0.11 * 1.25 = 0.1375.
+    assert not driver.step(np.zeros(2)).braked
+    env.duel.positions[1][0] -= 0.002  # now 0.10 s
+    assert driver.step(np.zeros(2)).braked
+    env.duel.positions[1][0] += 0.002
+    assert driver.step(np.zeros(2)).braked
+    driver.begin_episode()
+    assert not driver.step(np.zeros(2)).braked
+
+
+def wander(env, driver, steps, after_step):
+    """Run with random actions and a partner change; return what every step decided."""
+    rng = np.random.default_rng(7)
+    log = []
+    for k in range(steps):
+        nominal, push = rng.uniform(-2, 2, size=2), rng.uniform(-0.3, 0.3, size=2)
+        step = driver.step(nominal, "b" if k > 20 else "a")
+        log.append((step.action.tobytes(), lambda_to_jsonable(step.lambda_), step.uncertified))
+        env.duel.step([step.action.tolist(), push.tolist()])
+        after_step(k)
+    return log
+
+
+def test_driver_resumes_exactly_through_json():
+    env, again = approach(gap=0.9), approach(gap=0.9)
+    driver, resumed = driver_of(env), driver_of(again)
+    saved = []
+
+    def save(k):
+        if k == 15:
+            world = [env.duel.positions, env.duel.velocities]
+            saved.append(json.dumps([driver.state_dict(), world]))
+
+    def throw_away_and_restore(k):
+        if k == 15:
+            resumed.begin_run(99)
+            state, world = json.loads(saved[0])
+            resumed.load_state_dict(state)
+            again.duel.positions, again.duel.velocities = world
+
+    full = wander(env, driver, 40, save)
+    rest = wander(again, resumed, 40, throw_away_and_restore)
+    assert rest[16:] == full[16:]
+    assert resumed.state_dict() == driver.state_dict()
+    assert any(entry[1][0]["value"] < 0.0 for entry in full[:16])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 9}, "expected version 1, got 9"),
+        ({"safety_state": None}, "expected a complete record"),
+        ({"predicted": {"p1": {"position": [0, 0]}}}, "expected a complete record"),
+        ({"braking_pairs": None}, "expected a complete record"),
+        (
+            {"predicted": {"p1": {"position": [0, math.nan], "velocity": [0, 0], "radius": 1}}},
+            "fin",
+        ),
+    ],
+)
+def test_driver_malformed_state_is_refused_without_a_trace(change, message):
+    driver = driver_of(approach())
+    before = driver.state_dict()
+    with pytest.raises(InputError, match=message):
+        driver.load_state_dict(before | change)
+    assert driver.state_dict() == before
+
+
+def test_driver_state_of_other_agents_is_refused():
+    other = driver_of(squeezed()).state_dict()
+    with pytest.raises(InputError, match="expected the pairs"):
+        driver_of(approach()).load_state_dict(other)
+
+
+def test_driver_exposes_what_telemetry_needs():
+    driver = driver_of(approach(), clamp_floor_ratio=0.5, saturation_threshold=0.8)
+    assert driver.cartesian_accel_capacity == 2.0
+    assert driver.lambda_bound == 1.0
+    assert driver.lambda_saturation_level == pytest.approx(1.6)
+    assert driver.bounds.action_linf_component == 2.0
+    driver.lambda_[PAIR] = 5.0
+    assert driver.lambda_ == {PAIR: 0.0}
+
+
+class GymEnv(gymnasium.Env, GuardedEnv):
+    """The same hooks on a Gymnasium env."""
+
+    def __init__(self, duel):
+        GuardedEnv.__init__(self, duel)
+
+
+class Repeat(gymnasium.Wrapper):
+    """Two inner steps per step."""
+
+    @property
+    def control_timestep(self):
+        return 2 * self.env.get_wrapper_attr("control_timestep")
+
+
+def test_driver_reads_hooks_through_gymnasium_wrappers():
+    inner = GymEnv(Duel([[0.0, 0.0], [3.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], 0.05))
+    outer = gymnasium.Wrapper(gymnasium.Wrapper(inner))
+    driver = driver_of(outer)
+    assert driver.env is outer
+    assert driver.drives(outer)
+    assert driver.drives(inner)
+    assert not driver.drives(GymEnv(inner.duel))
+    assert not driver.drives(Repeat(inner))
+    assert driver_of(Repeat(inner)).drives(Repeat(inner))
+
+
+def test_driver_of_an_env_without_hooks_is_refused():
+    with pytest.raises(ConfigurationError, match=r"expected an env with .*, got object without it"):
+        driver_of(object())
+    with pytest.raises(ConfigurationError, match="only tasks that offer safety hooks"):
+        driver_of(gymnasium.Wrapper(gymnasium.Env()))
+
+
+def test_driver_needs_the_egos_control_model():
+    with pytest.raises(ConfigurationError, match="control model of the ego 'robot'"):
+        SafetyDriver.from_env(approach(), ego_uid="robot", options=SafetyOptions())
+
+
+def test_driver_needs_an_emergency_controller_for_other_embodiments():
+    class Halved:
+        uid, action_dim, position_dim = "ego", 2, 2
+
+        def action_to_cartesian_accel(self, state, action):
+            return 0.5 * action
+
+        def cartesian_accel_to_action(self, state, cartesian_accel):
+            return 2.0 * cartesian_accel
+
+        def max_cartesian_accel(self, bounds):
+            return 9.0
+
+    class Arm(GuardedEnv):
+        def build_control_models(self):
+            return super().build_control_models() | {"ego": Halved()}
+
+    class Full:
+        def compute_override(self, agent_state, pairwise_repulsion_vectors, bounds):
+            return bounds.action_linf_component * np.sign(pairwise_repulsion_vectors[0])
+
+    duel = Duel([[0.0, 0.0], [0.6, 0.0]], [[3.0, 0.0], [0.0, 0.0]], 0.05)
+    env = Arm(duel, linf=4.0)
+    with pytest.raises(ConfigurationError, match="pass the emergency_controller"):
+        driver_of(env)
+    driver = SafetyDriver.from_env(
+        env, ego_uid="ego", options=SafetyOptions(), emergency_controller=Full()
+    )
+    assert driver.step(np.array([1.0, 0.0])).action.tolist() == [-4.0, 0.0]
+
+
+def test_driver_bad_action_is_a_typed_error():
+    driver = driver_of(approach())
+    with pytest.raises(InputError, match="proposed_action: expected finite"):
+        driver.step(np.array([np.nan, 0.0]))
+    with pytest.raises(InputError, match="expected shape"):
+        driver.step(np.zeros(3))
