@@ -6,7 +6,7 @@ all clearances hold at once iff these n points keep MIN_GAP from each other:
 
 * odd n:   the points k/n (mod 1/2) are spaced 1/(2n); each robot may move (1/(2n) - MIN_GAP) / 2.
 * even n:  k and k + n/2 fall on one point; one half of the robots moves forward, the other half
-  back, each by MIN_GAP/2 ... (1/n - MIN_GAP) / 2, with a coin deciding which half moves forward.
+  back, each by MIN_GAP/2 ... (1/n - MIN_GAP) / 2; a coin below 1/2 moves the first half forward.
 
 Both are capped at MAX_JITTER. Nothing is rejected, so a layout costs n + 2 draws, always.
 Arithmetic: only + - * floor select, so equal draws give equal bytes on every machine.

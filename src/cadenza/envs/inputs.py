@@ -119,9 +119,9 @@ def batched_planar_action(
             f"{owner}: expected the action of {uid!r} to have shape ({num_envs}, 2), "
             f"got {array.shape}."
         )
-    # A finite sum proves finite entries in one pass; only a non-finite sum needs the slow look.
-    if not math.isfinite(float(array.sum())) and not np.isfinite(array).all():
-        row = int(np.argwhere(~np.isfinite(array))[0, 0])
+    finite = np.isfinite(array)
+    if not finite.all():
+        row = int(np.argwhere(~finite)[0, 0])
         raise InputError(
             f"{owner}: expected finite action of {uid!r}, got {array[row].tolist()} in env {row}; "
             "check the policy that produced it."

@@ -33,6 +33,8 @@ Autoreset = Literal["same_step", "next_step"]
 Stream = Literal["substream", "philox"]
 
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
+#: Seeds stay below this, so that adding copies and episodes cannot overflow 64 bits.
+_SEED_BOUND = 1 << 62
 #: Every copy at once, where an index of copies is wanted.
 _ALL = slice(None)
 
@@ -138,7 +140,7 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
             options: Part of Gymnasium's interface; these tasks have none and ignore them.
 
         Raises:
-            InputError: A seed is not an integer >= 0, or there is not one per copy.
+            InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
         """
         del options
         owner = self._task.owner
@@ -147,10 +149,10 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         elif isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
                 raise InputError(f"{owner}: expected {self.num_envs} seeds, got {len(seed)}.")
-            self._seeds = np.array([checked_integer(owner, "seed", s, low=0) for s in seed])
+            self._seeds = np.array([_checked_seed(owner, s) for s in seed], dtype=np.int64)
             self._episodes[:] = 0
         else:
-            first = checked_integer(owner, "seed", seed, low=0)
+            first = _checked_seed(owner, seed)
             self._seeds = first + np.arange(self.num_envs, dtype=np.int64)
             self._episodes[:] = 0
         self._start(np.arange(self.num_envs, dtype=np.int64))
@@ -258,3 +260,10 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         return {
             "agent": {uid: {"state": states[robot]} for robot, uid in enumerate(self.agent_uids)}
         }
+
+
+def _checked_seed(owner: str, seed: object) -> int:
+    value = checked_integer(owner, "seed", seed, low=0)
+    if value >= _SEED_BOUND:
+        raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
+    return value

@@ -1,0 +1,333 @@
+"""Contract of both vector tasks, and what each adds."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.types import VectorEnvLike
+from cadenza.envs.crossing import CrossingEnv
+from cadenza.envs.mpe import MPECooperativePushEnv
+from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+
+PAIRS = [
+    pytest.param(VectorMPECooperativePushEnv, MPECooperativePushEnv, id="mpe"),
+    pytest.param(VectorCrossingEnv, CrossingEnv, id="crossing"),
+]
+VECTORS = [pytest.param(pair.values[0], id=pair.id) for pair in PAIRS]
+
+
+def still(env):
+    return {uid: np.zeros((env.num_envs, 2)) for uid in env.agent_uids}
+
+
+def ego(obs):
+    return obs["agent"]["ego"]["state"]
+
+
+@pytest.mark.parametrize(("vector", "scalar"), PAIRS)
+def test_spaces_and_attributes_are_those_of_the_scalar_env(vector, scalar):
+    many, one = vector(3), scalar()
+    assert isinstance(many, VectorEnvLike)
+    assert many.single_observation_space == one.observation_space
+    assert many.single_action_space == one.action_space
+    assert many.observation_space.contains(many.reset(seed=0)[0])
+    assert many.observation_space.contains(many.step(many.action_space.sample())[0])
+    for name in ("agent_uids", "ego_uid", "partner_uid", "control_timestep", "episode_length"):
+        assert getattr(many, name) == getattr(one, name)
+    assert many.num_envs == 3
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_metadata_declares_the_autoreset_mode(vector):
+    assert vector(1).metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    later = vector(1, autoreset="next_step")
+    assert later.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+
+
+@pytest.mark.parametrize(("vector", "scalar"), PAIRS)
+def test_copy_i_plays_episode_seed_plus_i_then_strides_of_n(vector, scalar):
+    many, one = vector(4, root_seed=3, episode_length=2), scalar(root_seed=3)
+    obs = many.reset(seed=10)[0]
+    for episode in range(3):
+        for i in range(4):
+            expected = ego(one.reset(seed=10 + i + 4 * episode)[0])
+            assert ego(obs)[i].tobytes() == expected.tobytes()
+        many.step(still(many))
+        obs = many.step(still(many))[0]  # truncates everywhere and resets
+
+
+@pytest.mark.parametrize(("vector", "scalar"), PAIRS)
+def test_reset_with_one_seed_per_copy_starts_those_episodes(vector, scalar):
+    many, one = vector(3), scalar()
+    obs = many.reset(seed=[5, 0, 9])[0]
+    for i, seed in enumerate((5, 0, 9)):
+        assert ego(obs)[i].tobytes() == ego(one.reset(seed=seed)[0]).tobytes()
+
+
+@pytest.mark.parametrize(("vector", "scalar"), PAIRS)
+def test_reset_without_seed_starts_at_zero_and_moves_on(vector, scalar):
+    many, one = vector(2), scalar()
+    for episode in range(2):
+        obs = many.reset()[0]
+        for i in range(2):
+            expected = ego(one.reset(seed=i + 2 * episode)[0])
+            assert ego(obs)[i].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_same_step_reset_returns_both_observations(vector):
+    env = vector(2, episode_length=1)
+    first = ego(env.reset(seed=0)[0]).copy()
+    obs, _, terminated, truncated, info = env.step(still(env))
+    assert truncated.tolist() == [True, True]
+    assert terminated.tolist() == [False, False]
+    # Nobody moved, so the final observation is the first one; the new one is another episode's.
+    np.testing.assert_array_equal(ego(info["final_observation"]), first)
+    assert info["final_obs"] is info["final_observation"]
+    assert info["_final_obs"].tolist() == [True, True]
+    assert (ego(obs) != first).any(axis=1).all()
+    np.testing.assert_array_equal(ego(obs), ego(vector(2).reset(seed=2)[0]))
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_info_without_finished_episode_has_no_final_observation(vector):
+    env = vector(2)
+    env.reset(seed=0)
+    assert "final_observation" not in env.step(still(env))[4]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_next_step_reset_waits_one_step_and_ignores_that_action(vector):
+    env = vector(2, episode_length=1, autoreset="next_step")
+    first = ego(env.reset(seed=0)[0]).copy()
+    obs, _, _, truncated, info = env.step(still(env))
+    np.testing.assert_array_equal(ego(obs), first)
+    assert truncated.all()
+    assert "final_observation" not in info
+    push = {uid: np.ones((2, 2)) for uid in env.agent_uids}
+    obs, reward, terminated, truncated, _ = env.step(push)
+    np.testing.assert_array_equal(ego(obs), ego(vector(2).reset(seed=2)[0]))
+    assert reward.tolist() == [0.0, 0.0]
+    assert not terminated.any()
+    assert not truncated.any()
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_replay_gives_the_same_bytes_in_a_used_env(vector):
+    def play(env):
+        rng, trace = np.random.default_rng(0), []
+        env.reset(seed=3)
+        for _ in range(12):
+            obs, reward, *_ = env.step({u: rng.uniform(-1, 1, (3, 2)) for u in env.agent_uids})
+            trace += [ego(obs).tobytes(), reward.tobytes()]
+        return trace
+
+    used = vector(3, episode_length=5)
+    assert play(used) == play(used) == play(vector(3, episode_length=5))
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_observations_of_earlier_steps_do_not_change(vector):
+    env = vector(2)
+    first = env.reset(seed=0)[0]
+    kept = ego(first).copy()
+    env.step({uid: np.ones((2, 2)) for uid in env.agent_uids})
+    np.testing.assert_array_equal(ego(first), kept)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_philox_layouts_are_reproducible_and_another_stream(vector):
+    philox = vector(4, rng="philox", root_seed=1)
+    first = ego(philox.reset(seed=0)[0]).copy()
+    np.testing.assert_array_equal(ego(philox.reset(seed=0)[0]), first)
+    assert (ego(vector(4, root_seed=1).reset(seed=0)[0]) != first).any(axis=1).all()
+    assert (ego(vector(4, rng="philox").reset(seed=0)[0]) != first).any(axis=1).all()
+    # Copy and episode select the draws: copy 1 at seed 0 is copy 0 at seed 1.
+    np.testing.assert_array_equal(ego(philox.reset(seed=1)[0])[:3], first[1:])
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_gymnasium_statistics_wrapper_reads_returns_and_lengths(vector):
+    env = RecordEpisodeStatistics(vector(2, episode_length=4))
+    env.reset(seed=0)
+    total = np.zeros(2)
+    for _ in range(4):
+        _, reward, _, _, info = env.step(still(env.unwrapped))
+        total += reward
+    np.testing.assert_allclose(info["episode"]["r"], total)
+    assert info["episode"]["l"].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "num_envs to be an integer >= 1, got 0"),
+        ({"num_envs": 1, "episode_length": 0}, "episode_length to be an integer >= 1"),
+        ({"num_envs": 1, "root_seed": -1}, "root_seed to be an integer >= 0"),
+        (
+            {"num_envs": 1, "autoreset": "never"},
+            "autoreset 'same_step' or 'next_step', got 'never'",
+        ),
+        ({"num_envs": 1, "rng": "mt19937"}, "rng 'substream' or 'philox', got 'mt19937'"),
+        ({"num_envs": 1, "agent_uids": ("a", "a")}, "distinct"),
+    ],
+)
+def test_construction_with_bad_argument_names_it(vector, arguments, message):
+    with pytest.raises(InputError, match=message):
+        vector(**arguments)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        (-1, "seed to be an integer >= 0"),
+        ([1], "2 seeds, got 1"),
+        (2**62, r"seed < 2\^62"),
+        ([0, -1], ">= 0"),
+    ],
+)
+def test_reset_with_bad_seed_names_it(vector, seed, message):
+    with pytest.raises(InputError, match=message):
+        vector(2).reset(seed=seed)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_step_before_reset_asks_for_it(vector):
+    env = vector(2)
+    with pytest.raises(NotReadyError, match=r"call reset\(\)"):
+        env.step(still(env))
+
+
+BAD_ACTIONS = [
+    ({"ego": np.zeros((2, 2))}, "missing uid 'partner'"),
+    (
+        {"ego": np.zeros((2, 2)), "partner": np.zeros(2)},
+        r"'partner' to have shape \(2, 2\), got \(2,\)",
+    ),
+    ({"ego": np.zeros((3, 2)), "partner": np.zeros((2, 2))}, r"'ego' to have shape \(2, 2\)"),
+    (
+        {"ego": np.zeros((2, 2)), "partner": np.array([[0, 0], [0, np.nan]])},
+        r"finite action of 'partner', got \[0.0, nan\] in env 1",
+    ),
+    ({"ego": np.zeros((2, 2)), "partner": "up"}, "'partner' to be .* of numbers, got str"),
+]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize(("action", "message"), BAD_ACTIONS)
+def test_step_with_bad_action_names_robot_and_env(vector, action, message):
+    env = vector(2)
+    env.reset(seed=0)
+    with pytest.raises(InputError, match=message):
+        env.step(action)
+
+
+def test_step_with_huge_finite_actions_is_no_error():
+    env = VectorMPECooperativePushEnv(2)
+    env.reset(seed=0)
+    huge = np.full((2, 2), 1e308)  # the sum overflows although every entry is finite
+    obs = env.step({"ego": huge, "partner": huge})[0]
+    np.testing.assert_array_equal(ego(obs)[:, 2:4], np.ones((2, 2)))
+
+
+def test_crossing_info_has_one_entry_per_copy():
+    env = VectorCrossingEnv(3, num_robots=4)
+    env.reset(seed=0)
+    info = env.step(still(env))[4]
+    assert set(info) == {"success", "contact", "partner_contact", "min_distance", "goal_distance"}
+    assert {value.shape for value in info.values()} == {(3,)}
+    np.testing.assert_allclose(info["goal_distance"], 4.0, atol=1e-12)
+
+
+def test_crossing_flags_in_the_ending_step_are_those_before_the_reset():
+    env = VectorCrossingEnv(2)
+    env.reset(seed=0)
+    env._positions[1, :, 0] = env._positions[0, :, 0]  # copy 0: robots on top of each other
+    _, reward, terminated, truncated, info = env.step(still(env))
+    assert terminated.tolist() == [True, False]
+    assert not truncated.any()
+    assert info["contact"].tolist() == [True, False]
+    assert info["final_info"]["contact"].tolist() == [True, False]
+    assert info["_final_obs"].tolist() == [True, False]
+    np.testing.assert_allclose(reward, [-5.01, -0.01], atol=1e-12)
+    assert env._steps.tolist() == [0, 1]
+
+
+def test_crossing_info_of_a_copy_just_reset_in_next_step_mode_describes_its_start():
+    env = VectorCrossingEnv(2, autoreset="next_step")
+    env.reset(seed=0)
+    env._positions[1, :, 0] = env._positions[0, :, 0]
+    env.step(still(env))
+    info = env.step(still(env))[4]
+    assert not info["contact"].any()
+    assert info["goal_distance"][0] == pytest.approx(4.0, abs=1e-12)
+    positions = env.robot_positions()
+    gap = np.linalg.norm(positions["ego"][0] - positions["partner"][0])
+    assert info["min_distance"][0] == pytest.approx(gap, abs=1e-12)
+
+
+def test_crossing_positions_are_copies_per_robot():
+    env = VectorCrossingEnv(2)
+    env.reset(seed=0)
+    np.testing.assert_array_equal(env.goal_positions()["ego"], -env.robot_positions()["ego"])
+    env.robot_positions()["ego"][:] = 9.0
+    assert abs(env.robot_positions()["ego"]).max() <= 2.0
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_torch_backend_returns_tensors_that_agree_with_numpy(precision):
+    tensors = VectorMPECooperativePushEnv(5, backend="torch", precision=precision, episode_length=3)
+    arrays = VectorMPECooperativePushEnv(5, episode_length=3)
+    rng = np.random.default_rng(0)
+    assert isinstance(ego(tensors.reset(seed=2)[0]), torch.Tensor)
+    arrays.reset(seed=2)
+    tolerance = 1e-15 if precision == "float64" else 1e-6
+    for step in range(7):
+        action = {uid: rng.uniform(-2, 2, (5, 2)) for uid in arrays.agent_uids}
+        given = {uid: torch.from_numpy(value) for uid, value in action.items()}
+        obs_t, reward_t, terminated_t, truncated_t, info_t = tensors.step(given)
+        obs, reward, terminated, truncated, info = arrays.step(action)
+        assert obs_t["agent"]["ego"]["state"].dtype == torch.float32
+        np.testing.assert_allclose(ego(obs_t).numpy(), ego(obs), atol=tolerance, rtol=0)
+        np.testing.assert_allclose(reward_t.numpy(), reward, rtol=tolerance)
+        assert terminated_t.tolist() == terminated.tolist()
+        assert truncated_t.tolist() == truncated.tolist()
+        assert ("final_observation" in info_t) == ("final_observation" in info) == (step % 3 == 2)
+
+
+@pytest.mark.parametrize(("action", "message"), BAD_ACTIONS)
+def test_torch_step_with_bad_action_names_robot_and_env(action, message):
+    env = VectorMPECooperativePushEnv(2, backend="torch")
+    env.reset(seed=0)
+    with pytest.raises(InputError, match=message):
+        env.step(action)
+
+
+def test_torch_step_with_huge_finite_actions_is_no_error():
+    env = VectorMPECooperativePushEnv(2, backend="torch")
+    env.reset(seed=0)
+    huge = torch.full((2, 2), 1e308, dtype=torch.float64)
+    obs = env.step({"ego": huge, "partner": huge})[0]
+    assert ego(obs)[:, 2:4].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backend": "jax"}, "backend 'numpy' or 'torch', got 'jax'"),
+        ({"device": "cuda"}, "device 'cpu' and precision 'float64' with backend 'numpy'"),
+        ({"precision": "float32"}, "use backend='torch'"),
+        ({"backend": "torch", "precision": "float16"}, "'float64' or 'float32', got 'float16'"),
+        ({"backend": "torch", "device": "abacus"}, "usable torch device, got 'abacus'"),
+        ({"backend": "torch", "device": "meta:99:1"}, "usable torch device"),
+    ],
+)
+def test_construction_with_bad_backend_names_it(arguments, message):
+    with pytest.raises(InputError, match=message):
+        VectorMPECooperativePushEnv(2, **arguments)
