@@ -6,12 +6,10 @@ Reading:   a figure is only worth comparing with its peer from the same process 
 Units:     microseconds unless a `Row` says otherwise.
 """
 
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -128,9 +126,9 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         print(f"peer: {'; '.join(peers)}")
 
 
-def write_json(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Write ``rows`` with the machine they were measured on to ``path``."""
-    document: dict[str, Any] = {
+def rows_document(title: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return ``rows`` as JSON values, with the machine they were measured on."""
+    return {
         "title": title,
         "machine": {
             "processor": platform.processor() or platform.machine(),
@@ -139,8 +137,6 @@ def write_json(path: Path, title: str, rows: Sequence[Row]) -> None:
         },
         "rows": [asdict(row) | {"ratio": row.ratio, "kept": row.within_budget} for row in rows],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

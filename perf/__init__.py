@@ -1,0 +1,1 @@
+"""Speed, measured beside public peers in one process; `make bench` runs every module here."""
