@@ -1,0 +1,176 @@
+"""Environment steps, single and many at once.
+
+Scalar peer:  `mpe2.simple_spread_v3` (two agents, continuous actions, PettingZoo parallel API), the
+              public task that cooperative push simplifies.
+Vector peer:  `gymnasium.vector.SyncVectorEnv` over our own scalar env: same work, one Python loop.
+Protocol:     steps are timed with automatic resets included, on one thread; see `perf.timing`.
+
+Usage:  python -m perf.bench_envs
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from mpe2 import simple_spread_v3
+
+from cadenza.core.seeding import derive_substream
+from cadenza.envs.batched_streams import named_uniforms
+from cadenza.envs.crossing import CrossingEnv
+from cadenza.envs.mpe import LAYOUT_DRAWS, STREAM, MPECooperativePushEnv
+from cadenza.envs.vector_base import PlanarVectorEnv
+from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from perf.timing import Row, measure_rate, measure_us, print_table
+
+#: Copies in the vector measurements.
+COPIES = 4096
+#: Copies of the slow peer; its rate per copy does not depend on them.
+PEER_COPIES = 256
+REPEATS = 5000
+#: Promised time per step of one copy, microseconds.
+BUDGET_PUSH_US = 25.0
+BUDGET_CROSSING_US = 40.0
+#: Promised env-steps per second at `COPIES` copies on one core.
+BUDGET_VECTOR_RATE = 1_000_000.0
+
+
+def rows() -> list[Row]:
+    """Return all measurements of the environments."""
+    return [*scalar_rows(), *vector_rows(), *seeding_rows()]
+
+
+def scalar_rows() -> list[Row]:
+    """Time one step, and one reset, of one copy."""
+    peer = simple_spread_v3.parallel_env(N=2, continuous_actions=True, max_cycles=50)
+    spread = "mpe2 simple_spread_v3"
+    push, crossing, eight = MPECooperativePushEnv(), CrossingEnv(), CrossingEnv(num_robots=8)
+    return [
+        Row(
+            "cooperative push: step",
+            measure_us(stepper(push), REPEATS),
+            measure_us(parallel_stepper(peer), REPEATS),
+            budget=BUDGET_PUSH_US,
+            peer_name=spread,
+        ),
+        Row(
+            "cooperative push: reset(seed)",
+            measure_us(partial(push.reset, seed=7), REPEATS),
+            measure_us(partial(peer.reset, seed=7), REPEATS),
+            peer_name=spread,
+        ),
+        Row(
+            "crossing, 2 robots: step",
+            measure_us(stepper(crossing), REPEATS),
+            budget=BUDGET_CROSSING_US,
+        ),
+        Row("crossing, 8 robots: step", measure_us(stepper(eight), REPEATS)),
+    ]
+
+
+def vector_rows() -> list[Row]:
+    """Measure env-steps per second of many copies, resets included."""
+    cases: list[
+        tuple[str, PlanarVectorEnv, Callable[[], gym.Env[Any, Any]] | None, float | None]
+    ] = [
+        ("push", VectorMPECooperativePushEnv(COPIES), MPECooperativePushEnv, BUDGET_VECTOR_RATE),
+        (
+            "push, philox",
+            VectorMPECooperativePushEnv(COPIES, rng="philox"),
+            None,
+            BUDGET_VECTOR_RATE,
+        ),
+        ("crossing, 2 robots", VectorCrossingEnv(COPIES), CrossingEnv, BUDGET_VECTOR_RATE),
+        ("crossing, 5 robots", VectorCrossingEnv(COPIES, num_robots=5), None, None),
+    ]
+    return [
+        Row(
+            f"{name}: {COPIES} copies",
+            measure_rate(vector_stepper(env), work_per_call=COPIES),
+            None if scalar is None else synchronous_rate(scalar),
+            unit="env-steps/s",
+            budget=budget,
+            better="higher",
+            peer_name="" if scalar is None else "gymnasium SyncVectorEnv",
+        )
+        for name, env, scalar, budget in cases
+    ]
+
+
+def seeding_rows() -> list[Row]:
+    """Time opening many named substreams, the cost of resetting many copies."""
+    indices = np.arange(COPIES)
+
+    def one_by_one() -> None:
+        for index in indices.tolist():
+            stream = derive_substream(f"{STREAM}.episode.{index}")
+            stream.default_rng().random(LAYOUT_DRAWS)
+
+    batched = partial(
+        named_uniforms, f"{STREAM}.episode.", indices, root_seed=0, count=LAYOUT_DRAWS
+    )
+    return [
+        Row(
+            f"{COPIES} substreams, same bytes",
+            measure_us(batched, 50) / 1e3,
+            measure_us(one_by_one, 5) / 1e3,
+            unit="ms",
+            peer_name="numpy default_rng in a loop",
+        )
+    ]
+
+
+def stepper(env: gym.Env[Any, Any]) -> Callable[[], object]:
+    """Return a call that steps one copy, resetting it when its episode ends."""
+    actions = random_actions(env.action_space, shape=(2,))
+    env.reset(seed=0)
+
+    def step() -> None:
+        _, _, terminated, truncated, _ = env.step(actions)
+        if terminated or truncated:
+            env.reset()
+
+    return step
+
+
+def parallel_stepper(env: Any) -> Callable[[], object]:
+    """Return a call that steps a PettingZoo env, resetting it when its episode ends."""
+    env.reset(seed=0)
+    actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+
+    def step() -> None:
+        env.step(actions)
+        if not env.agents:
+            env.reset()
+
+    return step
+
+
+def vector_stepper(env: PlanarVectorEnv) -> Callable[[], object]:
+    """Return a call that steps all copies once."""
+    actions = random_actions(env.single_action_space, shape=(env.num_envs, 2))
+    env.reset(seed=0)
+    return partial(env.step, actions)
+
+
+def synchronous_rate(scalar: Callable[[], gym.Env[Any, Any]]) -> float:
+    """Return env-steps per second of Gymnasium's own vector env over ``scalar``."""
+    env = gym.vector.SyncVectorEnv([scalar] * PEER_COPIES)
+    actions = random_actions(env.single_action_space, shape=(PEER_COPIES, 2))
+    env.reset(seed=0)
+    return measure_rate(partial(env.step, actions), work_per_call=PEER_COPIES)
+
+
+def random_actions(space: Any, *, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return one random action per uid, float32 as policies give them."""
+    rng = np.random.default_rng(0)
+    return {
+        uid: rng.uniform(box.low[0], box.high[0], shape).astype(np.float32)
+        for uid, box in space.spaces.items()
+    }
+
+
+if __name__ == "__main__":
+    print_table((__doc__ or "").splitlines()[0], rows())
