@@ -178,7 +178,7 @@ class _DaqpWorkspace:
         self._upper = np.zeros(n + m)
         self._lower = np.full(n + m, -_UNBOUNDED)
         self._cold = np.zeros(n + m, dtype=np.int32)
-        self._model: Any = None  # daqp ships no types
+        self._model = _new_model(m, n)
 
     def solve(
         self,
@@ -198,10 +198,12 @@ class _DaqpWorkspace:
         if not math.isfinite(total):
             return QPSolution(np.full(n, np.nan), SolveStatus.BAD_INPUT, 0)
         self._diagonal[:] = P_diagonal
-        if self._model is None:
-            self._model = _new_model(self._P, q, A, self._upper, self._lower, self._cold)
         # An explicit cold start: without it DAQP continues from the last active set.
-        self._model.update(self._P, q, A, self._upper, self._lower, self._cold)
+        refused: int = self._model.update(self._P, q, A, self._upper, self._lower, self._cold)
+        if refused < 0:  # found while reading the data; `solve` would repeat the last problem
+            return QPSolution(
+                np.full(n, np.nan), _DAQP_STATUS.get(refused, SolveStatus.NUMERICAL), 0
+            )
         answer: tuple[FloatArray, float, int, dict[str, Any]] = self._model.solve()
         x, _, flag, info = answer
         status = _DAQP_STATUS.get(flag, SolveStatus.NUMERICAL)
@@ -212,17 +214,12 @@ class _DaqpWorkspace:
         return QPSolution(x, status, int(info["iterations"]))
 
 
-def _new_model(
-    P: FloatArray,
-    q: FloatArray,
-    A: FloatArray,
-    upper: FloatArray,
-    lower: FloatArray,
-    sense: Any,
-) -> Any:
-    """Return a DAQP model with memory for this shape and tolerances near rounding."""
+def _new_model(m: int, n: int) -> Any:
+    """Return a DAQP model with memory for n variables and m rows; daqp ships no types."""
     model = cast("Any", daqp).Model()
-    model.setup(P, q, A, upper, lower, sense)
+    bounds = np.ones(n + m)
+    # Any feasible problem will do: setup refuses to allocate for one it finds infeasible.
+    model.setup(np.eye(n), np.zeros(n), np.ones((m, n)), bounds, -bounds, np.zeros(n + m, np.int32))
     model.settings = {"primal_tol": _DAQP_TOLERANCE, "dual_tol": _DAQP_TOLERANCE}
     return model
 

@@ -86,6 +86,21 @@ def test_daqp_uses_the_diagonal_of_the_cost():
     assert solution.x == pytest.approx([-0.2, -0.8], abs=1e-13)
 
 
+def test_daqp_zero_row_is_judged_by_its_level_and_leaves_no_trace():
+    shared = DaqpSolver()
+    A, b = [[1.0, 0.0], [0.0, 0.0]], [0.25, -1.0]
+    assert solve([-1.0, -1.0], A, b, solver=shared).status is SolveStatus.INFEASIBLE
+    after = solve([-1.0, -1.0], A, [0.25, 1.0], solver=shared)
+    assert after.status is SolveStatus.OPTIMAL
+    assert after.x == pytest.approx([0.25, 1.0], abs=1e-14)
+    # A failure right after a success must not repeat the success.
+    assert solve([-1.0, -1.0], A, b, solver=shared).status is SolveStatus.INFEASIBLE
+
+
+def test_daqp_empty_box_is_infeasible():
+    assert solve([0.0], [[1.0]], [0.0], lower=1.0, upper=-1.0).status is SolveStatus.INFEASIBLE
+
+
 def test_daqp_reports_infeasible_rows():
     assert solve([0.0], [[1.0], [-1.0]], [-0.5, -0.5]).status is SolveStatus.INFEASIBLE
     assert solve([0.0], [[1.0], [1.0]], [-2.0, 0.0]).status is SolveStatus.INFEASIBLE

@@ -1,0 +1,161 @@
+import math
+
+import numpy as np
+import pytest
+import quadprog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.safety.projection import RowSet, project
+from cadenza.safety.solvers import DaqpSolver, SolveStatus, project_one_row
+
+C = 2.0
+numbers = st.floats(-5.0, 5.0).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
+
+
+@st.composite
+def problems(draw, min_rows=1, max_rows=4):
+    n = draw(st.integers(1, 4))
+    m = draw(st.integers(min_rows, max_rows))
+    vector = st.lists(numbers, min_size=n, max_size=n)
+    return (
+        draw(vector),
+        draw(st.lists(vector, min_size=m, max_size=m)),
+        draw(st.lists(numbers, min_size=m, max_size=m)),
+    )
+
+
+def quadprog_projection(u, A, b):
+    """Independent solution, or None if infeasible: min |x - u|^2, A x <= b, |x_k| <= C."""
+    n = len(u)
+    rows = np.vstack([-np.array(A).reshape(-1, n), np.eye(n), -np.eye(n)])
+    levels = np.concatenate([-np.array(b), np.full(2 * n, -C)])
+    try:
+        return quadprog.solve_qp(np.eye(n), np.array(u), rows.T, levels)[0]
+    except ValueError:
+        return None
+
+
+def reach(a, b):
+    """How far the box undercuts the row's level; negative: out of reach."""
+    return b + C * sum(abs(a_k) for a_k in a)
+
+
+def row_set(A, b):
+    return RowSet([list(a) for a in A], list(b), [0.0] * len(b), [math.inf] * len(b))
+
+
+def daqp(u, A, b):
+    n = len(u)
+    return DaqpSolver().solve(
+        np.ones(n), -np.array(u), np.array(A), np.array(b), np.full(n, -C), np.full(n, C)
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=problems(max_rows=1))
+def test_one_row_closed_form_equals_daqp_and_quadprog(problem):
+    u, A, b = problem
+    x, feasible = project_one_row(u, A[0], b[0], -C, C)
+    if abs(reach(A[0], b[0])) < 1e-9:
+        return  # feasible in a single point, up to rounding: either verdict is right
+    assert feasible is (reach(A[0], b[0]) > 0.0)
+    expected = quadprog_projection(u, A, b)
+    solution = daqp(u, A, b)
+    assert (expected is not None) is feasible
+    assert (solution.status is SolveStatus.OPTIMAL) is feasible
+    if feasible:
+        assert x == pytest.approx(expected, abs=1e-10)
+        assert solution.x == pytest.approx(x, abs=1e-10)
+    else:
+        lowest = -C * sum(abs(a_k) for a_k in A[0])
+        assert sum(a_k * x_k for a_k, x_k in zip(A[0], x, strict=True)) == pytest.approx(lowest)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=problems(min_rows=2))
+def test_projection_equals_quadprog_and_meets_the_optimality_conditions(problem):
+    u, A, b = problem
+    x, status = project(u, row_set(A, b), C, DaqpSolver())
+    assert all(-C <= x_k <= C for x_k in x)
+    expected = quadprog_projection(u, A, b)
+    if status is not SolveStatus.OPTIMAL:
+        assert expected is None or _nearly_infeasible(A, b)
+        return
+    residual = np.array(A) @ np.array(x) - np.array(b)
+    assert residual.max() <= 1e-9 * (1.0 + np.abs(b).max())
+    assert expected is not None or _nearly_infeasible(A, b)
+    if expected is not None:
+        # x is feasible, so at the optimal distance it is the optimum: the projection is unique.
+        # Rows that nearly coincide let feasible points differ by the square root of rounding.
+        assert math.dist(x, u) == pytest.approx(math.dist(expected, u), abs=1e-8)
+        if not _nearly_infeasible(A, b):
+            assert x == pytest.approx(expected, abs=1e-7)
+
+
+def _nearly_infeasible(A, b):
+    """Whether levels lower by 1e-7 have no solution any more."""
+    return quadprog_projection([0.0] * len(A[0]), A, np.array(b) - 1e-7) is None
+
+
+def test_projection_equals_daqp_and_quadprog_to_1e_10_on_typical_rows():
+    # Unit normals and levels as the filter builds them, up to five rows.
+    rng = np.random.default_rng(11)
+    compared = 0
+    for _ in range(600):
+        n, m = int(rng.integers(2, 4)), int(rng.integers(1, 6))
+        A = rng.normal(size=(m, n))
+        A /= np.linalg.norm(A, axis=1, keepdims=True)
+        b, u = rng.uniform(-0.5, 1.5, size=m), rng.uniform(-3, 3, size=n)
+        expected = quadprog_projection(u, A, b)
+        x, status = project(u.tolist(), row_set(A.tolist(), b.tolist()), C, DaqpSolver())
+        solution = daqp(u, A, b)
+        if expected is None or status is not SolveStatus.OPTIMAL:
+            assert expected is None
+            assert status is SolveStatus.INFEASIBLE
+            continue
+        compared += 1
+        assert x == pytest.approx(expected, abs=1e-10)
+        assert solution.x == pytest.approx(expected, abs=1e-10)
+    assert compared > 400
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(min_rows=2), seed=st.integers(0, 99))
+def test_projection_does_not_depend_on_the_order_of_rows(problem, seed):
+    u, A, b = problem
+    order = np.random.default_rng(seed).permutation(len(b))
+    # Distinct barrier values: which pair is served first must not hang on its position.
+    h = [0.01 * k for k in range(len(b))]
+    first, status = project(u, RowSet(list(A), list(b), h, [1.0] * len(b)), C, DaqpSolver())
+    shuffled = RowSet(
+        [A[k] for k in order], [b[k] for k in order], [h[k] for k in order], [1.0] * len(b)
+    )
+    second, other_status = project(u, shuffled, C, DaqpSolver())
+    if _nearly_infeasible(A, b) and quadprog_projection(u, A, b) is not None:
+        return
+    assert other_status is status
+    if status is SolveStatus.OPTIMAL:
+        assert second == pytest.approx(first, abs=1e-7)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=problems(min_rows=2))
+def test_infeasible_rows_leave_the_most_urgent_one_as_good_as_the_box_allows(problem):
+    u, A, b = problem
+    h = [0.0] + [1.0] * (len(b) - 1)
+    x, status = project(u, RowSet(A, b, h, [1.0] * len(b)), C, DaqpSolver())
+    if status is SolveStatus.OPTIMAL:
+        return
+    best = max(b[0], -C * sum(abs(a_k) for a_k in A[0]))
+    achieved = sum(a_k * x_k for a_k, x_k in zip(A[0], x, strict=True))
+    assert achieved <= best + 1e-6
+    assert all(abs(x_k) <= C for x_k in x)
+
+
+def test_flipped_row_sign_would_be_caught():
+    u, a, b = [1.0, 0.0], [0.6, 0.8], 0.1
+    x, _ = project_one_row(u, a, b, -C, C)
+    mutant, _ = project_one_row(u, [-a_k for a_k in a], b, -C, C)
+    assert sum(a_k * x_k for a_k, x_k in zip(a, x, strict=True)) <= b + 1e-12
+    assert sum(a_k * x_k for a_k, x_k in zip(a, mutant, strict=True)) > b
