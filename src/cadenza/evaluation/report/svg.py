@@ -156,6 +156,11 @@ def nice_ticks(low: float, high: float, target: int) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
+def shorten(label: str, *, limit: int = 31) -> str:
+    """Return ``label``, cut to ``limit`` characters with an ellipsis; SVG text does not wrap."""
+    return label if len(label) <= limit else f"{label[: limit - 1].rstrip()}…"
+
+
 def tick_label(value: float) -> str:
     """Return a tick as short as it can be: ``"0.5"``, ``"100k"``, ``"−2"``."""
     if abs(value) >= 1e6:

@@ -12,7 +12,7 @@ from cadenza.evaluation.report.analysis import Numbers, Row
 from cadenza.evaluation.report.figures.figure import Figure, make_figure
 from cadenza.evaluation.report.figures.outcomes import condition_legend
 from cadenza.evaluation.report.formatting import number
-from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, tick_label
+from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, shorten, tick_label
 from cadenza.evaluation.report.view import ReportView, condition_css
 
 #: Bins of the histogram; at 1000 episodes about 25 fall into each.
@@ -240,7 +240,7 @@ def _draw_panels(
         top = (index // columns) * height + 28
         bottom = top + SMALL_HEIGHT
         x = Scale(low=limits[0], high=limits[1], start=x0 + left, end=x0 + width - 4)
-        drawing.text(x0, top - 13, label, "label strong small")
+        drawing.text(x0, top - 13, shorten(label, limit=24), "label strong small")
         if contact is not None:
             drawing.rect(x.start, top, max(0.0, x(contact) - x.start), SMALL_HEIGHT, "danger-zone")
             drawing.line(x(contact), top, x(contact), bottom, "limit")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks
+from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, shorten
 from cadenza.evaluation.statistics.estimate import Estimate
 
 #: Drawing units.
@@ -160,12 +160,12 @@ def _draw_row(frame: _Frame, row: DotRow, y: float) -> None:
     drawing, narrow = frame.drawing, frame.layout.narrow
     name = "label strong"
     if narrow:
-        drawing.text(0, y + 16, row.label, name)
+        drawing.text(0, y + 16, shorten(row.label), name)
         drawing.text(frame.layout.width, y + 16, row.note, "note", "end")
         first = y + 20.0 + ROW_PADDING / 2
     else:
         height = _row_height(row, frame.layout)
-        drawing.text(0, y + height / 2 - 2, row.label, name)
+        drawing.text(0, y + height / 2 - 2, shorten(row.label), name)
         drawing.text(0, y + height / 2 + 14, row.note, "note")
         first = y + (height - len(row.lanes) * LANE_HEIGHT) / 2
     for index, lane in enumerate(row.lanes):

@@ -5,7 +5,7 @@ from typing import Final
 
 from cadenza.evaluation.report.figures.figure import Figure, LegendEntry, make_figure
 from cadenza.evaluation.report.rollouts import Extent, extent_of, outcome_text, robot_roles
-from cadenza.evaluation.report.svg import Drawing, Layout, Scale
+from cadenza.evaluation.report.svg import Drawing, Layout, Scale, shorten
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView, Rollout
 
 #: Most corners of one path; at this size more cannot be seen.
@@ -62,7 +62,7 @@ def _draw(
     for index, partner in enumerate(partners):
         x = (index % columns) * (size + 12.0)
         y = (index // columns) * band_height
-        drawing.text(x, y + 16, partner.label, "label strong")
+        drawing.text(x, y + 16, shorten(partner.label, limit=20), "label strong")
         for row, condition in enumerate(conditions):
             run = runs.get((partner.partner_id, condition.condition_id))
             top = y + 30.0 + row * (size + 42.0)
@@ -87,7 +87,7 @@ def _draw_narrow(
     drawing = Drawing(width=layout.width, height=len(partners) * band_height)
     for index, partner in enumerate(partners):
         y = index * band_height
-        drawing.text(0, y + 16, partner.label, "label strong")
+        drawing.text(0, y + 16, shorten(partner.label), "label strong")
         for column, condition in enumerate(conditions):
             run = runs.get((partner.partner_id, condition.condition_id))
             x = column * (size + 12.0)
