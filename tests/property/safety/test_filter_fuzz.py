@@ -1,0 +1,149 @@
+"""Whatever comes in: a typed error, or a flagged action inside the box."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.safety.scenes import agent, box, call, ego_filter, slack
+
+from cadenza.core.errors import CadenzaError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.filters import ExpCBFQP
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
+
+WILD = [0.0, -0.0, 1e-300, 1e-9, 0.2, 1.0, -1.0, 7.5, 1e9, -1e9, 1e300, math.nan, math.inf]
+
+
+def wild(rng, size=None):
+    values = rng.choice(WILD, size=size, p=[0.1, 0.05, 0.05, 0.05] + [0.15] * 4 + [0.15 / 5] * 5)
+    return values if size is not None else float(values)
+
+
+def wild_call(rng):
+    """Run one call with some arguments broken; return box and answer."""
+    dim = int(rng.integers(2, 4))
+    uids = ["ego", *(f"p{k}" for k in range(int(rng.integers(0, 4))))]
+    tame = rng.random() < 0.5
+
+    def vector():
+        return rng.normal(size=dim) if tame else wild(rng, dim)
+
+    agents = {uid: AgentSnapshot(vector(), vector(), 0.2 if tame else wild(rng)) for uid in uids}
+    if rng.random() < 0.3 and len(uids) > 1:
+        agents[uids[1]] = AgentSnapshot(agents["ego"].position, vector(), 0.2)  # coincident
+    partner_accel = 0.5 if tame else wild(rng)
+    models = {
+        uid: DoubleIntegratorControlModel(uid, dim, None if uid == "ego" else partner_accel)
+        for uid in uids
+    }
+    bounds = box(2.0) if tame else Bounds(*(wild(rng) for _ in range(5)))
+    guard = ExpCBFQP.ego_only(
+        control_models=models,
+        plant=str(rng.choice(["zoh", "semi_implicit"])),
+        margin_m=0.0 if tame else wild(rng),
+    )
+    lambda_ = {("ego", uid): wild(rng) for uid in uids[1:]}
+    action, info = guard.filter(
+        wild(rng, dim),
+        {"agent_states": agents},
+        SafetyState(lambda_),
+        bounds,
+        ego_uid="ego",
+        partner_predicted_states={uid: AgentSnapshot(vector(), vector(), 0.2) for uid in uids[1:]},
+        dt=0.05 if tame else wild(rng),
+    )
+    return bounds.action_linf_component, action, info
+
+
+def test_fuzzed_calls_end_in_a_typed_error_or_an_action_in_the_box():
+    rng = np.random.default_rng(0)
+    refused = answered = infeasible = 0
+    for _ in range(4000):
+        try:
+            limit, action, info = wild_call(rng)
+        except CadenzaError:
+            refused += 1
+            continue
+        answered += 1
+        infeasible += info["status"] == "infeasible"
+        assert np.all(np.isfinite(action))
+        assert np.all(np.abs(action) <= limit)
+        assert np.all(np.isfinite(info["margin"]))
+        assert np.all(info["slack"] >= 0.0)
+        assert info["uncertified"] or info["status"] != "infeasible"
+    assert refused > 500
+    assert answered > 500
+    assert infeasible > 50
+
+
+coordinates = st.floats(-3.0, 3.0)
+vectors = st.tuples(coordinates, coordinates)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    nominal=st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)),
+    position=vectors,
+    velocity=vectors,
+    partners=st.lists(st.tuples(vectors, vectors), min_size=1, max_size=5),
+)
+def test_action_is_the_nominal_bit_for_bit_or_reported_as_changed(
+    nominal, position, velocity, partners
+):
+    agents = {"ego": agent(position, velocity)}
+    agents |= {f"p{k}": agent(p, v) for k, (p, v) in enumerate(partners)}
+    guard = ego_filter(0.5, 2, tuple(agents)[1:])
+    proposed = np.array(nominal)
+    action, info = call(guard, proposed, agents)
+    if info["status"] == "inactive":
+        assert action.tobytes() == proposed.tobytes()
+        assert info["intervention"] == 0.0
+    else:
+        assert info["intervention"] == pytest.approx(float(np.linalg.norm(action - proposed)))
+    assert info["status"] == "infeasible" or not info["slack"].any()
+    assert info["status"] != "optimal" or info["intervention"] > 0.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    nominal=vectors,
+    partners=st.lists(st.tuples(vectors, vectors), min_size=2, max_size=5),
+    seed=st.integers(0, 9),
+)
+def test_action_does_not_depend_on_the_order_of_agents(nominal, partners, seed):
+    agents = {"ego": agent([0, 0], [0.5, 0.1])}
+    agents |= {f"p{k}": agent(p, v) for k, (p, v) in enumerate(partners)}
+    names = list(agents)
+    shuffled = [names[k] for k in np.random.default_rng(seed).permutation(len(names))]
+    guard = ego_filter(0.5, 2, tuple(names[1:]))
+    lambdas = slack(tuple(names[1:]), fill=-0.1)
+    action, info = call(guard, nominal, agents, state=lambdas)
+    other = SafetyState(dict(reversed(lambdas.lambda_.items())))
+    again, other_info = call(guard, nominal, {uid: agents[uid] for uid in shuffled}, state=other)
+    assert again.tobytes() == action.tobytes()
+    assert other_info["lambda"] == info["lambda"]
+    for key in ("constraint_violation", "slack", "margin"):
+        assert other_info[key].tobytes() == info[key].tobytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nominal=st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)),
+    gap=st.floats(0.41, 1.5),
+    velocity=vectors,
+    fills=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=4),
+)
+def test_larger_lambda_never_moves_the_action_farther(nominal, gap, velocity, fills):
+    agents = {"ego": agent([0, 0], velocity), "p": agent([gap, 0.1])}
+    distances = []
+    for fill in sorted(fills):
+        _, info = call(ego_filter(), nominal, agents, state=slack(fill=fill))
+        if info["status"] != "infeasible":
+            distances.append(info["intervention"])
+    for tighter, looser in itertools.pairwise(distances):
+        assert looser <= tighter + 1e-6
