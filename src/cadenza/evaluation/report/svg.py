@@ -163,13 +163,14 @@ def shorten(label: str, *, limit: int = 31) -> str:
 
 def tick_label(value: float) -> str:
     """Return a tick as short as it can be: ``"0.5"``, ``"100k"``, ``"−2"``."""
+    value = round(value, 12) + 0.0  # multiples of a step carry rounding; + 0.0 drops the sign of 0
     if abs(value) >= 1e6:
         text = f"{value / 1e6:.6g}M"
     elif abs(value) >= 1e4:
         text = f"{value / 1e3:.6g}k"
     else:
         text = f"{value:.6g}"
-    return text.replace("-", "−") if float(f"{value:.6g}") else "0"
+    return text.replace("-", "−")
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

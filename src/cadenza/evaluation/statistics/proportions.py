@@ -95,7 +95,8 @@ def effective_trials(successes: FloatArray, trials: FloatArray, *, confidence: f
     seeds = successes.size
     rate = float(successes.sum()) / n
     residual = (successes - rate * trials) / n
-    variance = seeds / max(seeds - 1, 1) * float(residual @ residual)
+    # A sum, not a dot product: BLAS kernels round differently from machine to machine.
+    variance = seeds / max(seeds - 1, 1) * float((residual**2).sum())
     binomial = rate * (1.0 - rate)
     if seeds == 1 or binomial == 0.0 or variance <= binomial / n * 1e-12:
         return n

@@ -1,0 +1,218 @@
+from dataclasses import replace
+
+import pytest
+
+from cadenza.evaluation.report.analysis import analyse
+from cadenza.evaluation.report.blocks import (
+    contact_table,
+    headline_tiles,
+    intervention_table,
+    safety_table,
+    success_table,
+)
+from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView
+from cadenza.evaluation.results import EpisodeResult
+
+
+def episode(condition, partner, seed, index, **change) -> EpisodeResult:
+    """Return a solved episode without contact; the filter acts on 10 of 100 steps."""
+    values = {
+        "success": True,
+        "contact": False,
+        "n_steps": 100,
+        "episode_return": 2.0,
+        "min_distance_m": 0.6,
+        "interventions": 10 if condition == "on" else None,
+        "intervention_mean": 0.5 if condition == "on" else None,
+        "intervention_peak": 1.5 if condition == "on" else None,
+        **change,
+    }
+    return EpisodeResult(
+        seed=seed,
+        episode_idx=index,
+        initial_state_seed=index,
+        condition=condition,
+        partner=partner,
+        **values,
+    )
+
+
+def tiny_view(**change) -> ReportView:
+    """Return 2 partners x 10 seeds x 2 episodes.
+
+    Without the filter, episode 0 of the stranger ends in contact. With it, the stranger's episode
+    1 is unsolved for seeds 0 to 4, and there the filter acts on 30 steps with mean 1.0.
+    """
+    episodes = []
+    for seed in range(10):
+        for index in range(2):
+            episodes += [episode(c, "friend", seed, index) for c in ("on", "off")]
+            hit = {"success": False, "contact": True, "min_distance_m": 0.39}
+            unsolved = {"success": False, "interventions": 30, "intervention_mean": 1.0}
+            slow = index == 1 and seed < 5
+            episodes += [
+                episode("on", "stranger", seed, index, **(unsolved if slow else {})),
+                episode("off", "stranger", seed, index, **(hit if index == 0 else {})),
+            ]
+    values = {
+        "title": "T",
+        "task": "t@v1",
+        "statements": (),
+        "provenance": (),
+        "verification": (),
+        "conditions": (
+            ConditionView(condition_id="on", label="guarded", filtered=True),
+            ConditionView(condition_id="off", label="bare", filtered=False),
+        ),
+        "partners": (
+            PartnerView(partner_id="friend", label="Friend", seen=True),
+            PartnerView(partner_id="stranger", label="Stranger", seen=False),
+        ),
+        "episodes": tuple(episodes),
+        "contact_distance_m": 0.4,
+        **change,
+    }
+    return ReportView(**values)
+
+
+def test_cells_count_what_happened():
+    stranger = analyse(tiny_view()).partners[1]
+    on, off = stranger.cells
+    assert (on.n, on.n_contacts, on.success.value) == (20, 0, 0.75)
+    assert (off.n, off.n_contacts, off.success.value) == (20, 10, 0.5)
+    assert on.seed_success == (0.5,) * 5 + (1.0,) * 5
+    assert off.distances.tolist() == [0.39] * 10 + [0.6] * 10
+    assert (on.n_steps, off.intervention_share) == (2000, None)
+
+
+def test_intervention_size_is_the_mean_over_changed_steps():
+    on = analyse(tiny_view()).partners[1].cells[0]
+    # 15 episodes with 10 steps of 0.5, 5 episodes with 30 steps of 1.0
+    assert on.intervention_mean == pytest.approx((15 * 10 * 0.5 + 5 * 30 * 1.0) / (150 + 150))
+    assert on.intervention_share.value == pytest.approx((15 * 0.1 + 5 * 0.3) / 20)
+    assert on.intervention_peak == 1.5
+
+
+def test_comparisons_are_filtered_minus_unfiltered():
+    friend, stranger = analyse(tiny_view()).partners
+    assert friend.comparisons["success"].difference.value == 0.0
+    # starts: +1 on ten, -1 on five of twenty pairs
+    assert stranger.comparisons["success"].difference.value == pytest.approx(5 / 20)
+    assert stranger.comparisons["contact"].difference.value == pytest.approx(-10 / 20)
+    assert stranger.comparisons["return"].difference.value == 0.0
+
+
+def test_overall_row_pools_partners():
+    overall = analyse(tiny_view()).overall
+    assert overall.cells[0].success.value == pytest.approx(35 / 40)
+    assert overall.label == "All partners"
+
+
+def test_groups_appear_only_when_they_pool_something():
+    view = tiny_view()
+    assert analyse(view).groups == ()
+    hunter = PartnerView(partner_id="hunter", label="Hunter", seen=False, leaves_way=False)
+    groups = analyse(replace(view, partners=(*view.partners, hunter))).groups
+    assert [g.label for g in groups] == ["All unseen partners"]
+    extra = PartnerView(partner_id="extra", label="Extra", seen=False)
+    groups = analyse(replace(view, partners=(*view.partners, extra))).groups
+    assert [g.label for g in groups] == ["Unseen partners that leave a way"]
+
+
+def test_unmatched_episodes_and_few_seeds_become_cautions():
+    view = tiny_view()
+    kept = tuple(e for e in view.episodes if e.seed < 4)[:-1]
+    cautions = analyse(replace(view, episodes=kept)).cautions
+    assert any(c.startswith("Stranger: 1 episodes have no counterpart") for c in cautions)
+    assert "Only 4 seeds: the spread between seeds is badly known, use at least 10." in cautions
+    assert len(set(cautions)) == len(cautions)
+    assert analyse(view).cautions == ()
+
+
+def test_partner_that_was_not_played_has_empty_cells():
+    view = tiny_view()
+    absent = PartnerView(partner_id="absent", label="Absent", seen=False)
+    numbers = analyse(replace(view, partners=(*view.partners, absent)))
+    assert numbers.partners[2].cells == (None, None)
+    assert numbers.partners[2].comparisons["success"].difference.value is None
+
+
+def test_tiles_show_contacts_and_success():
+    view = tiny_view()
+    tiles = headline_tiles(view, analyse(view))
+    shown = [(t.value.replace("\u00a0", " "), t.label, t.css) for t in tiles]
+    assert shown == [
+        ("0", "contacts guarded", "on"),
+        ("10", "contacts bare", "off"),
+        ("100.0 %", "solved with the partner it trained with", "plain"),
+        ("75.0 %", "solved with unseen partners", "plain"),
+    ]
+    # 0 of 40: upper Clopper-Pearson bound 1 - 0.025 ** (1 / 40) = 8.8 %
+    assert "true rate at most 8.8\u00a0%" in tiles[0].detail
+
+
+def test_tiles_of_a_task_without_success_show_returns():
+    view = tiny_view(has_success=False)
+    labels = [(t.value, t.label) for t in headline_tiles(view, analyse(view))][2:]
+    assert labels == [
+        ("2.00", "mean return with the partner it trained with"),
+        ("2.00", "mean return with unseen partners"),
+    ]
+
+
+def test_contact_table_gives_counts_rates_and_paired_change():
+    view = tiny_view()
+    table = contact_table(view, analyse(view))
+    assert [row[0] for row in table.rows] == ["Friend", "Stranger", "All partners"]
+    row = [cell.replace("\u00a0", " ") for cell in table.rows[1]]
+    assert row[1:4] == ["0 of 20", "0.0 % [0.0, 16.8]", "10 of 20"]
+    assert row[5].startswith("−50.0 [")
+    assert all(len(r) == len(table.columns) for r in table.rows)
+
+
+def test_contact_table_without_contact_records_is_left_out():
+    view = tiny_view()
+    silent = tuple(e.model_copy(update={"contact": None}) for e in view.episodes)
+    view = replace(view, episodes=silent)
+    assert contact_table(view, analyse(view)) is None
+
+
+def test_safety_table_keeps_fallbacks_apart_from_violations():
+    view = tiny_view(
+        episodes=tuple(
+            episode(c, "friend", s, 0, fallback_fired=2 * (c == "on"), violating_steps=3)
+            for s in range(3)
+            for c in ("on", "off")
+        )
+    )
+    table = safety_table(view, analyse(view))
+    columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    assert columns["Barrier violated"] == ("9", "9")
+    assert columns["Braked"] == ("6", "–")  # without a filter there is nothing that brakes
+    assert columns["Uncertified"] == ("–", "–")
+    assert columns["Contacts"] == ("0 of 3", "0 of 3")
+    assert columns["Closest, m"] == ("0.600", "0.600")
+
+
+def test_intervention_table_lists_filtered_cells_only():
+    view = tiny_view()
+    table = intervention_table(view, analyse(view))
+    assert [row[0] for row in table.rows] == ["Friend", "Stranger"]
+    assert table.rows[1][3].replace("\u00a0", " ") == "0.75 m/s²"
+
+
+def test_intervention_table_without_filter_is_left_out():
+    view = tiny_view()
+    bare = replace(
+        view,
+        conditions=view.conditions[1:],
+        episodes=tuple(e for e in view.episodes if e.condition == "off"),
+    )
+    assert intervention_table(bare, analyse(bare)) is None
+
+
+def test_success_table_shows_interval_and_return():
+    view = tiny_view()
+    row = [c.replace("\u00a0", " ") for c in success_table(view, analyse(view)).rows[0]]
+    # 20 of 20: lower Clopper-Pearson bound 0.025 ** (1 / 20) = 83.2 %; the constant return has none
+    assert row == ["Friend", "guarded", "20", "10", "100.0 %", "[83.2, 100.0]", "2.00", "–"]

@@ -1,0 +1,128 @@
+from dataclasses import replace
+
+import pytest
+from tests.unit.evaluation.report.sample_view import sample_view
+
+from cadenza.core.errors import InputError
+from cadenza.evaluation.report.view import (
+    EvaluationPoint,
+    LearningCurve,
+    Rollout,
+    Table,
+    condition_css,
+)
+
+
+def rollout(**change) -> Rollout:
+    values = {
+        "condition_id": "filter_on",
+        "partner_id": "chaser",
+        "seed": 0,
+        "initial_state_seed": 0,
+        "control_timestep_s": 0.05,
+        "frames": ({"ego": (0.0, 0.0), "partner": (1.0, 0.0)},) * 2,
+        "goals": {"ego": (2.0, 0.0)},
+        "radii": {"ego": 0.2, "partner": 0.2},
+        "contact_index": None,
+        "success": False,
+    }
+    return Rollout(**{**values, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"frames": ()}, "expected at least the start"),
+        ({"control_timestep_s": 0.0}, "expected > 0 s, got 0.0"),
+        ({"control_timestep_s": float("nan")}, "expected > 0 s, got nan"),
+        ({"frames": ({"ego": (0.0, 0.0)},)}, "expected every frame and radii to hold the robots"),
+        ({"radii": {"ego": 0.2}}, "expected every frame and radii"),
+        ({"contact_index": 2}, r"expected a frame in 0\.\.1, got 2"),
+        ({"interventions": (0.0,)}, "expected 2 values or none, got 1"),
+        (
+            {"interventions": (0.0, float("nan"))},
+            r"interventions: expected finite numbers, got nan",
+        ),
+        ({"goals": {"ego": (float("inf"), 0.0)}}, "positions: expected finite numbers, got inf"),
+    ],
+)
+def test_rollout_with_malformed_field_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        rollout(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": (1,)}, "expected one step per return, got 1 steps and 2 returns"),
+        ({"steps": (2, 1)}, "expected ascending steps"),
+        ({"window": 0}, "window: expected >= 1, got 0"),
+        ({"returns": (1.0, float("nan"))}, "returns: expected finite numbers"),
+    ],
+)
+def test_learning_curve_with_malformed_field_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        LearningCurve(**{"steps": (1, 2), "returns": (0.0, 1.0), **change})
+
+
+@pytest.mark.parametrize(("episodes", "solved"), [(0, None), (4, 5), (4, -1)])
+def test_evaluation_point_with_impossible_counts_is_refused(episodes, solved):
+    with pytest.raises(InputError, match="expected n_episodes >= 1 and 0 <= n_success"):
+        EvaluationPoint(step=1, n_episodes=episodes, n_success=solved)
+
+
+def test_evaluation_point_with_nan_return_is_refused():
+    with pytest.raises(InputError, match="mean_return: expected finite numbers"):
+        EvaluationPoint(step=1, n_episodes=1, mean_return=float("nan"))
+
+
+def test_table_with_ragged_rows_is_refused():
+    with pytest.raises(InputError, match="Table 'T': expected 2 cells per row"):
+        Table(title="T", columns=("a", "b"), rows=(("1",),))
+
+
+def test_view_with_unknown_names_is_refused():
+    view = sample_view(seeds=1, episodes=1, rollouts=False)
+    stranger = view.episodes[0].model_copy(update={"partner": "stranger"})
+    with pytest.raises(InputError, match=r"episodes: expected conditions .*'stranger'"):
+        replace(view, episodes=(stranger,))
+    with pytest.raises(InputError, match=r"rollouts: expected conditions .*'nobody'"):
+        replace(view, rollouts=(rollout(partner_id="nobody"),))
+    with pytest.raises(InputError, match=r"ego_uid: expected one of \['ego', 'partner'\]"):
+        replace(view, rollouts=(rollout(),), ego_uid="robot")
+
+
+def test_view_with_repeated_or_missing_names_is_refused():
+    view = sample_view(seeds=1, episodes=1, rollouts=False)
+    with pytest.raises(InputError, match="conditions: expected at least one and no repeats"):
+        replace(view, conditions=(), episodes=())
+    with pytest.raises(InputError, match="partners: expected at least one and no repeats"):
+        replace(view, partners=view.partners[:1] * 2)
+    with pytest.raises(InputError, match="rollouts: expected at least one and no repeats"):
+        replace(view, rollouts=(rollout(), rollout()))
+    third = replace(view.conditions[0], condition_id="third")
+    with pytest.raises(InputError, match="expected at most 2, got 3; write one report per pair"):
+        replace(view, conditions=(*view.conditions, third))
+
+
+def test_view_finds_what_is_compared_in_either_order():
+    view = sample_view(seeds=1, episodes=1, rollouts=False)
+    turned = replace(view, conditions=view.conditions[::-1])
+    for each in (view, turned):
+        assert (each.treatment.condition_id, each.baseline.condition_id) == (
+            "filter_on",
+            "filter_off",
+        )
+    assert condition_css(view) == ("on", "off")
+    assert condition_css(turned) == ("off", "on")
+
+
+def test_view_of_one_condition_compares_nothing():
+    view = sample_view(seeds=1, episodes=1, rollouts=False)
+    one = replace(
+        view,
+        conditions=view.conditions[1:],
+        episodes=tuple(e for e in view.episodes if e.condition == "filter_off"),
+    )
+    assert (one.treatment, one.baseline) == (None, None)
+    assert condition_css(one) == ("on",)
