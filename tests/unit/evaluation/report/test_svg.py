@@ -1,5 +1,5 @@
-
 import pytest
+from tests.unit.evaluation.report.svg_tree import parse_svg
 
 from cadenza.evaluation.report.svg import (
     NARROW,
@@ -34,7 +34,6 @@ def test_ticks_are_round_and_inside(low, high, target, expected):
     ("value", "text"),
     [(0.1 + 0.2, "0.3"), (-2.0, "−2"), (0.0, "0"), (-1e-17, "0"), (20_000, "20k"), (2.5e6, "2.5M")],
 )
-from tests.unit.evaluation.report.svg_tree import parse_svg
 def test_tick_labels_are_short(value, text):
     assert tick_label(value) == text
 

@@ -1,0 +1,133 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.evaluation.statistics.cluster_means import (
+    BcaBootstrap,
+    BootstrapT,
+    PercentileBootstrap,
+    StudentT,
+    resampled_means,
+)
+from cadenza.evaluation.statistics.means import mean_estimate
+from cadenza.evaluation.statistics.proportions import (
+    clopper_pearson_interval,
+    effective_trials,
+    wilson_interval,
+)
+from cadenza.evaluation.statistics.rates import rate_estimate
+
+outcomes = st.dictionaries(
+    st.integers(0, 50), st.lists(st.booleans(), min_size=1, max_size=8), min_size=1, max_size=12
+)
+#: Multiples of 1 / 8: exact in float64, so permutations change nothing.
+samples = st.lists(st.integers(-400, 400).map(lambda k: k / 8), min_size=5, max_size=12).filter(
+    lambda v: len(set(v)) > 2
+)
+methods = st.sampled_from([PercentileBootstrap, BcaBootstrap, BootstrapT])
+
+
+def bounds_of(values, method_type, *, seed=0) -> tuple[float, float]:
+    method = method_type(rng=np.random.default_rng(seed), n_resamples=200)
+    return method.interval(np.asarray(values), confidence=0.9)
+
+
+@given(values=outcomes)
+def test_rate_lies_inside_bounds_that_lie_inside_zero_and_one(values):
+    estimate = rate_estimate(values)
+    assert 0.0 <= estimate.low <= estimate.value <= estimate.high <= 1.0
+    assert estimate.low < estimate.high
+
+
+@given(values=outcomes)
+def test_rate_of_failures_mirrors_the_rate_of_successes(values):
+    there = rate_estimate(values)
+    back = rate_estimate({seed: [not x for x in v] for seed, v in values.items()})
+    assert back.value == pytest.approx(1 - there.value)
+    assert (back.low, back.high) == pytest.approx((1 - there.high, 1 - there.low), abs=1e-9)
+
+
+@given(values=outcomes, data=st.data())
+def test_rate_does_not_depend_on_names_or_order_of_seeds(values, data):
+    names = data.draw(st.permutations(range(100, 100 + len(values))))
+    renamed = dict(zip(names, values.values(), strict=True))
+    there, back = rate_estimate(values), rate_estimate(renamed)
+    assert (back.low, back.high) == pytest.approx((there.low, there.high), abs=1e-12)
+
+
+@given(values=outcomes)
+def test_rate_bounds_grow_with_confidence(values):
+    narrow, wide = (rate_estimate(values, confidence=c) for c in (0.8, 0.95))
+    assert wide.low <= narrow.low + 1e-12
+    assert wide.high >= narrow.high - 1e-12
+
+
+@given(values=outcomes)
+def test_rate_interval_is_never_narrower_than_the_binomial_one(values):
+    estimate = rate_estimate(values)
+    successes = sum(sum(v) for v in values.values())
+    low, high = clopper_pearson_interval(successes, estimate.n)
+    assert estimate.low <= low + 1e-9
+    assert estimate.high >= high - 1e-9
+
+
+@given(values=outcomes)
+def test_effective_trials_are_positive_and_never_exceed_the_count(values):
+    successes = np.array([float(sum(v)) for v in values.values()])
+    trials = np.array([float(len(v)) for v in values.values()])
+    assert 0.0 < effective_trials(successes, trials, confidence=0.95) <= trials.sum()
+
+
+@given(trials=st.integers(1, 300), data=st.data())
+def test_wilson_interval_holds_the_rate_and_mirrors(trials, data):
+    successes = data.draw(st.integers(0, trials))
+    low, high = wilson_interval(successes, trials)
+    assert 0.0 <= low <= successes / trials <= high <= 1.0
+    mirrored = wilson_interval(trials - successes, trials)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+@given(trials=st.integers(1, 300))
+def test_exact_bounds_rise_with_the_number_of_successes(trials):
+    bounds = [clopper_pearson_interval(k, trials) for k in range(min(trials, 20) + 1)]
+    assert all(b[0] > a[0] and b[1] >= a[1] for a, b in pairwise(bounds))
+
+
+@given(values=samples, shift=st.integers(-8, 8), scale=st.sampled_from([0.5, 2.0, 4.0]))
+def test_student_t_follows_shift_and_scale(values, shift, scale):
+    low, high = StudentT().interval(np.asarray(values), confidence=0.95)
+    moved = StudentT().interval(scale * np.asarray(values) + shift, confidence=0.95)
+    assert moved == pytest.approx((scale * low + shift, scale * high + shift), rel=1e-9, abs=1e-6)
+
+
+@given(
+    values=samples, shift=st.integers(-8, 8), scale=st.sampled_from([0.5, 2.0, 4.0]), kind=methods
+)
+def test_bootstraps_follow_shift_and_scale(values, shift, scale, kind):
+    low, high = bounds_of(values, kind)
+    moved = bounds_of([scale * v + shift for v in values], kind)
+    assert moved == pytest.approx((scale * low + shift, scale * high + shift), rel=1e-6, abs=1e-6)
+
+
+@given(values=samples, kind=methods, seed=st.integers(0, 1000))
+def test_bootstraps_with_equal_generators_are_equal(values, kind, seed):
+    assert bounds_of(values, kind, seed=seed) == bounds_of(values, kind, seed=seed)
+
+
+@given(values=samples)
+def test_resampled_means_stay_within_the_data(values):
+    replicates = resampled_means(np.asarray(values), 50, np.random.default_rng(0))
+    assert replicates.min() >= min(values) - 1e-12
+    assert replicates.max() <= max(values) + 1e-12
+
+
+@given(values=st.dictionaries(st.integers(0, 30), samples, min_size=2, max_size=8))
+def test_mean_estimate_holds_its_value_and_ignores_order_within_seeds(values):
+    there = mean_estimate(values, method=StudentT())
+    back = mean_estimate({seed: v[::-1] for seed, v in values.items()}, method=StudentT())
+    assert there == back
+    if there.low is not None:
+        assert there.low <= there.value <= there.high
