@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from cadenza.benchmark.cell_files import write_cell
 from cadenza.benchmark.cells import PLAN_NAME, Cell, EvaluationPlan, initial_state_seed
 from cadenza.benchmark.episodes import (
@@ -17,6 +15,7 @@ from cadenza.benchmark.episodes import (
     run_episode,
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
+from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.errors import IntegrityError
 from cadenza.evaluation.results import EpisodeResult
@@ -68,7 +67,7 @@ class CellRunner:
     def play(self, cell: Cell) -> list[EpisodeResult]:
         """Return the episodes of ``cell``."""
         indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
-        with _single_torch_thread(), self._world(cell) as world:
+        with single_torch_thread(), self._world(cell) as world:
             return [run_episode(world, self._tag(cell, index)) for index in indices]
 
     def replay(self, cell: Cell, episode: int) -> tuple[EpisodeResult, Trajectory]:
@@ -78,7 +77,7 @@ class CellRunner:
             cell: Any cell of the plan.
             episode: Index within the seed.
         """
-        with _single_torch_thread(), self._world(cell) as world:
+        with single_torch_thread(), self._world(cell) as world:
             return record_episode(world, self._tag(cell, episode))
 
     @contextmanager
@@ -112,14 +111,3 @@ class CellRunner:
             condition=cell.condition,
             partner=cell.partner,
         )
-
-
-@contextmanager
-def _single_torch_thread() -> Generator[None]:
-    """Keep torch to one thread: workers share the cores, and sums keep one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

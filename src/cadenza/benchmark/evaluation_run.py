@@ -29,7 +29,7 @@ from cadenza.benchmark.executor import (
     run_jobs,
 )
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.training import source_checkout
+from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.evaluation.results import EpisodeResult

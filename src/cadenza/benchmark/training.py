@@ -5,6 +5,7 @@ held-out episodes in an environment of its own and draws nothing from the traini
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from cadenza.aht.train import train
 from cadenza.aht.types import Policy, ProgressCallback, TrainerFactory, TrainingResult
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.benchmark.tasks import get_task
+from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
@@ -53,7 +56,7 @@ def run_training(
         StorageError: The file system refused.
     """
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.partner)
-    try:
+    with closing(env), single_torch_thread():
         return train(
             cfg,
             env=env,
@@ -66,8 +69,6 @@ def run_training(
             resume=resume,
             overwrite=overwrite,
         )
-    finally:
-        env.close()
 
 
 class HeldOutEvaluator:
@@ -152,9 +153,3 @@ def _rate(name: str, outcomes: list[bool]) -> dict[str, float]:
     count = sum(outcomes)
     low, high = clopper_pearson_interval(count, len(outcomes))
     return {name: count / len(outcomes), f"{name}_ci_low": low, f"{name}_ci_high": high}
-
-
-def source_checkout() -> Path | None:
-    """Return the source tree this package runs from; None for an installation without one."""
-    root = Path(__file__).resolve().parents[3]
-    return root if (root / "pyproject.toml").is_file() and (root / "src").is_dir() else None

@@ -1,7 +1,7 @@
 """Everything that takes part in an episode, built together and closed together."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
@@ -29,7 +29,7 @@ def open_world(
         make_policy: Builds the ego policy for its seat.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
-    try:
+    with closing(live_env):
         seat = ego_seat(live_env, live_env.ego_uid)
         yield EpisodeWorld(
             env=live_env,
@@ -40,5 +40,3 @@ def open_world(
             guard=build_safety_driver(live_env, safety),
             has_success=get_task(env.task).has_success,
         )
-    finally:
-        live_env.close()

@@ -1,0 +1,246 @@
+"""The whole idea in one call: train, guard, evaluate with strangers, report.
+
+An ego is trained on the crossing task beside one partner with the safety filter on, and evaluated
+beside every built-in partner, with the filter and without, from the same starts.
+
+Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``.
+Resume:   the same call on the same folder goes on after a kill and repeats nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from cadenza.aht.config import EgoAHTConfig, load_config
+from cadenza.aht.types import TrainingResult
+from cadenza.benchmark.check_rows import CheckResult, all_ok
+from cadenza.benchmark.evaluation_config import (
+    ConditionChoice,
+    EvaluationConfig,
+    PolicyChoice,
+)
+from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
+from cadenza.benchmark.output_folder import open_output_folder
+from cadenza.benchmark.quickstart_report import QuickstartRun, build_view
+from cadenza.benchmark.shipped_configs import shipped_config, source_checkout
+from cadenza.benchmark.training import run_training
+from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.evaluation.bundle_schema import CellSummary
+from cadenza.evaluation.report.render import write_report
+from cadenza.evaluation.results import ResultBundle, load_run_archive
+
+#: Configuration that is trained.
+TRAINING_CONFIG: Final = "train/crossing.yaml"
+#: Name of the trained policy in the results.
+POLICY_NAME: Final = "ego"
+FILTER_ON: Final = "filter_on"
+FILTER_OFF: Final = "filter_off"
+#: Evaluation seeds, apart from the seeds people train with.
+EVALUATION_SEEDS: Final = (100, 101, 102, 103, 104)
+#: Episodes per seed, partner and condition: 200 per partner and condition.
+EPISODES_PER_SEED: Final = 40
+#: Where results go does not change them.
+_SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
+
+#: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
+#: (frames), ``"evaluation"`` (cells) and ``"report"`` (steps).
+QuickstartProgress: TypeAlias = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuickstartResult:
+    """What a quickstart produced.
+
+    Attributes:
+        report: The HTML report.
+        bundle: Bundle folder.
+        checkpoint: The trained policy.
+        cells: Summary per condition and partner.
+        partners: Partners in display order, as (name, seen in training, leaves the ego a way).
+        checks: Verification of the bundle.
+        n_episodes: Evaluation episodes.
+    """
+
+    report: Path
+    bundle: Path
+    checkpoint: Path
+    cells: Sequence[CellSummary]
+    partners: Sequence[tuple[str, bool, bool]]
+    checks: Sequence[CheckResult]
+    n_episodes: int
+
+    @property
+    def verified(self) -> bool:
+        """Whether every check of the bundle holds."""
+        return all_ok(self.checks)
+
+    def cell(self, condition: str, partner: str) -> CellSummary:
+        """Return the summary of one condition with one partner."""
+        return next(c for c in self.cells if (c.condition, c.partner) == (condition, partner))
+
+    def success_with_seen(self) -> float:
+        """Return the filtered success rate averaged over partners seen in training."""
+        return self._mean_success([name for name, seen, _ in self.partners if seen])
+
+    def success_with_unseen(self) -> float:
+        """Return the filtered success rate averaged over unseen partners that leave a way."""
+        return self._mean_success([name for name, seen, way in self.partners if way and not seen])
+
+    def contacts(self, condition: str) -> int:
+        """Return the number of episodes of ``condition`` that ended in contact."""
+        rates = [c.contact for c in self.cells if c.condition == condition]
+        return sum(round((r.value or 0.0) * r.n) for r in rates if r is not None)
+
+    def _mean_success(self, partners: Sequence[str]) -> float:
+        rates = [self.cell(FILTER_ON, name).success.value or 0.0 for name in partners]
+        return sum(rates) / len(rates)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return column headings and one row of text per partner, for a terminal."""
+        columns = ("partner", "in training", "success, filter on", "contacts", "closest")
+        columns = (*columns[:2], "leaves a way", *columns[2:], "success, filter off", "contacts")
+        rows = [
+            (
+                name,
+                "yes" if seen else "no",
+                "yes" if way else "no",
+                *_figures(self.cell(FILTER_ON, name)),
+                *_figures(self.cell(FILTER_OFF, name))[:2],
+            )
+            for name, seen, way in self.partners
+        ]
+        return columns, rows
+
+
+def run_quickstart(
+    *,
+    out: Path,
+    seed: int = 0,
+    workers: int | None = None,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    episodes_per_seed: int = EPISODES_PER_SEED,
+    progress: QuickstartProgress | None = None,
+) -> QuickstartResult:
+    """Train, evaluate, verify and report; go on where an earlier call in ``out`` stopped.
+
+    Args:
+        out: Output folder.
+        seed: Training seed.
+        workers: Evaluation processes; by default one per core.
+        overwrite: Delete an earlier run in ``out`` first.
+        overrides: Hydra overrides of the training configuration.
+        episodes_per_seed: Episodes per evaluation seed, partner and condition.
+        progress: Told about progress.
+
+    Raises:
+        ConfigurationError: ``out`` holds something else, or an override does not fit.
+        CadenzaError: Training or evaluation failed; what was finished is kept.
+        StorageError: The file system refused; what was finished is kept.
+    """
+    report = progress or _ignore
+    with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
+        config = _training_config(out, seed, overrides)
+        training = run_training(
+            config,
+            resume=True,
+            progress=lambda done, total, last: report(
+                "training", done, total, "" if last is None else f"return {last:.1f}"
+            ),
+        )
+        evaluation = run_evaluation(
+            _evaluation_config(config, training, episodes_per_seed),
+            out=out / "evaluation",
+            workers=workers,
+            resume=True,
+            repro_command=f"cadenza quickstart --seed {seed}",
+            config_sha256=_config_digest(config),
+            progress=lambda done, total, last: report("evaluation", done, total, last),
+        )
+        report("report", 0, 1, "")
+        result = _finish(out, config, training, evaluation)
+        report("report", 1, 1, "")
+    return result
+
+
+def _finish(
+    out: Path, config: EgoAHTConfig, training: TrainingResult, evaluation: EvaluationOutcome
+) -> QuickstartResult:
+    """Verify the bundle, write the report and return everything."""
+    bundle_dir = evaluation.bundles[POLICY_NAME]
+    checks = verify_bundle_dir(bundle_dir, repo_path=source_checkout(), allow_dirty=True)
+    bundle = load_run_archive(bundle_dir / "bundle.json")
+    assert isinstance(bundle, ResultBundle), "written as one above"  # noqa: S101
+    run = QuickstartRun(
+        config=config,
+        curve=training.curve,
+        evaluation=evaluation,
+        policy=POLICY_NAME,
+        bundle=bundle,
+        checks=checks,
+        folder=out / "evaluation",
+    )
+    return QuickstartResult(
+        report=write_report(build_view(run), out / "report.html"),
+        bundle=bundle_dir,
+        checkpoint=training.curve.checkpoint_paths[-1],
+        cells=bundle.summary.cells,
+        partners=run.partners,
+        checks=checks,
+        n_episodes=bundle.summary.n_episodes,
+    )
+
+
+def _training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
+    folder = out.resolve() / "training"
+    config = load_config(
+        config_path=shipped_config(TRAINING_CONFIG), overrides=[f"seed={seed}", *overrides]
+    )
+    return config.model_copy(update={"artifacts_root": folder, "log_dir": folder / "logs"})
+
+
+def _evaluation_config(
+    config: EgoAHTConfig, training: TrainingResult, episodes_per_seed: int
+) -> EvaluationConfig:
+    """Return the evaluation of the last checkpoint beside every partner of the task."""
+    checkpoint = training.curve.checkpoint_paths[-1].resolve()
+    address = checkpoint.relative_to(config.artifacts_root.resolve()).as_posix()
+    return EvaluationConfig(
+        task=config.env.task,
+        episode_length=config.env.episode_length,
+        agent_uids=config.env.agent_uids,
+        options=config.env.options,
+        policies=(PolicyChoice(name=POLICY_NAME, source=f"{LOCAL_URI_SCHEME}{address}"),),
+        conditions=(
+            ConditionChoice(name=FILTER_ON, safety=config.safety),
+            ConditionChoice(
+                name=FILTER_OFF, safety=config.safety.model_copy(update={"enabled": False})
+            ),
+        ),
+        seeds=EVALUATION_SEEDS,
+        episodes_per_seed=episodes_per_seed,
+        artifacts_root=config.artifacts_root,
+    )
+
+
+def _config_digest(config: EgoAHTConfig) -> str:
+    """Return the SHA-256 of what the training computes, without where it goes."""
+    return sha256_bytes(canonical_json(config.model_dump(mode="json", exclude=_SINKS)))
+
+
+def _figures(cell: CellSummary) -> tuple[str, str, str]:
+    """Return success with its interval, contacts, and the smallest distance, as text."""
+    success, contact = cell.success, cell.contact
+    rate = f"{success.value or 0.0:.1%}"
+    if success.low is not None and success.high is not None:
+        rate += f" [{success.low:.1%}, {success.high:.1%}]"
+    contacts = "" if contact is None else f"{round((contact.value or 0.0) * contact.n)}/{contact.n}"
+    closest = "" if cell.min_distance_m is None else f"{cell.min_distance_m:.3f} m"
+    return rate, contacts, closest
+
+
+def _ignore(stage: str, done: int, total: int, detail: str) -> None:
+    """Take a report and do nothing."""
