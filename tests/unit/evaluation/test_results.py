@@ -112,6 +112,11 @@ def test_episode_with_metadata_json_cannot_express_is_refused(metadata, message)
         EpisodeResult(**EPISODE, metadata=metadata)
 
 
+def test_episode_keeps_every_kind_of_metadata_json_can_express():
+    metadata = {"a": None, "b": [1, 2.5, True], "c": {"d": ["x", ("y",)]}}
+    assert EpisodeResult(**EPISODE, metadata=metadata).metadata == metadata
+
+
 def test_episode_of_older_archive_lifts_condition_partner_and_steps_from_metadata():
     episode = EpisodeResult(**EPISODE, metadata={"condition": "a", "member": "m", "n_steps": 40})
     assert (episode.condition, episode.partner, episode.n_steps) == ("a", "m", 40)

@@ -76,9 +76,7 @@ def mean_estimate(
 
 
 def all_equal(values: FloatArray) -> bool:
-    """Return whether ``values``, shape (N,), differ by rounding at most."""
-    if values.size == 0:
-        return True
+    """Return whether ``values``, shape (N,), N >= 1, differ by rounding at most."""
     return float(np.ptp(values)) <= _SAME * max(1.0, float(np.abs(values).max()))
 
 

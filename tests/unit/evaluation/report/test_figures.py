@@ -95,6 +95,29 @@ def test_return_figure_shows_means(view, numbers):
     assert len(elements(figure.wide, "mark")) == 14
 
 
+def test_return_figure_skips_cells_without_returns(view):
+    silent = tuple(
+        e.model_copy(update={"episode_return": None}) if e.condition == "filter_off" else e
+        for e in view.episodes
+    )
+    figure = return_figure(view, analyse(replace(view, episodes=silent)))
+    assert len(elements(figure.wide, "mark")) == 7
+
+
+def test_distance_figure_of_equal_distances_is_drawn(view):
+    same = tuple(e.model_copy(update={"min_distance_m": 0.4}) for e in view.episodes)
+    same_view = replace(view, episodes=same)
+    figure = distance_figure(same_view, analyse(same_view))
+    assert "smallest 0.400\u00a0m, median 0.40\u00a0m" in words(figure.wide)
+
+
+def test_distance_figure_of_one_played_condition_is_drawn(view):
+    half = tuple(e for e in view.episodes if e.condition == "filter_on")
+    half_view = replace(view, episodes=half)
+    figure = distance_figure(half_view, analyse(half_view))
+    assert len(elements(figure.wide, "step")) == 3  # two outlines, one cumulative curve
+
+
 def test_intervention_figure_has_one_lane_per_row(numbers):
     assert len(elements(intervention_figure(numbers).wide, "mark")) == 7
 
