@@ -144,9 +144,9 @@ def _groups(partners: Sequence[PartnerView]) -> list[tuple[str, str, list[Partne
     """Return label, note and members of every group."""
     fair = [p for p in partners if not p.seen and p.leaves_way]
     unseen = [p for p in partners if not p.seen]
-    groups = [("Unseen partners that leave a way", plural(len(fair), "partner"), fair)]
+    groups = [("Unseen that leave a way", plural(len(fair), "partner"), fair)]
     if len(unseen) != len(fair):
-        groups.append(("All unseen partners", plural(len(unseen), "partner"), unseen))
+        groups.append(("All unseen", plural(len(unseen), "partner"), unseen))
     return groups
 
 

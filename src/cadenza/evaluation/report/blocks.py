@@ -169,7 +169,7 @@ def safety_table(view: ReportView, numbers: Numbers) -> TableBlock:
             count(cell.n_steps),
             MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}",
             count(cell.violating_steps),
-            number(cell.violation_peak, digits=3),
+            MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3),
             count(cell.fallbacks) if condition.filtered else MISSING,
             count(cell.infeasible_steps),
             count(cell.uncertified_steps),

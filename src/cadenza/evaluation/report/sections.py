@@ -38,7 +38,7 @@ class Section:
         figures: Its figures, in order.
         tables: Its tables, in order.
         player: Whether the rollout player stands here.
-        folded: Whether its tables are folded away at first.
+        fold: Words that unfold its tables; empty shows them at once.
     """
 
     identity: str
@@ -48,7 +48,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     tables: tuple[TableBlock, ...] = ()
     player: bool = False
-    folded: bool = False
+    fold: str = ""
 
 
 def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
@@ -75,7 +75,7 @@ def _watch(view: ReportView) -> Section:
         nav="Watch",
         title="Watch it",
         intro=f"Real recordings, not illustrations: {words}. A recording is an example; the "
-        "numbers below come from all episodes.",
+        f"numbers below come from all episodes. {view.rollouts_note}".rstrip(),
         figures=_present(trajectory_figure(view)),
         player=bool(view.rollouts),
     )
@@ -90,7 +90,7 @@ def _success(view: ReportView, numbers: Numbers) -> Section:
             intro="The task has no success predicate, so the mean episode return is shown.",
             figures=(return_figure(view, numbers),),
             tables=(success_table(view, numbers),),
-            folded=True,
+            fold="The numbers as a table",
         )
     meaning = f"Success means {view.success_meaning.rstrip('.')}. " if view.success_meaning else ""
     return Section(
@@ -100,7 +100,7 @@ def _success(view: ReportView, numbers: Numbers) -> Section:
         intro=f"{meaning}The ego trained with the partners marked so and never met the others.",
         figures=(success_figure(view, numbers),),
         tables=(success_table(view, numbers),),
-        folded=True,
+        fold="The numbers as a table",
     )
 
 
@@ -170,6 +170,7 @@ def _further(view: ReportView) -> Section:
         nav="Settings",
         title="Settings and further tables",
         intro="What was configured.",
+        fold="Show the tables",
         tables=tuple(
             TableBlock(
                 title=table.title,

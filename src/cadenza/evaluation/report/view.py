@@ -257,6 +257,7 @@ class ReportView:
         ego_uid: The ego's name in rollouts.
         learning: Training run behind the ego, if known.
         rollouts: At most one per partner and condition.
+        rollouts_note: How the recorded episodes were chosen, one sentence.
         tables: Further tables, e.g. the filter's settings.
         repro_command: Command line that repeats everything.
     """
@@ -277,6 +278,7 @@ class ReportView:
     ego_uid: str = "ego"
     learning: LearningCurve | None = None
     rollouts: tuple[Rollout, ...] = ()
+    rollouts_note: str = ""
     tables: tuple[Table, ...] = ()
     repro_command: str = ""
     #: Filled in: the filtered condition and the one it is compared with, when both exist.

@@ -104,6 +104,7 @@ def sample_view(*, seeds: int = 10, episodes: int = 20, rollouts: bool = True) -
         episodes=sample_episodes(seeds=seeds, episodes=episodes),
         learning=sample_learning(),
         rollouts=sample_rollouts() if rollouts else (),
+        rollouts_note="Chosen for a contact without the filter where there is one.",
         tables=(
             Table(
                 title="Filter settings",
@@ -261,6 +262,7 @@ def hostile_view() -> ReportView:
         task=attack,
         success_meaning=attack,
         repro_command=attack,
+        rollouts_note=attack,
         statements=(Statement(kind="measured", text=attack),),
         provenance=(Fact(label=attack, value=attack, code=True),),
         verification=(Check(name=attack, ok=False, detail=attack),),

@@ -113,10 +113,10 @@ def test_groups_appear_only_when_they_pool_something():
     assert analyse(view).groups == ()
     hunter = PartnerView(partner_id="hunter", label="Hunter", seen=False, leaves_way=False)
     groups = analyse(replace(view, partners=(*view.partners, hunter))).groups
-    assert [g.label for g in groups] == ["All unseen partners"]
+    assert [g.label for g in groups] == ["All unseen"]
     extra = PartnerView(partner_id="extra", label="Extra", seen=False)
     groups = analyse(replace(view, partners=(*view.partners, extra))).groups
-    assert [g.label for g in groups] == ["Unseen partners that leave a way"]
+    assert [g.label for g in groups] == ["Unseen that leave a way"]
 
 
 def test_unmatched_episodes_and_few_seeds_become_cautions():

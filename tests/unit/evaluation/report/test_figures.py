@@ -211,6 +211,14 @@ def test_learning_figure_thins_long_runs_but_keeps_both_ends():
     assert [float(dots[i].attrib["cx"]) for i in (0, -1)] == [54.0, 826.0]
 
 
+def test_learning_caption_mentions_held_out_episodes_only_if_there_are_some():
+    silent = learning_figure(LearningCurve(steps=(1,), returns=(1.0,), label="seed 0"))
+    assert silent.caption == "Seed 0. Training returns include exploration."
+    point = EvaluationPoint(step=1, n_episodes=1, n_success=1)
+    spoken = learning_figure(LearningCurve(steps=(), returns=(), evaluations=(point,)))
+    assert spoken.caption.startswith("Training returns include exploration; held-out")
+
+
 def test_learning_figure_of_nothing_is_left_out():
     assert learning_figure(LearningCurve(steps=(), returns=())) is None
 

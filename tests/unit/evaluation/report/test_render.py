@@ -169,6 +169,7 @@ def test_report_shows_title_statements_partners_and_provenance(page):
         "Only 3 seeds: the spread between seeds is badly known, use at least 10.",
         "rate/cluster/korn-graubard/v1",
         "Barrier rate",
+        "Chosen for a contact without the filter where there is one.",
     ):
         assert words in page.text
 

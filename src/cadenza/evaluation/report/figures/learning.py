@@ -65,11 +65,21 @@ def learning_figure(curve: LearningCurve) -> Figure | None:
         lambda layout: _draw(curve, scored, layout),
         identity="fig-learning",
         title="How the ego learned",
-        caption=(f"{curve.label}. " if curve.label else "")
-        + "Training returns include exploration; held-out episodes are played without it, on "
-        "starts that training never sees.",
+        caption=_caption(curve),
         description=description + ".",
         legend=tuple(legend),
+    )
+
+
+def _caption(curve: LearningCurve) -> str:
+    """Return what was trained and how to read the dots."""
+    label = f"{curve.label[0].upper()}{curve.label[1:].rstrip('.')}. " if curve.label else ""
+    exploring = "Training returns include exploration"
+    if not curve.evaluations:
+        return f"{label}{exploring}."
+    return (
+        f"{label}{exploring}; held-out episodes are played without it, on starts that training "
+        "never sees."
     )
 
 
