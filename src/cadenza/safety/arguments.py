@@ -19,7 +19,7 @@ MAX_DT: Final = 1e3
 
 
 def require_call(
-    proposed_action: object, obs: Mapping[str, Any], ego_uid: object, predicted: object, dt: object
+    proposed_action: object, obs: object, ego_uid: object, predicted: object, dt: object
 ) -> dict[str, AgentSnapshot]:
     """Return the agents of one filter call after checking the frame of the call.
 
@@ -34,7 +34,7 @@ def require_call(
         raise InputError("filter: partner_predicted_states is required, got None.")
     if dt is None:
         raise InputError("filter: dt is required, got None; pass the control step in seconds.")
-    if not (isinstance(dt, float | int) and MIN_DT <= dt <= MAX_DT):
+    if not (isinstance(dt, float | int | np.floating) and MIN_DT <= dt <= MAX_DT):
         raise InputError(
             f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
         )
@@ -42,7 +42,7 @@ def require_call(
         raise TypeError(
             f"filter: proposed_action must be an array, got {type(proposed_action).__name__}."
         )
-    agents = obs.get("agent_states")
+    agents = cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, Mapping) else obs
     if not isinstance(agents, dict):
         raise InputError(
             'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '

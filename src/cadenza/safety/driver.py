@@ -5,11 +5,11 @@ Order of a step:
     2. a changed partner id starts the conformal layer over;
     3. the forecast of the last step is scored and moves lambda;
     4. the filter projects the nominal action onto the rows;
-    5. only if the rows cannot vouch for the step (no action meets them, or a relaxing lambda
-       entered them), braking may replace the action.
-Braking comes after the filter on purpose: its triggers also fire inside the safe set, where the
+    5. only if no action meets every row, and contact is imminent, braking replaces the action.
+Braking comes after the filter on purpose. Its triggers also fire inside the safe set, where the
 row is proved to be enough; firing there would throw the ego back whenever it passes a partner
-slowly at a small distance.
+slowly at a small distance. And while contact is not imminent the least-violation action is the
+better retreat: it weighs every partner, a push away only those it flees from.
 """
 
 import math
@@ -222,7 +222,7 @@ class SafetyDriver:
         )
         infeasible = info["status"] not in ("inactive", "optimal")
         braked = False
-        if infeasible or any(value > 0.0 for value in info["lambda"].values()):
+        if infeasible:
             decision = self._brake(action, snapshots)
             braked = decision.fired
             if decision.override is not None:
@@ -342,15 +342,16 @@ class SafetyDriver:
         return {key: max(0.0, score) for key, score in scores.items()}
 
     def _brake(self, action: FloatArray, snapshots: Mapping[str, AgentSnapshot]) -> BrakeDecision:
-        """Ask the braking layer, with partners as obstacles that push as hard as they may."""
+        """Ask the braking layer whether contact is imminent; partners are obstacles to it.
+
+        Its stopping test stays off: whether the ego can still stop is what the rows decided.
+        """
         decision = maybe_brake(
             {self._ego_uid: action},
             snapshots,
             bounds=self.bounds,
             tau_brake=self._options.tau_brake,
             emergency_controllers=self._controllers,
-            dt=self._hooks.control_timestep,
-            control_models=self._hooks.control_models,
             still_braking=self._braking_pairs,
         )
         self._braking_pairs = frozenset(decision.dangers)

@@ -371,6 +371,7 @@ def arguments(**change):
         ({"proposed_action": [0.0, 0.0]}, TypeError, "must be an array, got list"),
         ({"obs": {}}, InputError, "agent_states.* must be a dict"),
         ({"obs": {"agent_states": []}}, InputError, "agent_states.* got list"),
+        ({"obs": None}, InputError, "agent_states.* got NoneType"),
         ({"ego_uid": "x"}, InputError, r"expected the ego 'x' .* got \['ego', 'p'\]"),
         ({"state": SafetyState({})}, InputError, "key set mismatch"),
         ({"state": slack(("q",))}, InputError, "key set mismatch"),
@@ -392,6 +393,12 @@ def arguments(**change):
 def test_filter_malformed_call_is_refused(change, error, message):
     with pytest.raises(error, match=message):
         ego_filter().filter(**arguments(**change))
+
+
+def test_filter_step_may_be_a_numpy_number():
+    first, _ = ego_filter().filter(**arguments(dt=np.float32(0.0625)))
+    second, _ = ego_filter().filter(**arguments(dt=0.0625))
+    assert first.tobytes() == second.tobytes()
 
 
 def test_filter_agent_without_control_model_is_refused():

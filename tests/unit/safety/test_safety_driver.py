@@ -138,11 +138,7 @@ def test_driver_certified_run_never_brakes_although_the_triggers_would_fire():
     steps, triggers = [], 0
     for _ in range(300):
         triggers += maybe_brake(
-            {"ego": np.zeros(2)},
-            env.build_agent_snapshots(),
-            bounds=env.build_bounds(),
-            control_models=env.build_control_models(),
-            dt=0.05,
+            {"ego": np.zeros(2)}, env.build_agent_snapshots(), bounds=env.build_bounds()
         ).fired
         steps += drive(env, driver, [2.0, 0.0])
     assert triggers > 0
