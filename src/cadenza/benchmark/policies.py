@@ -88,8 +88,8 @@ def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
     for name, space in (("state", state_space), ("action", action_space)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise InputError(
-                f"seat {uid!r}: expected a {name} space gym.spaces.Box of rank 1, got {space}; "
-                "evaluate on a single environment, not a batch."
+                f"seat {uid!r}: expected the {name} space to be a gym.spaces.Box of rank 1, got "
+                f"{space}; evaluate on a single environment, not a batch."
             )
     return EgoSeat(
         uid=uid,

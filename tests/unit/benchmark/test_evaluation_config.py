@@ -1,0 +1,120 @@
+import pytest
+from pydantic import ValidationError
+
+from cadenza.aht.config_models import SafetyConfig
+from cadenza.benchmark.evaluation_config import (
+    ConditionChoice,
+    EvaluationConfig,
+    load_evaluation_config,
+    make_plan,
+    summary_settings,
+)
+from cadenza.benchmark.shipped_configs import shipped_config
+from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
+
+
+def config(**changes):
+    return EvaluationConfig.model_validate({"task": "crossing", "policies": ["zero"]} | changes)
+
+
+def test_shipped_configuration_gives_a_plan_with_every_crossing_partner():
+    plan = make_plan(load_evaluation_config(shipped_config("eval/crossing.yaml")))
+    assert [policy.name for policy in plan.policies] == ["goal_pd", "zero", "random"]
+    assert [(entry.name, entry.seen) for entry in plan.partners] == [
+        ("crossing_goal_seeker", True),
+        ("crossing_stationary", False),
+        ("crossing_wanderer", False),
+        ("crossing_late_braker", False),
+        ("crossing_chaser", False),
+    ]
+    assert [c.safety.enabled for c in plan.conditions] == [True, False]
+    assert plan.n_episodes == 3 * 5 * 2 * 5 * 20
+    assert plan.env.episode_length == 200
+
+
+def test_bare_names_and_mappings_mean_the_same():
+    short = config(partners=["crossing_chaser"])
+    long = config(
+        policies=[{"name": "zero", "source": "zero"}],
+        partners=[{"name": "crossing_chaser", "class_name": "crossing_chaser"}],
+    )
+    assert short == long
+    assert make_plan(short).digest == make_plan(long).digest
+
+
+def test_partner_is_told_its_seat_and_keeps_its_options():
+    partner = {"name": "slow", "class_name": "crossing_goal_seeker", "extra": {"max_speed": "0.5"}}
+    plan = make_plan(config(agent_uids=["a", "b"], partners=[partner]))
+    assert plan.partners[0].partner.extra == {"uid": "b", "max_speed": "0.5"}
+
+
+def test_summary_compares_filtered_with_unfiltered():
+    settings = summary_settings(config())
+    assert settings.headline_condition == "filter_on"
+    assert settings.comparison == ("filter_on", "filter_off")
+    alone = config(conditions=[ConditionChoice(name="bare", safety=SafetyConfig())])
+    assert summary_settings(alone).headline_condition == "bare"
+    assert summary_settings(alone).comparison is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policys": []}, "Extra inputs are not permitted"),
+        ({"policies": []}, "at least 1 item"),
+        ({"episodes_per_seed": 0}, "greater than 0"),
+        ({"failure_policy": "lenient"}, "'strict' or 'best_effort'"),
+        ({"conditions": [{"name": "x", "safety": {"enable": True}}]}, "Extra inputs"),
+    ],
+)
+def test_malformed_configuration_is_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"num_robots": 9}}, r"expected an integer in \[2, 8\]"),
+        ({"options": {"robots": 3}}, "has no such option"),
+        ({"partners": ["nobody"]}, "expected class_name among .*crossing_chaser.*, got 'nobody'"),
+        ({"task": "mpe_cooperative_push"}, "has no safety filter"),
+        ({"n_resamples": 10}, "n_resamples must be 0 or >= 1000, got 10"),
+        ({"seeds": [1, 1]}, "seeds: .*no repetition"),
+    ],
+)
+def test_configuration_that_fits_nothing_is_refused(changes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_plan(config(**changes))
+
+
+def test_unknown_task_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"'chess'.*crossing@v1"):
+        make_plan(config(task="chess"))
+
+
+def test_missing_checkpoint_is_noticed_before_any_episode(tmp_path):
+    policy = {"name": "ego", "source": "local://artifacts/x.pt"}
+    with pytest.raises(CheckpointError, match="not found"):
+        make_plan(config(policies=[policy], artifacts_root=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- a\n- b\n", "expected a YAML mapping, got list"), ("a: [", "expected YAML, got an error")],
+)
+def test_file_that_is_no_yaml_mapping_is_refused(tmp_path, text, message):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        load_evaluation_config(path)
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected a YAML file, got none"):
+        load_evaluation_config(tmp_path / "x.yaml")
+
+
+def test_configuration_the_package_does_not_ship_is_refused():
+    with pytest.raises(ConfigurationError, match="expected the file"):
+        shipped_config("train/none.yaml")

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from cadenza.benchmark.policies import (
+    ActorPolicy,
+    EgoSeat,
+    ego_seat,
+    list_policies,
+    load_policy,
+    policy_weights_sha256,
+    register_policy,
+)
+from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
+from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
+from cadenza.learn.nn.gaussian_actor import GaussianActor
+
+URI = "local://artifacts/x.pt"
+
+
+def make_seat(observation_dim=10, bound=2.0, action_dim=2):
+    high = np.full(action_dim, bound, dtype=np.float32)
+    return EgoSeat(uid="ego", observation_dim=observation_dim, low=-high, high=high)
+
+
+def observe(state):
+    return {"agent": {"ego": {"state": np.asarray(state, dtype=np.float32)}}}
+
+
+def make_actor(observation_dim=10, action_dim=2):
+    generator = torch.Generator().manual_seed(7)
+    return GaussianActor(observation_dim, action_dim, hidden_sizes=[8, 8], generator=generator)
+
+
+def store(folder, state):
+    metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="x", pyproject_hash="y")
+    save_checkpoint(state_dict=state, uri=URI, metadata=metadata, artifacts_root=folder)
+
+
+def load(source, folder, **changes):
+    return load_policy(source, **({"seat": make_seat(), "artifacts_root": folder} | changes))
+
+
+def test_zero_policy_returns_fresh_zeros(tmp_path):
+    policy = load("zero", tmp_path)
+    first = policy.act(observe(np.ones(10)))
+    first += 1.0
+    np.testing.assert_array_equal(policy.act(observe(np.ones(10))), np.zeros(2, np.float32))
+
+
+def test_random_policy_repeats_by_seed_and_fills_the_bounds(tmp_path):
+    policy = load("random", tmp_path)
+    policy.reset(seed=3)
+    first = np.array([policy.act({}) for _ in range(500)])
+    policy.reset(seed=3)
+    np.testing.assert_array_equal(first, np.array([policy.act({}) for _ in range(500)]))
+    policy.reset(seed=4)
+    assert not np.array_equal(first[0], policy.act({}))
+    assert first.dtype == np.float32
+    assert -2.0 <= first.min() < -1.9
+    assert 1.9 < first.max() <= 2.0
+
+
+def test_random_policy_without_bounds_is_refused(tmp_path):
+    with pytest.raises(InputError, match="expected finite action bounds"):
+        load("random", tmp_path, seat=make_seat(bound=np.inf))
+
+
+def test_goal_policy_is_a_damped_pull_within_the_bounds(tmp_path):
+    policy = load("goal_pd", tmp_path)
+    state = [9, 9, 0.25, -0.5, 1.0, -0.5, 9, 9, 9, 9]
+    # pull = 1 * goal - 2 * velocity = (1 - 0.5, -0.5 + 1)
+    np.testing.assert_allclose(policy.act(observe(state)), [0.5, 0.5], rtol=1e-6)
+    far = [0, 0, 0, 0, 7.0, -7.0, 0, 0, 0, 0]
+    np.testing.assert_array_equal(policy.act(observe(far)), np.array([2.0, -2.0], np.float32))
+
+
+@pytest.mark.parametrize("seat", [make_seat(5), make_seat(action_dim=3)])
+def test_goal_policy_on_another_task_is_refused(tmp_path, seat):
+    with pytest.raises(InputError, match="expected the crossing task"):
+        load("goal_pd", tmp_path, seat=seat)
+
+
+def test_actor_policy_is_the_networks_mean_bit_for_bit():
+    actor = make_actor()
+    policy = ActorPolicy(actor, make_seat())
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        state = rng.normal(size=10).astype(np.float32)
+        with torch.no_grad():
+            expected = actor(torch.from_numpy(state)[None])[0].numpy()
+        np.testing.assert_array_equal(policy.act(observe(state)), expected)
+
+
+def test_actor_policy_does_not_follow_later_training():
+    actor = make_actor()
+    policy = ActorPolicy(actor, make_seat())
+    state = observe(np.arange(10))
+    before = policy.act(state).copy()
+    with torch.no_grad():
+        actor.ordered_parameters[-1].add_(1.0)
+    np.testing.assert_array_equal(policy.act(state), before)
+
+
+@pytest.mark.parametrize("actor", [make_actor(observation_dim=14), make_actor(action_dim=3)])
+def test_actor_for_another_seat_is_refused(actor):
+    with pytest.raises(CheckpointError, match="it was trained on another task"):
+        ActorPolicy(actor, make_seat())
+
+
+def test_checkpoint_becomes_the_policy_that_was_saved(tmp_path):
+    actor = make_actor()
+    store(tmp_path, {"actor": actor.state_dict()})
+    digest = policy_weights_sha256(URI, artifacts_root=tmp_path)
+    policy = load(URI, tmp_path, weights_sha256=digest)
+    state = observe(np.arange(10))
+    np.testing.assert_array_equal(policy.act(state), ActorPolicy(actor, make_seat()).act(state))
+
+
+def test_checkpoint_with_other_weights_than_planned_is_refused(tmp_path):
+    store(tmp_path, {"actor": make_actor().state_dict()})
+    with pytest.raises(CheckpointError, match="expected the weights abababababababab"):
+        load(URI, tmp_path, weights_sha256="ab" * 32)
+
+
+def test_checkpoint_without_an_actor_is_refused(tmp_path):
+    store(tmp_path, {"critic": {}})
+    with pytest.raises(CheckpointError, match="expected a training checkpoint with an 'actor'"):
+        load(URI, tmp_path)
+
+
+def test_missing_checkpoint_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="not found"):
+        policy_weights_sha256(URI, artifacts_root=tmp_path)
+
+
+def test_unknown_policy_lists_the_known_ones(tmp_path):
+    with pytest.raises(UnknownNameError, match=r"'nobody': expected local://.* goal_pd"):
+        load("nobody", tmp_path)
+    with pytest.raises(UnknownNameError, match="'nobody'"):
+        policy_weights_sha256("nobody", artifacts_root=tmp_path)
+
+
+def test_built_in_policies_have_no_weights(tmp_path):
+    assert list_policies() == ["goal_pd", "random", "zero"]
+    assert policy_weights_sha256("zero", artifacts_root=tmp_path) is None
+
+
+def test_registering_a_taken_name_is_refused():
+    with pytest.raises(InputError, match="'zero', which is taken"):
+        register_policy("zero")
+
+
+class _Env:
+    def __init__(self, state_shape, action_space):
+        box = spaces.Box(-1.0, 1.0, state_shape)
+        self.observation_space = {"agent": {"ego": {"state": box}}}
+        self.action_space = {"ego": action_space}
+
+
+def test_ego_seat_reads_sizes_and_bounds():
+    seat = ego_seat(_Env((6,), spaces.Box(-3.0, 2.0, (2,))), "ego")
+    assert (seat.uid, seat.observation_dim, seat.action_dim) == ("ego", 6, 2)
+    np.testing.assert_array_equal(seat.low, [-3.0, -3.0])
+    np.testing.assert_array_equal(seat.high, [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (_Env((4, 6), spaces.Box(-1.0, 1.0, (2,))), "expected the state space"),
+        (_Env((6,), spaces.Discrete(3)), "expected the action space"),
+    ],
+)
+def test_ego_seat_of_a_batch_or_discrete_actions_is_refused(env, message):
+    with pytest.raises(InputError, match=message):
+        ego_seat(env, "ego")
