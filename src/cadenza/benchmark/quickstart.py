@@ -99,9 +99,21 @@ class QuickstartResult:
         return sum(rates) / len(rates)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return column headings and one row of text per partner, for a terminal."""
-        columns = ("partner", "in training", "success, filter on", "contacts", "closest")
-        columns = (*columns[:2], "leaves a way", *columns[2:], "success, filter off", "contacts")
+        """Return column headings and one row of text per partner, for a terminal.
+
+        ``met`` says whether the ego trained with the partner, ``way`` whether the partner leaves
+        it one; the figures are success rates with their intervals.
+        """
+        columns = (
+            "partner",
+            "met",
+            "way",
+            "with filter",
+            "contacts",
+            "closest",
+            "without",
+            "contacts",
+        )
         rows = [
             (
                 name,
@@ -236,7 +248,7 @@ def _figures(cell: CellSummary) -> tuple[str, str, str]:
     success, contact = cell.success, cell.contact
     rate = f"{success.value or 0.0:.1%}"
     if success.low is not None and success.high is not None:
-        rate += f" [{success.low:.1%}, {success.high:.1%}]"
+        rate += f" [{100 * success.low:.0f}, {100 * success.high:.0f}]"
     contacts = "" if contact is None else f"{round((contact.value or 0.0) * contact.n)}/{contact.n}"
     closest = "" if cell.min_distance_m is None else f"{cell.min_distance_m:.3f} m"
     return rate, contacts, closest

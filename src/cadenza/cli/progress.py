@@ -6,14 +6,27 @@ from contextlib import contextmanager
 
 #: Called with (work done, work in all, what was last seen).
 ProgressReport = Callable[[int, int, str], None]
+#: Called with (stage, work done, work in all, what was last seen).
+StageReport = Callable[[str, int, int, str], None]
 
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport]:
-    """Yield a function that moves a bar labelled ``label``.
+    """Yield a function that moves one bar labelled ``label``.
 
     Args:
         label: What is being done, e.g. ``"training"``.
+        quiet: Draw nothing, as when stderr is not a terminal.
+    """
+    with stage_bars(quiet=quiet) as report:
+        yield lambda done, total, detail: report(label, done, total, detail)
+
+
+@contextmanager
+def stage_bars(*, quiet: bool = False) -> Generator[StageReport]:
+    """Yield a function that moves one bar per stage, a new bar for a new stage.
+
+    Args:
         quiet: Draw nothing, as when stderr is not a terminal.
     """
     if quiet or not sys.stderr.isatty():
@@ -24,6 +37,7 @@ def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -38,14 +52,16 @@ def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport
         TimeRemainingColumn(),
         TextColumn("{task.fields[detail]}", style="dim"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None, detail="")
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True)) as display:
 
-        def report(done: int, total: int, detail: str) -> None:
-            bar.update(task, completed=done, total=total, detail=detail)
+        def report(stage: str, done: int, total: int, detail: str) -> None:
+            if stage not in bars:
+                bars[stage] = display.add_task(stage, total=total, detail="")
+            display.update(bars[stage], completed=done, total=total, detail=detail)
 
         yield report
 
 
-def _ignore(done: int, total: int, detail: str) -> None:
+def _ignore(stage: str, done: int, total: int, detail: str) -> None:
     """Take a report and draw nothing."""

@@ -1,25 +1,105 @@
 """`cadenza quickstart`: the whole idea in minutes."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_json, print_table, typed_exits
-from cadenza.cli.progress import progress_bar
+from cadenza.cli.progress import stage_bars
+
+if TYPE_CHECKING:
+    from cadenza.benchmark.quickstart import QuickstartResult
 
 
 def quickstart(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Values of the training to change, e.g. total_frames=50000."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything written.")] = Path(
         "runs/quickstart"
     ),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed of the training.")] = 0,
+    episodes: Annotated[
+        int,
+        typer.Option("--episodes", min=1, help="Episodes per seed (of 5), partner and condition."),
+    ] = 40,
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away an earlier run in the folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
-    """Train an ego, let it meet partners it has never seen, and write an honest report."""
+    """Train an ego, let it meet partners it has never seen, and write an honest report.
+
+    Run again on the same folder, it goes on where it stopped.
+    """
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.quickstart import run_quickstart
+        from cadenza.cli.configuration import explained
+
+        with stage_bars(quiet=quiet or as_json) as report:
+            result = explained(
+                Path("quickstart"),
+                lambda: run_quickstart(
+                    out=out,
+                    seed=seed,
+                    workers=workers,
+                    overwrite=overwrite,
+                    overrides=overrides or [],
+                    episodes_per_seed=episodes,
+                    progress=report,
+                ),
+            )
+        if as_json:
+            print_json(_payload(result))
+        else:
+            _print_result(result)
+    if not result.verified:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _payload(result: "QuickstartResult") -> dict[str, Any]:
+    """Return the result as JSON values."""
+    return {
+        "report": str(result.report),
+        "bundle": str(result.bundle),
+        "checkpoint": str(result.checkpoint),
+        "n_episodes": result.n_episodes,
+        "verified": result.verified,
+        "success_with_seen": result.success_with_seen(),
+        "success_with_unseen": result.success_with_unseen(),
+        "contacts": {c: result.contacts(c) for c in ("filter_on", "filter_off")},
+        "partners": [
+            {"name": name, "seen": seen, "leaves_way": way} for name, seen, way in result.partners
+        ],
+        "cells": [cell.model_dump(mode="json") for cell in result.cells],
+        "failed_checks": [asdict(check) for check in result.checks if not check.ok],
+    }
+
+
+def _print_result(result: "QuickstartResult") -> None:
+    columns, rows = result.table()
+    print_table(f"{result.n_episodes} episodes, 95 % intervals", columns, rows)
+    typer.echo(
+        f"success behind the filter: {result.success_with_seen():.1%} with the partner from "
+        f"training, {result.success_with_unseen():.1%} on average with unseen partners that "
+        "leave a way"
+    )
+    typer.echo(
+        f"episodes with contact: {result.contacts('filter_on')} with the filter, "
+        f"{result.contacts('filter_off')} without"
+    )
+    for check in result.checks:
+        if not check.ok:
+            typer.echo(f"failed check {check.name}: {check.detail}", err=True)
+    state = "verified" if result.verified else "NOT verified"
+    typer.echo(f"bundle: {result.bundle} ({state})")
+    typer.echo(f"report: {result.report}")

@@ -1,0 +1,104 @@
+import pytest
+
+from tests.e2e.commands import cadenza
+
+CONFIG = """\
+task: crossing
+policies: [goal_pd, zero]
+partners: [crossing_goal_seeker, crossing_chaser]
+conditions:
+  - name: filter_on
+    safety: {enabled: true}
+  - name: filter_off
+seeds: [0, 1]
+episodes_per_seed: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A folder with a finished small evaluation, and what the command printed."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    (folder / "small.yaml").write_text(CONFIG, encoding="utf-8")
+    done = cadenza("eval", "run", "small.yaml", "--out", "run", "--json", cwd=folder)
+    assert done.code == 0, done.err
+    return folder, done.json
+
+
+def test_eval_run_reports_every_combination(evaluated):
+    _, summary = evaluated
+    combinations = {(r["policy"], r["condition"], r["partner"]) for r in summary["results"]}
+    assert len(combinations) == len(summary["results"]) == 2 * 2 * 2
+    assert {row["n_episodes"] for row in summary["results"]} == {4}
+    assert sum(r["contacts"] for r in summary["results"] if r["condition"] == "filter_on") == 0
+
+
+def test_eval_run_again_needs_resume_and_then_reuses_every_cell(evaluated):
+    folder, summary = evaluated
+    refused = cadenza("eval", "run", "small.yaml", "--out", "run", cwd=folder)
+    assert refused.code == 2
+    assert "resume" in refused.err
+    resumed = cadenza("eval", "run", "small.yaml", "--out", "run", "--resume", "--json", cwd=folder)
+    assert resumed.json["reused"] == summary["cells"]
+    assert resumed.json["results"] == summary["results"]
+
+
+def test_eval_verify_passes_and_names_its_checks(evaluated):
+    folder, summary = evaluated
+    bundle = summary["bundles"]["goal_pd"]
+    done = cadenza("eval", "verify", bundle, "--allow-dirty", cwd=folder)
+    assert done.code == 0, done.out
+    assert done.out.rstrip().splitlines()[-1].startswith("verify: PASS")
+
+
+def test_eval_verify_fails_on_one_flipped_byte_and_names_the_file(evaluated, tmp_path):
+    folder, summary = evaluated
+    source = folder / summary["bundles"]["zero"]
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for path in source.iterdir():
+        (bundle / path.name).write_bytes(path.read_bytes())
+    victim = bundle / "episodes_seed1.jsonl"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 3] ^= 0x20
+    victim.write_bytes(bytes(content))
+    done = cadenza("eval", "verify", "bundle", "--allow-dirty", "--json", cwd=tmp_path)
+    assert done.code == 1
+    failed = [check["name"] for check in done.json["checks"] if not check["ok"]]
+    assert any("episodes_seed1.jsonl" in name for name in failed)
+
+
+def test_eval_verify_without_a_bundle_fails_with_one_row(tmp_path):
+    done = cadenza("eval", "verify", "nowhere", "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert [check["ok"] for check in done.json["checks"]] == [False]
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment", "code"),
+    [
+        (("task: crossing", "task: rehearsal"), "rehearsal", 2),
+        (("seeds:", "seedz:"), "seedz", 2),
+        (("goal_pd", '{name: ego, source: "local://absent.pt"}'), "absent.pt", 10),
+        (("crossing_chaser", "soloist"), "soloist", 2),
+        (("episodes_per_seed: 2", "episodes_per_seed: 0"), "episodes_per_seed", 2),
+    ],
+)
+def test_eval_run_with_a_wrong_value_names_it_and_writes_nothing(change, fragment, code, tmp_path):
+    (tmp_path / "wrong.yaml").write_text(CONFIG.replace(*change), encoding="utf-8")
+    done = cadenza("eval", "run", "wrong.yaml", "--out", "run", cwd=tmp_path)
+    assert done.code == code, done.err
+    assert fragment in done.err
+    assert "Traceback" not in done.err
+    assert not list(tmp_path.glob("run/cells/*"))
+
+
+def test_eval_run_with_one_and_two_workers_gives_the_same_bytes(tmp_path):
+    (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
+    bundles: list[dict[str, bytes]] = []
+    for workers in (1, 2):
+        words = ("--out", f"run{workers}/same", "--workers", str(workers), "--json")
+        done = cadenza("eval", "run", "small.yaml", *words, cwd=tmp_path)
+        folder = tmp_path / done.json["bundles"]["goal_pd"]
+        bundles.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert bundles[0] == bundles[1]
