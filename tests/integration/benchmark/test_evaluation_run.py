@@ -1,0 +1,260 @@
+"""Evaluations on the real crossing task: equal bytes whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cadenza.benchmark import policies
+from cadenza.benchmark.cell_files import cell_path
+from cadenza.benchmark.cell_runner import CellRunner
+from cadenza.benchmark.check_rows import all_ok
+from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan
+from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.policies import ZeroPolicy
+from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.core.errors import ConfigurationError, InputError
+
+SETTINGS = {
+    "task": "crossing",
+    "policies": ["goal_pd"],
+    "partners": ["crossing_goal_seeker", "crossing_wanderer", "crossing_chaser"],
+    "seeds": [3, 4],
+    "episodes_per_seed": 3,
+    "block_size": 2,
+}
+
+
+def evaluate(settings, out, *, workers=1, **changes):
+    """Run with a provenance that does not depend on the state of this source tree."""
+    return run_evaluation(settings, out=out, workers=workers, repo_root=out, **changes)
+
+
+def config(**changes):
+    return EvaluationConfig.model_validate(SETTINGS | changes)
+
+
+def bundle_bytes(folder):
+    return {
+        str(path.relative_to(folder / "bundles")): path.read_bytes()
+        for path in sorted((folder / "bundles").rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Output folder of an undisturbed run in this process."""
+    folder = tmp_path_factory.mktemp("reference") / "out"
+    evaluate(config(), folder)
+    return folder
+
+
+def test_bundle_of_a_run_passes_verification(reference):
+    rows = verify_bundle_dir(reference / "bundles" / "goal_pd", allow_dirty=True)
+    assert [row for row in rows if not row.ok] == []
+
+
+def test_filter_prevents_every_contact_and_contacts_occur_without_it(reference):
+    content = json.loads((reference / "bundles" / "goal_pd" / "bundle.json").read_text())
+    contacts = {"filter_on": 0.0, "filter_off": 0.0}
+    for cell in content["summary"]["cells"]:
+        contacts[cell["condition"]] += cell["contact"]["value"] * cell["contact"]["n"]
+    assert contacts["filter_on"] == 0.0
+    assert contacts["filter_off"] >= 10.0  # of 18: driving straight at a crossing robot
+
+
+def test_number_of_workers_does_not_change_a_byte(reference, tmp_path):
+    evaluate(config(), tmp_path / "out", workers=2)
+    assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+
+
+def test_same_seed_gives_the_same_start_under_every_condition_and_partner(reference):
+    plan = make_plan(config())
+    runner = CellRunner(plan=plan, folder=reference, artifacts_root=reference)
+    starts = {}
+    for cell in plan.cells.values():
+        if cell.first_episode == 0:
+            _, trajectory = runner.replay(cell, 1)
+            start = tuple(trajectory.frames[0]["ego"]) + tuple(trajectory.frames[0]["partner"])
+            starts.setdefault(cell.seed, set()).add(start)
+    assert {seed: len(found) for seed, found in starts.items()} == {3: 1, 4: 1}
+    assert starts[3] != starts[4]
+
+
+def test_replay_gives_the_stored_episode(reference):
+    outcome = evaluate(config(), reference, workers=1, resume=True)
+    runner = CellRunner(plan=outcome.plan, folder=reference, artifacts_root=reference)
+    cell = next(c for c in outcome.plan.cells.values() if c.first_episode == 2)
+    result, trajectory = runner.replay(cell, 2)
+    stored = next(
+        e
+        for e in outcome.episodes["goal_pd"]
+        if (e.seed, e.condition, e.partner, e.initial_state_seed)
+        == (cell.seed, cell.condition, cell.partner, result.initial_state_seed)
+    )
+    assert result == stored
+    assert len(trajectory.frames) == stored.n_steps + 1
+
+
+def test_resume_of_a_finished_run_repeats_nothing(reference):
+    before = bundle_bytes(reference)
+    outcome = evaluate(config(), reference, workers=2, resume=True)
+    assert outcome.reused == len(outcome.plan.cells)
+    assert bundle_bytes(reference) == before
+
+
+def test_torn_and_tampered_cells_are_run_again_and_reported(reference, tmp_path):
+    outcome = evaluate(config(), tmp_path / "out")
+    torn, tampered, missing = list(outcome.plan.cells)[:3]
+    path = cell_path(tmp_path / "out", torn)
+    path.write_bytes(path.read_bytes()[:100])
+    path = cell_path(tmp_path / "out", tampered)
+    path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false'))
+    cell_path(tmp_path / "out", missing).unlink()
+    outcome = evaluate(config(), tmp_path / "out", workers=1, resume=True)
+    assert outcome.reused == len(outcome.plan.cells) - 3
+    assert {torn, tampered} >= set(outcome.redone) >= {torn}
+    assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+
+
+def test_damaged_bundle_is_rebuilt_from_its_cells(reference, tmp_path):
+    evaluate(config(), tmp_path / "out")
+    (tmp_path / "out" / "bundles" / "goal_pd" / "REPRO.txt").write_text("x")
+    evaluate(config(), tmp_path / "out", workers=1, resume=True)
+    assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.benchmark.evaluation_run import run_evaluation
+
+if __name__ == "__main__":
+    config = EvaluationConfig.model_validate_json(sys.argv[1])
+    out = Path(sys.argv[2])
+    run_evaluation(config, out=out, workers=int(sys.argv[3]), resume=True, repo_root=out)
+"""
+
+
+def start_child(tmp_path, workers):
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    command = [sys.executable, str(script), config().model_dump_json()]
+    return subprocess.Popen([*command, str(tmp_path / "out"), str(workers)])
+
+
+@pytest.mark.slow
+def test_run_killed_at_random_moments_resumes_to_the_same_bytes(reference, tmp_path):
+    rng = np.random.default_rng(0)
+    cells = tmp_path / "out" / "cells"
+    for _ in range(3):
+        child = start_child(tmp_path, workers=2)
+        before = len(list(cells.glob("*.jsonl")))
+        while child.poll() is None and len(list(cells.glob("*.jsonl"))) < before + 2:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.2))
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert start_child(tmp_path, workers=2).wait() == 0
+    assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+
+
+def test_other_settings_in_the_same_folder_are_refused(reference):
+    with pytest.raises(ConfigurationError, match="got another one"):
+        evaluate(config(seeds=[3]), reference, workers=1, resume=True)
+
+
+def test_folder_with_results_needs_resume_or_overwrite(reference, tmp_path):
+    with pytest.raises(ConfigurationError, match="pass --resume"):
+        evaluate(config(), reference)
+    with pytest.raises(ConfigurationError, match="got both"):
+        evaluate(config(), tmp_path / "o", resume=True, overwrite=True)
+
+
+def test_overwrite_starts_over(tmp_path):
+    small = config(partners=["crossing_stationary"], episodes_per_seed=1, seeds=[1])
+    evaluate(small, tmp_path / "out")
+    other = small.model_copy(update={"seeds": (2,)})
+    outcome = evaluate(other, tmp_path / "out", overwrite=True)
+    assert outcome.reused == 0
+    assert sorted(p.name for p in (tmp_path / "out" / "bundles" / "goal_pd").glob("e*")) == [
+        "episodes_seed2.jsonl"
+    ]
+
+
+def test_progress_counts_cells_that_were_there_before(reference):
+    seen = []
+    evaluate(
+        config(),
+        reference,
+        resume=True,
+        progress=lambda done, total, label: seen.append((done, total)),
+    )
+    total = len(make_plan(config()).cells)
+    assert seen == [(total, total)]
+
+
+class _FailsBesideChaser(ZeroPolicy):
+    """Raises on every second episode seed."""
+
+    def reset(self, *, seed):
+        if seed % 2:
+            raise InputError("this policy dislikes odd seeds")
+
+
+@pytest.fixture
+def failing_policy(monkeypatch):
+    monkeypatch.setitem(policies._BUILT_IN, "failing", _FailsBesideChaser)
+    return config(policies=["failing"], partners=["crossing_stationary"], block_size=1)
+
+
+def test_strict_run_names_the_failed_cell_and_keeps_the_others(failing_policy, tmp_path):
+    with pytest.raises(InputError, match=r"cell failing / .* episodes .*dislikes odd seeds"):
+        evaluate(failing_policy, tmp_path)
+    assert not (tmp_path / "bundles").exists()
+
+
+def test_best_effort_run_records_failures_and_its_bundle_does_not_verify(failing_policy, tmp_path):
+    lenient = failing_policy.model_copy(update={"failure_policy": "best_effort"})
+    outcome = evaluate(lenient, tmp_path)
+    assert 0 < len(outcome.failures) < len(outcome.plan.cells)
+    played = len(outcome.episodes["failing"])
+    assert played == len(outcome.plan.cells) - len(outcome.failures)
+    rows = verify_bundle_dir(outcome.bundles["failing"], allow_dirty=True)
+    assert [row.name for row in rows if not row.ok] == ["failures:none", "summary:n_episodes"]
+    assert not all_ok(rows)
+
+
+def test_full_disk_is_one_storage_error_and_finished_cells_stay(tmp_path):
+    """A file-size limit stands for the full disk: the write fails in the operating system."""
+    evaluate(config(seeds=[3]), tmp_path / "out")
+    done = {path.name: path.read_bytes() for path in (tmp_path / "out" / "cells").iterdir()}
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource, signal\n"
+        "from cadenza.core.errors import StorageError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        + CHILD.replace("    run_evaluation(", "    try:\n        run_evaluation(")
+        + "    except StorageError as error:\n        raise SystemExit(f'storage: {error}')\n"
+    )
+    arguments = [config(seeds=[3]).model_dump_json(), str(tmp_path / "out"), "1"]
+    key = next(iter(make_plan(config(seeds=[3])).cells))
+    cell_path(tmp_path / "out", key).unlink()
+    (tmp_path / "out" / "bundles").rename(tmp_path / "old")
+    result = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("storage: ")
+    left = {path.name: path.read_bytes() for path in (tmp_path / "out" / "cells").iterdir()}
+    assert left.items() <= done.items()
+    assert not (tmp_path / "out" / "bundles" / "goal_pd").exists()
