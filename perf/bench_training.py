@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from perf.timing import Row, measure_us, print_table
 from stable_baselines3 import PPO
+from stable_baselines3.common.logger import Logger
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.aht.ego_ppo import EgoPPOTrainer
@@ -82,6 +83,7 @@ def train_peer(frames: int, seed: int) -> None:
         device="cpu",
         seed=seed,
     )
+    model.set_logger(Logger(folder=None, output_formats=[]))  # else it leaves folders behind
     model.learn(total_timesteps=frames)
 
 
