@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from perf.timing import Row, measure_us, print_table
 from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
 
@@ -29,6 +28,7 @@ from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.training import run_training
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
+from perf.timing import Row, measure_us, print_table
 
 CONFIG = Path(__file__).parents[1] / "configs" / "train" / "mpe_cooperative_push.yaml"
 #: Ten rollouts per repeat.

@@ -5,11 +5,11 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.benchmark.samples import make_request
 
 from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
 from cadenza.benchmark.check_rows import all_ok
 from cadenza.benchmark.verify import verify_bundle_dir
+from tests.unit.benchmark.samples import make_request
 
 FILES = build_bundle_files(make_request())
 #: Kinds of byte that parsers treat differently.

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.safety.scenes import agent, box, call, ego_filter, slack
 
 from cadenza.core.errors import CadenzaError
 from cadenza.safety.bounds import Bounds
@@ -15,6 +14,7 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
+from tests.unit.safety.scenes import agent, box, call, ego_filter, slack
 
 WILD = [0.0, -0.0, 1e-300, 1e-9, 0.2, 1.0, -1.0, 7.5, 1e9, -1e9, 1e300, math.nan, math.inf]
 

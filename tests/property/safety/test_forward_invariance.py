@@ -9,6 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+
+from cadenza.safety import ego_rows
+from cadenza.safety.barrier import row_level
+from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.options import SafetyOptions
 from tests.unit.safety.scenes import (
     CONTACT,
     Duel,
@@ -20,11 +25,6 @@ from tests.unit.safety.scenes import (
     hypot,
     slack,
 )
-
-from cadenza.safety import ego_rows
-from cadenza.safety.barrier import row_level
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
 
 LINF, PARTNER_ACCEL = 2.0, 0.5
 ALPHA = LINF - PARTNER_ACCEL

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tools import record_harl_update as recorder
 
 from cadenza.learn.algorithms.happo import ActorBatch, actor_optimizer, update_actor
 from cadenza.learn.nn.gaussian_actor import GaussianActor
+from tools import record_harl_update as recorder
 
 FIXTURE = Path(__file__).parents[2] / "data" / "harl" / "actor_updates.safetensors"
 BATCH_FIELDS = ("observations", "actions", "old_log_probs", "advantages")

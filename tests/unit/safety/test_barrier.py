@@ -1,7 +1,6 @@
 import math
 
 import pytest
-from tests.unit.safety.scenes import agent
 
 from cadenza.safety.barrier import (
     PairParameters,
@@ -13,6 +12,7 @@ from cadenza.safety.barrier import (
     safe_closing_speed,
     tangential_allowance,
 )
+from tests.unit.safety.scenes import agent
 
 ALPHA, DT, GAMMA = 2.0, 0.1, 5.0
 

@@ -2,12 +2,12 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import agent
 
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.protocols import AgentControlModel
+from tests.unit.safety.scenes import agent
 
 FIELDS = [
     "action_linf_component",

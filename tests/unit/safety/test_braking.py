@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import agent, box
 
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety import braking
 from cadenza.safety.braking import compute_min_ttc, maybe_brake, time_to_collision
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
+from tests.unit.safety.scenes import agent, box
 
 BOUNDS = box(5.0)
 

@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import agent
 
 from cadenza.core.errors import InputError
 from cadenza.safety.conformal import (
@@ -15,6 +14,7 @@ from cadenza.safety.conformal import (
     update_margin,
 )
 from cadenza.safety.state import SafetyState
+from tests.unit.safety.scenes import agent
 
 AB = ("a", "b")
 

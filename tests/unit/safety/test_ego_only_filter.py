@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.control_models import DoubleIntegratorControlModel
@@ -12,6 +11,7 @@ from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.protocols import EgoOnlySafetyFilter
 from cadenza.safety.solvers import QPSolution, SolveStatus
 from cadenza.safety.state import SafetyState
+from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
 # One scene by hand: ego at the origin, partner at (0.8, 0) at rest, ego moving at 0.5 m/s to it.
 # n = (-1, 0), r = 0.8, e = 0.4, w = 0.5. Box 2, partner bound 0.5: alpha = 1.5, dt = 0.1.

@@ -2,11 +2,11 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import agent, box
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.protocols import EmergencyController
+from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 

@@ -4,13 +4,13 @@ import math
 import gymnasium
 import numpy as np
 import pytest
-from tests.unit.safety.scenes import Duel, GuardedEnv
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.driver import SafetyDriver
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import lambda_to_jsonable
+from tests.unit.safety.scenes import Duel, GuardedEnv
 
 PAIR = ("ego", "p1")
 

@@ -2,8 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.unit.evaluation.report.sample_view import sample_view
-from tests.unit.evaluation.report.svg_tree import parse_svg
 
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.distance import (
@@ -20,6 +18,8 @@ from cadenza.evaluation.report.figures.outcomes import (
 )
 from cadenza.evaluation.report.figures.trajectories import trajectory_figure
 from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
+from tests.unit.evaluation.report.sample_view import sample_view
+from tests.unit.evaluation.report.svg_tree import parse_svg
 
 
 def elements(svg, css: str) -> list:

@@ -11,14 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.unit.evaluation.report.sample_view import hostile_view, sample_view
-from tests.unit.evaluation.report.svg_tree import parse_svg
 
 from cadenza.core.errors import InputError, StorageError
 from cadenza.evaluation.report.downloads import episodes_csv
 from cadenza.evaluation.report.render import render_report, write_report
 from cadenza.evaluation.report.view import Check, LearningCurve, PartnerView
 from cadenza.evaluation.results import EpisodeResult
+from tests.unit.evaluation.report.sample_view import hostile_view, sample_view
+from tests.unit.evaluation.report.svg_tree import parse_svg
 
 #: Elements without an end tag.
 VOID = {"meta", "input", "br", "img", "link"}

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from tests.unit.evaluation.report.sample_view import sample_view
 
 from cadenza.evaluation.report.rollouts import (
     ego_distances,
@@ -12,6 +11,7 @@ from cadenza.evaluation.report.rollouts import (
     script_json,
 )
 from cadenza.evaluation.report.view import Rollout
+from tests.unit.evaluation.report.sample_view import sample_view
 
 
 def rollout(**change) -> Rollout:

@@ -1,5 +1,4 @@
 import pytest
-from tests.unit.evaluation.report.svg_tree import parse_svg
 
 from cadenza.evaluation.report.svg import (
     NARROW,
@@ -10,6 +9,7 @@ from cadenza.evaluation.report.svg import (
     shorten,
     tick_label,
 )
+from tests.unit.evaluation.report.svg_tree import parse_svg
 
 
 def test_scale_maps_ends_and_middle():

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.evaluation.report.sample_view import sample_view
 
 from cadenza.core.errors import InputError
 from cadenza.evaluation.report.view import (
@@ -11,6 +10,7 @@ from cadenza.evaluation.report.view import (
     Table,
     condition_css,
 )
+from tests.unit.evaluation.report.sample_view import sample_view
 
 
 def rollout(**change) -> Rollout:
