@@ -137,12 +137,16 @@ class PPOExtrasConfig(FrozenModel):
         lr_decay: Lower the step sizes linearly to zero over the run.
         target_kl: Stop an update's remaining epochs once the mean approximate KL exceeds this; None
             never stops.
+        max_action_std: Bound of the standard deviation of drawn actions, in units of the action;
+            a run begins at 0.73 of it. Where actions reach far beyond 1, the upstream value
+            explores too little.
         critic_max_grad_norm: Clip the critic's gradient to this norm; None does not clip.
     """
 
     flush_partial_rollout: bool = False
     lr_decay: bool = False
     target_kl: float | None = Field(default=None, gt=0.0)
+    max_action_std: float = Field(default=0.5, gt=0.0)
     critic_max_grad_norm: float | None = Field(default=None, gt=0.0)
 
 

@@ -105,6 +105,7 @@ class EgoPPOTrainer:
             action_dim=self._action_dim,
             hidden_dim=cfg.happo.hidden_dim,
             learning_rate=cfg.happo.lr,
+            max_action_std=cfg.ppo_extras.max_action_std,
             generator=self._generator,
             device=self._device,
         )

@@ -29,6 +29,7 @@ def build_learner(
     action_dim: int,
     hidden_dim: int,
     learning_rate: float,
+    max_action_std: float,
     generator: torch.Generator,
     device: torch.device,
 ) -> PPOLearner:
@@ -39,11 +40,16 @@ def build_learner(
         action_dim: A.
         hidden_dim: Width of both hidden layers.
         learning_rate: Of both optimisers.
+        max_action_std: Bound of the actions' standard deviation, in units of the action.
         generator: CPU generator; the actor's draws come first, then the critic's.
         device: Where the networks live.
     """
     actor = GaussianActor(
-        observation_dim, action_dim, hidden_sizes=(hidden_dim, hidden_dim), generator=generator
+        observation_dim,
+        action_dim,
+        hidden_sizes=(hidden_dim, hidden_dim),
+        generator=generator,
+        max_standard_deviation=max_action_std,
     ).to(device)
     critic = ValueCritic(observation_dim, hidden_dim=hidden_dim, generator=generator).to(device)
     return PPOLearner(

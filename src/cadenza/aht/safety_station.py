@@ -4,6 +4,7 @@ The learner keeps its nominal action and treats the filter as part of the enviro
 changed is measured, and can be charged to the learner's reward.
 """
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class SafetyStation:
         self._partner_id = partner_id
         self._penalty = config.safety.intervention_penalty
         self._predictor_kind = config.safety.predictor_kind
+        self._action_bound = driver.bounds.action_linf_component
         self._aggregator = SafetyAggregator(
             n_pairs=len(driver.lambda_),
             cartesian_accel_capacity=driver.cartesian_accel_capacity,
@@ -57,9 +59,15 @@ class SafetyStation:
 
         Returns:
             Action in the type of ``nominal``, bit for bit the nominal one if nothing had to
-            change; and the penalty, >= 0.
+            change; and the penalty, >= 0. What the action's own bounds cut off is not counted as an
+            intervention: the environment would cut it off as well.
         """
         step = self._driver.step(nominal.astype(np.float64), partner_id=self._partner_id)
+        executed = step.action.astype(nominal.dtype)
+        intervention = 0.0
+        if step.intervention > 0.0:
+            reachable = np.clip(nominal, -self._action_bound, self._action_bound)
+            intervention = math.dist(executed.tolist(), reachable.tolist())
         self._aggregator.observe(
             step.lambda_,
             fallback_fired=step.info["fallback_fired"],
@@ -67,9 +75,9 @@ class SafetyStation:
             braking_fired=step.braked,
             uncertified=step.uncertified,
             loss=step.loss,
-            intervention=step.intervention,
+            intervention=intervention,
         )
-        return step.action.astype(nominal.dtype), self._penalty * step.intervention
+        return executed, self._penalty * intervention
 
     def window_figures(self) -> dict[str, float]:
         """Return the figures since the last call and start anew."""

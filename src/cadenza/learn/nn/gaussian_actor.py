@@ -3,10 +3,11 @@
 Equations, for an observation s:
     x0 = LayerNorm(s)
     x1 = LayerNorm(ReLU(W0 x0 + b0)),  x2 likewise, one line per hidden layer
-    μ  = Wm x + bm,   σ = 0.5 · sigmoid(log_std),   π(a|s) = Π_d Normal(a_d; μ_d, σ_d)
+    μ  = Wm x + bm,   σ = σ_max · sigmoid(log_std),   π(a|s) = Π_d Normal(a_d; μ_d, σ_d)
 Source:  HARL, arXiv:2304.09870; normalisation follows the activation.
 Axes:    B = batch, O = observation, H = hidden, A = action.
-Limits:  σ does not depend on s and stays within (0, 0.5); samples are neither squashed nor clipped.
+Limits:  σ does not depend on s and stays within (0, σ_max), σ_max = 0.5 unless set, and is not part
+         of the state dict; samples are neither squashed nor clipped.
 """
 
 import math
@@ -23,7 +24,7 @@ from cadenza.learn.nn.linear import orthogonal_linear
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: Gain of the mean head (HARL's default): first actions start close to zero mean.
 OUTPUT_GAIN: Final = 0.01
-#: Largest standard deviation, in units of the action (HARL's ``std_y_coef``).
+#: Largest standard deviation, in units of the action, unless set (HARL's ``std_y_coef``).
 MAX_STANDARD_DEVIATION: Final = 0.5
 #: First value of ``log_std`` (HARL's ``std_x_coef``); σ starts at 0.5 · sigmoid(1) = 0.3655.
 INITIAL_LOG_STD: Final = 1.0
@@ -53,9 +54,11 @@ def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
     return nn.functional.linear(x, parameters[-2], parameters[-1])
 
 
-def actor_standard_deviation(log_std: Tensor) -> Tensor:
+def actor_standard_deviation(
+    log_std: Tensor, max_standard_deviation: float = MAX_STANDARD_DEVIATION
+) -> Tensor:
     """Return σ, shape (A,), from ``log_std``, shape (A,)."""
-    return torch.sigmoid(log_std / INITIAL_LOG_STD) * MAX_STANDARD_DEVIATION
+    return torch.sigmoid(log_std / INITIAL_LOG_STD) * max_standard_deviation
 
 
 class GaussianActor(nn.Module):
@@ -67,9 +70,10 @@ class GaussianActor(nn.Module):
         hidden_sizes: Width of each hidden layer, at least one.
         generator: CPU generator that initialises the weights, advanced as HARL's construction
             advances the global one.
+        max_standard_deviation: σ_max, in units of the action, > 0.
 
     Raises:
-        InputError: A size is below one, or there is no hidden layer.
+        InputError: A size is below one, there is no hidden layer, or σ_max is not positive.
     """
 
     def __init__(
@@ -79,8 +83,13 @@ class GaussianActor(nn.Module):
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
+        max_standard_deviation: float = MAX_STANDARD_DEVIATION,
     ) -> None:
         super().__init__()
+        if not max_standard_deviation > 0.0:
+            raise InputError(
+                f"GaussianActor: expected max_standard_deviation > 0, got {max_standard_deviation}."
+            )
         if not hidden_sizes or min(observation_dim, action_dim, *hidden_sizes) < 1:
             raise InputError(
                 "GaussianActor: expected every size >= 1 and at least one hidden layer, got "
@@ -89,6 +98,7 @@ class GaussianActor(nn.Module):
             )
         self.base = _Base(observation_dim, hidden_sizes, generator)
         self.act = _ActionHead(hidden_sizes[-1], action_dim, generator)
+        self.max_standard_deviation = max_standard_deviation
         # Plain tuple beside the registered modules: attribute look-ups cost as much as a layer.
         self._ordered = tuple(self.parameters())
 
@@ -135,7 +145,9 @@ class GaussianActor(nn.Module):
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""
-        return actor_standard_deviation(self._ordered[-_HEAD_PARAMETERS])
+        return actor_standard_deviation(
+            self._ordered[-_HEAD_PARAMETERS], self.max_standard_deviation
+        )
 
 
 class _Base(nn.Module):
