@@ -7,6 +7,7 @@ Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle
 Resume:   the same call on the same folder goes on after a kill and repeats nothing.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from cadenza.benchmark.check_rows import CheckResult, all_ok
 from cadenza.benchmark.evaluation_config import (
     ConditionChoice,
     EvaluationConfig,
+    PartnerChoice,
     PolicyChoice,
 )
 from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
 from cadenza.benchmark.output_folder import open_output_folder
 from cadenza.benchmark.quickstart_report import QuickstartRun, build_view
 from cadenza.benchmark.shipped_configs import shipped_config, source_checkout
+from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
@@ -168,7 +171,7 @@ def run_quickstart(
             out=out / "evaluation",
             workers=workers,
             resume=True,
-            repro_command=f"cadenza quickstart --seed {seed}",
+            repro_command=_repro_command(seed, overrides, episodes_per_seed),
             config_sha256=_config_digest(config),
             progress=lambda done, total, last: report("evaluation", done, total, last),
         )
@@ -226,6 +229,7 @@ def _evaluation_config(
         agent_uids=config.env.agent_uids,
         options=config.env.options,
         policies=(PolicyChoice(name=POLICY_NAME, source=f"{LOCAL_URI_SCHEME}{address}"),),
+        partners=_partners(config),
         conditions=(
             ConditionChoice(name=FILTER_ON, safety=config.safety),
             ConditionChoice(
@@ -235,6 +239,24 @@ def _evaluation_config(
         seeds=EVALUATION_SEEDS,
         episodes_per_seed=episodes_per_seed,
         artifacts_root=config.artifacts_root,
+    )
+
+
+def _repro_command(seed: int, overrides: Sequence[str], episodes_per_seed: int) -> str:
+    """Return the command line that gives the same bundle, wherever its output goes."""
+    words = ["cadenza", "quickstart", *overrides, "--seed", str(seed)]
+    if episodes_per_seed != EPISODES_PER_SEED:
+        words += ["--episodes", str(episodes_per_seed)]
+    return shlex.join(words)
+
+
+def _partners(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
+    """Return the partner of the training as it was, then the task's others as registered."""
+    seen = config.partner
+    others = [name for name in get_task(config.env.task).partners if name != seen.class_name]
+    return (
+        PartnerChoice(name=seen.class_name, seen=True, **seen.model_dump()),
+        *(PartnerChoice(name=name, class_name=name) for name in others),
     )
 
 

@@ -114,21 +114,28 @@ def _conditions(run: QuickstartRun) -> Iterator[ConditionView]:
 
 def _partners(run: QuickstartRun) -> Iterator[PartnerView]:
     for entry, (name, seen, leaves_way) in zip(run.plan.partners, run.partners, strict=True):
-        label = name.removeprefix(f"{run.plan.env.task}_").replace("_", " ")
+        summary = partner_card(entry.partner.class_name).summary
+        options = {k: v for k, v in entry.partner.extra.items() if k != "uid"}
+        settings = ", ".join(f"{key} {value}" for key, value in options.items())
         yield PartnerView(
             partner_id=name,
-            label=label,
+            label=_label(run, name),
             seen=seen,
             leaves_way=leaves_way,
-            description=partner_card(entry.partner.class_name).summary,
+            description=f"{summary} Played with {settings}." if settings else summary,
         )
+
+
+def _label(run: QuickstartRun, partner: str) -> str:
+    """Return the partner's name without the task's."""
+    return partner.removeprefix(f"{run.plan.env.task}_").replace("_", " ")
 
 
 def _statements(run: QuickstartRun) -> Iterator[Statement]:
     """Say what the numbers mean to a reader who knows none of the terms."""
     plan = run.plan
     per_cell = plan.episodes_per_seed * len(plan.seeds)
-    hunters = [name for name, _, way in run.partners if not way]
+    hunters = [_label(run, name) for name, _, way in run.partners if not way]
     yield Statement(
         kind="measured",
         text=f"{len(run.episodes)} episodes: {per_cell} per partner and condition "
@@ -144,8 +151,8 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
     if hunters:
         yield Statement(
             kind="caution",
-            text=f"{', '.join(hunters)} hunts the ego and need not leave it any way to its goal: "
-            "there the filter owes the ego safety, not success.",
+            text="Some partners need not leave the ego any way to its goal "
+            f"({', '.join(hunters)}): beside them the filter owes it safety, not success.",
         )
     yield Statement(
         kind="caution",
@@ -203,7 +210,7 @@ def _learning(run: QuickstartRun) -> LearningCurve:
         )
         for record in run.curve.evaluations
     ]
-    seen = ", ".join(name for name, seen, _ in run.partners if seen)
+    seen = ", ".join(_label(run, name) for name, seen, _ in run.partners if seen)
     return LearningCurve(
         steps=tuple(episode.end_frame for episode in complete),
         returns=tuple(episode.episode_return for episode in complete),
