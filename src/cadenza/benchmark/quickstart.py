@@ -138,6 +138,7 @@ def run_quickstart(
     overwrite: bool = False,
     overrides: Sequence[str] = (),
     episodes_per_seed: int = EPISODES_PER_SEED,
+    repo_root: Path | None = None,
     progress: QuickstartProgress | None = None,
 ) -> QuickstartResult:
     """Train, evaluate, verify and report; go on where an earlier call in ``out`` stopped.
@@ -149,6 +150,7 @@ def run_quickstart(
         overwrite: Delete an earlier run in ``out`` first.
         overrides: Hydra overrides of the training configuration.
         episodes_per_seed: Episodes per evaluation seed, partner and condition.
+        repo_root: Source tree for the provenance; by default this package's own checkout.
         progress: Told about progress.
 
     Raises:
@@ -161,6 +163,7 @@ def run_quickstart(
         config = _training_config(out, seed, overrides)
         training = run_training(
             config,
+            repo_root=repo_root,
             resume=True,
             progress=lambda done, total, last: report(
                 "training", done, total, "" if last is None else f"return {last:.1f}"
@@ -171,6 +174,7 @@ def run_quickstart(
             out=out / "evaluation",
             workers=workers,
             resume=True,
+            repo_root=repo_root,
             repro_command=_repro_command(seed, overrides, episodes_per_seed),
             config_sha256=_config_digest(config),
             progress=lambda done, total, last: report("evaluation", done, total, last),

@@ -1,10 +1,10 @@
 """The pool with real processes: equal results whatever dies on the way."""
 
 import pytest
-from tests.integration.benchmark.job_runners import RecordingFactory
 
 from cadenza.benchmark.executor import Job, JobError, run_jobs
 from cadenza.core.errors import ConfigurationError, InputError
+from tests.integration.benchmark.job_runners import RecordingFactory
 
 JOBS = [Job(key=f"job{n}", label=f"job number {n}") for n in range(6)]
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 
 import pytest
-from tests.unit.benchmark.samples import make_plan, make_request
 
 from cadenza.benchmark import bundle as bundle_module
 from cadenza.benchmark.bundle import (
@@ -18,6 +17,7 @@ from cadenza.benchmark.bundle import (
     write_bundle_dir,
 )
 from cadenza.core.errors import StorageError
+from tests.unit.benchmark.samples import make_plan, make_request
 
 GIT = shutil.which("git")
 

@@ -1,8 +1,8 @@
 import pytest
-from tests.unit.benchmark.samples import make_cell_episodes, make_plan
 
 from cadenza.benchmark.cell_files import cell_path, find_missing_cells, read_cell, write_cell
 from cadenza.core.errors import IntegrityError
+from tests.unit.benchmark.samples import make_cell_episodes, make_plan
 
 PLAN = make_plan()
 KEYS = list(PLAN.cells)

@@ -2,7 +2,6 @@ import json
 
 import pytest
 from pydantic import ValidationError
-from tests.unit.benchmark.samples import make_plan
 
 from cadenza.aht.config_models import EnvConfig, SafetyConfig
 from cadenza.benchmark.cells import (
@@ -14,6 +13,7 @@ from cadenza.benchmark.cells import (
 )
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.seeding import derive_substream
+from tests.unit.benchmark.samples import make_plan
 
 
 def test_plan_cells_cover_the_product_in_blocks():

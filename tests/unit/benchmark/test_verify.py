@@ -4,7 +4,6 @@ import shutil
 import subprocess
 
 import pytest
-from tests.unit.benchmark.samples import make_plan, make_request
 
 from cadenza.benchmark.bundle import (
     BundleProvenance,
@@ -17,6 +16,7 @@ from cadenza.benchmark.bundle_checks import equal_within
 from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
 from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.verify import verify_bundle_dir
+from tests.unit.benchmark.samples import make_plan, make_request
 
 GIT = shutil.which("git")
 

@@ -1,0 +1,161 @@
+"""The quickstart end to end, small: one short training, a few episodes per partner."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cadenza.benchmark.quickstart import run_quickstart
+from cadenza.core.errors import ConfigurationError
+
+#: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
+OVERRIDES = (
+    "total_frames=4096",
+    "checkpoint_every=1024",
+    "++evaluation.every_frames=4096",
+    "++evaluation.episodes=2",
+    "env.episode_length=60",
+)
+
+NO_REPOSITORY = Path("/nonexistent")
+
+
+def small(out, **changes):
+    settings = {
+        "out": out,
+        "workers": 1,
+        "overrides": OVERRIDES,
+        "episodes_per_seed": 1,
+        "repo_root": NO_REPOSITORY,  # the provenance must not depend on this source tree
+    }
+    return run_quickstart(**(settings | changes))
+
+
+def bundle_bytes(out):
+    folder = out / "evaluation" / "bundles" / "ego"
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def policy_bytes(result):
+    return result.checkpoint.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    out = tmp_path_factory.mktemp("quickstart") / "out"
+    stages = []
+    result = small(out, progress=lambda stage, done, total, detail: stages.append((stage, done)))
+    return out, result, stages
+
+
+def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference):
+    _, result, _ = reference
+    assert [name for name, _, _ in result.partners] == [
+        "crossing_goal_seeker",
+        "crossing_stationary",
+        "crossing_wanderer",
+        "crossing_late_braker",
+        "crossing_chaser",
+    ]
+    assert [seen for _, seen, _ in result.partners] == [True, False, False, False, False]
+    assert [way for _, _, way in result.partners] == [True, True, True, True, False]
+    assert result.n_episodes == 5 * 2 * 5
+    assert {c.success.n for c in result.cells} == {5}
+
+
+def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference):
+    _, result, _ = reference
+    assert result.verified
+    page = result.report.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "The ego was trained once, with one training seed." in page
+
+
+def test_quickstart_evaluates_the_partner_as_it_was_trained_with(reference):
+    out, _, _ = reference
+    partners = json.loads(bundle_bytes(out)["partners.json"])
+    card = json.loads(next((out / "training" / "artifacts").glob("*.run.json")).read_text())
+    assert partners["crossing_goal_seeker"]["extra"] == card["config"]["partner"]["extra"]
+    assert partners["crossing_goal_seeker"]["seen"] is True
+
+
+def test_quickstart_table_has_one_row_per_partner_with_counts(reference):
+    _, result, _ = reference
+    columns, rows = result.table()
+    assert len(rows) == 5
+    assert {len(row) for row in rows} == {len(columns)}
+    assert sum(int(row[4].split("/")[0]) for row in rows) == result.contacts("filter_on") == 0
+
+
+def test_quickstart_averages_come_from_the_filtered_cells(reference):
+    _, result, _ = reference
+    rates = {name: result.cell("filter_on", name).success.value for name, _, _ in result.partners}
+    assert result.success_with_seen() == rates["crossing_goal_seeker"]
+    unseen = ("crossing_stationary", "crossing_wanderer", "crossing_late_braker")
+    assert result.success_with_unseen() == pytest.approx(np.mean([rates[n] for n in unseen]))
+
+
+def test_quickstart_reports_its_stages_in_order(reference):
+    _, _, stages = reference
+    names = [stage for stage, _ in stages]
+    assert names == sorted(names, key=["training", "evaluation", "report"].index)
+    assert ("training", 4096) in stages
+    assert ("evaluation", 50) in stages
+
+
+def test_quickstart_run_again_repeats_nothing_and_gives_the_same(reference):
+    out, first, _ = reference
+    before, weights = bundle_bytes(out), policy_bytes(first)
+    modified = {path: path.stat().st_mtime_ns for path in (out / "evaluation" / "cells").iterdir()}
+    second = small(out)
+    assert bundle_bytes(out) == before
+    assert policy_bytes(second) == weights
+    assert modified == {path: path.stat().st_mtime_ns for path in modified}
+
+
+def test_quickstart_in_a_foreign_folder_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigurationError, match="got a folder with"):
+        small(tmp_path)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from cadenza.benchmark.quickstart import run_quickstart
+
+if __name__ == "__main__":
+    run_quickstart(
+        out=Path(sys.argv[1]),
+        workers=2,
+        overrides=sys.argv[2:],
+        episodes_per_seed=1,
+        repo_root=Path("/nonexistent"),
+    )
+"""
+
+
+@pytest.mark.slow
+def test_quickstart_killed_at_any_stage_goes_on_to_the_same_results(reference, tmp_path):
+    """Killed once while training, once while evaluating; then finished, with two workers."""
+    reference_out, reference_result, _ = reference
+    script, out = tmp_path / "child.py", tmp_path / "out"
+    script.write_text(CHILD)
+    for pattern in ("training/artifacts/*state_step*.pt", "evaluation/cells/*.jsonl"):
+        child = subprocess.Popen([sys.executable, str(script), str(out), *OVERRIDES])
+        while child.poll() is None and not list(out.glob(pattern)):
+            time.sleep(0.01)
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    result = small(out, workers=2)
+    assert policy_bytes(result) == policy_bytes(reference_result)
+    assert bundle_bytes(out) == bundle_bytes(reference_out)
+    assert result.report.read_bytes() == reference_result.report.read_bytes()
