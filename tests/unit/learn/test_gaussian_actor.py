@@ -175,3 +175,30 @@ def test_default_linear_bound_is_one_over_root_of_inputs():
     for values in (layer.weight.detach(), layer.bias.detach()):
         assert float(values.abs().max()) <= bound
         assert float(values.abs().max()) > 0.99 * bound
+
+
+def test_actor_with_a_wider_spread_starts_at_its_share_and_draws_the_same_weights():
+    narrow = GaussianActor(3, 2, hidden_sizes=(4,), generator=torch.Generator().manual_seed(0))
+    wide = GaussianActor(
+        3,
+        2,
+        hidden_sizes=(4,),
+        generator=torch.Generator().manual_seed(0),
+        max_standard_deviation=2.0,
+    )
+    # 2 * sigmoid(1) = 1.4621171572600098
+    torch.testing.assert_close(wide.standard_deviation(), torch.full((2,), 1.4621171572600098))
+    for name, value in narrow.state_dict().items():
+        assert torch.equal(value, wide.state_dict()[name])
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan")])
+def test_actor_with_a_spread_that_is_not_positive_is_refused(bound):
+    with pytest.raises(InputError, match="max_standard_deviation > 0"):
+        GaussianActor(
+            3,
+            2,
+            hidden_sizes=(4,),
+            generator=torch.Generator().manual_seed(0),
+            max_standard_deviation=bound,
+        )

@@ -1,0 +1,179 @@
+"""Configuration: shipped files, fingerprint, refusals."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hydra.errors import ConfigCompositionException
+from pydantic import ValidationError
+
+from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
+from cadenza.core.errors import ConfigurationError
+
+CONFIGS = Path(__file__).parents[3] / "configs" / "train"
+MPE = CONFIGS / "mpe_cooperative_push.yaml"
+#: The JSON that upstream hashes for its MPE configuration; its SHA-256 begins 48aa451e7544199a.
+UPSTREAM_JSON = (
+    '{"algo":"ego_aht_happo","seed":0,"total_frames":100000,"checkpoint_every":10000,"env":'
+    '{"task":"mpe_cooperative_push","episode_length":50,"agent_uids":["ego","partner"],'
+    '"condition_id":null,"num_envs":1,"mask_partner_obs":false},"partner":{"class_name":'
+    '"scripted_heuristic","seed":0,"checkpoint_step":null,"weights_uri":null,"extra":{"uid":'
+    '"partner","target_xy":"0.0,0.0","action_dim":"2"}},"happo":{"lr":0.0003,"gamma":0.99,'
+    '"gae_lambda":0.95,"clip_eps":0.2,"n_epochs":4,"rollout_length":1024,"batch_size":256,'
+    '"hidden_dim":64},"runtime":{"device":"cpu","deterministic_torch":true},"safety":{"enabled":'
+    'false,"saturation_threshold":0.9,"cbf_gamma":5.0,"lambda_safe":0.0,"n_warmup_steps":50,'
+    '"predictor_kind":"constant_velocity","tau_brake":0.1,"clamp_floor_ratio":0.7},'
+    '"rollout_recorder":{"enabled":false,"interval_frames":25000,"per_step_jsonl":true,'
+    '"episodes_per_record":1,"fps":20},"shaping":{"settle_alpha":0.0,"settle_qvel_cap":0.7,'
+    '"transport_pbrs_coeff":0.0},"exploratory":{"partner_static_override":false}}'
+)
+
+
+def minimal(**changes: object) -> EgoAHTConfig:
+    return EgoAHTConfig.model_validate({"env": {"task": "any"}, **changes})
+
+
+def test_fingerprint_of_the_shipped_mpe_configuration_is_the_upstream_one():
+    assert hashlib.sha256(UPSTREAM_JSON.encode()).hexdigest()[:16] == "48aa451e7544199a"
+    assert config_fingerprint(load_config(config_path=MPE)) == "48aa451e7544199a"
+
+
+def test_fingerprint_of_where_results_go_stays_the_same(tmp_path):
+    moved = load_config(
+        config_path=MPE,
+        overrides=[
+            f"artifacts_root={tmp_path}",
+            f"log_dir={tmp_path}",
+            "wandb.enabled=true",
+            "+tensorboard.enabled=true",
+            "+resume.keep=5",
+        ],
+    )
+    assert config_fingerprint(moved) == "48aa451e7544199a"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "happo.lr=1e-4",
+        "+env.options.num_robots=3",
+        "+ppo_extras.target_kl=0.02",
+        "+evaluation.every_frames=1000",
+        "+safety.margin_m=0.05",
+        "+safety.intervention_penalty=0.1",
+    ],
+)
+def test_fingerprint_of_a_changed_result_changes(override):
+    assert config_fingerprint(load_config(config_path=MPE, overrides=[override])) != (
+        "48aa451e7544199a"
+    )
+
+
+def test_fingerprint_of_own_fields_appends_only_those_that_differ():
+    config = load_config(config_path=MPE, overrides=["+safety.margin_m=0.05"])
+    material = UPSTREAM_JSON + '\ncadenza-extensions/1\n{"safety.margin_m":0.05}'
+    assert config_fingerprint(config) == hashlib.sha256(material.encode()).hexdigest()[:16]
+
+
+def test_fingerprint_tells_true_from_one():
+    with_flag = minimal(env={"task": "any", "options": {"x": True}})
+    with_number = minimal(env={"task": "any", "options": {"x": 1}})
+    assert with_flag.env.options["x"] is True
+    assert config_fingerprint(with_flag) != config_fingerprint(with_number)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configuration_loads(path):
+    assert load_config(config_path=path).algo == "ego_aht_happo"
+
+
+def test_shipped_crossing_configuration_turns_the_filter_on():
+    config = load_config(config_path=CONFIGS / "crossing.yaml")
+    assert config.safety.enabled
+    assert config.partner.class_name == "crossing_goal_seeker"
+
+
+def test_defaults_are_the_promised_ones():
+    config = minimal()
+    assert (config.algo, config.seed, config.total_frames) == ("ego_aht_happo", 0, 100_000)
+    assert (config.checkpoint_every, config.artifacts_root) == (10_000, Path("./artifacts"))
+    assert config.log_dir == Path("./logs")
+    assert (config.happo.gamma, config.happo.gae_lambda, config.happo.clip_eps) == (0.99, 0.95, 0.2)
+    assert (config.env.episode_length, config.env.agent_uids) == (50, ("ego", "partner"))
+    assert (config.safety.tau_brake, config.safety.clamp_floor_ratio) == (0.1, 0.7)
+    assert (config.evaluation.episodes, config.evaluation.every_frames) == (100, 0)
+    assert config.runtime.device == "auto"
+
+
+def test_load_config_twice_with_other_overrides_keeps_them_apart():
+    first = load_config(config_path=MPE, overrides=["seed=7"])
+    assert (first.seed, load_config(config_path=MPE).seed) == (7, 0)
+
+
+def test_load_config_with_interpolation_resolves_it(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("seed: 4\nenv: {task: any}\npartner: {seed: '${seed}'}\n")
+    assert load_config(config_path=path).partner.seed == 4
+
+
+def test_load_config_of_a_missing_file_says_so(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"expected a YAML file, got .*nothing\.yaml"):
+        load_config(config_path=tmp_path / "nothing.yaml")
+
+
+def test_load_config_of_a_list_is_refused(tmp_path):
+    path = tmp_path / "list.yaml"
+    path.write_text("- 1\n- 2\n")
+    with pytest.raises(TypeError, match="expected a mapping at the root"):
+        load_config(config_path=path)
+
+
+def test_load_config_override_of_an_absent_key_needs_a_plus():
+    with pytest.raises(ConfigCompositionException, match="num_robots"):
+        load_config(config_path=MPE, overrides=["env.num_robots=3"])
+
+
+def test_load_config_added_unknown_key_is_refused():
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        load_config(config_path=MPE, overrides=["+happo.momentum=0.9"])
+
+
+def test_configuration_is_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        minimal().seed = 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"total_frames": 0}, "greater than 0"),
+        ({"env": {"task": "any", "agent_uids": ["a", "a"]}}, "distinct"),
+        ({"env": {"task": "any", "num_envs": 0}}, "greater than or equal to 1"),
+        ({"env": {}}, "Field required"),
+        ({"happo": {"gamma": 1.5}}, "less than or equal to 1"),
+        ({"happo": {"lr": float("nan")}}, "finite number"),
+        ({"safety": {"clamp_floor_ratio": 0.9}}, "strictly less than"),
+        ({"safety": {"saturation_threshold": 1.5}}, "less than or equal to 1"),
+        ({"safety": {"predictor_kind": "oracle"}}, "constant_velocity"),
+        ({"partner": {"extra": {"k": 1}}}, "valid string"),
+        ({"algo": "ego_aht_sac"}, "expected one of ego_aht_happo, random, got 'ego_aht_sac'"),
+        ({"resume": {"keep": 0}}, "greater than or equal to 1"),
+        ({"ppo_extras": {"target_kl": 0.0}}, "greater than 0"),
+        ({"rollout_recorder": {"enabled": True}}, "cadenza eval run"),
+        ({"rollout_recorder": {"fps": 30}}, "rollout_recorder.fps: expected its default 20"),
+        ({"shaping": {"settle_alpha": 0.5}}, "shaping.settle_alpha"),
+        ({"exploratory": {"partner_static_override": True}}, "crossing_stationary"),
+    ],
+)
+def test_configuration_out_of_range_is_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        minimal(**changes)
+
+
+def test_load_config_of_text_that_is_no_yaml_is_refused(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("a: [1, 2\n")
+    with pytest.raises(ConfigurationError, match=r"expected YAML in .*broken\.yaml"):
+        load_config(config_path=path)

@@ -1,0 +1,428 @@
+"""Resuming: exactness, damage, refusals, runs that exist already."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cadenza.aht import train as train_module
+from cadenza.aht.checkpointing import Checkpointer, load_newest_state
+from cadenza.aht.run_files import RunFiles
+from cadenza.aht.train import train
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from tests.unit.aht.parts import (
+    HalvingDriver,
+    NoisyBatchEnv,
+    NoisyPartner,
+    NoisyPointEnv,
+    PolicyOnlyTrainer,
+    TrainerFactoryOf,
+    config_in,
+)
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+def run(folder: Path, *, stop_at=None, config=None, env=None, partner=None, **options):
+    """Train; ``stop_at`` raises `Stop` at the first report at or beyond so many frames."""
+
+    def progress(done, total, last):
+        if stop_at is not None and done >= stop_at:
+            raise Stop
+
+    config = config or config_in(folder)
+    env = env or NoisyPointEnv()
+    safety = HalvingDriver(env) if config.safety.enabled else None
+    options.setdefault("trainer_factory", TrainerFactoryOf())
+    return train(
+        config,
+        env=env,
+        partner=partner or NoisyPartner(),
+        repo_root=folder,
+        safety=safety,
+        progress=progress,
+        **options,
+    )
+
+
+def files_of(folder: Path) -> RunFiles:
+    (card,) = (folder / "out" / "artifacts").glob("*.run.json")
+    return RunFiles(
+        run_id=card.name.split(".")[0],
+        artifacts_root=folder / "out",
+        log_dir=folder / "out" / "logs",
+    )
+
+
+def events(result) -> list[dict]:
+    return [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
+
+
+def essence(lines: list[dict]) -> list[dict]:
+    """Events without what a resume adds and without times and folders."""
+    hidden = ("wall_time", "path", "origin")
+    return [
+        {key: value for key, value in line.items() if key not in hidden}
+        for line in lines
+        if line["event"] not in ("run_resumed", "training_resumed")
+    ]
+
+
+def assert_same_run(one, two):
+    """Two results agree in everything a user keeps."""
+    assert one.curve.run_id == two.curve.run_id
+    assert one.curve.per_step_ego_rewards == two.curve.per_step_ego_rewards
+    assert one.curve.episodes == two.curve.episodes
+    assert one.curve.per_episode_ego_rewards == two.curve.per_episode_ego_rewards
+    names = [path.name for path in one.curve.checkpoint_paths]
+    assert names == [path.name for path in two.curve.checkpoint_paths]
+    for first, second in zip(one.curve.checkpoint_paths, two.curve.checkpoint_paths, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    assert one.outcome.curve_path.read_bytes() == two.outcome.curve_path.read_bytes()
+    assert essence(events(one)) == essence(events(two))
+    assert one.trainer.training_state() == two.trainer.training_state()
+
+
+@pytest.mark.parametrize("stop_at", [16, 20, 32, 33, 40])
+@pytest.mark.parametrize("safety", [False, True])
+def test_resumed_run_equals_an_unbroken_one(tmp_path, stop_at, safety):
+    def config(folder):
+        return config_in(folder, safety={"enabled": safety})
+
+    whole = run(tmp_path / "whole", config=config(tmp_path / "whole"))
+    broken = tmp_path / "broken"
+    with pytest.raises(Stop):
+        run(broken, config=config(broken), stop_at=stop_at)
+    resumed = run(broken, config=config(broken), resume=True)
+    assert resumed.outcome.resumed_from == max(s for s in (16, 32, 40) if s <= stop_at)
+    assert_same_run(resumed, whole)
+
+
+def test_resume_where_a_checkpoint_meets_an_episode_end_begins_the_next_episode(tmp_path):
+    def config(folder):
+        return config_in(folder, checkpoint_every=7)
+
+    whole = run(tmp_path / "whole", config=config(tmp_path / "whole"))
+    with pytest.raises(Stop):
+        run(tmp_path, config=config(tmp_path), stop_at=15)
+    env = NoisyPointEnv()
+    resumed = run(tmp_path, config=config(tmp_path), env=env, resume=True)
+    assert resumed.outcome.resumed_from == 14
+    assert len(env.actions) == 26  # nothing was replayed
+    assert_same_run(resumed, whole)
+
+
+def test_resume_several_times_equals_an_unbroken_run(tmp_path):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=17)
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=33, resume=True)
+    assert_same_run(run(tmp_path, resume=True), whole)
+
+
+def batch_config(folder: Path):
+    return config_in(
+        folder,
+        total_frames=96,
+        checkpoint_every=30,
+        env={"task": "noisy_point", "num_envs": 3},
+        happo={"rollout_length": 5, "batch_size": 5},
+    )
+
+
+@pytest.mark.parametrize("stop_at", [30, 66])
+def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at):
+    whole_folder, broken = tmp_path / "whole", tmp_path / "broken"
+    whole = run(whole_folder, config=batch_config(whole_folder), env=NoisyBatchEnv(3))
+    with pytest.raises(Stop):
+        run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), stop_at=stop_at)
+    resumed = run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), resume=True)
+    assert resumed.outcome.resumed_from == stop_at // 30 * 30
+    assert_same_run(resumed, whole)
+
+
+def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=8)
+    resumed = run(tmp_path, resume=True)
+    assert resumed.outcome.resumed_from is None
+    assert_same_run(resumed, whole)
+
+
+def test_resume_of_nothing_starts_the_run(tmp_path):
+    assert run(tmp_path, resume=True).outcome.resumed_from is None
+
+
+def test_resume_after_a_kill_between_policy_and_state_starts_anew(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+
+    def killed(self, trainer, obs):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "_training_state", killed)
+        with pytest.raises(Stop):
+            run(tmp_path)
+    files = files_of(tmp_path)
+    assert (list(files.policies()), files.states()) == ([16], {})
+    assert_same_run(run(tmp_path, resume=True), whole)
+
+
+def test_resume_after_a_kill_before_the_closing_events_writes_them(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+
+    def killed(*arguments):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "finish_run", killed)
+        with pytest.raises(Stop):
+            run(tmp_path)
+    resumed = run(tmp_path, resume=True)
+    assert resumed.outcome.resumed_from == 40
+    assert_same_run(resumed, whole)
+
+
+def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
+    first = run(tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    env, factory = NoisyPointEnv(), TrainerFactoryOf()
+    with caplog.at_level("INFO"):
+        again = run(tmp_path, env=env, trainer_factory=factory, resume=True)
+    assert (again.outcome.status, again.outcome.frames) == ("already_finished", 40)
+    assert "finished already (40 frames)" in caplog.text
+    assert (env.reset_seeds, factory.loggers) == ([], [None])
+    assert again.curve.episodes == first.curve.episodes
+    assert again.curve.per_episode_ego_rewards == first.curve.per_episode_ego_rewards
+    assert again.trainer.training_state() == first.trainer.training_state()
+    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    lock = {p for p in before if p.suffix == ".lock"}
+    assert {p: t for p, t in after.items() if p not in lock} == {
+        p: t for p, t in before.items() if p not in lock
+    }
+
+
+def test_log_of_a_resumed_run_says_where_it_went_on(tmp_path):
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=20)
+    lines = events(run(tmp_path, resume=True))
+    kinds = [line["event"] for line in lines]
+    assert kinds.count("training_resumed") == 1
+    resumed = lines[kinds.index("training_resumed")]
+    assert (resumed["step"], resumed["n_skipped"]) == (16, 0)
+    # what the killed process logged after its last state is gone
+    assert "training_failed" not in kinds
+    steps = [line["step"] for line in lines if line["event"] == "rollout_update"]
+    assert steps == [8, 16, 24, 32, 40]
+
+
+def test_states_kept_are_the_newest(tmp_path):
+    run(tmp_path, config=config_in(tmp_path, resume={"keep": 1}))
+    assert list(files_of(tmp_path).states()) == [40]
+    assert list(files_of(tmp_path).policies()) == [16, 32, 40]
+
+
+def stopped(tmp_path) -> RunFiles:
+    """A run stopped at 35 frames, with states of 16 and 32."""
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=33)
+    files = files_of(tmp_path)
+    assert list(files.states()) == [16, 32]
+    return files
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("damage", [flip_byte, cut, remove])
+@pytest.mark.parametrize("name", ["-state_step32.pt", "-state_step32.pt.json", "_step32.pt"])
+def test_damaged_newest_state_falls_back_to_the_one_before_and_heals(tmp_path, damage, name):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    files = stopped(tmp_path)
+    damage(files.folder / f"{files.run_id}{name}")
+    resumed = run(tmp_path, resume=True)
+    if (damage, name) == (remove, "-state_step32.pt"):
+        assert resumed.outcome.resumed_from == 16  # a state without payload is no state
+    else:
+        lines = events(resumed)
+        (skipped,) = [line for line in lines if line["event"] == "training_state_skipped"]
+        assert "step 32" in skipped["reason"]
+        assert skipped["level"] == "warning"
+    without = [line for line in events(resumed) if line["event"] != "training_state_skipped"]
+    assert essence(without) == essence(events(whole))
+    assert resumed.curve.episodes == whole.curve.episodes
+    for one, two in zip(resumed.curve.checkpoint_paths, whole.curve.checkpoint_paths, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_damage_to_every_state_is_an_error_that_names_them(tmp_path):
+    files = stopped(tmp_path)
+    for step in (16, 32):
+        flip_byte(files.folder / f"{files.run_id}-state_step{step}.pt")
+    with pytest.raises(CheckpointError, match=r"step 32: .*step 16: .*overwrite"):
+        run(tmp_path, resume=True)
+    assert list(files.policies()) == [16, 32]  # nothing was deleted
+
+
+def test_policy_exchanged_for_another_run_is_noticed(tmp_path):
+    files = stopped(tmp_path)
+    other = tmp_path / "other"
+    run(other, config=config_in(other, seed=5))
+    foreign = files_of(other)
+    for suffix in (".pt", ".pt.json"):
+        source = foreign.folder / f"{foreign.run_id}_step32{suffix}"
+        (files.folder / f"{files.run_id}_step32{suffix}").write_bytes(source.read_bytes())
+    stored = load_newest_state(files)
+    assert stored.step == 16
+    assert "got another checkpoint" in stored.skipped[0]
+
+
+def test_state_of_another_run_is_noticed(tmp_path):
+    files = stopped(tmp_path)
+    other = tmp_path / "other"
+    run(other, config=config_in(other, seed=5))
+    foreign = files_of(other)
+    for suffix in (".pt", ".pt.json"):
+        source = foreign.folder / f"{foreign.run_id}-state_step32{suffix}"
+        (files.folder / f"{files.run_id}-state_step32{suffix}").write_bytes(source.read_bytes())
+    stored = load_newest_state(files)
+    assert stored.step == 16
+    assert f"expected a training state of run {files.run_id}" in stored.skipped[0]
+
+
+def test_finished_run_with_a_damaged_last_checkpoint_is_trained_again_from_before(tmp_path):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    first = run(tmp_path)
+    flip_byte(first.curve.checkpoint_paths[-1])
+    healed = run(tmp_path, resume=True)
+    assert (healed.outcome.status, healed.outcome.resumed_from) == ("completed", 32)
+    assert healed.curve.checkpoint_paths[-1].read_bytes() == (
+        whole.curve.checkpoint_paths[-1].read_bytes()
+    )
+
+
+def test_finished_run_without_its_curve_file_writes_it_again(tmp_path):
+    first = run(tmp_path)
+    content = first.outcome.curve_path.read_bytes()
+    first.outcome.curve_path.unlink()
+    assert run(tmp_path, resume=True).outcome.resumed_from == 40
+    assert first.outcome.curve_path.read_bytes() == content
+
+
+def test_partner_that_does_not_repeat_is_noticed(tmp_path):
+    class ForgetfulPartner(NoisyPartner):
+        def reset(self, *, seed=None):
+            super().reset(seed=None if seed is None else seed + 1)
+
+    stopped(tmp_path)
+    with pytest.raises(CheckpointError, match="replayed episode to end in the stored observation"):
+        run(tmp_path, partner=ForgetfulPartner(), resume=True)
+
+
+def test_learner_that_cannot_load_a_state_is_refused(tmp_path):
+    stopped(tmp_path)
+    with pytest.raises(ConfigurationError, match="got PolicyOnlyTrainer"):
+        run(tmp_path, trainer_factory=TrainerFactoryOf(PolicyOnlyTrainer), resume=True)
+
+
+def test_learner_without_states_is_not_silently_started_anew(tmp_path):
+    with pytest.raises(Stop):
+        run(tmp_path, trainer_factory=TrainerFactoryOf(PolicyOnlyTrainer), stop_at=33)
+    with pytest.raises(ConfigurationError, match="no training state to resume from"):
+        run(tmp_path, trainer_factory=TrainerFactoryOf(PolicyOnlyTrainer), resume=True)
+
+
+# --- runs that exist already
+
+
+@pytest.mark.parametrize("stop_at", [20, None])
+def test_run_again_without_a_word_is_refused_and_changes_nothing(tmp_path, stop_at):
+    if stop_at is None:
+        run(tmp_path)
+    else:
+        with pytest.raises(Stop):
+            run(tmp_path, stop_at=stop_at)
+    files = files_of(tmp_path)
+    before = files.log.read_bytes()
+    with pytest.raises(ConfigurationError, match=r"pass resume \(--resume\).*--overwrite"):
+        run(tmp_path)
+    assert files.log.read_bytes() == before
+
+
+def test_run_again_with_overwrite_deletes_the_results_and_keeps_the_old_log(tmp_path):
+    first = run(tmp_path)
+    log = first.outcome.log_path.read_bytes()
+    stale = first.curve.checkpoint_paths[0].with_name(f"{first.curve.run_id}_step5.pt")
+    stale.write_bytes(b"left over")
+    again = run(tmp_path, overwrite=True)
+    assert again.outcome.resumed_from is None
+    assert not stale.exists()
+    assert again.outcome.log_path.with_name(again.outcome.log_path.name + ".1").read_bytes() == log
+    assert again.curve.episodes == first.curve.episodes
+
+
+def test_run_killed_before_its_first_checkpoint_may_start_anew_without_a_word(tmp_path):
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=8)
+    assert run(tmp_path).outcome.status == "completed"
+
+
+def test_resume_and_overwrite_together_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected resume or overwrite, got both"):
+        run(tmp_path, resume=True, overwrite=True)
+
+
+def test_resume_of_a_run_by_other_code_is_refused(tmp_path):
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=20)
+    old = files_of(tmp_path).run_id
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'changed'\n")
+    with pytest.raises(ConfigurationError, match=f"got only {old} of the same configuration"):
+        run(tmp_path, resume=True)
+    assert run(tmp_path).curve.run_id != old  # starting anew is allowed and disturbs nothing
+    assert RunFiles(run_id=old, artifacts_root=tmp_path / "out", log_dir=tmp_path).states()
+
+
+def test_partner_without_identity_trains(tmp_path):
+    partner = NoisyPartner()
+    partner.spec = SimpleNamespace()
+    result = run(tmp_path, partner=partner)
+    assert "partner_id" not in events(result)[0]
+
+
+def test_observation_after_resume_reaches_the_learner(tmp_path):
+    """The first action after a resume comes from the replayed observation, not from a reset."""
+    seen = []
+
+    class WatchingTrainer(TrainerFactoryOf().build):
+        def act(self, obs, *, deterministic=False):
+            seen.append(float(obs["agent"]["ego"]["state"][0]))
+            return super().act(obs, deterministic=deterministic)
+
+    run(
+        tmp_path / "whole",
+        config=config_in(tmp_path / "whole"),
+        trainer_factory=TrainerFactoryOf(WatchingTrainer),
+    )
+    whole, seen[:] = list(seen), []
+    with pytest.raises(Stop):
+        run(tmp_path, stop_at=20)
+    run(tmp_path, trainer_factory=TrainerFactoryOf(WatchingTrainer), resume=True)
+    np.testing.assert_array_equal(seen, whole[16:])

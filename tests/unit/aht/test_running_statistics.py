@@ -1,0 +1,105 @@
+"""Running moments and the tail mean."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cadenza.aht import running_statistics
+from cadenza.aht.running_statistics import RunningMoments, TailMean
+
+
+def filled(values, cls):
+    statistic = cls()
+    for value in values:
+        statistic.add(value)
+    return statistic
+
+
+def test_moments_of_a_hand_example():
+    moments = filled([1.0, 2.0, 6.0], RunningMoments)
+    # mean 9/3 = 3, squares (4 + 1 + 9)/3
+    assert (moments.count, moments.mean, moments.variance) == (3, 3.0, pytest.approx(14 / 3))
+    assert (moments.low, moments.high) == (1.0, 6.0)
+
+
+def test_moments_of_nothing_are_zero():
+    moments = RunningMoments()
+    assert (moments.mean, moments.variance, moments.low, moments.high) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_moments_resolve_a_tiny_variance_beside_a_large_mean():
+    values = [1e3 - 1e-6, 1e3 + 1e-6] * 500
+    exact = float(np.var(np.array(values) - 1e3))
+    assert filled(values, RunningMoments).variance == pytest.approx(exact, rel=1e-6, abs=0.0)
+    naive = sum(v * v for v in values) / 1000 - (sum(values) / 1000) ** 2
+    assert naive != pytest.approx(exact, rel=0.1, abs=0.0)  # so the test has teeth
+
+
+def test_moments_merge_equals_one_pass():
+    merged = filled([1.0, 5.0], RunningMoments)
+    merged.merge(filled([-2.0, 0.0, 4.0], RunningMoments))
+    assert merged.count == 5
+    assert merged.mean == pytest.approx(1.6)
+    assert merged.variance == pytest.approx(np.var([1, 5, -2, 0, 4]))
+    assert (merged.low, merged.high) == (-2.0, 5.0)
+
+
+def test_moments_merge_with_nothing_changes_nothing():
+    moments = filled([1.0, 5.0], RunningMoments)
+    moments.merge(RunningMoments())
+    assert (moments.count, moments.mean, moments.low) == (2, 3.0, 1.0)
+    empty = RunningMoments()
+    empty.merge(moments)
+    assert (empty.count, empty.mean, empty.high) == (2, 3.0, 5.0)
+
+
+@pytest.mark.parametrize("values", [[], [2.0, -1.0]])
+def test_moments_state_survives_json(values):
+    moments = filled(values, RunningMoments)
+    copy = RunningMoments()
+    copy.load_state_dict(json.loads(json.dumps(moments.state_dict())))
+    for statistic in (moments, copy):
+        statistic.add(7.0)
+    assert (copy.count, copy.mean, copy.low, copy.high, copy.variance) == (
+        moments.count,
+        moments.mean,
+        moments.low,
+        moments.high,
+        moments.variance,
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, 0.0), (1, 0.0), (9, 8.0), (19, 18.0), (20, 18.5), (100, 94.5)],
+)
+def test_tail_mean_is_the_newest_tenth(count, expected):
+    assert filled(map(float, range(count)), TailMean).value() == expected
+
+
+def test_tail_mean_beyond_the_table_stays_close(monkeypatch):
+    monkeypatch.setattr(running_statistics, "_MAX_BLOCKS", 64)
+    count = 10_001
+    tail = filled(map(float, range(count)), TailMean)
+    wanted = count // 10
+    exact = count - 1 - (wanted - 1) / 2
+    assert len(tail.state_dict()["block_sums"]) < 64
+    assert tail.value() == pytest.approx(exact, abs=0.02 * wanted)
+
+
+def test_tail_mean_of_a_constant_is_exact_whatever_its_length(monkeypatch):
+    monkeypatch.setattr(running_statistics, "_MAX_BLOCKS", 8)
+    for count in (1, 7, 8, 9, 100, 999):
+        assert filled([2.5] * count, TailMean).value() == pytest.approx(2.5, rel=1e-12)
+
+
+def test_tail_mean_state_survives_json(monkeypatch):
+    monkeypatch.setattr(running_statistics, "_MAX_BLOCKS", 8)
+    tail = filled(map(float, range(37)), TailMean)
+    copy = TailMean()
+    copy.load_state_dict(json.loads(json.dumps(tail.state_dict())))
+    for value in range(37, 90):
+        tail.add(float(value))
+        copy.add(float(value))
+    assert copy.value() == tail.value()

@@ -1,0 +1,481 @@
+"""The training loop on small parts: order, counting, events, refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.aht.config import config_fingerprint
+from cadenza.aht.loop import batch_of, episode_seed
+from cadenza.aht.train import train
+from cadenza.core.checkpoints import load_checkpoint
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.seeding import derive_substream
+from tests.unit.aht.parts import (
+    HalvingDriver,
+    NoisyBatchEnv,
+    NoisyPartner,
+    NoisyPointEnv,
+    PolicyOnlyTrainer,
+    TallyTrainer,
+    TrainerFactoryOf,
+    config_in,
+)
+
+
+def run(folder: Path, *, config=None, env=None, partner=None, factory=None, **options):
+    """Train on small parts; returns the result and the parts."""
+    config = config or config_in(folder)
+    env = env or NoisyPointEnv()
+    partner = partner or NoisyPartner()
+    factory = factory or TrainerFactoryOf()
+    result = train(
+        config, env=env, partner=partner, trainer_factory=factory, repo_root=folder, **options
+    )
+    return result, env, partner, factory
+
+
+def events(result) -> list[dict]:
+    return [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
+
+
+def names(result) -> list[str]:
+    """Event names with the namespace of scalars."""
+    return [
+        f"{e['event']}({e['metric_namespace']})" if e["event"] == "scalar" else e["event"]
+        for e in events(result)
+    ]
+
+
+def test_episode_seeds_are_the_golden_ones():
+    assert [episode_seed(0, k) for k in (0, 1, 2)] == [0, 719330884, 9216789]
+    assert episode_seed(1, 1) == 2073131834
+
+
+def test_run_counts_steps_episodes_and_checkpoints(tmp_path):
+    result, env, partner, factory = run(tmp_path)
+    curve = result.curve
+    assert len(curve.per_step_ego_rewards) == 40
+    assert len(curve.per_episode_ego_rewards) == 5  # 40 = 5 * 7 + 5
+    assert [e.length for e in curve.episodes] == [7, 7, 7, 7, 7, 5]
+    assert [e.complete for e in curve.episodes] == [True] * 5 + [False]
+    assert [e.end_frame for e in curve.episodes] == [7, 14, 21, 28, 35, 40]
+    assert factory.built[0].updates == [8] * 5
+    assert [p.name.split("_")[1] for p in curve.checkpoint_paths] == [
+        "step16.pt",
+        "step32.pt",
+        "step40.pt",
+    ]
+    assert all(path.is_absolute() and path.is_file() for path in curve.checkpoint_paths)
+    assert (result.outcome.status, result.outcome.frames) == ("completed", 40)
+
+
+def test_run_returns_are_the_sums_of_the_step_rewards(tmp_path):
+    curve = run(tmp_path)[0].curve
+    steps = curve.per_step_ego_rewards
+    for k, total in enumerate(curve.per_episode_ego_rewards):
+        assert total == pytest.approx(sum(steps[7 * k : 7 * k + 7]))
+    assert curve.episodes[-1].episode_return == pytest.approx(sum(steps[35:]))
+
+
+def test_run_seeds_environment_and_partner_alike(tmp_path):
+    _, env, partner, _ = run(tmp_path)
+    expected = [3] + [
+        derive_substream(f"training.episode.{k}", root_seed=3).integer_seed() for k in range(1, 6)
+    ]
+    assert env.reset_seeds == expected
+    assert partner.reset_seeds == expected
+
+
+def test_run_unpacks_as_curve_and_trainer(tmp_path):
+    result, _, _, factory = run(tmp_path)
+    curve, trainer = result
+    assert curve is result.curve
+    assert trainer is factory.built[0]
+
+
+def test_run_twice_gives_the_same_bytes(tmp_path):
+    first = run(tmp_path / "a", config=config_in(tmp_path / "a"))[0]
+    second = run(tmp_path / "b", config=config_in(tmp_path / "b"))[0]
+    assert first.curve.run_id == second.curve.run_id
+    assert first.curve.per_step_ego_rewards == second.curve.per_step_ego_rewards
+    for one, two in zip(first.curve.checkpoint_paths, second.curve.checkpoint_paths, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert first.outcome.curve_path.read_bytes() == second.outcome.curve_path.read_bytes()
+
+
+def test_run_with_another_seed_differs(tmp_path):
+    first = run(tmp_path / "a", config=config_in(tmp_path / "a"))[0]
+    second = run(tmp_path / "b", config=config_in(tmp_path / "b", seed=4))[0]
+    assert first.curve.run_id != second.curve.run_id
+    assert first.curve.per_step_ego_rewards != second.curve.per_step_ego_rewards
+
+
+def test_run_ending_on_a_boundary_has_no_spurious_episode(tmp_path):
+    config = config_in(tmp_path, total_frames=42)
+    assert len(run(tmp_path, config=config)[0].curve.episodes) == 6
+
+
+def test_run_with_the_upstream_list_appends_the_tail_even_if_empty(tmp_path):
+    config = config_in(tmp_path, total_frames=42)
+    curve = run(tmp_path, config=config, compat="upstream")[0].curve
+    assert len(curve.per_episode_ego_rewards) == 7
+    assert curve.per_episode_ego_rewards[-1] == 0.0
+    assert len(curve.episodes) == 6
+
+
+def test_run_frames_after_the_last_rollout_are_trained_on_only_by_request(tmp_path):
+    frames = {"total_frames": 20}
+    kept = run(tmp_path / "a", config=config_in(tmp_path / "a", **frames))[3]
+    assert kept.built[0].updates == [8, 8]
+    flushing = config_in(tmp_path / "b", ppo_extras={"flush_partial_rollout": True}, **frames)
+    flushed = run(tmp_path / "b", config=flushing)
+    assert flushed[3].built[0].updates == [8, 8, 4]
+    # the terminal checkpoint holds the flushed weights
+    payload, metadata = load_checkpoint(
+        uri=f"local://artifacts/{flushed[0].curve.run_id}_step20.pt",
+        artifacts_root=flushing.artifacts_root,
+    )
+    assert metadata.step == 20
+    assert torch.equal(payload["weight"], flushed[3].built[0].weight)
+
+
+def test_run_termination_dominates_truncation(tmp_path):
+    env = NoisyPointEnv(horizon=1, bound=0.0)  # every step ends both ways
+    trainer = run(tmp_path, env=env)[3].built[0]
+    assert set(trainer.flags) == {(True, False)}
+
+
+def test_run_truncation_alone_is_passed_on(tmp_path):
+    trainer = run(tmp_path)[3].built[0]
+    assert trainer.flags[:8] == [(False, False)] * 6 + [(True, True), (False, False)]
+
+
+def test_run_without_a_factory_takes_the_configured_algorithm(tmp_path):
+    from gymnasium import spaces
+
+    env = NoisyPointEnv()
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    agent = spaces.Dict({"ego": spaces.Dict({"state": box})})
+    env.observation_space = spaces.Dict({"agent": agent})
+    env.action_space = spaces.Dict({"ego": box})
+    result = train(config_in(tmp_path), env=env, partner=NoisyPartner(), repo_root=tmp_path)
+    assert type(result.trainer).__name__ == "RandomEgoTrainer"
+    expected = derive_substream("training.ego_random", root_seed=3).default_rng()
+    assert env.actions[0] == np.float32(expected.uniform(-1, 1))
+
+
+def test_log_events_come_in_the_documented_order(tmp_path):
+    result = run(tmp_path)[0]
+    rollout = ["rollout_update", "scalar(rollout)"]
+    assert names(result) == [
+        "training_start",
+        *rollout,
+        *rollout,
+        "checkpoint_saved",
+        *rollout,
+        *rollout,
+        "checkpoint_saved",
+        *rollout,
+        "checkpoint_saved",
+        "training_end",
+    ]
+
+
+def test_log_lines_carry_the_run_and_the_steps_are_frames(tmp_path):
+    config = config_in(tmp_path)
+    result = run(tmp_path, config=config)[0]
+    lines = events(result)
+    for line in lines:
+        assert line["run_id"] == result.curve.run_id
+        assert (line["seed"], line["run_kind"], line["task"]) == (3, "random", "noisy_point")
+        assert (line["partner_class"], line["partner_id"]) == ("noisy", "partner-0001")
+        assert line["config_hash"] == config_fingerprint(config)
+    assert (lines[0]["total_frames"], lines[0]["checkpoint_every"]) == (40, 16)
+    updates = [line for line in lines if line["event"] == "rollout_update"]
+    assert [line["step"] for line in updates] == [8, 16, 24, 32, 40]
+    steps = result.curve.per_step_ego_rewards
+    assert updates[1]["last_reward"] == steps[15]
+    scalars = [line for line in lines if line["event"] == "scalar"]
+    assert scalars[1]["mean_reward"] == pytest.approx(sum(steps[8:16]) / 8)
+    assert [line["n_episodes"] for line in scalars] == [1] * 5  # ends at 7, 14, 21, 28, 35
+    assert (lines[-1]["n_episodes"], lines[-1]["n_checkpoints"]) == (5, 3)
+
+
+def test_log_success_of_episodes_is_a_rate_over_episodes(tmp_path):
+    result = run(tmp_path, env=NoisyPointEnv(info={"success": True}))[0]
+    assert result.curve.episodes[0].success is True
+    assert result.curve.episodes[-1].success is None  # cut off, so not judged
+    rates = [e["episode_success_rate"] for e in events(result) if e["event"] == "scalar"]
+    assert rates == [1.0] * 5
+
+
+def test_curve_file_holds_the_episodes(tmp_path):
+    result = run(tmp_path)[0]
+    content = json.loads(result.outcome.curve_path.read_text())
+    assert content["per_episode_ego_rewards"] == result.curve.per_episode_ego_rewards
+    assert [e["length"] for e in content["episodes"]] == [7, 7, 7, 7, 7, 5]
+    assert content["checkpoints"] == [p.name for p in result.curve.checkpoint_paths]
+
+
+def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
+    class FailingEnv(NoisyPointEnv):
+        def step(self, action):
+            if len(self.actions) == 20:
+                raise RuntimeError("the simulator fell over")
+            return super().step(action)
+
+    with pytest.raises(RuntimeError, match="fell over"):
+        run(tmp_path, env=FailingEnv())
+    (log,) = (tmp_path / "out" / "logs").glob("*.jsonl")
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert (last["event"], last["error_type"]) == ("training_failed", "RuntimeError")
+    names_on_disk = {p.name[16:] for p in (tmp_path / "out" / "artifacts").glob("*.pt")}
+    assert names_on_disk == {"_step16.pt", "-state_step16.pt"}
+
+
+def test_interrupt_leaves_a_run_that_resumes(tmp_path):
+    def interrupt(done, total, last):
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))[0]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, progress=interrupt)
+    resumed = run(tmp_path, resume=True)[0]
+    assert resumed.outcome.resumed_from == 16
+    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
+
+
+def test_progress_reports_frames_and_last_return(tmp_path):
+    seen = []
+    result = run(tmp_path, progress=lambda *report: seen.append(report))[0]
+    assert [frames for frames, _, _ in seen] == [7, 8, 14, 16, 21, 24, 28, 32, 35, 40]
+    assert {total for _, total, _ in seen} == {40}
+    returns = result.curve.per_episode_ego_rewards
+    assert seen[0][2] == returns[0]
+    assert seen[-1][2] == returns[4]
+
+
+def test_evaluator_is_called_when_due_with_the_deterministic_policy(tmp_path):
+    calls = []
+
+    def evaluator(policy, *, episodes, root_seed):
+        obs = {"agent": {"ego": {"state": np.ones(1, dtype=np.float32)}}}
+        calls.append((episodes, root_seed, float(policy(obs)[0])))
+        return {"success_rate": 0.25 * len(calls)}
+
+    config = config_in(tmp_path, evaluation={"every_frames": 16, "episodes": 5})
+    result = run(tmp_path, config=config, evaluator=evaluator)[0]
+    assert calls == [(5, 1000, 0.0)] * 2
+    measured = [(e.frame, e.results) for e in result.curve.evaluations]
+    assert measured == [(16, {"success_rate": 0.25}), (32, {"success_rate": 0.5})]
+    lines = [e for e in events(result) if e["event"] == "eval"]
+    assert [(e["step"], e["condition"], e["success_rate"]) for e in lines] == [
+        (16, "periodic", 0.25),
+        (32, "periodic", 0.5),
+    ]
+    order = names(result)
+    assert order[order.index("eval") + 1] == "checkpoint_saved"
+
+
+def test_evaluation_without_an_evaluator_is_refused(tmp_path):
+    config = config_in(tmp_path, evaluation={"every_frames": 16})
+    with pytest.raises(ConfigurationError, match="every_frames is 16 but no evaluator"):
+        run(tmp_path, config=config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_few_frames_for_one_batch_are_refused(tmp_path):
+    config = config_in(tmp_path, total_frames=3, env={"task": "t", "num_envs": 4})
+    with pytest.raises(ConfigurationError, match="expected total_frames >= env.num_envs = 4"):
+        run(tmp_path, config=config, env=NoisyBatchEnv(4))
+
+
+def test_learner_that_cannot_be_saved_trains_without_states(tmp_path):
+    result = run(tmp_path, factory=TrainerFactoryOf(PolicyOnlyTrainer))[0]
+    assert len(result.curve.checkpoint_paths) == 3
+    assert not list((tmp_path / "out" / "artifacts").glob("*-state_*"))
+
+
+# --- batches
+
+
+def batch_config(folder, **changes):
+    values = {
+        "total_frames": 64,
+        "checkpoint_every": 32,
+        "env": {"task": "noisy_point", "num_envs": 4},
+        "happo": {"rollout_length": 4, "batch_size": 4},
+    }
+    return config_in(folder, **{**values, **changes})
+
+
+class EvenBatchEnv(NoisyBatchEnv):
+    """Four copies whose episodes all take five steps."""
+
+    def __init__(self):
+        super().__init__(4)
+        for copy in self.copies:
+            copy.horizon = 5
+
+
+def test_batch_counts_of_the_reference_example(tmp_path):
+    result, env, partner, factory = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv())
+    curve = result.curve
+    assert len(curve.per_step_ego_rewards) == 16
+    assert len(factory.built[0].updates) == 4
+    assert [e.complete for e in curve.episodes].count(True) == 12
+    assert len(curve.episodes) == 16
+    assert len(curve.checkpoint_paths) == 2
+    assert [len(copy.actions) for copy in env.copies] == [16] * 4
+    assert partner.reset_seeds == [3]
+
+
+def test_batch_with_a_remainder_ends_with_a_terminal_checkpoint(tmp_path):
+    config = batch_config(tmp_path, total_frames=70)
+    result = run(tmp_path, config=config, env=EvenBatchEnv())[0]
+    assert [p.name.split("_")[1] for p in result.curve.checkpoint_paths] == [
+        "step32.pt",
+        "step64.pt",
+        "step68.pt",
+    ]
+    assert result.outcome.frames == 68
+
+
+def test_batch_rewards_are_means_and_returns_are_per_environment(tmp_path):
+    result, env, _, factory = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))
+    curve = result.curve
+    assert sum(curve.per_step_ego_rewards) * 4 == pytest.approx(
+        sum(e.episode_return for e in curve.episodes)
+    )
+    # horizons 5, 6, 7, 8: episodes end at iterations 5, 6, 7, 8, 10, 12, 14, 15, 16
+    assert [e.end_frame for e in curve.episodes if e.complete] == [
+        4 * k for k in (5, 6, 7, 8, 10, 12, 14, 15, 16)
+    ]
+    updates = [e for e in events(result) if e["event"] == "rollout_update"]
+    assert [e["step"] for e in updates] == [16, 32, 48, 64]
+    assert updates[0]["last_reward"] == curve.per_step_ego_rewards[3]
+
+
+def test_batch_passes_the_observation_before_the_reset(tmp_path):
+    trainer = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv())[3].built[0]
+    given = [obs is not None for obs in trainer.final_obs]
+    assert given == [k % 5 == 4 for k in range(16)]
+    done, truncated = trainer.flags[4]
+    assert done.tolist() == truncated.tolist() == [True] * 4
+
+
+def test_batch_restarts_the_partner_row_by_row_with_its_own_seeds(tmp_path):
+    partner = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))[2]
+    assert partner.row_resets[:5] == [
+        (row, episode_seed(3, k)) for k, row in enumerate([0, 1, 2, 3, 0], start=1)
+    ]
+
+
+def test_batch_with_the_upstream_list_appends_every_tail(tmp_path):
+    result = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv(), compat="upstream")[0]
+    assert len(result.curve.per_episode_ego_rewards) == 16
+
+
+@pytest.mark.parametrize("values", [3.0, torch.full((4,), 3.0), [3.0] * 4])
+def test_batch_of_takes_scalars_tensors_and_lists(values):
+    assert batch_of("reward", values, 4, np.float64).tolist() == [3.0] * 4
+
+
+def test_batch_of_the_wrong_length_names_num_envs():
+    with pytest.raises(InputError, match=r"expected reward of shape \(4,\).*num_envs = 4"):
+        batch_of("reward", np.zeros(3), 4, np.float64)
+
+
+# --- safety
+
+
+def safe_config(folder, **changes):
+    return config_in(folder, safety={"enabled": True, **changes})
+
+
+def test_safety_executes_the_filtered_action_and_keeps_small_ones_to_the_bit(tmp_path):
+    env = NoisyPointEnv()
+    driver = HalvingDriver(env)
+    run(tmp_path, config=safe_config(tmp_path), env=env, safety=driver)
+    reference = TallyTrainer()
+    nominal = [float(reference._rng.normal(size=(1,)).astype(np.float32)[0]) for _ in range(8)]
+    expected = [a / 2 if abs(a) > 1 else a for a in nominal]
+    assert env.actions[:8] == expected  # the weight is 0 until the first update
+    assert any(abs(a) > 1 for a in nominal)
+
+
+def test_safety_driver_is_told_about_run_episodes_and_partner(tmp_path):
+    env = NoisyPointEnv()
+    driver = HalvingDriver(env)
+    run(tmp_path, config=safe_config(tmp_path), env=env, safety=driver)
+    assert driver.calls[:2] == [("run", 3), "episode"]
+    assert driver.calls.count("episode") == 6
+    assert driver.calls.count("partner-0001") == 40
+
+
+def test_safety_events_report_interventions_and_the_closing_record(tmp_path):
+    env = NoisyPointEnv()
+    result = run(tmp_path, config=safe_config(tmp_path), env=env, safety=HalvingDriver(env))[0]
+    order = names(result)
+    assert order[1:4] == ["safety_telemetry", "rollout_update", "scalar(rollout)"]
+    assert order[-2:] == ["safety_telemetry_final", "training_end"]
+    lines = events(result)
+    reference = TallyTrainer()
+    nominal = [abs(float(reference._rng.normal(size=(1,)).astype(np.float32)[0])) for _ in range(8)]
+    # beyond the bound of 2 the environment would have cut the action itself
+    changes = [min(a, 2.0) - a / 2 if a > 1 else 0.0 for a in nominal]
+    assert lines[1]["n_obs"] == 8
+    assert lines[1]["intervention_mean"] == pytest.approx(sum(changes) / 8, rel=1e-6)
+    assert lines[1]["intervention_max"] == pytest.approx(max(changes), rel=1e-6)
+    assert lines[1]["intervention_fraction"] == sum(c > 0 for c in changes) / 8
+    final = lines[-2]
+    assert (final["n_filter_calls"], final["safety_enabled"]) == (40, True)
+    assert final["lambda_mean"] == pytest.approx(-1e-3 * 20.5)
+    assert final["lambda_clamp_bound"] == 1.4
+    assert final["loss_positive_fraction"] == 1.0
+
+
+def test_safety_penalty_lowers_the_learners_reward_only(tmp_path):
+    env = NoisyPointEnv()
+    config = safe_config(tmp_path, intervention_penalty=2.0)
+    config = config.model_copy(update={"total_frames": 7})
+    result, _, _, factory = run(tmp_path, config=config, env=env, safety=HalvingDriver(env))
+    reference = TallyTrainer()
+    nominal = [float(reference._rng.normal(size=(1,)).astype(np.float32)[0]) for _ in range(7)]
+    charges = [2 * (min(abs(a), 2.0) - abs(a) / 2) if abs(a) > 1 else 0.0 for a in nominal]
+    recorded = result.curve.per_step_ego_rewards
+    seen = factory.built[0].rewards
+    assert seen == pytest.approx([r - c for r, c in zip(recorded, charges, strict=True)], rel=1e-6)
+    assert sum(charges) > 0
+
+
+@pytest.mark.parametrize(
+    ("enabled", "driver_of", "message"),
+    [
+        (True, None, "no safety driver was passed"),
+        (False, "same", "safety.enabled is false but a safety driver was passed"),
+        (True, "other", "expected the safety driver to watch the environment that is stepped"),
+    ],
+)
+def test_safety_that_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path, enabled, driver_of, message
+):
+    env = NoisyPointEnv()
+    watched = {"same": env, "other": NoisyPointEnv(), None: None}[driver_of]
+    driver = None if watched is None else HalvingDriver(watched)
+    config = config_in(tmp_path, safety={"enabled": enabled})
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path, config=config, env=env, safety=driver)
+    assert not (tmp_path / "out").exists()
+
+
+def test_safety_with_a_batch_is_refused_whether_or_not_a_driver_comes(tmp_path):
+    config = batch_config(tmp_path, safety={"enabled": True})
+    env = EvenBatchEnv()
+    for driver in (None, HalvingDriver(env)):
+        with pytest.raises(ConfigurationError, match=r"num_envs = 1 with safety\.enabled"):
+            run(tmp_path, config=config, env=env, safety=driver)
