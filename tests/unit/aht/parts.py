@@ -1,4 +1,4 @@
-"""Small deterministic parts for tests of the training loop: environments, partner, learner, filter."""
+"""Small deterministic parts for tests of the training loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ def _stack(observations: list[Any]) -> dict[str, Any]:
 
 
 class NoisyPartner:
-    """Draws its actions from its own stream, opened by the reset seed; rows restart on their own."""
+    """Draws actions from its own stream, opened by the reset seed; rows restart one by one."""
 
     def __init__(self, partner_id: str | None = "partner-0001"):
         self.spec = SimpleNamespace(partner_id=partner_id)

@@ -23,16 +23,16 @@ from tests.unit.aht.parts import (
 )
 
 
-class Stop(Exception):
+class StopError(Exception):
     """Stands for a kill."""
 
 
 def run(folder: Path, *, stop_at=None, config=None, env=None, partner=None, **options):
-    """Train; ``stop_at`` raises `Stop` at the first report at or beyond so many frames."""
+    """Train; ``stop_at`` raises `StopError` at the first report at or beyond so many frames."""
 
     def progress(done, total, last):
         if stop_at is not None and done >= stop_at:
-            raise Stop
+            raise StopError
 
     config = config or config_in(folder)
     env = env or NoisyPointEnv()
@@ -95,7 +95,7 @@ def test_resumed_run_equals_an_unbroken_one(tmp_path, stop_at, safety):
 
     whole = run(tmp_path / "whole", config=config(tmp_path / "whole"))
     broken = tmp_path / "broken"
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(broken, config=config(broken), stop_at=stop_at)
     resumed = run(broken, config=config(broken), resume=True)
     assert resumed.outcome.resumed_from == max(s for s in (16, 32, 40) if s <= stop_at)
@@ -107,7 +107,7 @@ def test_resume_where_a_checkpoint_meets_an_episode_end_begins_the_next_episode(
         return config_in(folder, checkpoint_every=7)
 
     whole = run(tmp_path / "whole", config=config(tmp_path / "whole"))
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, config=config(tmp_path), stop_at=15)
     env = NoisyPointEnv()
     resumed = run(tmp_path, config=config(tmp_path), env=env, resume=True)
@@ -118,9 +118,9 @@ def test_resume_where_a_checkpoint_meets_an_episode_end_begins_the_next_episode(
 
 def test_resume_several_times_equals_an_unbroken_run(tmp_path):
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=17)
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=33, resume=True)
     assert_same_run(run(tmp_path, resume=True), whole)
 
@@ -139,7 +139,7 @@ def batch_config(folder: Path):
 def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at):
     whole_folder, broken = tmp_path / "whole", tmp_path / "broken"
     whole = run(whole_folder, config=batch_config(whole_folder), env=NoisyBatchEnv(3))
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), stop_at=stop_at)
     resumed = run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), resume=True)
     assert resumed.outcome.resumed_from == stop_at // 30 * 30
@@ -148,7 +148,7 @@ def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at):
 
 def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=8)
     resumed = run(tmp_path, resume=True)
     assert resumed.outcome.resumed_from is None
@@ -163,11 +163,11 @@ def test_resume_after_a_kill_between_policy_and_state_starts_anew(tmp_path, monk
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
 
     def killed(self, trainer, obs):
-        raise Stop
+        raise StopError
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpointer, "_training_state", killed)
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             run(tmp_path)
     files = files_of(tmp_path)
     assert (list(files.policies()), files.states()) == ([16], {})
@@ -178,11 +178,11 @@ def test_resume_after_a_kill_before_the_closing_events_writes_them(tmp_path, mon
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
 
     def killed(*arguments):
-        raise Stop
+        raise StopError
 
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "finish_run", killed)
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             run(tmp_path)
     resumed = run(tmp_path, resume=True)
     assert resumed.outcome.resumed_from == 40
@@ -209,7 +209,7 @@ def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
 
 
 def test_log_of_a_resumed_run_says_where_it_went_on(tmp_path):
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=20)
     lines = events(run(tmp_path, resume=True))
     kinds = [line["event"] for line in lines]
@@ -230,7 +230,7 @@ def test_states_kept_are_the_newest(tmp_path):
 
 def stopped(tmp_path) -> RunFiles:
     """A run stopped at 35 frames, with states of 16 and 32."""
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=33)
     files = files_of(tmp_path)
     assert list(files.states()) == [16, 32]
@@ -343,7 +343,7 @@ def test_learner_that_cannot_load_a_state_is_refused(tmp_path):
 
 
 def test_learner_without_states_is_not_silently_started_anew(tmp_path):
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, trainer_factory=TrainerFactoryOf(PolicyOnlyTrainer), stop_at=33)
     with pytest.raises(ConfigurationError, match="no training state to resume from"):
         run(tmp_path, trainer_factory=TrainerFactoryOf(PolicyOnlyTrainer), resume=True)
@@ -357,7 +357,7 @@ def test_run_again_without_a_word_is_refused_and_changes_nothing(tmp_path, stop_
     if stop_at is None:
         run(tmp_path)
     else:
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             run(tmp_path, stop_at=stop_at)
     files = files_of(tmp_path)
     before = files.log.read_bytes()
@@ -379,7 +379,7 @@ def test_run_again_with_overwrite_deletes_the_results_and_keeps_the_old_log(tmp_
 
 
 def test_run_killed_before_its_first_checkpoint_may_start_anew_without_a_word(tmp_path):
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=8)
     assert run(tmp_path).outcome.status == "completed"
 
@@ -390,7 +390,7 @@ def test_resume_and_overwrite_together_are_refused(tmp_path):
 
 
 def test_resume_of_a_run_by_other_code_is_refused(tmp_path):
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=20)
     old = files_of(tmp_path).run_id
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'changed'\n")
@@ -422,7 +422,7 @@ def test_observation_after_resume_reaches_the_learner(tmp_path):
         trainer_factory=TrainerFactoryOf(WatchingTrainer),
     )
     whole, seen[:] = list(seen), []
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(tmp_path, stop_at=20)
     run(tmp_path, trainer_factory=TrainerFactoryOf(WatchingTrainer), resume=True)
     np.testing.assert_array_equal(seen, whole[16:])

@@ -99,9 +99,11 @@ def test_lock_held_by_another_process_is_refused(files):
         [sys.executable, "-c", code, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "locked\n"
-        with pytest.raises(ConfigurationError, match="run abc: expected no other process"):
-            with files.locked():
-                pass
+        with (
+            pytest.raises(ConfigurationError, match="run abc: expected no other process"),
+            files.locked(),
+        ):
+            pass
         process.kill()  # the lock dies with its process
     with files.locked():
         assert lock.exists()

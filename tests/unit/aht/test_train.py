@@ -55,7 +55,7 @@ def test_episode_seeds_are_the_golden_ones():
 
 
 def test_run_counts_steps_episodes_and_checkpoints(tmp_path):
-    result, env, partner, factory = run(tmp_path)
+    result, _, _, factory = run(tmp_path)
     curve = result.curve
     assert len(curve.per_step_ego_rewards) == 40
     assert len(curve.per_episode_ego_rewards) == 5  # 40 = 5 * 7 + 5
@@ -290,7 +290,7 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
 
 def test_too_few_frames_for_one_batch_are_refused(tmp_path):
     config = config_in(tmp_path, total_frames=3, env={"task": "t", "num_envs": 4})
-    with pytest.raises(ConfigurationError, match="expected total_frames >= env.num_envs = 4"):
+    with pytest.raises(ConfigurationError, match=r"expected total_frames >= env\.num_envs = 4"):
         run(tmp_path, config=config, env=NoisyBatchEnv(4))
 
 
@@ -346,7 +346,7 @@ def test_batch_with_a_remainder_ends_with_a_terminal_checkpoint(tmp_path):
 
 
 def test_batch_rewards_are_means_and_returns_are_per_environment(tmp_path):
-    result, env, _, factory = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))
+    result = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))[0]
     curve = result.curve
     assert sum(curve.per_step_ego_rewards) * 4 == pytest.approx(
         sum(e.episode_return for e in curve.episodes)
