@@ -23,6 +23,7 @@ from typing import Final
 
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
 from cadenza.benchmark.executor import JobFailure
+from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
 from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
@@ -289,7 +290,11 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
         prereg_blob_sha=None if request.prereg is None else request.prereg.blob_sha,
         policy_sha256=plan.policy(request.policy).weights_sha256,
         config_sha256=request.config_sha256,
-        metadata={"plan_sha256": plan.digest, "code_sha256": plan.code_sha256},
+        metadata={
+            "plan_sha256": plan.digest,
+            "code_sha256": plan.code_sha256,
+            "has_success": get_task(plan.env.task, plan.task_version).has_success,
+        },
     )
 
 

@@ -30,6 +30,7 @@ from cadenza.benchmark.executor import (
 )
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.shipped_configs import source_checkout
+from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.evaluation.results import EpisodeResult
@@ -59,6 +60,11 @@ class EvaluationOutcome:
     failures: Sequence[JobFailure]
     reused: int
     redone: Mapping[str, str]
+
+    @property
+    def has_success(self) -> bool:
+        """Whether the task has a success predicate; otherwise ``success`` is false throughout."""
+        return get_task(self.plan.env.task, self.plan.task_version).has_success
 
 
 def run_evaluation(
@@ -162,6 +168,7 @@ def _run_cells(
         ),
         workers=default_workers() if workers is None else workers,
         failure_policy=config.failure_policy,
+        job_timeout_s=config.cell_timeout_s,
         progress=report,
     )
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import cadenza.core.errors as error_types
 from cadenza.benchmark.strict_json import parse_json_object
@@ -241,14 +241,12 @@ class _Pool:
     def run(self, board: _Board) -> None:
         """Feed the workers until every job is done or failed."""
         while not board.finished:
-            for worker in self._workers:
+            for worker in list(self._workers):
                 if worker.ready and worker.job is None and board.waiting:
                     self._give(worker, board.waiting.popleft(), board)
-            pending: list[Any] = [worker.connection for worker in self._workers]
-            pending += [worker.process.sentinel for worker in self._workers]
             nearest = min(worker.deadline for worker in self._workers)
             timeout = None if nearest == float("inf") else max(0.0, nearest - time.monotonic())
-            wait(pending, timeout)
+            wait([worker.connection for worker in self._workers], timeout)
             for worker in list(self._workers):
                 self._attend(worker, board)
 
@@ -272,14 +270,12 @@ class _Pool:
     def _attend(self, worker: _Worker, board: _Board) -> None:
         """Handle what one worker said, its death, or its silence."""
         try:
-            if worker.connection.poll():
-                self._hear(worker, worker.connection.recv_bytes(), board)
-                return
-        except (EOFError, OSError):
+            message = worker.connection.recv_bytes() if worker.connection.poll() else None
+        except (EOFError, OSError):  # the operating system closed its end: it died
             self._replace(worker, board)
             return
-        if not worker.process.is_alive():
-            self._replace(worker, board)
+        if message is not None:
+            self._hear(worker, message, board)
         elif time.monotonic() >= worker.deadline:
             worker.process.kill()
             self._replace(worker, board, reason=f"no answer within {self._timeout_s:.0f} s")

@@ -156,10 +156,11 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
         )
     yield Statement(
         kind="caution",
-        text="The filter's certificate covers the ego against every partner within the declared "
-        "acceleration bounds, for discs of known size, exact positions and velocities, and "
-        "accelerations held over each control step. It says nothing about partners among "
-        "themselves, and nothing once a bound is exceeded.",
+        text="The filter's certificate covers the ego beside one partner that keeps within its "
+        "declared acceleration bound, for discs of known size, exact positions and velocities, and "
+        "accelerations held over each control step. Several partners at once can leave no action "
+        "that satisfies every constraint; such steps are counted above. It says nothing about "
+        "partners among themselves, and nothing once a bound is exceeded.",
     )
     yield Statement(
         kind="not_measured",

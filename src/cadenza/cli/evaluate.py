@@ -47,7 +47,7 @@ def run(
                 workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                repro_command=f"cadenza eval run {config.name} --out {out.name}",
+                repro_command=f"cadenza eval run {config.name}",
                 progress=report,
             )
         payload = _payload(outcome)

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, StorageError
 from cadenza.core.files import atomic_write_text
 
 
@@ -15,15 +16,26 @@ from cadenza.core.files import atomic_write_text
 class RecordingFactory:
     """Stores ``<folder>/<key>`` per job; misbehaves on the keys it is told to.
 
-    A key in ``lethal`` kills its worker while ``<folder>/alive-<key>`` holds fewer marks than
-    ``deaths``; ``failing`` raises; ``slow`` sleeps for a minute the first time.
+    Attributes:
+        folder: Where results and counts of attempts go.
+        lethal: Keys that kill their worker on the first ``deaths`` attempts.
+        deaths: See ``lethal``.
+        failing: Keys that raise.
+        unwritable: Keys that raise as a full disk does.
+        leaving: Keys that end their worker a moment after the job.
+        slow: Keys that sleep for a minute on the first attempt.
+        stubborn: Whether workers ignore polite requests to stop.
+        broken_start: ``"error"`` or ``"exit"``: how building the runner fails.
     """
 
     folder: Path
     lethal: tuple[str, ...] = ()
     deaths: int = 1
     failing: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
+    stubborn: bool = False
     broken_start: str = ""
 
     def __call__(self) -> Callable[[str], None]:
@@ -31,6 +43,8 @@ class RecordingFactory:
             raise InputError("the runner cannot be built")
         if self.broken_start == "exit":
             os._exit(3)
+        if self.stubborn:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return self._run
 
     def _run(self, key: str) -> None:
@@ -39,9 +53,13 @@ class RecordingFactory:
             os.kill(os.getpid(), signal.SIGKILL)
         if key in self.failing:
             raise InputError(f"job {key} was told to fail")
+        if key in self.unwritable:
+            raise StorageError(f"no space for {key}")
         if key in self.slow and attempts == 1:
             time.sleep(60.0)
         atomic_write_text(self.folder / key, f"result of {key}")
+        if key in self.leaving:  # dies between two jobs
+            threading.Timer(0.2, os._exit, (0,)).start()
 
     def _count_attempt(self, key: str) -> int:
         path = self.folder / f"attempts-{key}"

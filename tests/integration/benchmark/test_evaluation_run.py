@@ -12,13 +12,13 @@ import pytest
 
 from cadenza.benchmark import policies
 from cadenza.benchmark.cell_files import cell_path
-from cadenza.benchmark.cell_runner import CellRunner
+from cadenza.benchmark.cell_runner import CellRunner, CellRunnerFactory
 from cadenza.benchmark.check_rows import all_ok
 from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan
 from cadenza.benchmark.evaluation_run import run_evaluation
 from cadenza.benchmark.policies import ZeroPolicy
 from cadenza.benchmark.verify import verify_bundle_dir
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 
 SETTINGS = {
     "task": "crossing",
@@ -258,3 +258,38 @@ def test_full_disk_is_one_storage_error_and_finished_cells_stay(tmp_path):
     left = {path.name: path.read_bytes() for path in (tmp_path / "out" / "cells").iterdir()}
     assert left.items() <= done.items()
     assert not (tmp_path / "out" / "bundles" / "goal_pd").exists()
+
+
+def test_several_partners_in_one_scene_are_played_and_sealed(tmp_path):
+    crowd = config(options={"num_robots": 4}, partners=["crossing_stationary"], seeds=[3])
+    outcome = evaluate(crowd, tmp_path)
+    rows = verify_bundle_dir(outcome.bundles["goal_pd"], allow_dirty=True)
+    assert [row for row in rows if not row.ok] == []
+    runner = CellRunner(plan=outcome.plan, folder=tmp_path, artifacts_root=tmp_path)
+    _, trajectory = runner.replay(next(iter(outcome.plan.cells.values())), 0)
+    assert sorted(trajectory.frames[0]) == ["ego", "partner", "robot_2", "robot_3"]
+
+
+def test_task_without_success_predicate_says_so(tmp_path):
+    push = EvaluationConfig.model_validate(
+        {
+            "task": "mpe_cooperative_push",
+            "policies": ["zero"],
+            "conditions": [{"name": "filter_off"}],
+            "seeds": [0],
+            "episodes_per_seed": 2,
+        }
+    )
+    outcome = evaluate(push, tmp_path, workers=None)
+    assert not outcome.has_success
+    assert not any(episode.success for episode in outcome.episodes["zero"])
+    content = json.loads((outcome.bundles["zero"] / "bundle.json").read_text())
+    assert content["metadata"]["has_success"] is False
+    # -sum of landmark distances over 50 steps: negative, and about -66 on average
+    assert all(-200.0 < episode.episode_return < 0.0 for episode in outcome.episodes["zero"])
+
+
+def test_worker_that_finds_another_plan_refuses_to_run(reference):
+    factory = CellRunnerFactory(folder=reference, artifacts_root=reference, plan_sha256="0" * 64)
+    with pytest.raises(IntegrityError, match="expected plan 0000000000000000"):
+        factory()

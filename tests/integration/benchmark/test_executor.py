@@ -1,9 +1,12 @@
 """The pool with real processes: equal results whatever dies on the way."""
 
+import multiprocessing
+
 import pytest
 
+from cadenza.benchmark import executor
 from cadenza.benchmark.executor import Job, JobError, run_jobs
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, StorageError
 from tests.integration.benchmark.job_runners import RecordingFactory
 
 JOBS = [Job(key=f"job{n}", label=f"job number {n}") for n in range(6)]
@@ -100,3 +103,39 @@ def test_run_jobs_with_repeated_keys_is_refused(tmp_path):
 
 def test_run_jobs_without_jobs_builds_no_runner(tmp_path):
     assert run_jobs([], RecordingFactory(tmp_path, broken_start="error"), workers=2) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_run_jobs_on_a_full_disk_raises_one_storage_error(tmp_path, workers):
+    factory = RecordingFactory(tmp_path, unwritable=("job2",))
+    with pytest.raises(StorageError, match="job number 2: no space for job2"):
+        run_jobs(JOBS, factory, workers=workers)
+
+
+def test_run_jobs_with_a_worker_that_leaves_between_jobs_goes_on(tmp_path):
+    factory = RecordingFactory(tmp_path, leaving=("job0", "job1"), slow=("job3",))
+    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=2.0) == []
+    assert results(tmp_path) == EXPECTED
+
+
+def test_run_jobs_that_fails_leaves_no_process_even_if_workers_ignore_requests(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(executor, "_GRACE_S", 0.2)
+    factory = RecordingFactory(tmp_path, slow=("job0",), failing=("job1",), stubborn=True)
+    with pytest.raises(InputError, match="told to fail"):
+        run_jobs(JOBS, factory, workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_pool_whose_idle_worker_died_unnoticed_gives_its_job_to_another(tmp_path):
+    board = executor._Board(JOBS, "strict", None)
+    with executor._Pool(RecordingFactory(tmp_path), 1, None) as pool:
+        (worker,) = pool._workers
+        assert worker.connection.poll(30.0)
+        pool._attend(worker, board)  # hears that the worker is ready
+        worker.process.kill()
+        worker.process.join()
+        pool._give(worker, board.waiting.popleft(), board)
+        pool.run(board)
+    assert results(tmp_path) == EXPECTED

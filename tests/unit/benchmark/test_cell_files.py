@@ -2,6 +2,7 @@ import pytest
 
 from cadenza.benchmark.cell_files import cell_path, find_missing_cells, read_cell, write_cell
 from cadenza.core.errors import IntegrityError
+from cadenza.core.files import canonical_json, sha256_bytes
 from tests.unit.benchmark.samples import make_cell_episodes, make_plan
 
 PLAN = make_plan()
@@ -74,3 +75,13 @@ def test_resume_is_the_set_of_cells_without_a_whole_file(tmp_path):
     assert state.done == (KEYS[0], KEYS[1], KEYS[3])
     assert state.missing == (KEYS[2], *KEYS[4:])
     assert list(state.damaged) == [KEYS[2]]
+
+
+def test_cell_with_a_malformed_episode_is_refused_even_with_a_right_checksum(tmp_path):
+    path = store(tmp_path, KEYS[0])
+    header, *episodes, _ = path.read_bytes().splitlines(keepends=True)
+    body = header + b'{"seed":0}\n' + b"".join(episodes[1:])
+    closing = canonical_json({"episodes": len(episodes), "sha256": sha256_bytes(body)})
+    path.write_bytes(body + closing + b"\n")
+    with pytest.raises(IntegrityError, match="line 2: expected an episode"):
+        read_cell(tmp_path, KEYS[0], PLAN)

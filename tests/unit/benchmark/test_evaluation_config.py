@@ -10,7 +10,9 @@ from cadenza.benchmark.evaluation_config import (
     summary_settings,
 )
 from cadenza.benchmark.shipped_configs import shipped_config
+from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
+from cadenza.core.files import sha256_bytes
 
 
 def config(**changes):
@@ -118,3 +120,13 @@ def test_missing_file_is_refused(tmp_path):
 def test_configuration_the_package_does_not_ship_is_refused():
     with pytest.raises(ConfigurationError, match="expected the file"):
         shipped_config("train/none.yaml")
+
+
+def test_partner_weights_are_part_of_the_plan(tmp_path):
+    metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="x", pyproject_hash="y")
+    uri = "local://artifacts/partner.pt"
+    save_checkpoint(state_dict={"step": 1}, uri=uri, metadata=metadata, artifacts_root=tmp_path)
+    partner = {"name": "frozen", "class_name": "crossing_stationary", "weights_uri": uri}
+    plan = make_plan(config(partners=[partner], artifacts_root=tmp_path))
+    payload = (tmp_path / "artifacts" / "partner.pt").read_bytes()
+    assert plan.partners[0].weights_sha256 == sha256_bytes(payload)

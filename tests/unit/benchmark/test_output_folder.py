@@ -76,3 +76,12 @@ def test_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path):
         open_output_folder(parent / "below", mode="new"),
     ):
         pass
+
+
+def test_folder_whose_lock_cannot_be_opened_is_refused(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with (
+        pytest.raises(StorageError, match="expected a writable folder, got 'Is a directory'"),
+        open_output_folder(tmp_path, mode="new"),
+    ):
+        pass

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from cadenza.benchmark import bundle_checks
+from cadenza.benchmark import verify as verify_module
 from cadenza.benchmark.bundle import (
     BundleProvenance,
     PreregistrationCopy,
@@ -320,3 +322,45 @@ def test_check_table_shows_rows_and_the_verdict():
 )
 def test_equal_within_compares_floats_loosely_and_all_else_exactly(a, b, equal):
     assert equal_within(a, b, 1e-9) is equal
+
+
+def test_failures_of_cells_that_were_never_planned_fail(tmp_path):
+    folder = stored(tmp_path)
+    (folder / "failures.json").write_text('{"0123": {}}')
+    reseal(folder)
+    rows = verify_bundle_dir(folder)
+    assert failed(rows) == ["failures"]
+
+
+def test_bundle_with_absurdly_many_or_large_files_is_refused_unread(tmp_path, monkeypatch):
+    folder = stored(tmp_path)
+    monkeypatch.setattr(verify_module, "MAX_JSON_BYTES", 100)
+    (row,) = verify_bundle_dir(folder)
+    assert "expected at most 100 bytes" in row.detail
+    monkeypatch.setattr(verify_module, "_MAX_FILES", 3)
+    (row,) = verify_bundle_dir(folder)
+    assert "expected at most 3 files, got 7" in row.detail
+
+
+def test_registration_without_git_is_a_failed_row(tmp_path, registered, monkeypatch):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
+    folder = stored(tmp_path, prereg=copy)
+    monkeypatch.setenv("PATH", "")
+    rows = verify_bundle_dir(folder, repo_path=registered)
+    assert failed(rows) == ["prereg"]
+    assert "expected the program on PATH" in rows[-1].detail
+
+
+def test_registration_with_git_that_never_answers_is_a_failed_row(
+    tmp_path, registered, monkeypatch
+):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
+    folder = stored(tmp_path, prereg=copy)
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(bundle_checks, "_GIT_TIMEOUT_S", 0.2)
+    rows = verify_bundle_dir(folder, repo_path=registered)
+    assert "no answer" in rows[-1].detail
