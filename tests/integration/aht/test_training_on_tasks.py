@@ -1,0 +1,173 @@
+"""Training with the real learner, tasks, partners and filter."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cadenza.aht.config import load_config
+from cadenza.aht.learning_signal_check import check_positive_learning_slope
+from cadenza.aht.safety_telemetry import audit_run_log
+from cadenza.aht.train import train
+from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.payloads import serialise
+
+CONFIGS = Path(__file__).parents[3] / "configs" / "train"
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+def shipped(name: str, folder: Path, *overrides: str):
+    return load_config(
+        config_path=CONFIGS / f"{name}.yaml",
+        overrides=[f"artifacts_root='{folder}'", f"log_dir='{folder}/logs'", *overrides],
+    )
+
+
+def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = False):
+    def progress(done, total, last):
+        if stop_at is not None and done >= stop_at:
+            raise StopError
+
+    env = build_env(config.env, root_seed=config.seed, partner=config.partner)
+    return train(
+        config,
+        env=env,
+        partner=build_partner(config.partner, env=env),
+        safety=build_safety_driver(env, config.safety),
+        repo_root=folder,
+        progress=progress,
+        resume=resume,
+    )
+
+
+def test_push_run_begins_with_the_recorded_numbers(tmp_path):
+    curve = run(shipped("mpe_cooperative_push", tmp_path, "total_frames=100"), tmp_path).curve
+    assert curve.per_step_ego_rewards[:3] == pytest.approx(
+        [-1.88605888, -1.84606193, -1.81625015], abs=1e-6
+    )
+    assert curve.per_episode_ego_rewards[0] == pytest.approx(-85.11106, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
+    config = shipped("mpe_cooperative_push", tmp_path, f"seed={seed}")
+    curve = run(config, tmp_path).curve
+    assert len(curve.per_episode_ego_rewards) == 2000
+    report = check_positive_learning_slope(curve)
+    assert report.slope > 0
+    assert report.p_value < 1e-8
+    assert report.slope_interval[0] > 0
+    assert report.last_window_mean > report.first_window_mean + 5
+
+
+def test_push_run_twice_gives_the_same_bytes(tmp_path):
+    runs = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        runs.append(run(shipped("mpe_cooperative_push", folder, "total_frames=2500"), folder))
+    first, second = runs
+    assert first.curve.run_id == second.curve.run_id
+    assert first.curve.per_step_ego_rewards == second.curve.per_step_ego_rewards
+    for one, two in zip(first.curve.checkpoint_paths, second.curve.checkpoint_paths, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_push_run_does_not_touch_the_global_generator(tmp_path):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    run(shipped("mpe_cooperative_push", tmp_path, "total_frames=1100"), tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_crossing_run_is_guarded_and_its_telemetry_follows_the_scene(tmp_path):
+    result = run(shipped("crossing", tmp_path, "total_frames=4096"), tmp_path)
+    events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
+    final = next(e for e in events if e["event"] == "safety_telemetry_final")
+    assert final["n_filter_calls"] == 4096
+    assert final["loss_positive_fraction"] > 0.0
+    assert final["lambda_var"] > 1e-9
+    assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
+    assert final["intervention_max"] > 0.0
+    assert audit_run_log(result.outcome.log_path).passed
+    kinds = [e["event"] for e in events]
+    boundary = kinds.index("safety_telemetry")
+    assert [events[boundary - 1]["metric_namespace"], *kinds[boundary : boundary + 3]] == [
+        "train",
+        "safety_telemetry",
+        "rollout_update",
+        "scalar",
+    ]
+    contacts = [e for e in result.curve.episodes if e.complete and e.length < 200]
+    assert all(e.success for e in contacts)  # an episode ends early by success alone
+
+
+def test_crossing_run_with_a_filter_of_another_environment_is_refused(tmp_path):
+    config = shipped("crossing", tmp_path)
+    env, other = (build_env(config.env, root_seed=config.seed) for _ in range(2))
+    with pytest.raises(ConfigurationError, match="watch the environment that is stepped"):
+        train(
+            config,
+            env=env,
+            partner=build_partner(config.partner, env=env),
+            safety=build_safety_driver(other, config.safety),
+            repo_root=tmp_path,
+        )
+
+
+RESUME_CASES = {
+    "filter": ("crossing", ["total_frames=3000", "checkpoint_every=600"]),
+    "wanderer": (
+        "crossing",
+        [
+            "total_frames=3000",
+            "checkpoint_every=600",
+            "partner.class_name=crossing_wanderer",
+            "~partner.extra.max_speed",
+        ],
+    ),
+    "four robots": (
+        "crossing",
+        ["total_frames=1500", "checkpoint_every=600", "+env.options.num_robots=4"],
+    ),
+    "batch": (
+        "crossing",
+        [
+            "total_frames=6000",
+            "checkpoint_every=1000",
+            "env.num_envs=8",
+            "env.episode_length=60",
+            "safety.enabled=false",
+            "happo.rollout_length=64",
+            "partner.class_name=crossing_wanderer",
+            "~partner.extra.max_speed",
+        ],
+    ),
+    "push": ("mpe_cooperative_push", ["total_frames=3000", "checkpoint_every=600"]),
+    "push batch": (
+        "mpe_cooperative_push",
+        ["total_frames=6000", "checkpoint_every=1000", "env.num_envs=8", "happo.rollout_length=64"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESUME_CASES)
+def test_run_stopped_and_resumed_equals_an_unbroken_one(tmp_path, case):
+    name, overrides = RESUME_CASES[case]
+    whole_folder, broken = tmp_path / "whole", tmp_path / "broken"
+    whole = run(shipped(name, whole_folder, *overrides), whole_folder)
+    with pytest.raises(StopError):
+        run(shipped(name, broken, *overrides), broken, stop_at=1300)
+    resumed = run(shipped(name, broken, *overrides), broken, resume=True)
+    assert resumed.outcome.resumed_from in (1000, 1200)
+    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
+    assert resumed.curve.episodes == whole.curve.episodes
+    for one, two in zip(resumed.curve.checkpoint_paths, whole.curve.checkpoint_paths, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert serialise(resumed.trainer.training_state()) == serialise(whole.trainer.training_state())
