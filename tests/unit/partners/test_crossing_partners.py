@@ -76,6 +76,47 @@ def test_goal_seeker_with_a_lower_speed_is_slower():
     assert np.linalg.norm(velocities, axis=1).max() == pytest.approx(0.4, abs=1e-3)
 
 
+def expected_speed(robot, seed, child=None):
+    """Cruising speed by the documented law: 0.8 m/s times a draw between 0.25 and 1.75."""
+    stream = derive_substream(f"partner.{robot.spec.partner_id}.episode", root_seed=seed)
+    stream = stream if child is None else stream.child(child)
+    return 0.8 * stream.default_rng().uniform(0.25, 1.75)
+
+
+def test_goal_seeker_with_a_spread_cruises_at_another_speed_in_every_episode():
+    robot = partner("crossing_goal_seeker", max_speed="0.8", speed_spread="0.75")
+    reached = []
+    for seed in (1, 2, 3):
+        _, velocities, _ = drive(robot, (-20, 0), (20, 0), 150, seed=seed)
+        reached.append(float(velocities[-1, 0]))
+    expected = [expected_speed(robot, seed) for seed in (1, 2, 3)]
+    assert reached == pytest.approx(expected, abs=1e-3)
+    assert max(expected) - min(expected) > 0.1
+
+
+def test_goal_seeker_rows_have_speeds_of_their_own_and_restart_like_a_scalar_partner():
+    options = {"max_speed": "0.8", "speed_spread": "0.75"}
+    robot, alone = (partner("crossing_goal_seeker", **options) for _ in range(2))
+    robot.reset(seed=4)
+    cruising = state(v=(0.8, 0), g=(9, 0))
+    # a = 2.5 (v* - 0.8) inside the bound for wanted speeds between 0.6 and 1.0 m/s.
+    rows = robot.act(obs_with(np.stack([cruising] * 6)))[:, 0]
+    speeds = [expected_speed(robot, 4), *(expected_speed(robot, 4, row) for row in range(1, 6))]
+    wanted = np.clip(2.5 * (np.array(speeds) - 0.8), -0.5, 0.5)
+    assert rows == pytest.approx(wanted, abs=1e-6)
+    robot.reset_row(3, seed=11)
+    alone.reset(seed=11)
+    batch = robot.act(obs_with(np.stack([cruising] * 6)))
+    assert batch[3].tobytes() == alone.act(obs_with(cruising)).tobytes()
+    assert batch[:3, 0].tobytes() == rows[:3].tobytes()
+
+
+@pytest.mark.parametrize("spread", ["-0.1", "1.5", "nan"])
+def test_goal_seeker_refuses_a_spread_that_is_no_share(spread):
+    with pytest.raises(ConfigurationError, match=r"'speed_spread'.*expected a number in \[0, 1\]"):
+        partner("crossing_goal_seeker", speed_spread=spread)
+
+
 @pytest.mark.parametrize(
     ("velocity", "expected"),
     [((1, 0.5), [-0.5, -0.25]), ((0.01, -0.02), [-0.2, 0.4]), ((0, 0), [0.0, 0.0])],
