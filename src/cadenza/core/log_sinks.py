@@ -98,9 +98,13 @@ class JsonlSink:
             if resume_offset is None:
                 _move_old_log_aside(path)
             self._descriptor = _open_owned(path)
-            if resume_offset is not None:
-                self._cut(resume_offset)
-            fsync_folder(path.parent)
+            try:
+                if resume_offset is not None:
+                    self._cut(resume_offset)
+                fsync_folder(path.parent)
+            except BaseException:
+                os.close(self._descriptor)  # a log that did not open must not stay locked
+                raise
         except StorageError:
             raise
         except OSError as error:
@@ -147,7 +151,6 @@ class JsonlSink:
         size = os.fstat(self._descriptor).st_size
         last = os.pread(self._descriptor, 1, offset - 1) if 0 < offset <= size else b"\n"
         if not 0 <= offset <= size or last != b"\n":
-            os.close(self._descriptor)
             raise StorageError(
                 f"{self._path}: expected a line end at byte {offset} to resume behind it, got a "
                 f"log of {size} bytes without one there; resume from a checkpoint of this log."

@@ -1,6 +1,8 @@
 """Resuming: exactness, damage, refusals, runs that exist already."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ from cadenza.aht import train as train_module
 from cadenza.aht.checkpointing import Checkpointer, load_newest_state
 from cadenza.aht.run_files import RunFiles
 from cadenza.aht.train import train
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
 from tests.unit.aht.parts import (
     HalvingDriver,
     NoisyBatchEnv,
@@ -72,8 +74,8 @@ def essence(lines: list[dict]) -> list[dict]:
     ]
 
 
-def assert_same_run(one, two):
-    """Two results agree in everything a user keeps."""
+def assert_same_results(one, two):
+    """Two results agree in everything but the log."""
     assert one.curve.run_id == two.curve.run_id
     assert one.curve.per_step_ego_rewards == two.curve.per_step_ego_rewards
     assert one.curve.episodes == two.curve.episodes
@@ -83,8 +85,13 @@ def assert_same_run(one, two):
     for first, second in zip(one.curve.checkpoint_paths, two.curve.checkpoint_paths, strict=True):
         assert first.read_bytes() == second.read_bytes()
     assert one.outcome.curve_path.read_bytes() == two.outcome.curve_path.read_bytes()
-    assert essence(events(one)) == essence(events(two))
     assert one.trainer.training_state() == two.trainer.training_state()
+
+
+def assert_same_run(one, two):
+    """Two results agree in everything a user keeps."""
+    assert_same_results(one, two)
+    assert essence(events(one)) == essence(events(two))
 
 
 @pytest.mark.parametrize("stop_at", [16, 20, 32, 33, 40])
@@ -426,3 +433,48 @@ def test_observation_after_resume_reaches_the_learner(tmp_path):
         run(tmp_path, stop_at=20)
     run(tmp_path, trainer_factory=TrainerFactoryOf(WatchingTrainer), resume=True)
     np.testing.assert_array_equal(seen, whole[16:])
+
+
+# --- writes that fail
+
+
+class FailingFsync:
+    """Stands in for `os.fsync` and fails at one call."""
+
+    def __init__(self, fails_at: int, error: BaseException):
+        self.calls = 0
+        self._fails_at = fails_at
+        self._error = error
+        self._fsync = os.fsync
+
+    def __call__(self, descriptor):
+        self.calls += 1
+        if self.calls == self._fails_at:
+            raise self._error
+        self._fsync(descriptor)
+
+
+def count_of_fsyncs(folder: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        counter = FailingFsync(0, OSError())
+        patch.setattr(os, "fsync", counter)
+        run(folder, config=config_in(folder))
+    return counter.calls
+
+
+def test_every_write_that_fails_or_is_cut_short_leaves_a_run_that_resumes(tmp_path):
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    count = count_of_fsyncs(tmp_path / "count")
+    assert count > 30
+    for fails_at in range(1, count + 1):
+        for error, raised in [
+            (OSError(errno.ENOSPC, "No space left on device"), StorageError),
+            (StopError(), StopError),
+        ]:
+            folder = tmp_path / f"{fails_at}{raised.__name__}"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "fsync", FailingFsync(fails_at, error))
+                with pytest.raises(raised):
+                    run(folder, config=config_in(folder))
+            resumed = run(folder, config=config_in(folder), resume=True)
+            assert_same_results(resumed, whole)
