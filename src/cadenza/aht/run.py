@@ -67,7 +67,9 @@ def open_log(run: Run, stored: StoredState | None) -> RunLogger:
     sinks: list[LogSink] = []
     if cfg.tensorboard.enabled:
         folder = cfg.log_dir / "tensorboard" / run.files.run_id
-        sinks.append(TensorboardSink(folder, resume_step=None if stored is None else stored.step))
+        # What was written at the stored step itself came before the state and stays.
+        first_new_step = None if stored is None else stored.step + 1
+        sinks.append(TensorboardSink(folder, resume_step=first_new_step))
     return bind_run_logger(
         run.context,
         jsonl_path=run.files.log,
