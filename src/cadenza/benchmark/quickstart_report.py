@@ -162,6 +162,12 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
         "that satisfies every constraint; such steps are counted above. It says nothing about "
         "partners among themselves, and nothing once a bound is exceeded.",
     )
+    if run.bundle.dirty:
+        yield Statement(
+            kind="caution",
+            text="The sources had uncommitted changes, or none could be proved: nobody else can "
+            "get exactly this code from the commit below.",
+        )
     yield Statement(
         kind="not_measured",
         text="Sensor noise, delays, lost messages, other robot shapes and real hardware.",

@@ -76,6 +76,7 @@ def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference
     assert page.startswith("<!DOCTYPE html>")
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "The ego was trained once, with one training seed." in page
+    assert "The sources had uncommitted changes, or none could be proved" in page
 
 
 def test_quickstart_evaluates_the_partner_as_it_was_trained_with(reference):
