@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,33 @@ def test_run_killed_at_random_moments_resumes_to_the_same_bytes(reference, tmp_p
             os.kill(child.pid, signal.SIGKILL)
         child.wait()
     assert start_child(tmp_path, workers=2).wait() == 0
+    assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+
+
+def worker_processes(parent):
+    """Return the process ids of the pool of process ``parent``."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[1]) == parent and b"spawn_main" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_run_with_a_killed_worker_ends_with_the_same_bytes(reference, tmp_path):
+    child = start_child(tmp_path, workers=2)
+    cells = tmp_path / "out" / "cells"
+    while child.poll() is None and not list(cells.glob("*.jsonl")):
+        time.sleep(0.01)
+    workers = worker_processes(child.pid)
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    assert child.wait() == 0
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
 
 
