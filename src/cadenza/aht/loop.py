@@ -8,6 +8,7 @@ Seeds:     the first episode takes the run's seed itself, episode k >= 1 the int
            ``training.episode.{k}``.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast, runtime_checkable
@@ -19,7 +20,7 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.safety_station import SafetyStation
 from cadenza.aht.types import EgoTrainer, EvaluationRecord, Evaluator, ProgressCallback
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
 from cadenza.core.runlog import EventLogger, log_eval, log_scalars
 from cadenza.core.seeding import derive_substream
@@ -105,7 +106,7 @@ def run_scalar_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
         obs, raw_reward, raw_terminated, raw_truncated, info = env.step(
             {ego_uid: executed, partner_uid: partner_action}
         )
-        reward, terminated = float(raw_reward), bool(raw_terminated)
+        reward, terminated = finite_reward(raw_reward), bool(raw_terminated)
         truncated = bool(raw_truncated) and not terminated  # termination dominates
         done = terminated or truncated
         trainer.observe(obs, reward - penalty, done, truncated=truncated)
@@ -143,6 +144,7 @@ def run_vector_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
             {ego_uid: actions, partner_uid: partner_action}
         )
         rewards: FloatArray = batch_of("reward", raw_reward, count, np.float64)
+        require_finite("train: rewards", rewards)
         terminated: NDArray[np.bool_] = batch_of("terminated", raw_terminated, count, np.bool_)
         truncated = batch_of("truncated", raw_truncated, count, np.bool_) & ~terminated
         done = terminated | truncated
@@ -190,6 +192,21 @@ def pass_boundary(
         parts.save_checkpoint(obs)
     if parts.progress is not None and (updated or episode_ended or is_last):
         parts.progress(state.frames, config.total_frames, state.last_return)
+
+
+def finite_reward(reward: Any) -> float:
+    """Return ``reward`` as a float.
+
+    Raises:
+        InputError: It is NaN or infinite.
+    """
+    value = float(reward)
+    if not math.isfinite(value):
+        raise InputError(
+            f"train: expected a finite reward from the environment, got {value}; look for a "
+            "division by zero or an exploding state in its step."
+        )
+    return value
 
 
 def batch_of(name: str, values: Any, count: int, dtype: type[Any]) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """One run of `cadenza.aht.train`: its parts, the opening of its log, its end."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -128,9 +129,20 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
         "partner_class": run.config.partner.class_name,
         "per_episode_ego_rewards": curve.per_episode_ego_rewards,
         "episodes": [asdict(record) for record in curve.episodes],
-        "evaluations": [asdict(record) for record in curve.evaluations],
+        "evaluations": [
+            {
+                "frame": record.frame,
+                "results": {name: _json_number(value) for name, value in record.results.items()},
+            }
+            for record in curve.evaluations
+        ],
         "checkpoints": [path.name for path in curve.checkpoint_paths],
     }
+
+
+def _json_number(value: float) -> float | None:
+    """Return ``value``, or None for NaN and infinity, which JSON cannot express."""
+    return value if math.isfinite(value) else None
 
 
 def write_card(run: Run, status: RunStatus) -> None:

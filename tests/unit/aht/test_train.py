@@ -288,6 +288,38 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_evaluation_figure_that_is_not_finite_is_null_in_the_curve_file(tmp_path):
+    config = config_in(tmp_path, evaluation={"every_frames": 20})
+    result = run(tmp_path, config=config, evaluator=lambda policy, **_: {"x": float("nan")})[0]
+    content = json.loads(result.outcome.curve_path.read_text())
+    assert content["evaluations"] == [
+        {"frame": 20, "results": {"x": None}},
+        {"frame": 40, "results": {"x": None}},
+    ]
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_reward_that_is_not_finite_stops_the_run(tmp_path, reward):
+    class BrokenEnv(NoisyPointEnv):
+        def step(self, action):
+            obs, _, terminated, truncated, info = super().step(action)
+            return obs, reward, terminated, truncated, info
+
+    with pytest.raises(InputError, match=f"expected a finite reward .* got {reward}"):
+        run(tmp_path, env=BrokenEnv())
+
+
+def test_batch_reward_that_is_not_finite_stops_the_run(tmp_path):
+    class BrokenBatchEnv(NoisyBatchEnv):
+        def step(self, action):
+            obs, rewards, terminated, truncated, info = super().step(action)
+            rewards[2] = np.nan
+            return obs, rewards, terminated, truncated, info
+
+    with pytest.raises(InputError, match=r"train: rewards: expected finite numbers.*index \(2,\)"):
+        run(tmp_path, config=batch_config(tmp_path), env=BrokenBatchEnv(4))
+
+
 def test_too_few_frames_for_one_batch_are_refused(tmp_path):
     config = config_in(tmp_path, total_frames=3, env={"task": "t", "num_envs": 4})
     with pytest.raises(ConfigurationError, match=r"expected total_frames >= env\.num_envs = 4"):
