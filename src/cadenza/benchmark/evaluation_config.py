@@ -18,7 +18,7 @@ from cadenza.benchmark.cells import (
 from cadenza.benchmark.executor import FailurePolicy
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.source_identity import source_digest
-from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
@@ -169,19 +169,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
         UnknownNameError: Unknown task, policy or partner.
     """
     task = get_task(config.task, config.task_version)
-    known = list_registered()
-    partners = _partners(config)
-    for partner in partners:
-        if partner.class_name not in known:
-            raise ConfigurationError(
-                f"partners: expected class_name among {', '.join(known)}, got "
-                f"{partner.class_name!r}."
-            )
-    if any(condition.safety.enabled for condition in config.conditions):
-        _require(task.supports_safety, f"task {task.task_id!r} has no safety filter; turn it off")
-    if config.n_resamples != 0:
-        enough = config.n_resamples >= MIN_RESAMPLES
-        _require(enough, f"n_resamples must be 0 or >= {MIN_RESAMPLES}, got {config.n_resamples}")
+    _check_fit(config, task)
     root = config.artifacts_root
     try:
         return EvaluationPlan(
@@ -200,7 +188,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
                 )
                 for policy in config.policies
             ),
-            partners=tuple(_partner_entry(partner, config) for partner in partners),
+            partners=tuple(_partner_entry(partner, config) for partner in _partners(config)),
             conditions=tuple(
                 ConditionEntry(name=condition.name, safety=condition.safety)
                 for condition in config.conditions
@@ -257,6 +245,21 @@ def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEn
         seen=choice.seen,
         weights_sha256=digest,
     )
+
+
+def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:
+    """Raise unless partners, conditions and intervals exist for ``task``."""
+    known = list_registered()
+    for partner in _partners(config):
+        _require(
+            partner.class_name in known,
+            f"partners: expected class_name among {', '.join(known)}, got {partner.class_name!r}",
+        )
+    if any(condition.safety.enabled for condition in config.conditions):
+        _require(task.supports_safety, f"task {task.task_id!r} has no safety filter; turn it off")
+    if config.n_resamples != 0:
+        enough = config.n_resamples >= MIN_RESAMPLES
+        _require(enough, f"n_resamples must be 0 or >= {MIN_RESAMPLES}, got {config.n_resamples}")
 
 
 def _require(condition: bool, problem: str) -> None:

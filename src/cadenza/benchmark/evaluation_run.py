@@ -7,7 +7,7 @@ Output:   ``plan.json`` (immutable), ``cells/`` (one file per finished cell) and
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from cadenza.benchmark.bundle import (
     current_provenance,
     write_bundle_dir,
 )
-from cadenza.benchmark.cell_files import ResumeState, find_missing_cells, read_cell
+from cadenza.benchmark.cell_files import CELLS_FOLDER, ResumeState, find_missing_cells, read_cell
 from cadenza.benchmark.cell_runner import CellRunnerFactory
 from cadenza.benchmark.cells import EvaluationPlan, store_plan
 from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan, summary_settings
@@ -105,23 +105,18 @@ def run_evaluation(
         for key, reason in state.damaged.items():
             _logger.warning("Running %s again: %s", plan.cells[key].label, reason)
         failures = _run_cells(config, plan, state, out, workers, progress)
-        remove_temporaries(out / "cells")
-        provenance = current_provenance(repo_root or source_checkout())
+        remove_temporaries(out / CELLS_FOLDER)
         episodes = {p.name: _collect(out, plan, p.name, failures) for p in plan.policies}
-        bundles: dict[str, Path] = {}
-        for policy in episodes:
-            request = BundleRequest(
-                plan=plan,
-                policy=policy,
-                episodes=episodes[policy],
-                provenance=provenance,
-                repro_command=repro_command,
-                failures=[f for f in failures if plan.cells[f.key].policy == policy],
-                settings=summary_settings(config),
-                config_sha256=config_sha256,
-            )
-            bundles[policy] = out / BUNDLES_FOLDER / policy
-            _store_bundle(bundles[policy], build_bundle_files(request))
+        template = BundleRequest(
+            plan=plan,
+            policy="",
+            episodes=(),
+            provenance=current_provenance(repo_root or source_checkout()),
+            repro_command=repro_command,
+            settings=summary_settings(config),
+            config_sha256=config_sha256,
+        )
+        bundles = _seal(out, template, episodes, failures)
     return EvaluationOutcome(
         plan=plan,
         bundles=bundles,
@@ -184,6 +179,27 @@ def _collect(
         if cell.policy == policy and key not in failed
         for episode in read_cell(out, key, plan)
     ]
+
+
+def _seal(
+    out: Path,
+    template: BundleRequest,
+    episodes: Mapping[str, Sequence[EpisodeResult]],
+    failures: Sequence[JobFailure],
+) -> dict[str, Path]:
+    """Store one bundle per policy and return their folders."""
+    cells = template.plan.cells
+    bundles: dict[str, Path] = {}
+    for policy, played in episodes.items():
+        request = replace(
+            template,
+            policy=policy,
+            episodes=played,
+            failures=[failure for failure in failures if cells[failure.key].policy == policy],
+        )
+        bundles[policy] = out / BUNDLES_FOLDER / policy
+        _store_bundle(bundles[policy], build_bundle_files(request))
+    return bundles
 
 
 def _store_bundle(folder: Path, files: Mapping[str, bytes]) -> None:

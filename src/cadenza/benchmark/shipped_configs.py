@@ -24,7 +24,7 @@ def shipped_config(name: str) -> Path:
         ConfigurationError: The package ships no such file.
     """
     checkout = source_checkout()
-    path = (checkout or _PACKAGE) / "configs" / name
+    path = (_PACKAGE / "_configs" if checkout is None else checkout / "configs") / name
     if not path.is_file():
         raise ConfigurationError(
             f"configuration {name!r}: expected the file {path}, got none; install the package "

@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import SafetyConfig
+from cadenza.benchmark import shipped_configs
 from cadenza.benchmark.evaluation_config import (
     ConditionChoice,
     EvaluationConfig,
@@ -130,3 +131,13 @@ def test_partner_weights_are_part_of_the_plan(tmp_path):
     plan = make_plan(config(partners=[partner], artifacts_root=tmp_path))
     payload = (tmp_path / "artifacts" / "partner.pt").read_bytes()
     assert plan.partners[0].weights_sha256 == sha256_bytes(payload)
+
+
+def test_installed_package_finds_its_configurations_inside_itself(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "cadenza"
+    path = package / "_configs" / "train" / "crossing.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("algo: ego_aht_happo")
+    monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
+    assert shipped_configs.source_checkout() is None
+    assert shipped_config("train/crossing.yaml") == path
