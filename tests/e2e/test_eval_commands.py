@@ -102,3 +102,13 @@ def test_eval_run_with_one_and_two_workers_gives_the_same_bytes(tmp_path):
         folder = tmp_path / done.json["bundles"]["goal_pd"]
         bundles.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert bundles[0] == bundles[1]
+
+
+def test_eval_run_on_a_task_without_success_claims_none(tmp_path):
+    text = "task: mpe_cooperative_push\npolicies: [zero]\nseeds: [0]\nepisodes_per_seed: 2\n"
+    text += "conditions: [{name: plain}]\n"
+    (tmp_path / "push.yaml").write_text(text, encoding="utf-8")
+    done = cadenza("eval", "run", "push.yaml", "--out", "run", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert {row["successes"] for row in done.json["results"]} == {None}
+    assert {row["contacts"] for row in done.json["results"]} == {None}

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -15,6 +16,9 @@ from cadenza.core.files import atomic_write_bytes
 _LOCK_NAME: Final = ".lock"
 #: Marks a folder as ours, so that starting over never deletes anything else.
 _MARKER_NAME: Final = ".cadenza-output"
+
+#: Says which run a folder holds, for jobs that put another run's results aside.
+_IDENTITY_NAME: Final = ".cadenza-identity"
 
 #: ``"new"`` wants an empty folder, ``"resume"`` goes on, ``"overwrite"`` starts over.
 OutputMode: TypeAlias = Literal["new", "resume", "overwrite"]
@@ -58,6 +62,33 @@ def _check_content(folder: Path, mode: OutputMode) -> None:
             f"{folder}: expected a new or empty folder, got one with results; pass --resume to go "
             "on, --overwrite to start over, or choose another folder."
         )
+
+
+def set_aside_other_run(folder: Path, identity: str) -> Path | None:
+    """Move the content of ``folder`` next to it unless it is of the run ``identity``.
+
+    Call it inside `open_output_folder`. Nothing is deleted: the content goes to the first free of
+    ``<folder>.1``, ``<folder>.2``, ...
+
+    Returns:
+        Where the content went; None if the folder was empty or holds this run already.
+
+    Raises:
+        StorageError: The file system refused; what was not moved is still in ``folder``.
+    """
+    marker, wanted = folder / _IDENTITY_NAME, f"{identity}\n".encode()
+    if marker.is_file() and marker.read_bytes() == wanted:
+        return None
+    content = [path for path in folder.iterdir() if path.name not in {_LOCK_NAME, _MARKER_NAME}]
+    aside: Path | None = None
+    if content:
+        numbered = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+        aside = next(path for path in numbered if not path.exists())
+        atomic_write_bytes(aside / _MARKER_NAME, (folder / _MARKER_NAME).read_bytes())
+        for path in sorted(content, key=lambda path: path.name == _IDENTITY_NAME):
+            path.replace(aside / path.name)
+    atomic_write_bytes(marker, wanted)
+    return aside
 
 
 @contextmanager

@@ -4,16 +4,18 @@ An ego is trained on the crossing task beside one partner with the safety filter
 beside every built-in partner, with the filter and without, from the same starts.
 
 Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``.
-Resume:   the same call on the same folder goes on after a kill and repeats nothing.
+Resume:   the same call on the same folder goes on after a kill and repeats nothing. Results of
+          other code or settings are moved next to the folder first, never mixed or deleted.
 """
 
+import logging
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from cadenza.aht.config import EgoAHTConfig, load_config
+from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import TrainingResult
 from cadenza.benchmark.check_rows import CheckResult, all_ok
 from cadenza.benchmark.evaluation_config import (
@@ -23,17 +25,21 @@ from cadenza.benchmark.evaluation_config import (
     PolicyChoice,
 )
 from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
-from cadenza.benchmark.output_folder import open_output_folder
+from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
 from cadenza.benchmark.quickstart_report import QuickstartRun, build_view
 from cadenza.benchmark.shipped_configs import shipped_config, source_checkout
+from cadenza.benchmark.source_identity import source_digest
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.provenance import compute_run_metadata
 from cadenza.evaluation.bundle_schema import CellSummary
 from cadenza.evaluation.report.render import write_report
 from cadenza.evaluation.results import ResultBundle, load_run_archive
+
+_logger = logging.getLogger(__name__)
 
 #: Configuration that is trained.
 TRAINING_CONFIG: Final = "train/crossing.yaml"
@@ -161,6 +167,9 @@ def run_quickstart(
     report = progress or _ignore
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
         config = _training_config(out, seed, overrides)
+        aside = set_aside_other_run(out, _identity(config, episodes_per_seed, repo_root))
+        if aside is not None:
+            _logger.warning("An earlier run with other code or settings was moved to %s.", aside)
         training = run_training(
             config,
             repo_root=repo_root,
@@ -262,6 +271,22 @@ def _partners(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
         PartnerChoice(name=seen.class_name, seen=True, **seen.model_dump()),
         *(PartnerChoice(name=name, class_name=name) for name in others),
     )
+
+
+def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | None) -> str:
+    """Return what must be equal for results in the folder to be gone on with."""
+    context = compute_run_metadata(
+        seed=config.seed,
+        run_kind=config.algo,
+        repo_root=repo_root or source_checkout() or Path.cwd(),
+        config_fingerprint=config_fingerprint(config),
+    )
+    parts = {
+        "run_id": context.run_id,
+        "source": source_digest(),
+        "episodes_per_seed": episodes_per_seed,
+    }
+    return sha256_bytes(canonical_json(parts))
 
 
 def _config_digest(config: EgoAHTConfig) -> str:

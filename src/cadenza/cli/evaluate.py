@@ -1,5 +1,6 @@
 """`cadenza eval run` and `cadenza eval verify`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from cadenza.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
+    from cadenza.evaluation.results import EpisodeResult
 
 #: Columns of the table of `eval run`.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contacts", "mean return")
@@ -96,14 +98,17 @@ def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
         "results": [
             {"policy": policy, **row}
             for policy, episodes in outcome.episodes.items()
-            for row in _rows(episodes)
+            for row in _rows(episodes, has_success=outcome.has_success)
         ],
     }
 
 
-def _rows(episodes: Any) -> list[dict[str, Any]]:
-    """Return the figures of each (condition, partner), in order of first appearance."""
-    groups: dict[tuple[str, str], list[Any]] = {}
+def _rows(episodes: Sequence["EpisodeResult"], *, has_success: bool) -> list[dict[str, Any]]:
+    """Return the figures of each (condition, partner), in order of first appearance.
+
+    What the task does not define, success or contact, is None.
+    """
+    groups: dict[tuple[str | None, str | None], list[EpisodeResult]] = {}
     for episode in episodes:
         groups.setdefault((episode.condition, episode.partner), []).append(episode)
     return [
@@ -111,12 +116,18 @@ def _rows(episodes: Any) -> list[dict[str, Any]]:
             "condition": condition,
             "partner": partner,
             "n_episodes": len(group),
-            "successes": sum(episode.success for episode in group),
-            "contacts": sum(bool(episode.contact) for episode in group),
-            "mean_return": sum(episode.episode_return for episode in group) / len(group),
+            "successes": sum(episode.success for episode in group) if has_success else None,
+            "contacts": _count([episode.contact for episode in group]),
+            "mean_return": sum(episode.episode_return or 0.0 for episode in group) / len(group),
         }
         for (condition, partner), group in groups.items()
     ]
+
+
+def _count(outcomes: list[bool | None]) -> int | None:
+    """Return how many are true; None if the task does not define them."""
+    known = [outcome for outcome in outcomes if outcome is not None]
+    return sum(known) if len(known) == len(outcomes) else None
 
 
 def _print_outcome(payload: dict[str, Any]) -> None:
@@ -126,8 +137,8 @@ def _print_outcome(payload: dict[str, Any]) -> None:
             row["condition"],
             row["partner"],
             str(row["n_episodes"]),
-            f"{row['successes'] / row['n_episodes']:.1%}",
-            str(row["contacts"]),
+            "-" if row["successes"] is None else f"{row['successes'] / row['n_episodes']:.1%}",
+            "-" if row["contacts"] is None else str(row["contacts"]),
             f"{row['mean_return']:.2f}",
         )
         for row in payload["results"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,17 @@ def test_quickstart_run_again_repeats_nothing_and_gives_the_same(reference):
     assert bundle_bytes(out) == before
     assert policy_bytes(second) == weights
     assert modified == {path: path.stat().st_mtime_ns for path in modified}
+
+
+def test_quickstart_with_other_settings_puts_the_earlier_run_aside(reference, tmp_path, caplog):
+    out, first, _ = reference
+    copied = tmp_path / "quickstart"
+    shutil.copytree(out, copied)
+    small(copied, seed=1)
+    assert "moved to" in caplog.text
+    assert bundle_bytes(tmp_path / "quickstart.1") == bundle_bytes(out)
+    assert bundle_bytes(copied) != bundle_bytes(out)
+    assert first.report.is_file()
 
 
 def test_quickstart_in_a_foreign_folder_is_refused(tmp_path):

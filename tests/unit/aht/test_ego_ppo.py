@@ -4,6 +4,11 @@ import math
 import numpy as np
 import pytest
 import torch
+
+from cadenza.aht import ego_ppo
+from cadenza.aht.ego_ppo import EgoPPOTrainer
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.learn import advantages
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
@@ -13,11 +18,6 @@ from tests.unit.aht.ego_ppo_fakes import (
     trainer,
     weights,
 )
-
-from cadenza.aht import ego_ppo
-from cadenza.aht.ego_ppo import EgoPPOTrainer
-from cadenza.core.errors import CheckpointError, InputError, NotReadyError
-from cadenza.learn import advantages
 
 STATE = np.linspace(-1.0, 1.0, OBSERVATION_DIM, dtype=np.float32)
 ROLLOUT = 12

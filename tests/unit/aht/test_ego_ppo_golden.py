@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.aht.ego_ppo_fakes import StillPartner
 
 from cadenza.aht.config import load_config
 from cadenza.aht.ego_ppo import EgoPPOTrainer
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.mpe import MPECooperativePushEnv
+from tests.unit.aht.ego_ppo_fakes import StillPartner
 
 CONFIG = Path(__file__).parents[3] / "configs" / "train" / "mpe_cooperative_push.yaml"
 FIRST_ACTIONS = [(-0.40382317, 0.2165183), (-0.59025323, -0.69424635), (0.3650584, -0.21932994)]

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+
+from cadenza.core.seeding import derive_substream
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
@@ -13,8 +15,6 @@ from tests.unit.aht.ego_ppo_fakes import (
     weights,
 )
 from tests.unit.aht.ego_ppo_reference import ReferenceLearner
-
-from cadenza.core.seeding import derive_substream
 
 #: Names of the reference's parameters in the order it lists them.
 ACTOR_NAMES = [

@@ -6,9 +6,9 @@ import io
 import numpy as np
 import pytest
 import torch
-from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 from cadenza.core.errors import CheckpointError
+from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 ROLLOUT = 12
 STEPS = 30

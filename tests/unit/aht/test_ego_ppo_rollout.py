@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape
 from cadenza.core.errors import CheckpointError
+from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 SHAPE = RolloutShape(capacity=4, num_envs=2, observation_dim=3, action_dim=1)
 CPU = torch.device("cpu")

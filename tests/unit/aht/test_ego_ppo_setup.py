@@ -2,6 +2,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+
+from cadenza.aht.ego_ppo import EgoPPOTrainer
+from cadenza.aht.ego_ppo_flags import batch_flags, scalar_flags
+from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces
+from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
@@ -10,11 +15,6 @@ from tests.unit.aht.ego_ppo_fakes import (
     config,
     trainer,
 )
-
-from cadenza.aht.ego_ppo import EgoPPOTrainer
-from cadenza.aht.ego_ppo_flags import batch_flags, scalar_flags
-from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces
-from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 
 
 class TorchPartner(StillPartner):

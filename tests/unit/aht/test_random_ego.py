@@ -2,6 +2,9 @@ import json
 
 import numpy as np
 import pytest
+
+from cadenza.aht.random_ego import RandomEgoTrainer
+from cadenza.core.errors import InputError
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
@@ -10,9 +13,6 @@ from tests.unit.aht.ego_ppo_fakes import (
     config,
     observation,
 )
-
-from cadenza.aht.random_ego import RandomEgoTrainer
-from cadenza.core.errors import InputError
 
 STATE = observation(np.zeros(OBSERVATION_DIM, dtype=np.float32))
 

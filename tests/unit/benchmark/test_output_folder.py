@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.benchmark.output_folder import open_output_folder
+from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
 
 
@@ -85,3 +85,24 @@ def test_folder_whose_lock_cannot_be_opened_is_refused(tmp_path):
         open_output_folder(tmp_path, mode="new"),
     ):
         pass
+
+
+def test_results_of_the_same_run_stay_where_they_are(tmp_path):
+    folder = tmp_path / "run"
+    for _ in range(2):
+        with open_output_folder(folder, mode="resume"):
+            assert set_aside_other_run(folder, "same") is None
+            (folder / "result").write_text("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_results_of_other_runs_move_next_to_the_folder_and_none_is_lost(tmp_path):
+    folder = tmp_path / "run"
+    for name in ("first", "second", "third"):
+        with open_output_folder(folder, mode="resume"):
+            set_aside_other_run(folder, name)
+            (folder / "result").write_text(name)
+    kept = {path.parent.name: path.read_text() for path in tmp_path.glob("*/result")}
+    assert kept == {"run": "third", "run.1": "first", "run.2": "second"}
+    with open_output_folder(tmp_path / "run.1", mode="resume"):  # still recognised as ours
+        assert set_aside_other_run(tmp_path / "run.1", "first") is None
