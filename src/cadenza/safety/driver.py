@@ -28,7 +28,7 @@ from cadenza.safety.conformal import (
 )
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.ego_only import EgoOnlyCBFQP
-from cadenza.safety.env_hooks import EnvHooks, hook, unwrapped
+from cadenza.safety.env_hooks import EnvHooks, unwrapped
 from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import LambdaDict
@@ -178,10 +178,14 @@ class SafetyDriver:
         return self._partner_swaps
 
     def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
+
+        Raises:
+            CadenzaError: A wrapper of ``env`` says that it cannot be guarded.
+        """
         if unwrapped(env) is not unwrapped(self._env):
             return False
-        return float(hook(env, "control_timestep")) == self._hooks.control_timestep
+        return EnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partner, forecasts; ``seed`` is handed to the filter."""

@@ -14,6 +14,8 @@ from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
 from cadenza.envs.wrappers.masking import zeroed
 from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
 from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
+from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.options import SafetyOptions
 
 PARTNER_ID = "0123456789abcdef"
 
@@ -136,6 +138,24 @@ def test_action_repeat_with_bad_counts_names_them(counts, message):
 def test_action_repeat_without_dict_actions_is_incompatible_even_with_bad_counts():
     with pytest.raises(ChamberEnvCompatibilityError, match=r"Dict action space.*got Box"):
         PerAgentActionRepeatWrapper(RecordingEnv(dict_spaces=False), {"a": 0})
+
+
+def test_action_repeat_of_the_ego_refuses_a_safety_filter_before_and_after_wrapping():
+    inner = CrossingEnv()
+    inside = SafetyDriver.from_env(inner, ego_uid="ego", options=SafetyOptions())
+    env = PerAgentActionRepeatWrapper(inner, {"ego": 4})
+    message = r"expected action_repeat\['ego'\] = 1 with a safety filter, got 4"
+    with pytest.raises(ChamberEnvCompatibilityError, match=message):
+        SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions())
+    with pytest.raises(ChamberEnvCompatibilityError, match=message):
+        inside.drives(gym.Wrapper(env))
+
+
+def test_action_repeat_of_a_partner_leaves_the_ego_guarded():
+    env = PerAgentActionRepeatWrapper(CrossingEnv(), {"ego": 1, "partner": 4})
+    driver = SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions())
+    assert driver.drives(env)
+    assert env.build_control_models() == env.unwrapped.build_control_models()
 
 
 def test_action_repeat_around_the_push_task_repeats_the_first_velocity():

@@ -19,6 +19,9 @@ class PerAgentActionRepeatWrapper(ForwardingWrapper):
     Its effective rate is the env's rate divided by the count. Between changes the action submitted
     for it is ignored and its last one repeated; over N steps it changes ceil(N / count) times. The
     first action after a reset is always used.
+
+    A safety filter decides the ego's action anew in every step, so an ego that holds its actions
+    cannot be guarded; partners may hold theirs.
     """
 
     def __init__(self, env: gym.Env[Any, Any], action_repeat: Mapping[str, int]) -> None:
@@ -51,6 +54,21 @@ class PerAgentActionRepeatWrapper(ForwardingWrapper):
             )
         self._remaining: dict[str, int] = {}
         self._held: dict[str, Any] = {}
+
+    def build_control_models(self) -> Any:
+        """Return the control models of the env inside, for a filter that guards its ego.
+
+        Raises:
+            ChamberEnvCompatibilityError: The ego holds its actions: the filter's would be dropped.
+        """
+        uid: str = self.env.get_wrapper_attr("ego_uid")
+        if self._repeat.get(uid, 1) > 1:
+            raise ChamberEnvCompatibilityError(
+                f"PerAgentActionRepeatWrapper: expected action_repeat[{uid!r}] = 1 with a safety "
+                f"filter, got {self._repeat[uid]}: the held action would replace the filtered one; "
+                "let the ego act on every step, or switch the filter off."
+            )
+        return self.env.get_wrapper_attr("build_control_models")()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
