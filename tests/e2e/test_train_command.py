@@ -6,6 +6,15 @@ import pytest
 from tests.e2e.commands import REPOSITORY, cadenza
 
 MPE = REPOSITORY / "configs" / "train" / "mpe_cooperative_push.yaml"
+CROSSING = REPOSITORY / "configs" / "train" / "crossing.yaml"
+#: A crossing run of two short rollouts.
+SHORT = ("total_frames=1024", "happo.rollout_length=512", "evaluation.every_frames=0")
+#: A partner that never moves, whose forecasts therefore are never wrong.
+NEVER_MOVES = (
+    "partner.class_name=crossing_stationary",
+    "~partner.extra.max_speed",
+    "~partner.extra.speed_spread",
+)
 
 
 def test_train_reports_the_run_as_one_json_object(short_training, tmp_path):
@@ -68,6 +77,24 @@ def test_train_with_a_wrong_value_names_it_and_ends_with_usage_code(words, fragm
     assert fragment in done.err
     assert "Traceback" not in done.err
     assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "verdict"),
+    [
+        ((CROSSING, *SHORT), 0, "passed."),
+        ((CROSSING, *SHORT, *NEVER_MOVES), 9, "gate B: the prediction loss was 0 in all"),
+        ((MPE, "total_frames=1024"), 3, "the run had no filter"),
+    ],
+)
+def test_train_with_check_safety_ends_with_the_verdict_on_the_filters_record(
+    words, code, verdict, tmp_path
+):
+    done = cadenza("train", *words, "--check-safety", "--json", cwd=tmp_path)
+    assert done.code == code, done.err
+    audit = done.json["safety_audit"]
+    assert audit["passed"] == (code == 0)
+    assert verdict in audit["message"]
 
 
 def test_train_without_its_file_says_where_files_are(tmp_path):

@@ -12,6 +12,7 @@ from cadenza.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.aht.learning_signal_check import SlopeReport
+    from cadenza.aht.safety_telemetry import AuditVerdict
     from cadenza.aht.types import TrainingResult
 
 
@@ -31,6 +32,12 @@ def train(
         bool,
         typer.Option("--check-learning", help="End with code 3 unless episode returns rose."),
     ] = False,
+    check_safety: Annotated[
+        bool,
+        typer.Option(
+            "--check-safety", help="End with code 3, 8 or 9 unless the filter's record is sound."
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Folder for the learning-curve picture.")
     ] = None,
@@ -43,6 +50,7 @@ def train(
             check_positive_learning_slope,
             plot_slope_curve,
         )
+        from cadenza.aht.safety_telemetry import audit_run_log
         from cadenza.benchmark.training import run_training
 
         settings = read_training_config(config, overrides or [])
@@ -57,17 +65,25 @@ def train(
             )
         slope = check_positive_learning_slope(result.curve)
         picture = plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None
-        summary = _summary(result, slope, picture)
+        verdict = None
+        if result.outcome is not None and (check_safety or settings.safety.enabled):
+            verdict = audit_run_log(result.outcome.log_path)
+        summary = _summary(result, slope, picture, verdict)
         if as_json:
             print_json(summary)
         else:
             typer.echo(_as_text(summary))
     if check and not slope.passed:
         raise typer.Exit(ExitCode.LEARNING_CHECK)
+    if check_safety and verdict is not None and not verdict.passed:
+        raise typer.Exit(verdict.exit_code)
 
 
 def _summary(
-    result: "TrainingResult", slope: "SlopeReport", picture: Path | None
+    result: "TrainingResult",
+    slope: "SlopeReport",
+    picture: Path | None,
+    verdict: "AuditVerdict | None",
 ) -> dict[str, Any]:
     """Return what happened, as JSON values."""
     curve, outcome = result.curve, result.outcome
@@ -90,6 +106,9 @@ def _summary(
             "alpha": slope.alpha,
             "n_episodes": slope.n_episodes,
         },
+        "safety_audit": None
+        if verdict is None
+        else {"passed": verdict.passed, "message": verdict.message},
         "evaluation": None if evaluation is None else dict(evaluation.results),
         "plot": None if picture is None else str(picture),
     }
@@ -107,6 +126,8 @@ def _as_text(summary: dict[str, Any]) -> str:
         f"learning check: {learning['status']} (slope {learning['slope_per_episode']:+.5f} per "
         f"episode, one-sided p {learning['p_value']:.2g}, n {learning['n_episodes']})",
     ]
+    if summary["safety_audit"] is not None:
+        lines.append(f"safety audit: {summary['safety_audit']['message']}")
     if evaluation is not None:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items())
         lines.append(f"held-out evaluation: {figures}")
