@@ -68,5 +68,6 @@ def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable
     unknown = sorted(set(extra) - allowed)
     if unknown:
         raise ConfigurationError(
-            f"{owner}: unknown option {unknown[0]!r}; known options: {', '.join(sorted(allowed))}."
+            f"{owner}: unknown option {unknown[0]!r}; known options: {', '.join(sorted(allowed))}. "
+            f"Remove it; on a command line: '~partner.extra.{unknown[0]}'."
         )
