@@ -25,8 +25,10 @@ def child(folder: Path) -> subprocess.Popen:
         f"total_frames={FRAMES}",
         "checkpoint_every=700",
         "partner.class_name=crossing_wanderer",
-        "~partner.extra.max_speed",
+        "~partner.extra",
         "happo.rollout_length=512",
+        "evaluation.every_frames=2048",
+        "evaluation.episodes=2",
         "happo.batch_size=128",
         f"artifacts_root='{folder}'",
         f"log_dir='{folder / 'logs'}'",
@@ -84,6 +86,7 @@ def test_training_killed_at_three_random_moments_resumes_to_the_same_bytes(tmp_p
     (log,) = (broken / "logs").glob("*.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert [e["event"] for e in events].count("training_resumed") >= 1
+    assert [e["step"] for e in events if e["event"] == "eval"] == [2048, 4096, 6144]
     saved = [e["step"] for e in events if e["event"] == "checkpoint_saved"]
     assert saved == [*range(700, FRAMES, 700), FRAMES]
     assert finish(broken) == "finished already_finished"
