@@ -34,8 +34,9 @@ class EnvHooks:
         """Read the hooks of ``env`` through its wrappers.
 
         Raises:
-            ConfigurationError: A hook is missing.
+            ConfigurationError: A hook is missing, or a wrapper would change the filtered action.
         """
+        _require_untouched_actions(env)
         return cls(
             snapshots=hook(env, "build_agent_snapshots"),
             control_models=hook(env, "build_control_models")(),
@@ -59,6 +60,22 @@ def hook(env: object, name: str) -> Any:
             f"SafetyDriver: expected an env with {name}, got {type(env).__name__} without it; "
             "only tasks that offer safety hooks can be guarded."
         ) from error
+
+
+def _require_untouched_actions(env: object) -> None:
+    """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
+    from gymnasium import ActionWrapper
+
+    layer: object | None = env
+    while layer is not None:
+        kind = type(layer)
+        if issubclass(kind, ActionWrapper):
+            raise ConfigurationError(
+                "SafetyDriver: expected the filtered action to reach the plant as it is, got an "
+                f"env wrapped in {kind.__name__}, which changes actions after the filter; change "
+                "the action before it is filtered, in the policy."
+            )
+        layer = getattr(layer, "env", None)
 
 
 def unwrapped(env: object) -> object:

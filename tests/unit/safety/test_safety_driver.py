@@ -282,6 +282,18 @@ class Repeat(gymnasium.Wrapper):
         return 2 * self.env.get_wrapper_attr("control_timestep")
 
 
+def test_driver_refuses_a_wrapper_that_changes_the_filtered_action():
+    class Halve(gymnasium.ActionWrapper):
+        def action(self, action):
+            return {uid: 0.5 * value for uid, value in action.items()}
+
+    inner = GymEnv(Duel([[0.0, 0.0], [3.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], 0.05))
+    with pytest.raises(ConfigurationError, match="wrapped in Halve, which changes actions"):
+        driver_of(Halve(inner))
+    with pytest.raises(ConfigurationError, match="wrapped in Halve"):
+        driver_of(inner).drives(Halve(inner))
+
+
 def test_driver_reads_hooks_through_gymnasium_wrappers():
     inner = GymEnv(Duel([[0.0, 0.0], [3.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], 0.05))
     outer = gymnasium.Wrapper(gymnasium.Wrapper(inner))
