@@ -147,7 +147,7 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             the file does not mention needs the leading ``+``.
 
     Raises:
-        ConfigurationError: The file is missing or no YAML.
+        ConfigurationError: The file is missing, no YAML, or does not end in .yaml.
         TypeError: The file's root is not a mapping.
         hydra.errors.HydraException: An override names a key the file does not mention.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
@@ -157,6 +157,10 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
         raise ConfigurationError(
             f"load_config: expected a YAML file, got {config_path}, which does not exist; "
             "configs/train holds the shipped ones."
+        )
+    if path.suffix != ".yaml":
+        raise ConfigurationError(
+            f"load_config: expected a file that ends in .yaml, got {config_path}; rename it."
         )
     try:
         root = OmegaConf.load(path)

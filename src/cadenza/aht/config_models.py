@@ -169,7 +169,8 @@ class SafetyConfig(FrozenModel):
         enabled: Filter every executed action and record telemetry.
         saturation_threshold: Share of the acceleration capacity at which lambda counts as
             saturated, in (0, 1].
-        cbf_gamma: Gain of the continuous-time barrier row, 1/s, > 0.
+        cbf_gamma: Rate at which overlap is undone, and gain from the adaptive margin (m/s) to
+            lambda (m/s^2); 1/s, > 0.
         lambda_safe: Lambda of every pair at the start of a run and after a partner swap, m/s^2,
             <= 0: a positive one would void the filter's certificate.
         n_warmup_steps: Length of the warm-up after either, in control steps.
@@ -181,7 +182,8 @@ class SafetyConfig(FrozenModel):
         miss_rate: Target share of forecasts worse than the adaptive margin allows, in (0, 1).
         eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
         intervention_penalty: Subtracted from the reward the learner sees, per m/s^2 by which the
-            filter changed the action; recorded returns keep the environment's reward.
+            filter changed the action; recorded returns keep the environment's reward. Needs
+            ``enabled``.
     """
 
     enabled: bool = False
@@ -209,13 +211,23 @@ class SafetyConfig(FrozenModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _penalty_needs_the_filter(self) -> Self:
+        if self.intervention_penalty > 0.0 and not self.enabled:
+            raise ValueError(
+                "safety.intervention_penalty: expected 0 without the filter, got "
+                f"{self.intervention_penalty}; set safety.enabled=true or drop the penalty."
+            )
+        return self
+
 
 class EvaluationConfig(FrozenModel):
     """Deterministic evaluation of the ego on held-out episodes.
 
     Attributes:
         episodes: Episodes per evaluation, > 0.
-        every_frames: Frames between evaluations during training; 0 evaluates never.
+        every_frames: Frames between evaluations during training; the end is always evaluated, and
+            0 evaluates only there.
         root_seed: Root seed of the held-out episodes, apart from every training seed.
     """
 
@@ -284,7 +296,8 @@ class ExploratoryConfig(FrozenModel):
         _refuse_changes(
             self,
             "exploratory",
-            "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary.",
+            "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, "
+            "and drop options it does not know, e.g. '~partner.extra.max_speed'.",
         )
         return self
 

@@ -16,7 +16,11 @@ from cadenza.core.errors import CheckpointError
 from cadenza.learn.advantages import compute_gae, normalize_advantages
 from cadenza.learn.algorithms.happo import actor_optimizer, critic_optimizer, gaussian_log_prob
 from cadenza.learn.algorithms.ppo_epochs import PPOLearner, PPORollout
-from cadenza.learn.nn.gaussian_actor import GaussianActor
+from cadenza.learn.nn.gaussian_actor import (
+    MAX_STANDARD_DEVIATION,
+    STANDARD_DEVIATION_KEY,
+    GaussianActor,
+)
 from cadenza.learn.nn.value_critic import ValueCritic, critic_value
 
 #: Keys of a policy checkpoint.
@@ -61,26 +65,40 @@ def build_learner(
 
 
 def learner_state(learner: PPOLearner) -> dict[str, Any]:
-    """Return the policy checkpoint, sharing memory with ``learner``."""
-    return {
+    """Return the policy checkpoint, sharing memory with ``learner``.
+
+    A bound of the standard deviation other than HARL's, which no weight shows, is a key of its own.
+    """
+    state: dict[str, Any] = {
         "actor": learner.actor.state_dict(),
         "actor_optim": learner.actor_optimizer.state_dict(),
         "critic": learner.critic.state_dict(),
         "critic_optim": learner.critic_optimizer.state_dict(),
     }
+    bound = learner.actor.max_standard_deviation
+    if bound != MAX_STANDARD_DEVIATION:
+        state[STANDARD_DEVIATION_KEY] = bound
+    return state
 
 
 def load_learner_state(learner: PPOLearner, payload: Mapping[str, Any]) -> None:
     """Copy a policy checkpoint into ``learner``.
 
     Raises:
-        CheckpointError: A part is missing or has other sizes.
+        CheckpointError: A part is missing, has other sizes or another bound of the deviation.
     """
     missing = CHECKPOINT_KEYS - payload.keys()
     if missing:
         raise CheckpointError(
             f"policy checkpoint: expected keys {sorted(CHECKPOINT_KEYS)}, "
             f"got {sorted(payload)}; {sorted(missing)} missing."
+        )
+    bound = payload.get(STANDARD_DEVIATION_KEY, MAX_STANDARD_DEVIATION)
+    if bound != learner.actor.max_standard_deviation:
+        raise CheckpointError(
+            "policy checkpoint: expected a policy whose standard deviation is bounded by "
+            f"{learner.actor.max_standard_deviation}, got {bound}; set "
+            f"ppo_extras.max_action_std={bound}."
         )
     try:
         learner.actor.load_state_dict(payload["actor"])

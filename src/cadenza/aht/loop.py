@@ -186,8 +186,9 @@ def pass_boundary(
     if updated:
         parts.trainer.update()
         _log_rollout(parts, state)
-    if _crossed(config.evaluation.every_frames, state.frames, config.env.num_envs):
-        _evaluate(parts, state)
+    evaluation_due = _crossed(config.evaluation.every_frames, state.frames, config.env.num_envs)
+    if parts.evaluator is not None and (is_last or evaluation_due):
+        _evaluate(parts, parts.evaluator, state)
     if is_last or _crossed(config.checkpoint_every, state.frames, config.env.num_envs):
         parts.save_checkpoint(obs)
     if parts.progress is not None and (updated or episode_ended or is_last):
@@ -238,15 +239,14 @@ def _log_rollout(parts: LoopParts, state: LoopState) -> None:
     state.window.clear()
 
 
-def _evaluate(parts: LoopParts, state: LoopState) -> None:
+def _evaluate(parts: LoopParts, evaluator: Evaluator, state: LoopState) -> None:
     """Measure the deterministic policy and record the figures."""
-    assert parts.evaluator is not None, "checked before the run began"  # noqa: S101
     settings = parts.config.evaluation
 
     def policy(obs: Observation) -> NDArray[Any]:
         return parts.trainer.act(obs, deterministic=True)
 
-    measured: Mapping[str, float] = parts.evaluator(
+    measured: Mapping[str, float] = evaluator(
         policy, episodes=settings.episodes, root_seed=settings.root_seed
     )
     results = {name: float(value) for name, value in measured.items()}

@@ -275,8 +275,9 @@ def _judge_adaptation(record: Mapping[str, Any]) -> AuditVerdict:
     if n_loss is not None and not float(record["loss_positive_fraction"]) > 0.0:
         return AuditVerdict(
             exit_code=EXIT_STUCK,
-            message=f"gate B: the prediction loss was 0 in all {int(n_loss)} measured steps, as if "
-            "the scene stood still; check that the filter reads the environment that is stepped.",
+            message=f"gate B: the prediction loss was 0 in all {int(n_loss)} measured steps: "
+            "either the partner never left its forecast, as one that stands still, or the filter "
+            "does not read the environment that is stepped; check which.",
         )
     mean, variance = float(record["lambda_mean"]), float(record["lambda_var"])
     if not (abs(mean) > ADAPTATION_EPSILON and variance <= STUCK_EPSILON):

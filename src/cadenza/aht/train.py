@@ -74,7 +74,7 @@ def train(
         trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
         repo_root: Working tree for the run's provenance; the current folder by default.
         safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
-        evaluator: Measures the policy every ``cfg.evaluation.every_frames`` frames.
+        evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.
         overwrite: Delete the results of an earlier run of this identity first.

@@ -21,7 +21,12 @@ from cadenza.core.checkpoints import LOCAL_URI_SCHEME, load_checkpoint, read_met
 from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
-from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
+from cadenza.learn.nn.gaussian_actor import (
+    MAX_STANDARD_DEVIATION,
+    STANDARD_DEVIATION_KEY,
+    GaussianActor,
+    actor_mean,
+)
 
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
 GOAL_STIFFNESS: Final = 1.0
@@ -171,7 +176,14 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
             f"{source}: expected a training checkpoint with an 'actor', got the keys "
             f"{sorted(payload)}; name a checkpoint that training wrote."
         )
-    return GaussianActor.from_state_dict(cast("Mapping[str, torch.Tensor]", state))
+    bound = payload.get(STANDARD_DEVIATION_KEY, MAX_STANDARD_DEVIATION)
+    if not isinstance(bound, float):
+        raise CheckpointError(
+            f"{source}: expected {STANDARD_DEVIATION_KEY!r} to be a number, got {bound!r}."
+        )
+    return GaussianActor.from_state_dict(
+        cast("Mapping[str, torch.Tensor]", state), max_standard_deviation=bound
+    )
 
 
 class ActorPolicy:

@@ -61,7 +61,7 @@ def test_fingerprint_of_where_results_go_stays_the_same(tmp_path):
         "+ppo_extras.target_kl=0.02",
         "+evaluation.every_frames=1000",
         "+safety.margin_m=0.05",
-        "+safety.intervention_penalty=0.1",
+        "+safety.eta=0.02",
     ],
 )
 def test_fingerprint_of_a_changed_result_changes(override):
@@ -155,6 +155,7 @@ def test_configuration_is_frozen():
         ({"happo": {"gamma": 1.5}}, "less than or equal to 1"),
         ({"happo": {"lr": float("nan")}}, "finite number"),
         ({"safety": {"clamp_floor_ratio": 0.9}}, "strictly less than"),
+        ({"safety": {"intervention_penalty": 0.1}}, "expected 0 without the filter"),
         ({"safety": {"saturation_threshold": 1.5}}, "less than or equal to 1"),
         ({"safety": {"predictor_kind": "oracle"}}, "constant_velocity"),
         ({"partner": {"extra": {"k": 1}}}, "valid string"),
@@ -176,4 +177,11 @@ def test_load_config_of_text_that_is_no_yaml_is_refused(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1, 2\n")
     with pytest.raises(ConfigurationError, match=r"expected YAML in .*broken\.yaml"):
+        load_config(config_path=path)
+
+
+def test_config_with_another_ending_is_refused_with_advice(tmp_path):
+    path = tmp_path / "crossing.yml"
+    path.write_text("env: {task: crossing}\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"expected a file that ends in \.yaml.*rename it"):
         load_config(config_path=path)

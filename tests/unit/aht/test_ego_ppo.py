@@ -462,6 +462,15 @@ def test_checkpoint_without_a_part_raises():
         trainer().load_state_dict(payload)
 
 
+def test_checkpoint_keeps_a_bound_of_the_deviation_other_than_harls():
+    wide = trainer(extras={"max_action_std": 1.5})
+    payload = wide.state_dict()
+    assert payload["actor_max_std"] == 1.5
+    trainer(extras={"max_action_std": 1.5}, seed=3).load_state_dict(payload)
+    with pytest.raises(CheckpointError, match=r"bounded by 0\.5, got 1\.5; set ppo_extras"):
+        trainer().load_state_dict(payload)
+
+
 def test_checkpoint_of_other_size_raises():
     with pytest.raises(CheckpointError, match="expected the sizes of this configuration"):
         trainer().load_state_dict(trainer(hidden_dim=16).state_dict())

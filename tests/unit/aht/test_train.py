@@ -269,16 +269,22 @@ def test_evaluator_is_called_when_due_with_the_deterministic_policy(tmp_path):
 
     config = config_in(tmp_path, evaluation={"every_frames": 16, "episodes": 5})
     result = run(tmp_path, config=config, evaluator=evaluator)[0]
-    assert calls == [(5, 1000, 0.0)] * 2
-    measured = [(e.frame, e.results) for e in result.curve.evaluations]
-    assert measured == [(16, {"success_rate": 0.25}), (32, {"success_rate": 0.5})]
+    assert calls == [(5, 1000, 0.0)] * 3
+    measured = [(e.frame, e.results["success_rate"]) for e in result.curve.evaluations]
+    assert measured == [(16, 0.25), (32, 0.5), (40, 0.75)]  # when due, and at the end
     lines = [e for e in events(result) if e["event"] == "eval"]
     assert [(e["step"], e["condition"], e["success_rate"]) for e in lines] == [
         (16, "periodic", 0.25),
         (32, "periodic", 0.5),
+        (40, "periodic", 0.75),
     ]
     order = names(result)
     assert order[order.index("eval") + 1] == "checkpoint_saved"
+
+
+def test_evaluator_without_an_interval_measures_the_end_only(tmp_path):
+    result = run(tmp_path, evaluator=lambda policy, **_: {"x": 1.0})[0]
+    assert [e.frame for e in result.curve.evaluations] == [40]
 
 
 def test_evaluation_without_an_evaluator_is_refused(tmp_path):

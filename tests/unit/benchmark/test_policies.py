@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from gymnasium import spaces
 from cadenza.benchmark.policies import (
     ActorPolicy,
     EgoSeat,
+    actor_from_checkpoint,
     ego_seat,
     list_policies,
     load_policy,
@@ -116,6 +119,18 @@ def test_checkpoint_becomes_the_policy_that_was_saved(tmp_path):
     policy = load(URI, tmp_path, weights_sha256=digest)
     state = observe(np.arange(10))
     np.testing.assert_array_equal(policy.act(state), ActorPolicy(actor, make_seat()).act(state))
+
+
+def test_checkpoint_brings_the_bound_of_its_deviation(tmp_path):
+    state = make_actor().state_dict()
+    assert actor_from_checkpoint({"actor": state}, source="x").max_standard_deviation == 0.5
+    wide = actor_from_checkpoint({"actor": state, "actor_max_std": 1.5}, source="x")
+    # log_std starts at 1: 1.5 sigmoid(1)
+    assert wide.standard_deviation().tolist() == pytest.approx([1.5 / (1.0 + math.exp(-1.0))] * 2)
+    with pytest.raises(
+        CheckpointError, match="expected 'actor_max_std' to be a number, got 'wide'"
+    ):
+        actor_from_checkpoint({"actor": state, "actor_max_std": "wide"}, source="x")
 
 
 def test_checkpoint_with_other_weights_than_planned_is_refused(tmp_path):

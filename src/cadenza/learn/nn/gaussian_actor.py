@@ -26,6 +26,8 @@ HIDDEN_GAIN: Final = math.sqrt(2.0)
 OUTPUT_GAIN: Final = 0.01
 #: Largest standard deviation, in units of the action, unless set (HARL's ``std_y_coef``).
 MAX_STANDARD_DEVIATION: Final = 0.5
+#: Key of that bound in a policy checkpoint; absent means HARL's.
+STANDARD_DEVIATION_KEY: Final = "actor_max_std"
 #: First value of ``log_std`` (HARL's ``std_x_coef``); σ starts at 0.5 · sigmoid(1) = 0.3655.
 INITIAL_LOG_STD: Final = 1.0
 #: Added to the variance inside every LayerNorm; torch's default.
@@ -103,11 +105,17 @@ class GaussianActor(nn.Module):
         self._ordered = tuple(self.parameters())
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Tensor]) -> "GaussianActor":
+    def from_state_dict(
+        cls,
+        state: Mapping[str, Tensor],
+        *,
+        max_standard_deviation: float = MAX_STANDARD_DEVIATION,
+    ) -> "GaussianActor":
         """Return an actor of the sizes that ``state`` implies, holding its weights.
 
         Args:
             state: State dict of this class or of HARL's stochastic policy without recurrence.
+            max_standard_deviation: σ_max it was trained with; no weight shows it.
 
         Raises:
             CheckpointError: A weight is missing, superfluous or of the wrong shape.
@@ -125,6 +133,7 @@ class GaussianActor(nn.Module):
                 action_dim,
                 hidden_sizes=hidden_sizes,
                 generator=torch.Generator().manual_seed(0),
+                max_standard_deviation=max_standard_deviation,
             )
             actor.load_state_dict(dict(state), strict=True)
         except (KeyError, IndexError, RuntimeError, InputError) as error:
