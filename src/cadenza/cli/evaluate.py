@@ -9,7 +9,7 @@ import typer
 
 from cadenza.cli.configuration import explained
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.cli.output import print_json, print_table, print_text, typed_exits
 from cadenza.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def verify(
         if as_json:
             print_json({"ok": all_ok(rows), "checks": [asdict(row) for row in rows]})
         else:
-            typer.echo(render_check_table(rows))
+            print_text(render_check_table(rows))
     if not all_ok(rows):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -152,4 +152,4 @@ def _print_outcome(payload: dict[str, Any]) -> None:
     for failure in payload["failures"]:
         typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
     for policy, folder in payload["bundles"].items():
-        typer.echo(f"bundle of {policy}: {folder}")
+        print_text(f"bundle of {policy}: {folder}")

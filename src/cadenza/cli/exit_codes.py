@@ -32,5 +32,11 @@ class ExitCode(IntEnum):
     MISSING_EXTRA = 14
     #: Some cells of an evaluation failed; the others are kept.
     INCOMPLETE = 15
+    #: The job does not fit into memory; the message says what to lower.
+    OUT_OF_MEMORY = 16
     #: Stopped by the user; run again with --resume to go on.
     INTERRUPTED = 130
+    #: Whoever read the output has left, as `| head` does; what was asked for is done.
+    OUTPUT_CLOSED = 141
+    #: Stopped by SIGTERM; as INTERRUPTED.
+    TERMINATED = 143

@@ -1,11 +1,15 @@
 """The `cadenza` command: the application and its list of commands."""
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 
 from cadenza import __version__
 from cadenza.cli import doctor, evaluate, listings, quickstart, train
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import print_text, typed_exits
 
 app = typer.Typer(
     name="cadenza",
@@ -32,7 +36,8 @@ app.add_typer(tasks_app, name="tasks")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cadenza {__version__}")
+        with typed_exits():
+            print_text(f"cadenza {__version__}")
         raise typer.Exit
 
 
@@ -50,4 +55,21 @@ def options(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    _fill_standard_streams()
+    try:
+        app()
+    except OSError as error:  # commands report their own; what is left is Typer printing its help
+        sys.stderr.write(f"error: stdout: expected to print the help, got '{error.strerror}'\n")
+        sys.exit(ExitCode.STORAGE)
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed.
+
+    The next file would get its number, and a library's message to stderr would land in it.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one

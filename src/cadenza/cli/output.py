@@ -1,14 +1,20 @@
 """What a command prints: a payload for machines or a rendering of it for people.
 
 Results go to stdout, everything else to stderr. With ``--json`` stdout holds exactly one JSON
-object, also when the command fails.
+object, also when the command fails. What a stream cannot show, a name in another script for
+example, is escaped; a stdout that refuses is an error like any other.
 """
 
+import errno
 import json
+import os
+import signal
 import sys
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from io import StringIO
+from typing import Any, Final, TextIO
 
 import typer
 
@@ -27,8 +33,40 @@ from cadenza.core.errors import (
 
 #: Columns of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 120
+#: How PyTorch reports that memory ran out; it has no type of its own for it on the CPU.
+_OUT_OF_MEMORY_MARKS: Final = ("can't allocate memory", "not enough memory", "out of memory")
+#: How to go on after a stop, unless the command says otherwise.
+_RESUME_HINT: Final = "run the same command with --resume to go on"
+
+
+class OutputClosedError(CadenzaError, BrokenPipeError):
+    """Whoever read the output has left, as `| head` does; not a failure of the command."""
+
+
+class TerminationError(BaseException):
+    """The process was asked to end (SIGTERM)."""
+
+
+class _Rendering(StringIO):
+    """Text for ``stream``, with its encoding and kind, before it is written there."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Encoding of the stream."""
+        return "utf-8" if self._stream is None else self._stream.encoding or "utf-8"
+
+    def isatty(self) -> bool:
+        """Return whether a person reads the stream."""
+        return self._stream is not None and self._stream.isatty()
+
+
 #: First match wins, so the special cases stand before the general ones.
 _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (OutputClosedError, ExitCode.OUTPUT_CLOSED),
     (CheckpointError, ExitCode.DAMAGED_DATA),
     (IntegrityError, ExitCode.DAMAGED_DATA),
     (StorageError, ExitCode.STORAGE),
@@ -41,13 +79,29 @@ _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (FileExistsError, ExitCode.USAGE),
     (CadenzaError, ExitCode.USAGE),
     (OSError, ExitCode.STORAGE),
+    (MemoryError, ExitCode.OUT_OF_MEMORY),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    (TerminationError, ExitCode.TERMINATED),
 )
 
 
+def print_text(text: str) -> None:
+    """Write ``text`` to stdout as a line, at once.
+
+    Raises:
+        OutputClosedError: Nobody reads stdout any more.
+        StorageError: Stdout refused: disk full, closed.
+    """
+    _write_stdout(text + "\n")
+
+
 def print_json(payload: Mapping[str, Any]) -> None:
-    """Write ``payload`` to stdout as one line of strict JSON."""
-    sys.stdout.write(json.dumps(payload, allow_nan=False, ensure_ascii=False) + "\n")
+    """Write ``payload`` to stdout as one line of strict JSON; errors as `print_text`."""
+    encoding = getattr(sys.stdout, "encoding", None)
+    text = json.dumps(payload, allow_nan=False, ensure_ascii=False)
+    if not _can_encode(text, encoding):
+        text = json.dumps(payload, allow_nan=False)  # escaped as JSON does, not as a stream does
+    print_text(text)
 
 
 def print_table(
@@ -81,8 +135,11 @@ def print_table(
     table.add_column(columns[-1], overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    Console(width=width, highlight=False).print(table)
+    stream: TextIO | None = sys.stdout
+    width = None if stream is not None and stream.isatty() else _PLAIN_WIDTH
+    rendered = _Rendering(stream)
+    Console(file=rendered, width=width, highlight=False).print(table)
+    _write_stdout(rendered.getvalue())
 
 
 def exit_code_of(error: BaseException) -> ExitCode | None:
@@ -90,31 +147,136 @@ def exit_code_of(error: BaseException) -> ExitCode | None:
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return code
+    if isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OUT_OF_MEMORY_MARKS):
+        return ExitCode.OUT_OF_MEMORY
     return None
 
 
 @contextmanager
-def typed_exits(*, as_json: bool = False) -> Generator[None]:
+def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
+
+    SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of.
 
     Args:
         as_json: Also write ``{"error": ...}`` to stdout.
+        go_on: What to do after the command was stopped.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.
     """
     try:
-        yield
-    except tuple(kind for kind, _ in _EXIT_CODES) as error:
-        code = exit_code_of(error) or ExitCode.USAGE
-        message = _message_of(error)
-        sys.stderr.write(f"error: {message}\n")
-        if as_json:
-            print_json({"error": {"kind": type(error).__name__, "message": message}})
+        with _termination_raises():
+            yield
+    except typer.Exit:
+        raise
+    except BaseException as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        if code is not ExitCode.OUTPUT_CLOSED:
+            _report(type(error).__name__, _message_of(error, code, go_on), as_json=as_json)
         raise typer.Exit(code) from error
 
 
-def _message_of(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped; finished work is kept, run the same command with --resume to go on"
-    return str(error) or type(error).__name__
+def _report(kind: str, message: str, *, as_json: bool) -> None:
+    """Write one error to stderr and, if asked for, to stdout."""
+    _write_stderr(f"error: {message}\n")
+    if as_json:
+        try:
+            print_json({"error": {"kind": kind, "message": message}})
+        except OutputClosedError:
+            return  # stderr has it, and nobody reads stdout
+        except StorageError as refused:
+            _write_stderr(f"error: {_message_of(refused, ExitCode.STORAGE, '')}\n")
+
+
+def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
+    """Return one line: what was expected, what came, what to do."""
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        text = f"stopped; finished work is kept, {go_on}"
+    elif code is ExitCode.OUT_OF_MEMORY:
+        text = (
+            f"expected the job to fit into memory, got: {error}; lower the sizes of the "
+            "configuration (environments, rollout length, network) or the number of workers"
+        )
+    elif isinstance(error, CadenzaError) and isinstance(error, OSError) and error.strerror:
+        text = error.strerror  # without the number, which says nothing to people
+    elif isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        text = f"{where}the file system refused with '{error.strerror}'; check path and permissions"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+@contextmanager
+def _termination_raises() -> Generator[None]:
+    """Let SIGTERM raise `TerminationError` in the body; only the main thread may ask for that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TerminationError("SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _can_encode(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _write_stdout(text: str) -> None:
+    """Write ``text`` to stdout and flush it, so that a refusal shows here and not at the exit."""
+    stream: TextIO | None = sys.stdout
+    if stream is None or stream.closed:
+        raise _refused_output(errno.EBADF, "it is closed")
+    if not _can_encode(text, stream.encoding):
+        encoding = stream.encoding or "utf-8"
+        text = text.encode(encoding, errors="backslashreplace").decode(encoding)
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError as error:
+        _drop_unwritten_output()
+        raise OutputClosedError("stdout: nobody reads it any more") from error
+    except OSError as error:
+        _drop_unwritten_output()
+        raise _refused_output(error.errno or errno.EIO, error.strerror or str(error)) from error
+
+
+def _refused_output(number: int, reason: str) -> StorageError:
+    return StorageError(
+        number,
+        f"stdout: expected to write the result, got '{reason}'; what the command stored is kept, "
+        "send its output elsewhere",
+    )
+
+
+def _write_stderr(text: str) -> None:
+    """Write ``text`` to stderr; where there is none, the exit code has to say it."""
+    stream: TextIO | None = sys.stderr
+    if stream is not None and not stream.closed:
+        stream.write(text)
+
+
+def _drop_unwritten_output() -> None:
+    """Point stdout to nowhere: the interpreter would write its buffer once more at the exit."""
+    stream: TextIO | None = sys.stdout
+    try:
+        descriptor = -1 if stream is None else stream.fileno()
+    except (OSError, ValueError):  # no file behind it
+        return
+    if descriptor >= 0:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.cli.output import print_json, print_table, print_text, typed_exits
 from cadenza.cli.progress import stage_bars
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def quickstart(
 
     Run again on the same folder, it goes on where it stopped.
     """
-    with typed_exits(as_json=as_json):
+    with typed_exits(as_json=as_json, go_on="run the same command again to go on"):
         from cadenza.benchmark.quickstart import run_quickstart
         from cadenza.cli.configuration import explained
 
@@ -88,12 +88,12 @@ def _payload(result: "QuickstartResult") -> dict[str, Any]:
 def _print_result(result: "QuickstartResult") -> None:
     columns, rows = result.table()
     print_table(f"{result.n_episodes} episodes, 95 % intervals", columns, rows)
-    typer.echo(
+    print_text(
         f"success behind the filter: {result.success_with_seen():.1%} with the partner from "
         f"training, {result.success_with_unseen():.1%} on average with unseen partners that "
         "leave a way"
     )
-    typer.echo(
+    print_text(
         f"episodes with contact: {result.contacts('filter_on')} with the filter, "
         f"{result.contacts('filter_off')} without"
     )
@@ -101,5 +101,5 @@ def _print_result(result: "QuickstartResult") -> None:
         if not check.ok:
             typer.echo(f"failed check {check.name}: {check.detail}", err=True)
     state = "verified" if result.verified else "NOT verified"
-    typer.echo(f"bundle: {result.bundle} ({state})")
-    typer.echo(f"report: {result.report}")
+    print_text(f"bundle: {result.bundle} ({state})")
+    print_text(f"report: {result.report}")

@@ -7,7 +7,7 @@ import typer
 
 from cadenza.cli.configuration import read_training_config
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, typed_exits
+from cadenza.cli.output import print_json, print_text, typed_exits
 from cadenza.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def train(
         if as_json:
             print_json(summary)
         else:
-            typer.echo(_as_text(summary))
+            print_text(_as_text(summary))
     if check and not slope.passed:
         raise typer.Exit(ExitCode.LEARNING_CHECK)
     if check_safety and verdict is not None and not verdict.passed:

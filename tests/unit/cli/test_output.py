@@ -1,10 +1,24 @@
+import errno
+import io
 import json
+import os
+import signal
+import sys
+import threading
 
 import pytest
 import typer
 
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import exit_code_of, print_json, typed_exits
+from cadenza.cli.output import (
+    OutputClosedError,
+    TerminationError,
+    exit_code_of,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core import errors
 
 
@@ -22,6 +36,10 @@ from cadenza.core import errors
         (FileNotFoundError("f"), ExitCode.USAGE),
         (PermissionError("p"), ExitCode.STORAGE),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (TerminationError(), ExitCode.TERMINATED),
+        (MemoryError("m"), ExitCode.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.OUT_OF_MEMORY),
+        (OutputClosedError("o"), ExitCode.OUTPUT_CLOSED),
     ],
 )
 def test_each_expected_error_has_its_exit_code(error, code):
@@ -30,6 +48,7 @@ def test_each_expected_error_has_its_exit_code(error, code):
 
 def test_a_bug_of_our_own_has_no_exit_code():
     assert exit_code_of(ZeroDivisionError()) is None
+    assert exit_code_of(RuntimeError("expected a square matrix")) is None
 
 
 def test_no_two_outcomes_share_an_exit_code():
@@ -61,3 +80,137 @@ def test_interrupt_says_how_to_go_on(capsys):
     with pytest.raises(typer.Exit), typed_exits():
         raise KeyboardInterrupt
     assert "--resume" in capsys.readouterr().err
+
+
+def test_interrupt_of_a_command_without_resume_says_how_it_goes_on(capsys):
+    with pytest.raises(typer.Exit), typed_exits(go_on="run the same command again"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == (
+        "error: stopped; finished work is kept, run the same command again\n"
+    )
+
+
+def test_sigterm_ends_the_body_with_its_own_code_and_restores_the_handler(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    left: list[bool] = []
+
+    def body() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(5.0)
+        finally:
+            left.append(True)
+
+    with pytest.raises(typer.Exit) as ended, typed_exits():
+        body()
+    assert ended.value.exit_code == ExitCode.TERMINATED
+    assert left == [True]
+    assert "--resume" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_typed_exits_outside_the_main_thread_leaves_signals_alone():
+    codes: list[int] = []
+
+    def body() -> None:
+        with pytest.raises(typer.Exit) as ended, typed_exits():
+            raise errors.InputError("expected a finite action, got nan")
+        codes.append(ended.value.exit_code)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert codes == [ExitCode.BAD_INPUT]
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    with pytest.raises(typer.Exit), typed_exits():
+        raise errors.ConfigurationError("expected YAML, got\n  a tab\n")
+    assert capsys.readouterr().err == "error: expected YAML, got a tab\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.StorageError(errno.ENOSPC, "a.pt: free space"), "a.pt: free space"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "a.yaml"),
+            "a.yaml: the file system refused with 'Permission denied'; check path and permissions",
+        ),
+        (
+            MemoryError("no 3 TB"),
+            "expected the job to fit into memory, got: no 3 TB; lower the sizes of the "
+            "configuration (environments, rollout length, network) or the number of workers",
+        ),
+    ],
+)
+def test_error_messages_are_sentences_without_error_numbers(error, text, capsys):
+    with pytest.raises(typer.Exit), typed_exits():
+        raise error
+    assert capsys.readouterr().err == f"error: {text}\n"
+
+
+class _Refusing(io.StringIO):
+    """A stdout whose every flush fails with one error number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def flush(self) -> None:
+        raise OSError(self._number, os.strerror(self._number))
+
+
+@pytest.mark.parametrize("write", [lambda: print_json({"a": 1}), lambda: print_table("t", "a", [])])
+def test_full_stdout_is_an_error_that_says_so(write, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", _Refusing(errno.ENOSPC))
+    with pytest.raises(typer.Exit) as ended, typed_exits(as_json=True):
+        write()
+    assert ended.value.exit_code == ExitCode.STORAGE
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("error: stdout: expected to write the result, got 'No space left on")
+
+
+def test_a_reader_that_left_ends_the_command_silently(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", _Refusing(errno.EPIPE))
+    with pytest.raises(typer.Exit) as ended, typed_exits(as_json=True):
+        print_text("line")
+    assert ended.value.exit_code == ExitCode.OUTPUT_CLOSED
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_left_does_not_hide_an_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", _Refusing(errno.EPIPE))
+    with pytest.raises(typer.Exit) as ended, typed_exits(as_json=True):
+        raise errors.InputError("expected a finite action, got nan")
+    assert ended.value.exit_code == ExitCode.BAD_INPUT
+    assert capsys.readouterr().err == "error: expected a finite action, got nan\n"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_missing_stdout_is_an_error_that_says_so(closed, monkeypatch):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream if closed else None)
+    with pytest.raises(
+        errors.StorageError, match="expected to write the result, got 'it is closed'"
+    ):
+        print_text("line")
+
+
+def test_missing_stderr_leaves_the_exit_code(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(typer.Exit) as ended, typed_exits():
+        raise errors.InputError("expected a finite action, got nan")
+    assert ended.value.exit_code == ExitCode.BAD_INPUT
+
+
+def test_text_a_stream_cannot_show_is_escaped(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    print_text("r\u00e9sum\u00e9")
+    print_table("t", ("name",), [("\u00e9",)])
+    print_json({"name": "\u00e9 \udcc3"})
+    text, *_, last = raw.getvalue().decode("ascii").splitlines()
+    assert text == r"r\xe9sum\xe9"
+    assert json.loads(last) == {"name": "\u00e9 \udcc3"}

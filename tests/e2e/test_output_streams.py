@@ -1,0 +1,52 @@
+import subprocess
+
+import pytest
+
+from tests.e2e.commands import arguments, environment
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run one line of bash in which ``cadenza`` stands for the command."""
+    words = " ".join(f"'{word}'" for word in arguments())
+    return subprocess.run(
+        ["/bin/bash", "-c", f'cadenza() {{ {words} "$@"; }}; {line}'],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", ["partners list", "tasks list --json", "--version", "--help"])
+def test_full_standard_output_ends_with_one_line_and_the_storage_code(words):
+    done = shell(f"cadenza {words} > /dev/full")
+    assert done.returncode == 11, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("error: stdout: expected")
+    assert "No space left on device" in first
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_standard_output_ends_with_one_line_and_the_storage_code():
+    done = shell("cadenza partners list >&-")
+    assert done.returncode == 11
+    assert done.stderr.splitlines() == [
+        "error: stdout: expected to write the result, got 'it is closed'; what the command stored "
+        "is kept, send its output elsewhere"
+    ]
+
+
+def test_reader_that_leaves_ends_the_command_silently():
+    done = shell("cadenza partners list | true; echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_files_of_a_run_never_take_the_place_of_a_closed_stream():
+    program = (
+        "import os, tempfile, cadenza.cli.main as m\n"
+        "m._fill_standard_streams()\n"
+        "print(tempfile.TemporaryFile().fileno() > 2)"
+    )
+    done = shell(f"'{arguments()[0]}' -c '{program}' 2>&- 0>&-")
+    assert done.stdout == "True\n"
