@@ -15,18 +15,20 @@ import platform
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from cadenza.benchmark.builders import partner_spec
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
 from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
-from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
+from cadenza.core.files import fsync_folder, make_folder, sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
+from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import (
     EpisodeResult,
     PlatformFingerprint,
@@ -118,17 +120,9 @@ def git_blob_sha(content: bytes) -> str:
     return sha1(header + content, usedforsecurity=False).hexdigest()
 
 
-def partner_spec(entry: PartnerEntry) -> PartnerSpec:
+def sealed_partner_spec(entry: PartnerEntry) -> PartnerSpec:
     """Return the spec behind a planned partner, content-addressed by its weights."""
-    partner = entry.partner
-    return PartnerSpec(
-        class_name=partner.class_name,
-        seed=partner.seed,
-        checkpoint_step=partner.checkpoint_step,
-        weights_uri=partner.weights_uri,
-        extra=partner.extra,
-        weights_sha256=entry.weights_sha256,
-    )
+    return replace(partner_spec(entry.partner), weights_sha256=entry.weights_sha256)
 
 
 def partner_hash(spec: PartnerSpec) -> str:
@@ -190,8 +184,7 @@ def encode_journal(episodes: Sequence[EpisodeResult], *, genesis: str) -> bytes:
     lines: list[bytes] = []
     for episode in episodes:
         stamped = episode.metadata | {CHAIN_KEY: previous}
-        linked = episode.model_copy(update={"metadata": stamped})
-        line = canonical_json(linked.model_dump(mode="json", exclude_none=True)) + b"\n"
+        line = episode_line(episode.model_copy(update={"metadata": stamped}))
         previous = sha256_bytes(line)
         lines.append(line)
     return b"".join(lines)
@@ -270,7 +263,7 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
         task_version=plan.task_version,
         policy_id=request.policy,
         partner_set_id="adhoc:" + "+".join(entry.name for entry in plan.partners),
-        partner_hashes={e.name: partner_hash(partner_spec(e)) for e in plan.partners},
+        partner_hashes={e.name: partner_hash(sealed_partner_spec(e)) for e in plan.partners},
         git_sha=provenance.git_sha,
         dirty=provenance.dirty,
         diff_sha256=provenance.diff_sha256,
@@ -302,7 +295,7 @@ def partner_material(plan: EvaluationPlan) -> dict[str, dict[str, object]]:
     """Return what ``partners.json`` holds: every behavioural parameter by partner."""
     material: dict[str, dict[str, object]] = {}
     for entry in plan.partners:
-        spec = partner_spec(entry)
+        spec = sealed_partner_spec(entry)
         material[entry.name] = {
             "class_name": spec.class_name,
             "seed": spec.seed,

@@ -22,7 +22,7 @@ from cadenza.benchmark.bundle import (
     journal_genesis,
     partner_hash,
     partner_material,
-    partner_spec,
+    sealed_partner_spec,
 )
 from cadenza.benchmark.cell_files import check_cell_episodes
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
@@ -214,7 +214,7 @@ def _check_partners(case: BundleUnderTest) -> Iterator[CheckResult]:
             detail=entry.partner.class_name if registered else f"{entry.partner.class_name} is not",
         )
     yield CheckResult(name="partners:material", ok=stored == partner_material(case.plan))
-    fresh = {e.name: partner_hash(partner_spec(e)) for e in case.plan.partners}
+    fresh = {e.name: partner_hash(sealed_partner_spec(e)) for e in case.plan.partners}
     yield CheckResult(name="partners:hashes", ok=case.bundle.partner_hashes == fresh)
 
 

@@ -16,6 +16,7 @@ from cadenza.benchmark.cells import Cell, EvaluationPlan, initial_state_seed
 from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import EpisodeResult
 
 #: Folder of finished cells inside an evaluation's output folder.
@@ -50,9 +51,8 @@ def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeRes
     Raises:
         StorageError: The file system refused; an earlier file is unchanged.
     """
-    lines = [_header_line(key, cell)]
-    lines += [canonical_json(e.model_dump(mode="json", exclude_none=True)) for e in episodes]
-    body = b"".join(line + b"\n" for line in lines)
+    lines = [episode_line(episode) for episode in episodes]
+    body = b"".join([_header_line(key, cell) + b"\n", *lines])
     data = body + _closing_line(body, len(episodes)) + b"\n"
     atomic_write_bytes(cell_path(folder, key), data)
 

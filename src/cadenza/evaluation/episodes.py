@@ -1,11 +1,9 @@
 """One evaluation episode: its record and its line-per-episode file format."""
 
-from collections.abc import Iterable
 from typing import Any, Final, Self, cast
 
-from pydantic import Field, StrictBool, ValidationError, field_validator, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
-from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json
 from cadenza.evaluation.json_values import require_json_object
 from cadenza.evaluation.schema_types import (
@@ -125,39 +123,10 @@ class EpisodeResult(Archive):
         return self
 
 
-def encode_episodes(episodes: Iterable[EpisodeResult]) -> bytes:
-    """Return one canonical JSON object per line: equal episodes, equal bytes."""
-    lines = [canonical_json(_without_unset(episode)) for episode in episodes]
-    return b"".join(line + b"\n" for line in lines)
+def episode_line(episode: EpisodeResult) -> bytes:
+    """Return ``episode`` as one line of canonical JSON: equal episodes, equal bytes.
 
-
-def decode_episodes(data: bytes, *, source: str) -> list[EpisodeResult]:
-    """Read what `encode_episodes` wrote.
-
-    Args:
-        data: UTF-8 lines, each a JSON object, the last one terminated as well.
-        source: File name for messages.
-
-    Raises:
-        InputError: A line is torn, not JSON or not an episode; the message gives its number.
+    What was not recorded is left out; None is the default of every such field.
     """
-    if data and not data.endswith(b"\n"):
-        raise InputError(f"{source}: expected the last line to end, got a torn line; restore it.")
-    episodes: list[EpisodeResult] = []
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        try:
-            episodes.append(EpisodeResult.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "line"
-            raise InputError(
-                f"{source} line {number}: expected an episode, got {first['msg']} at {where}; "
-                "restore the file."
-            ) from error
-    return episodes
-
-
-def _without_unset(episode: EpisodeResult) -> dict[str, Any]:
-    """Return the fields of ``episode`` that hold something; ``None`` is every default of those."""
     fields = episode.model_dump(mode="json")
-    return {name: value for name, value in fields.items() if value is not None}
+    return canonical_json({k: v for k, v in fields.items() if v is not None}) + b"\n"
