@@ -25,7 +25,7 @@ import numpy as np
 
 from cadenza.aht.types import RewardCurve
 from cadenza.core.arrays import FloatArray
-from cadenza.core.files import atomic_write_bytes
+from cadenza.core.files import atomic_write_bytes, finite_or_none
 
 #: Moving-average window of the legacy check, episodes.
 DEFAULT_WINDOW: Final = 10
@@ -341,7 +341,7 @@ def _write_plot(
     png, sidecar = folder / f"{curve.run_id}.png", folder / f"{curve.run_id}.json"
     content = {
         "run_id": curve.run_id,
-        "per_episode_ego_rewards": [_json_number(value) for value in rewards],
+        "per_episode_ego_rewards": [finite_or_none(value) for value in rewards],
         "report": {name: _json_value(value) for name, value in report.items()},
     }
     atomic_write_bytes(png, buffer.getvalue())
@@ -354,8 +354,4 @@ def _json_value(value: object) -> object:
     """Return ``value`` as strict JSON: enums as their value, NaN and infinity as null."""
     if isinstance(value, Enum):
         return value.value
-    return _json_number(value) if isinstance(value, float) else value
-
-
-def _json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return finite_or_none(value) if isinstance(value, float) else value

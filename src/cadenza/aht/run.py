@@ -1,7 +1,6 @@
 """One run of `cadenza.aht.train`: its parts, the opening of its log, its end."""
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,7 +16,7 @@ from cadenza.aht.types import (
     RunOutcome,
     TrainerFactory,
 )
-from cadenza.core.files import atomic_write_json
+from cadenza.core.files import atomic_write_json, finite_or_none
 from cadenza.core.log_sinks import LogSink, TensorboardSink
 from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import RunLogger, bind_run_logger
@@ -132,17 +131,12 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
         "evaluations": [
             {
                 "frame": record.frame,
-                "results": {name: _json_number(value) for name, value in record.results.items()},
+                "results": {name: finite_or_none(value) for name, value in record.results.items()},
             }
             for record in curve.evaluations
         ],
         "checkpoints": [path.name for path in curve.checkpoint_paths],
     }
-
-
-def _json_number(value: float) -> float | None:
-    """Return ``value``, or None for NaN and infinity, which JSON cannot express."""
-    return value if math.isfinite(value) else None
 
 
 def write_card(run: Run, status: RunStatus) -> None:

@@ -73,12 +73,10 @@ class TaskSpec(BaseModel):
         episode_length: Usual control steps per episode.
         max_robots: Most robots it can have, ego and partner included.
         has_success: Whether ``info["success"]`` exists; without it the score is the return.
-        metric_keys: Keys of ``info`` that evaluations record.
         partners: Partner classes an evaluation uses unless told otherwise.
         seen_partner: The one of them that training uses unless told otherwise.
         supports_safety: Whether the environment offers the hooks of the safety filter.
         supports_batches: Whether it can be stepped as a batch.
-        stress_channel: Part of the observation that robustness studies degrade; None without one.
         options: Settings of the environment by name.
     """
 
@@ -93,18 +91,11 @@ class TaskSpec(BaseModel):
     episode_length: int = Field(gt=0)
     max_robots: int = Field(ge=2)
     has_success: bool
-    metric_keys: tuple[str, ...]
     partners: tuple[str, ...]
     seen_partner: str
     supports_safety: bool
     supports_batches: bool
-    stress_channel: str | None = None
     options: dict[str, TaskOption] = Field(default_factory=dict[str, TaskOption])
-
-    @property
-    def unseen_partners(self) -> tuple[str, ...]:
-        """The default partners without the one seen in training."""
-        return tuple(name for name in self.partners if name != self.seen_partner)
 
     def load_factory(self) -> Callable[[EnvRequest], Any]:
         """Import and return the function that builds the environment.
@@ -160,14 +151,13 @@ CROSSING: Final = TaskSpec(
     tier=1,
     title="Robots swap places across a circle without touching.",
     summary=(
-        "Two to eight double-integrator discs start on a circle of 2 m radius and drive to the "
-        "opposite point. The ego must arrive in time and touch nobody; contact ends the episode."
+        "Double-integrator discs start on a circle of 2 m radius and drive to the opposite point. "
+        "The ego must arrive in time and touch nobody; contact ends the episode."
     ),
     env_factory="cadenza.benchmark.builders:make_crossing_env",
     episode_length=200,
     max_robots=8,
     has_success=True,
-    metric_keys=("success", "contact", "min_distance", "goal_distance", "partner_contact"),
     partners=(
         "crossing_goal_seeker",
         "crossing_stationary",
@@ -198,7 +188,6 @@ MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     episode_length=50,
     max_robots=2,
     has_success=False,
-    metric_keys=(),
     partners=("scripted_heuristic",),
     seen_partner="scripted_heuristic",
     supports_safety=False,

@@ -6,6 +6,7 @@ the folder. A reader sees the old bytes or the new ones, never a mixture.
 
 import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -83,6 +84,11 @@ def make_folder(folder: Path) -> None:
     for new in reversed(missing):
         new.mkdir(exist_ok=True)
         fsync_folder(new.parent)
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return ``value``, or None for NaN and infinity, which JSON cannot express."""
+    return value if math.isfinite(value) else None
 
 
 def fsync_folder(folder: Path) -> None:

@@ -9,7 +9,6 @@ Limits:      on 0/1 outcomes its point estimate saturates and its nominal 95 % c
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from cadenza.evaluation.statistics.aggregates import (
     performance_profile_area,
 )
 from cadenza.evaluation.statistics.paired import pair_episodes
-
-#: Identity of the paired estimator of this module.
-LEGACY_PAIRED_ESTIMATOR: Final = "iqm/paired-cluster/percentile-loop/v0"
 
 _logger = logging.getLogger(__name__)
 

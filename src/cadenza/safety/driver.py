@@ -168,11 +168,6 @@ class SafetyDriver:
         return self._options.clamp_floor_ratio * self.cartesian_accel_capacity
 
     @property
-    def lambda_saturation_level(self) -> float:
-        """Magnitude of lambda that counts as saturated, m/s^2."""
-        return self._options.saturation_threshold * self.cartesian_accel_capacity
-
-    @property
     def partner_swaps(self) -> int:
         """How often the partner changed since `begin_run`."""
         return self._partner_swaps

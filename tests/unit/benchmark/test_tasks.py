@@ -44,7 +44,8 @@ def test_episode_length_is_that_of_the_environment_module(task):
 
 def test_crossing_trains_with_the_goal_seeker_and_meets_four_strangers():
     assert CROSSING.seen_partner == "crossing_goal_seeker"
-    assert CROSSING.unseen_partners == (
+    assert CROSSING.partners == (
+        "crossing_goal_seeker",
         "crossing_stationary",
         "crossing_wanderer",
         "crossing_late_braker",

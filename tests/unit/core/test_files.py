@@ -16,6 +16,7 @@ from cadenza.core.files import (
     atomic_write_text,
     canonical_json,
     confined_path,
+    finite_or_none,
     make_folder,
     remove_temporaries,
     sha256_bytes,
@@ -231,3 +232,11 @@ def test_confined_path_to_a_sibling_with_the_same_prefix_is_refused(tmp_path):
     (tmp_path / "root").mkdir()
     with pytest.raises(StorageError, match="expected a path inside"):
         confined_path(tmp_path / "root", str(Path("..") / "root2" / "x"))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.5, 0.5), (float("nan"), None), (float("inf"), None), (float("-inf"), None)],
+)
+def test_finite_or_none_drops_what_json_cannot_hold(value, expected):
+    assert finite_or_none(value) == expected

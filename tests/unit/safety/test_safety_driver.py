@@ -261,7 +261,6 @@ def test_driver_exposes_what_telemetry_needs():
     driver = driver_of(approach(), clamp_floor_ratio=0.5, saturation_threshold=0.8)
     assert driver.cartesian_accel_capacity == 2.0
     assert driver.lambda_bound == 1.0
-    assert driver.lambda_saturation_level == pytest.approx(1.6)
     assert driver.bounds.action_linf_component == 2.0
     driver.lambda_[PAIR] = 5.0
     assert driver.lambda_ == {PAIR: 0.0}
