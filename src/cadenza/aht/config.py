@@ -7,14 +7,14 @@ Example:
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from pydantic import BaseModel, Field, field_validator
-from yaml import YAMLError
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.aht.config_models import (
@@ -35,8 +35,9 @@ from cadenza.aht.config_models import (
     WandbConfig,
     extension,
 )
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
+from cadenza.core.yaml_files import read_yaml
 
 __all__ = [
     "EgoAHTConfig",
@@ -147,37 +148,49 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             the file does not mention needs the leading ``+``.
 
     Raises:
-        ConfigurationError: The file is missing, no YAML, or does not end in .yaml.
+        ConfigurationError: The file is missing, no YAML, or does not end in .yaml; an override is
+            malformed.
         TypeError: The file's root is not a mapping.
         hydra.errors.HydraException: An override names a key the file does not mention.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
     """
     path = config_path.resolve()
-    if not path.is_file():
-        raise ConfigurationError(
-            f"load_config: expected a YAML file, got {config_path}, which does not exist; "
-            "configs/train holds the shipped ones."
-        )
+    root = read_yaml(config_path)
     if path.suffix != ".yaml":
         raise ConfigurationError(
             f"load_config: expected a file that ends in .yaml, got {config_path}; rename it."
         )
-    try:
-        root = OmegaConf.load(path)
-    except YAMLError as error:
-        raise ConfigurationError(f"load_config: expected YAML in {config_path}, got {error}") from (
-            error
-        )
-    if not isinstance(root, DictConfig):
-        raise TypeError(
+    if not isinstance(root, dict):
+        raise ConfigurationTypeError(
             f"load_config: expected a mapping at the root of {config_path}, got "
-            f"{type(root).__name__}."
+            f"{'an empty file' if root is None else type(root).__name__}."
         )
+    _check_keys([*cast("dict[object, object]", root)], overrides or [])
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
         composed = compose(config_name=path.stem, overrides=list(overrides or []))
     content = OmegaConf.to_container(composed, resolve=True)
     return EgoAHTConfig.model_validate(content)
+
+
+def _check_keys(keys: Sequence[object], overrides: Sequence[str]) -> None:
+    """Raise for keys that Hydra would take for itself or fail on.
+
+    Raises:
+        ConfigurationError: An override has no key or is no text, or a key is one of Hydra's own.
+    """
+    for override in overrides:
+        if not override.lstrip("+~").partition("=")[0].strip():
+            raise ConfigurationError(f"override {override!r}: expected key=value, got no key.")
+        if override != override.encode("utf-8", errors="replace").decode("utf-8"):
+            raise ConfigurationError(
+                f"override {override!r}: expected UTF-8 text, got other bytes; set LANG to a UTF-8 "
+                "locale or rename the path."
+            )
+    named = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    for name in (*map(str, keys), *named):
+        if name.replace("/", ".").replace("@", ".").partition(".")[0] == "hydra":
+            raise ConfigurationError(f"{name}: unknown key; the settings of Hydra have no effect.")
 
 
 def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import cadenza
@@ -21,6 +20,7 @@ from cadenza.benchmark.source_identity import source_digest
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered
@@ -146,15 +146,7 @@ def load_evaluation_config(path: Path) -> EvaluationConfig:
         ConfigurationError: The file is missing or not a YAML mapping.
         pydantic.ValidationError: A value is missing, unknown or out of range.
     """
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path}: expected a YAML file, got none; configs/eval holds the shipped ones."
-        )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(f"{path}: expected YAML, got an error: {reason}.") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: expected a YAML mapping, got {type(content).__name__}.")
     return EvaluationConfig.model_validate(cast("dict[str, Any]", content))
@@ -201,8 +193,9 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
         )
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"evaluation: {where}: {first['msg']}.") from error
+        where = "".join(f"{part}: " for part in first["loc"])
+        what = first["msg"].removeprefix("Value error, ").removesuffix(".")
+        raise ConfigurationError(f"evaluation: {where}{what}.") from error
 
 
 def summary_settings(config: EvaluationConfig) -> SummarySettings:

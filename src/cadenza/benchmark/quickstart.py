@@ -33,6 +33,7 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.evaluation.bundle_schema import CellSummary
@@ -166,7 +167,7 @@ def run_quickstart(
     """
     report = progress or _ignore
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
-        config = _training_config(out, seed, overrides)
+        config = training_config(out, seed, overrides)
         aside = set_aside_other_run(out, _identity(config, episodes_per_seed, repo_root))
         if aside is not None:
             _logger.warning("An earlier run with other code or settings was moved to %s.", aside)
@@ -222,7 +223,20 @@ def _finish(
     )
 
 
-def _training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
+def training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
+    """Return what a quickstart in ``out`` trains.
+
+    Raises:
+        ConfigurationError: An override is malformed, or names a folder that ``out`` determines.
+        hydra.errors.HydraException: An override does not fit the shipped configuration.
+        pydantic.ValidationError: A value is unknown, out of range or without effect.
+    """
+    for override in overrides:
+        if override.lstrip("+~").partition("=")[0] in {"artifacts_root", "log_dir"}:
+            raise ConfigurationError(
+                f"override {override!r}: expected everything to go to the output folder {out}, "
+                "got another one; choose it with --out."
+            )
     folder = out.resolve() / "training"
     config = load_config(
         config_path=shipped_config(TRAINING_CONFIG), overrides=[f"seed={seed}", *overrides]

@@ -35,7 +35,6 @@ def explained(path: Path, read: Callable[[], Result]) -> Result:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from pydantic import ValidationError
-    from yaml import YAMLError
 
     try:
         return read()
@@ -47,9 +46,9 @@ def explained(path: Path, read: Callable[[], Result]) -> Result:
             f"{path}: {reason}; overrides are key=value pairs of keys in the file, "
             "+key=value adds one."
         ) from error
-    except (YAMLError, OmegaConfBaseException, TypeError) as error:
+    except OmegaConfBaseException as error:
         reason = " ".join(str(error).split())
-        raise ConfigurationError(f"{path}: expected a YAML mapping, got: {reason}") from error
+        raise ConfigurationError(f"{path}: expected values that resolve, got: {reason}") from error
 
 
 def _validation_message(error: "ValidationError") -> str:
@@ -62,5 +61,6 @@ def _validation_message(error: "ValidationError") -> str:
         elif entry["type"] == "missing":
             lines.append(f"{key}: required, but missing")
         else:
-            lines.append(f"{key}: {entry['msg']} (got {entry['input']!r})")
+            what = entry["msg"].removeprefix("Value error, ")
+            lines.append(f"{key}: {what} (got {entry['input']!r})")
     return "; ".join(lines)

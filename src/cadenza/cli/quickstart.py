@@ -42,21 +42,20 @@ def quickstart(
     Run again on the same folder, it goes on where it stopped.
     """
     with typed_exits(as_json=as_json, go_on="run the same command again to go on"):
-        from cadenza.benchmark.quickstart import run_quickstart
+        from cadenza.benchmark.quickstart import run_quickstart, training_config
         from cadenza.cli.configuration import explained
 
+        changes = overrides or []
+        explained(Path("quickstart"), lambda: training_config(out, seed, changes))
         with stage_bars(quiet=quiet or as_json) as report:
-            result = explained(
-                Path("quickstart"),
-                lambda: run_quickstart(
-                    out=out,
-                    seed=seed,
-                    workers=workers,
-                    overwrite=overwrite,
-                    overrides=overrides or [],
-                    episodes_per_seed=episodes,
-                    progress=report,
-                ),
+            result = run_quickstart(
+                out=out,
+                seed=seed,
+                workers=workers,
+                overwrite=overwrite,
+                overrides=changes,
+                episodes_per_seed=episodes,
+                progress=report,
             )
         if as_json:
             print_json(_payload(result))

@@ -17,6 +17,10 @@ class ConfigurationError(CadenzaError, ValueError):
     """A configuration is inconsistent, out of range or names an unknown key."""
 
 
+class ConfigurationTypeError(ConfigurationError, TypeError):
+    """A configuration is no mapping at all."""
+
+
 class NotReadyError(CadenzaError, RuntimeError):
     """A call came before what it needs: no reset, not enough data, nothing loaded."""
 

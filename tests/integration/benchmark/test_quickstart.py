@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cadenza.benchmark.quickstart import run_quickstart
+from cadenza.benchmark.quickstart import run_quickstart, training_config
 from cadenza.core.errors import ConfigurationError
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
@@ -172,3 +172,10 @@ def test_quickstart_killed_at_any_stage_goes_on_to_the_same_results(reference, t
     assert policy_bytes(result) == policy_bytes(reference_result)
     assert bundle_bytes(out) == bundle_bytes(reference_out)
     assert result.report.read_bytes() == reference_result.report.read_bytes()
+
+
+@pytest.mark.parametrize("override", ["artifacts_root=elsewhere", "+log_dir=elsewhere"])
+def test_quickstart_refuses_another_output_folder_before_it_writes(override, tmp_path):
+    with pytest.raises(ConfigurationError, match="choose it with --out"):
+        training_config(tmp_path / "out", 0, [override])
+    assert list(tmp_path.iterdir()) == []

@@ -118,7 +118,7 @@ def test_load_config_with_interpolation_resolves_it(tmp_path):
 
 
 def test_load_config_of_a_missing_file_says_so(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"expected a YAML file, got .*nothing\.yaml"):
+    with pytest.raises(ConfigurationError, match=r"nothing\.yaml: expected a YAML file, got none"):
         load_config(config_path=tmp_path / "nothing.yaml")
 
 
@@ -176,7 +176,7 @@ def test_configuration_out_of_range_is_refused(changes, message):
 def test_load_config_of_text_that_is_no_yaml_is_refused(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1, 2\n")
-    with pytest.raises(ConfigurationError, match=r"expected YAML in .*broken\.yaml"):
+    with pytest.raises(ConfigurationError, match=r"broken\.yaml: expected YAML, got an error"):
         load_config(config_path=path)
 
 
@@ -184,4 +184,32 @@ def test_config_with_another_ending_is_refused_with_advice(tmp_path):
     path = tmp_path / "crossing.yml"
     path.write_text("env: {task: crossing}\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"expected a file that ends in \.yaml.*rename it"):
+        load_config(config_path=path)
+
+
+def test_load_config_of_an_empty_file_says_so(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    with pytest.raises(TypeError, match="got an empty file"):
+        load_config(config_path=path, overrides=["seed=1"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("=3", "override '=3': expected key=value, got no key"),
+        ("hydra.run.dir=x", "hydra.run.dir: unknown key"),
+        ("+hydra/launcher=x", "hydra/launcher: unknown key"),
+        ("artifacts_root=\udcff", "expected UTF-8 text"),
+    ],
+)
+def test_load_config_override_hydra_would_take_or_fail_on_is_refused(override, message):
+    with pytest.raises(ConfigurationError, match=message):
+        load_config(config_path=MPE, overrides=[override])
+
+
+def test_load_config_of_a_file_with_hydra_settings_is_refused(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("env: {task: any}\nhydra: {run: {dir: x}}\n")
+    with pytest.raises(ConfigurationError, match="hydra: unknown key"):
         load_config(config_path=path)
