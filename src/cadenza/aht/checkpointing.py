@@ -173,6 +173,11 @@ def _load_state(files: RunFiles, step: int, uri: str, skipped: tuple[str, ...]) 
             f"{uri}: expected a training state of run {files.run_id} in format {STATE_FORMAT}, "
             f"got format {content.get('format')!r} of run {metadata.run_id}."
         )
+    if metadata.step != step:
+        raise CheckpointError(
+            f"{uri}: expected the training state of step {step}, got that of step {metadata.step}; "
+            "one file was copied over another."
+        )
     for policy_step, digest in content["policies"].items():
         policy_uri = files.policy_uri(policy_step)
         if read_metadata(uri=policy_uri, artifacts_root=root).sha256 != digest:

@@ -153,7 +153,7 @@ class JsonlSink:
         if not 0 <= offset <= size or last != b"\n":
             raise StorageError(
                 f"{self._path}: expected a line end at byte {offset} to resume behind it, got a "
-                f"log of {size} bytes without one there; resume from a checkpoint of this log."
+                f"log of {size} bytes without one there; restore the log, or start the run anew."
             )
         os.ftruncate(self._descriptor, offset)
         os.fsync(self._descriptor)

@@ -130,13 +130,17 @@ def batched_planar_action(
 
 
 def _as_float_array(owner: str, value: object, uid: str) -> NDArray[Any]:
+    """Return real numbers; NumPy itself would read digits out of text and drop imaginary parts."""
     try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires grad
+        array = None
+    if array is None or array.dtype.kind not in "fiub":
+        got = type(value).__name__ + ("" if array is None else f" of {array.dtype}")
         raise InputError(
-            f"{owner}: expected the action of {uid!r} to be an array of numbers, "
-            f"got {type(value).__name__}."
-        ) from None
+            f"{owner}: expected the action of {uid!r} to be an array of real numbers, got {got}."
+        )
+    return array.astype(np.float64, copy=False)
 
 
 def missing_uid_message(owner: str, action: object, uid: str) -> str:

@@ -314,6 +314,16 @@ def test_state_of_another_run_is_noticed(tmp_path):
     assert f"expected a training state of run {files.run_id}" in stored.skipped[0]
 
 
+def test_state_copied_over_a_later_one_is_noticed(tmp_path):
+    files = stopped(tmp_path)
+    for suffix in (".pt", ".pt.json"):
+        early, late = (files.folder / f"{files.run_id}-state_step{n}{suffix}" for n in (16, 32))
+        late.write_bytes(early.read_bytes())
+    stored = load_newest_state(files)
+    assert stored.step == 16
+    assert "expected the training state of step 32, got that of step 16" in stored.skipped[0]
+
+
 def test_finished_run_with_a_damaged_last_checkpoint_is_trained_again_from_before(tmp_path):
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
     first = run(tmp_path)

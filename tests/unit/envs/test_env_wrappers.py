@@ -107,6 +107,29 @@ def test_action_repeat_holds_a_copy():
     assert seen["b"].tolist() == [-1.0, -1.0]
 
 
+def test_action_repeat_does_not_hold_an_action_the_env_refused():
+    env = CrossingEnv()
+    wrapper = PerAgentActionRepeatWrapper(env, {"partner": 3})
+    wrapper.reset(seed=0)
+    with pytest.raises(InputError, match="finite action of 'partner'"):
+        wrapper.step({"ego": np.zeros(2), "partner": np.array([np.nan, 0.0])})
+    plain = CrossingEnv()
+    plain.reset(seed=0)
+    actions = [{"ego": np.zeros(2), "partner": np.full(2, value)} for value in (0.1, 0.2, 0.3, 0.4)]
+    for action in actions:
+        wrapper.step(action)
+    for value in (0.1, 0.1, 0.1, 0.4):
+        plain.step({"ego": np.zeros(2), "partner": np.full(2, value)})
+    assert env.robot_positions()["partner"].tolist() == plain.robot_positions()["partner"].tolist()
+
+
+def test_action_repeat_of_an_action_without_uids_says_so():
+    wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": 3})
+    wrapper.reset()
+    with pytest.raises(InputError, match="expected action to map every uid to an array, got None"):
+        wrapper.step(None)
+
+
 def test_action_repeat_does_not_forward_uids_that_were_not_submitted():
     wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": 3})
     wrapper.reset()

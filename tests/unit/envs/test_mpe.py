@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 
 from cadenza.core.errors import InputError, NotReadyError
@@ -248,7 +249,10 @@ def test_calls_before_reset_ask_for_it():
         ({"ego": 0.5, "partner": np.zeros(2)}, r"'ego' to have shape \(2,\), got \(\)"),
         ({"ego": np.array([0.0, np.nan]), "partner": np.zeros(2)}, r"finite action of 'ego'.*nan"),
         ({"ego": np.zeros(2), "partner": [np.inf, 0.0]}, r"finite action of 'partner'.*inf"),
-        ({"ego": "up", "partner": np.zeros(2)}, "'ego' to be an array of numbers, got str"),
+        ({"ego": "up", "partner": np.zeros(2)}, "'ego' to be an array of real numbers, got str"),
+        ({"ego": np.array(["0", "1"]), "partner": np.zeros(2)}, "'ego' .* got ndarray of <U1"),
+        ({"ego": np.array([1j, 0]), "partner": np.zeros(2)}, "'ego' .* got ndarray of complex128"),
+        ({"ego": torch.zeros(2, requires_grad=True), "partner": np.zeros(2)}, "got Tensor"),
         ({"ego": np.zeros(2), "partner": None}, "'partner'"),
     ],
 )

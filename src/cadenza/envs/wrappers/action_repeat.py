@@ -82,14 +82,25 @@ class PerAgentActionRepeatWrapper(ForwardingWrapper):
     def step(
         self, action: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
-        """Step with each robot's new or held action; uids that ``action`` lacks stay absent."""
-        forwarded: dict[str, Any] = {}
+        """Step with each robot's new or held action; uids that ``action`` lacks stay absent.
+
+        An action that the env refuses is not held: the wrapper is as before the call.
+
+        Raises:
+            InputError: ``action`` is not keyed by uid.
+        """
+        if not isinstance(action, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(
+                "PerAgentActionRepeatWrapper: expected action to map every uid to an array, got "
+                f"{type(action).__name__}."
+            )
+        held, remaining = dict(self._held), dict(self._remaining)
         for uid, submitted in action.items():
-            remaining = self._remaining.get(uid, 0)
-            if remaining == 0:
+            if remaining.get(uid, 0) == 0:
                 # A copy: the caller may reuse its array before the hold ends.
-                self._held[uid] = deepcopy(submitted)
-                remaining = self._repeat.get(uid, 1)
-            self._remaining[uid] = remaining - 1
-            forwarded[uid] = self._held[uid]
-        return self.env.step(forwarded)
+                held[uid] = deepcopy(submitted)
+                remaining[uid] = self._repeat.get(uid, 1)
+            remaining[uid] -= 1
+        result = self.env.step({uid: held[uid] for uid in action})
+        self._held, self._remaining = held, remaining
+        return result
