@@ -51,6 +51,31 @@ def kill_when(words, cwd: Path, is_time) -> None:
     process.wait()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoints(
+    number, code, tmp_path
+):
+    words = [*TRAINING, "total_frames=6000000", "evaluation.every_frames=0"]
+    with subprocess.Popen(
+        arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60.0
+        while not any(tmp_path.rglob("*-state_step1024.pt.json")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30.0)
+    assert process.returncode == code
+    assert err == (
+        "error: stopped; finished work is kept, run the same command with --resume to go on\n"
+    )
+    (log,) = tmp_path.rglob("*.jsonl")
+    last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    assert last["event"] == "training_failed"
+    assert len(weights(tmp_path)) >= 1
+
+
 def weights(folder: Path) -> dict[str, str]:
     """Return the digest of every policy checkpoint below ``folder`` by name."""
     return {

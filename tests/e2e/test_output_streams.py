@@ -50,3 +50,12 @@ def test_files_of_a_run_never_take_the_place_of_a_closed_stream():
     )
     done = shell(f"'{arguments()[0]}' -c '{program}' 2>&- 0>&-")
     assert done.stdout == "True\n"
+
+
+def test_deleted_current_folder_ends_with_one_line_and_the_storage_code(tmp_path):
+    done = shell(f"cd '{tmp_path}' && mkdir gone && cd gone && rmdir ../gone && cadenza doctor")
+    assert done.returncode == 11
+    assert done.stderr.splitlines() == [
+        "error: current folder: expected one that exists, got a deleted one; change to another "
+        "folder"
+    ]

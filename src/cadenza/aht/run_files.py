@@ -23,7 +23,7 @@ from cadenza.core.checkpoint_series import (
     prune_checkpoints,
 )
 from cadenza.core.checkpoints import pending_path, resolve_uri, sidecar_path
-from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.errors import NotReadyError, StorageError
 from cadenza.core.files import atomic_write_json
 
 RunStatus = Literal["running", "finished"]
@@ -124,7 +124,7 @@ class RunFiles:
         """Hold the run for this process.
 
         Raises:
-            ConfigurationError: Another process is training this very run.
+            NotReadyError: Another process is training this very run.
             StorageError: The folder cannot be written.
         """
         try:
@@ -140,7 +140,7 @@ class RunFiles:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ConfigurationError(
+                raise NotReadyError(
                     f"run {self.run_id}: expected no other process to train it, got a lock on "
                     f"{file.name}; wait for that process or end it."
                 ) from error

@@ -81,8 +81,9 @@ def train(
         compat: ``"upstream"`` also lists the episodes that the end of training cut off.
 
     Raises:
-        ConfigurationError: The parts do not fit the configuration, the run has results already, is
-            being trained by another process, or was made by other code and cannot be resumed.
+        ConfigurationError: The parts do not fit the configuration, the run has results already, or
+            was made by other code and cannot be resumed.
+        NotReadyError: Another process is training this very run.
         CheckpointError: ``resume`` found only damaged training states, or a replay that differs.
         StorageError: The file system refused; what was saved before is intact.
     """

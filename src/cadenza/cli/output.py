@@ -14,6 +14,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import typer
@@ -167,6 +168,7 @@ def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generato
     """
     try:
         with _termination_raises():
+            _require_current_folder()
             yield
     except typer.Exit:
         raise
@@ -208,6 +210,17 @@ def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
     else:
         text = str(error) or type(error).__name__
     return " ".join(text.split())
+
+
+def _require_current_folder() -> None:
+    """Raise if the current folder was deleted: numeric libraries then end the process at import."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise StorageError(
+            error.errno or errno.ENOENT,
+            "current folder: expected one that exists, got a deleted one; change to another folder",
+        ) from error
 
 
 @contextmanager

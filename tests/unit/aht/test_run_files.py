@@ -9,7 +9,7 @@ import torch
 
 from cadenza.aht.run_files import RunFiles, unfinished_runs
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
-from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.errors import NotReadyError, StorageError
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_lock_held_by_another_process_is_refused(files):
     ) as process:
         assert process.stdout.readline() == "locked\n"
         with (
-            pytest.raises(ConfigurationError, match="run abc: expected no other process"),
+            pytest.raises(NotReadyError, match="run abc: expected no other process"),
             files.locked(),
         ):
             pass
