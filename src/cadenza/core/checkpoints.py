@@ -331,6 +331,10 @@ def _read_bounded(path: Path, role: str, max_bytes: int) -> tuple[bytes, tuple[i
             f"{path}: {role} not found; expected payload and sidecar side by side, so check the "
             "name and the artifacts folder."
         )
+    if not path.is_file() and not path.is_dir():  # a pipe or device would make the read wait
+        raise CheckpointError(
+            f"{path}: expected a plain {role} file, got a pipe, socket or device; check the path."
+        )
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

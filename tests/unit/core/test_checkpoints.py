@@ -1,6 +1,7 @@
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
@@ -226,6 +227,15 @@ def test_load_without_payload_is_refused(tmp_path):
 def test_load_without_sidecar_is_refused(tmp_path):
     sidecar_path(save(tmp_path)).unlink()
     with pytest.raises(CheckpointError, match="sidecar not found"):
+        load(tmp_path)
+
+
+@pytest.mark.timeout(20)
+def test_load_of_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    path = save(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match="expected a plain payload file, got a pipe"):
         load(tmp_path)
 
 
