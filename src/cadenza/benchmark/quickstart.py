@@ -49,9 +49,9 @@ POLICY_NAME: Final = "ego"
 FILTER_ON: Final = "filter_on"
 FILTER_OFF: Final = "filter_off"
 #: Evaluation seeds, apart from the seeds people train with.
-EVALUATION_SEEDS: Final = (100, 101, 102, 103, 104)
+EVALUATION_SEEDS: Final = tuple(range(100, 110))
 #: Episodes per seed, partner and condition: 200 per partner and condition.
-EPISODES_PER_SEED: Final = 40
+EPISODES_PER_SEED: Final = 20
 #: Where results go does not change them.
 _SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
 

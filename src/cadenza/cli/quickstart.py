@@ -25,8 +25,8 @@ def quickstart(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed of the training.")] = 0,
     episodes: Annotated[
         int,
-        typer.Option("--episodes", min=1, help="Episodes per seed (of 5), partner and condition."),
-    ] = 40,
+        typer.Option("--episodes", min=1, help="Episodes per seed (of 10), partner and condition."),
+    ] = 20,
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),

@@ -66,8 +66,8 @@ def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference
     ]
     assert [seen for _, seen, _ in result.partners] == [True, False, False, False, False]
     assert [way for _, _, way in result.partners] == [True, True, True, True, False]
-    assert result.n_episodes == 5 * 2 * 5
-    assert {c.success.n for c in result.cells} == {5}
+    assert result.n_episodes == 5 * 2 * 10
+    assert {c.success.n for c in result.cells} == {10}
 
 
 def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference):
@@ -109,7 +109,7 @@ def test_quickstart_reports_its_stages_in_order(reference):
     names = [stage for stage, _ in stages]
     assert names == sorted(names, key=["training", "evaluation", "report"].index)
     assert ("training", 4096) in stages
-    assert ("evaluation", 50) in stages
+    assert ("evaluation", 100) in stages
 
 
 def test_quickstart_run_again_repeats_nothing_and_gives_the_same(reference):
