@@ -220,6 +220,7 @@ class _Pool:
         self._size = size
         self._timeout_s = float("inf") if job_timeout_s is None else job_timeout_s
         self._workers: list[_Worker] = []
+        self._starts_lost = 0
 
     def __enter__(self) -> "_Pool":
         for _ in range(self._size):
@@ -284,6 +285,7 @@ class _Pool:
         answer = parse_json_object(message, source="worker")
         if answer["kind"] == "ready":
             worker.ready = True
+            self._starts_lost = 0
             return
         if worker.job is None:
             failure = JobFailure(
@@ -301,15 +303,29 @@ class _Pool:
         worker.connection.close()
         self._workers.remove(worker)
         if not worker.ready:
-            raise JobError(
-                f"worker process: expected it to start, got exit code {worker.process.exitcode}; "
-                "a script that starts one must guard its body with "
-                "if __name__ == '__main__', or pass workers=1."
-            )
+            self._bear_lost_start(worker.process.exitcode or 0)
         self._start_worker()
         if worker.job is not None:
             reason = reason or f"exit code {worker.process.exitcode}"
             board.record_lost_worker(worker.job, reason)
+
+    def _bear_lost_start(self, exit_code: int) -> None:
+        """Raise unless a worker that died before it was ready is worth another start.
+
+        One that ends by itself will do so again; one that was killed, say for memory, need not.
+        """
+        self._starts_lost += 1
+        if exit_code >= 0:
+            raise JobError(
+                f"worker process: expected it to start, got exit code {exit_code}; a script that "
+                "starts one must guard its body with if __name__ == '__main__', or pass workers=1."
+            )
+        if self._starts_lost >= MAX_LOST_WORKERS * self._size:
+            raise JobError(
+                f"worker process: expected it to start, got {self._starts_lost} killed in a row "
+                f"(signal {-exit_code}); look for memory shortage, use fewer workers, then run "
+                "again: finished cells are kept."
+            )
 
 
 def _work(connection: Connection, factory: RunnerFactory) -> None:

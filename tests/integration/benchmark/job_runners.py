@@ -26,6 +26,7 @@ class RecordingFactory:
         slow: Keys that sleep for a minute on the first attempt.
         stubborn: Whether workers ignore polite requests to stop.
         broken_start: ``"error"`` or ``"exit"``: how building the runner fails.
+        killed_starts: How many workers are killed before they are ready.
     """
 
     folder: Path
@@ -37,12 +38,15 @@ class RecordingFactory:
     slow: tuple[str, ...] = ()
     stubborn: bool = False
     broken_start: str = ""
+    killed_starts: int = 0
 
     def __call__(self) -> Callable[[str], None]:
         if self.broken_start == "error":
             raise InputError("the runner cannot be built")
         if self.broken_start == "exit":
             os._exit(3)
+        if self.killed_starts and self._count_attempt("start") <= self.killed_starts:
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.stubborn:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return self._run

@@ -91,6 +91,16 @@ def test_run_jobs_with_a_worker_that_never_starts_says_how_to_guard_a_script(tmp
         run_jobs(JOBS, factory, workers=2)
 
 
+def test_run_jobs_with_workers_killed_while_they_start_starts_others(tmp_path):
+    run_jobs(JOBS, RecordingFactory(tmp_path, killed_starts=2), workers=2)
+    assert all((tmp_path / job.key).is_file() for job in JOBS)
+
+
+def test_run_jobs_with_every_start_killed_gives_up_and_says_why(tmp_path):
+    with pytest.raises(JobError, match=r"4 killed in a row \(signal 9\); look for memory"):
+        run_jobs(JOBS, RecordingFactory(tmp_path, killed_starts=99), workers=2)
+
+
 def test_run_jobs_with_no_worker_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="workers >= 1, got 0"):
         run_jobs(JOBS, RecordingFactory(tmp_path), workers=0)
