@@ -119,6 +119,7 @@ class Checkpointer:
             git_sha=context.git_sha,
             pyproject_hash=context.pyproject_hash,
             config_hash=context.config_fingerprint,
+            extra={"task": context.extra["task"]},
         )
 
 

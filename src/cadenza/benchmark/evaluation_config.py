@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.builders import build_partner
 from cadenza.benchmark.cells import (
     NAME_PATTERN,
     ConditionEntry,
@@ -176,7 +177,9 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
                 PolicyEntry(
                     name=policy.name,
                     source=policy.source,
-                    weights_sha256=policy_weights_sha256(policy.source, artifacts_root=root),
+                    weights_sha256=policy_weights_sha256(
+                        policy.source, artifacts_root=root, task=config.task
+                    ),
                 )
                 for policy in config.policies
             ),
@@ -226,18 +229,15 @@ def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEn
     if choice.weights_uri is not None:
         root = config.artifacts_root
         digest = read_metadata(uri=choice.weights_uri, artifacts_root=root).sha256
-    return PartnerEntry(
-        name=choice.name,
-        partner=PartnerConfig(
-            class_name=choice.class_name,
-            seed=choice.seed,
-            checkpoint_step=choice.checkpoint_step,
-            weights_uri=choice.weights_uri,
-            extra={"uid": config.agent_uids[1], **choice.extra},
-        ),
-        seen=choice.seen,
-        weights_sha256=digest,
+    partner = PartnerConfig(
+        class_name=choice.class_name,
+        seed=choice.seed,
+        checkpoint_step=choice.checkpoint_step,
+        weights_uri=choice.weights_uri,
+        extra={"uid": config.agent_uids[1], **choice.extra},
     )
+    build_partner(partner)  # refuses unknown and wrong options before anything is written
+    return PartnerEntry(name=choice.name, partner=partner, seen=choice.seen, weights_sha256=digest)
 
 
 def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:

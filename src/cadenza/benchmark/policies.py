@@ -125,15 +125,30 @@ def list_policies() -> list[str]:
     return sorted(_BUILT_IN)
 
 
-def policy_weights_sha256(source: str, *, artifacts_root: Path) -> str | None:
+def policy_weights_sha256(
+    source: str, *, artifacts_root: Path, task: str | None = None
+) -> str | None:
     """Return the digest of the checkpoint behind ``source``; None for a built-in policy.
 
+    Args:
+        source: Built-in name, or ``local://`` address of a training checkpoint.
+        artifacts_root: Folder that addresses are relative to.
+        task: Task it will play; checkpoints that name another one are refused. Foreign ones that
+            name none are taken.
+
     Raises:
-        CheckpointError: The checkpoint is missing or damaged.
+        CheckpointError: The checkpoint is missing, damaged or of another task.
         UnknownNameError: ``source`` is neither an address nor a built-in name.
     """
     if source.startswith(LOCAL_URI_SCHEME):
-        return read_metadata(uri=source, artifacts_root=artifacts_root).sha256
+        metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
+        trained = metadata.extra.get("task", task)
+        if task is not None and trained != task:
+            raise CheckpointError(
+                f"{source}: expected a policy of the task {task!r}, got one trained on "
+                f"{trained!r}; name a checkpoint of this task."
+            )
+        return metadata.sha256
     _find(source)
     return None
 

@@ -8,7 +8,7 @@ from typing import Final
 from cadenza.core.errors import ConfigurationError
 
 #: Keys that describe a partner without changing what it does; every class accepts them.
-METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note"})
+METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note", "checkpoint_tier"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.observations import find_position, find_state
-from cadenza.partners.options import NumberOption
+from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -58,6 +58,8 @@ class ScriptedHeuristicPartner(PartnerBase):
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
+        known = ("target_xy", "action_dim", _GAIN.key, _MAX_SPEED.key)
+        refuse_unknown_options(type(self).__name__, spec.extra, known)
         self._uid = spec.extra.get("uid", "")
         self._target = _parse_target(spec.extra.get("target_xy", "0.0,0.0"))
         self._action_dim = _parse_action_dim(spec.extra.get("action_dim", "2"))

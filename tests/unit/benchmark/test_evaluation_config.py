@@ -141,3 +141,9 @@ def test_installed_package_finds_its_configurations_inside_itself(tmp_path, monk
     monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
     assert shipped_configs.source_checkout() is None
     assert shipped_config("train/crossing.yaml") == path
+
+
+def test_partner_option_that_its_class_does_not_know_is_refused_before_anything_runs():
+    partner = {"name": "p", "class_name": "crossing_chaser", "extra": {"max_sped": "1"}}
+    with pytest.raises(ConfigurationError, match="unknown option 'max_sped'"):
+        make_plan(config(partners=[partner]))

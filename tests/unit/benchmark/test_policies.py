@@ -145,6 +145,19 @@ def test_checkpoint_without_an_actor_is_refused(tmp_path):
         load(URI, tmp_path)
 
 
+def test_checkpoint_of_another_task_is_refused(tmp_path):
+    metadata = CheckpointMetadata(
+        run_id="r", seed=0, step=1, git_sha="x", pyproject_hash="y", extra={"task": "push"}
+    )
+    state = {"actor": make_actor().state_dict()}
+    save_checkpoint(state_dict=state, uri=URI, metadata=metadata, artifacts_root=tmp_path)
+    with pytest.raises(CheckpointError, match="task 'crossing', got one trained on 'push'"):
+        policy_weights_sha256(URI, artifacts_root=tmp_path, task="crossing")
+    digest = policy_weights_sha256(URI, artifacts_root=tmp_path, task="push")
+    store(tmp_path, state)  # the same weights by a program that names no task
+    assert policy_weights_sha256(URI, artifacts_root=tmp_path, task="crossing") == digest
+
+
 def test_missing_checkpoint_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="not found"):
         policy_weights_sha256(URI, artifacts_root=tmp_path)

@@ -158,5 +158,10 @@ def test_malformed_gain_or_speed_is_refused(key, text):
         partner(**{key: text})
 
 
-def test_other_keys_of_extra_are_metadata():
+def test_unknown_option_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"unknown option 'target'; known .*target_xy"):
+        partner(target="0,0")
+
+
+def test_metadata_keys_of_extra_are_kept():
     assert partner(task="stage0_smoke", checkpoint_tier="x").spec.extra["task"] == "stage0_smoke"
