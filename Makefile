@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both create .venv and install what they need,
 # and install nothing a second time while pyproject.toml and constraints.txt stay the same.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -18,7 +18,9 @@ help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+		{ echo "Python 3.11 or 3.12 is needed, $(PYTHON) is another; pass PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing cadenza into $(VENV) (about a minute on a fresh machine) ..."
@@ -30,7 +32,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
-demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about five minutes)
+demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about three minutes)
 	@$(BIN)/cadenza quickstart --out $(DEMO)
 
 test: $(VENV)/.installed-dev ## Run every test

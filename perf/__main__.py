@@ -65,13 +65,13 @@ def markdown_table(title: str, rows: list[Row]) -> str:
     lines = [
         f"### {title.rstrip('.')}",
         "",
-        "| measurement | cadenza | peer | ratio | target | unit | peer is |",
-        "|---|---:|---:|---:|---:|---|---|",
+        "| measurement | cadenza | peer | target | unit | ratio to peer | peer is |",
+        "|---|---:|---:|---:|---|---:|---|",
     ]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
-        cells = (figure(row.ours), figure(row.peer), ratio, figure(row.budget))
-        lines.append(f"| {row.name} | {' | '.join(cells)} | {row.unit} | {row.peer_name} |")
+        cells = (figure(row.ours), figure(row.peer), figure(row.budget), row.unit, ratio)
+        lines.append(f"| {row.name} | {' | '.join(cells)} | {row.peer_name} |")
     return "\n".join(lines)
 
 

@@ -103,12 +103,12 @@ def measure_rate(fn: Callable[[], object], *, work_per_call: float, seconds: flo
 
 def table(rows: Sequence[Row]) -> str:
     """Return ``rows`` as an aligned text table."""
-    header = ("measurement", "ours", "peer", "ratio", "budget", "", "unit")
+    header = ("measurement", "ours", "peer", "budget", "", "unit", "ratio")
     lines = [header, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = [
         "  ".join(
-            cell.ljust(width) if column in (0, 5, 6) else cell.rjust(width)
+            cell.ljust(width) if column in (0, 4, 5) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
@@ -145,10 +145,10 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.name,
         _number(row.ours),
         "" if row.peer is None else _number(row.peer),
-        "" if row.ratio is None else f"{row.ratio:.2f}x",
         "" if row.budget is None else _number(row.budget),
         kept,
         row.unit,
+        "" if row.ratio is None else f"{row.ratio:.2f}x",
     )
 
 

@@ -1,3 +1,5 @@
+import shlex
+
 import pytest
 
 from tests.e2e.commands import cadenza
@@ -41,6 +43,15 @@ def test_eval_run_again_needs_resume_and_then_reuses_every_cell(evaluated):
     resumed = cadenza("eval", "run", "small.yaml", "--out", "run", "--resume", "--json", cwd=folder)
     assert resumed.json["reused"] == summary["cells"]
     assert resumed.json["results"] == summary["results"]
+
+
+def test_eval_bundle_names_a_command_that_repeats_it(evaluated, tmp_path):
+    folder, summary = evaluated
+    line = (folder / summary["bundles"]["zero"] / "REPRO.txt").read_text(encoding="utf-8")
+    assert line == "cadenza eval run small.yaml --out runs/small\n"
+    (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
+    again = cadenza(*shlex.split(line)[1:], "--json", cwd=tmp_path)
+    assert again.json["results"] == summary["results"]
 
 
 def test_eval_verify_passes_and_names_its_checks(evaluated):

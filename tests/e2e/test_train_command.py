@@ -25,6 +25,9 @@ def test_train_reports_the_run_as_one_json_object(short_training, tmp_path):
     assert summary["n_episodes"] == 51  # 2 560 frames hold 51 whole episodes of 50 steps
     assert summary["status"] == "completed"
     assert (tmp_path / summary["checkpoint"]).is_file()
+    name = Path(summary["checkpoint"]).name
+    assert summary["policy"] == f"local://artifacts/{name}"
+    assert (tmp_path / "artifacts" / "artifacts" / name).is_file()  # below artifacts_root
     assert (tmp_path / summary["plot"]).read_bytes().startswith(b"\x89PNG")
     last_line = (tmp_path / summary["log"]).read_text(encoding="utf-8").splitlines()[-1]
     assert json.loads(last_line)["event"] == "training_end"

@@ -1,5 +1,6 @@
 """`cadenza eval run` and `cadenza eval verify`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -49,7 +50,7 @@ def run(
                 workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                repro_command=f"cadenza eval run {config.name}",
+                repro_command=_repro_command(config),
                 progress=report,
             )
         payload = _payload(outcome)
@@ -59,6 +60,16 @@ def run(
             _print_outcome(payload)
     if outcome.failures:
         raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+def _repro_command(config: Path) -> str:
+    """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
+    from cadenza.benchmark.shipped_configs import source_checkout
+
+    checkout, path = source_checkout(), config.resolve()
+    inside = checkout is not None and path.is_relative_to(checkout)
+    shown = path.relative_to(checkout).as_posix() if checkout and inside else config.name
+    return shlex.join(["cadenza", "eval", "run", shown, "--out", f"runs/{config.stem}"])
 
 
 def verify(

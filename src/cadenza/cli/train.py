@@ -98,6 +98,7 @@ def _summary(
         "n_checkpoints": len(curve.checkpoint_paths),
         "mean_reward_last_10": sum(last) / len(last) if last else None,
         "checkpoint": str(curve.checkpoint_paths[-1]) if curve.checkpoint_paths else None,
+        "policy": _policy_address(curve.checkpoint_paths[-1]) if curve.checkpoint_paths else None,
         "log": str(outcome.log_path) if outcome else None,
         "learning": {
             "status": slope.status.value,
@@ -112,6 +113,13 @@ def _summary(
         "evaluation": None if evaluation is None else dict(evaluation.results),
         "plot": None if picture is None else str(picture),
     }
+
+
+def _policy_address(checkpoint: Path) -> str:
+    """Return how an evaluation's file names ``checkpoint``, which lies in its artifacts folder."""
+    from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+
+    return f"{LOCAL_URI_SCHEME}{checkpoint.parent.name}/{checkpoint.name}"
 
 
 def _as_text(summary: dict[str, Any]) -> str:
@@ -132,6 +140,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items())
         lines.append(f"held-out evaluation: {figures}")
     lines.append(f"checkpoint: {summary['checkpoint']}")
+    lines.append(f"policy, for an evaluation's file: {summary['policy']}")
     lines.append(f"log: {summary['log']}")
     if summary["plot"] is not None:
         lines.append(f"plot: {summary['plot']}")
