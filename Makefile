@@ -32,6 +32,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	@$(PIP) --editable '.[dev,bench-jax]'
+	@touch $@
+
 demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about three minutes)
 	@$(BIN)/cadenza quickstart --out $(DEMO)
 
@@ -51,7 +55,7 @@ format: $(VENV)/.installed-dev ## Format the code
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev ## Measure the hot paths beside public peers and print the ratios
+bench: $(VENV)/.installed-bench ## Measure the hot paths beside public peers and print the ratios
 	@$(BIN)/python -m perf
 
 docs: $(VENV)/.installed-dev ## Build the documentation into site/

@@ -262,12 +262,17 @@ class EgoOnlyCBFQP:
                 for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
             ]
             b = [level + value for level, value in zip(rows.level, used, strict=True)]
+        lower, upper = [-c] * len(u), [c] * len(u)
         started = time.perf_counter()
-        x, status = project(u, RowSet(rows.a, b, rows.h, rows.time_left), c, self._solver)
+        x, status = project(
+            u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
+        )
         if status is not SolveStatus.OPTIMAL and any(value < 0.0 for value in used):
             used = [max(0.0, value) for value in used]
             b = [level + value for level, value in zip(rows.level, used, strict=True)]
-            x, status = project(u, RowSet(rows.a, b, rows.h, rows.time_left), c, self._solver)
+            x, status = project(
+                u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
+            )
         return _Solution(x, status, used, b, (time.perf_counter() - started) * 1e3)
 
 

@@ -1,6 +1,6 @@
 """Nearest action to a nominal one that meets every row, or the least unsafe one.
 
-Problem:   min |x - u|^2  subject to  a_j @ x <= b_j (all j),  |x_k| <= c
+Problem:   min |x - u|^2  subject to  a_j @ x <= b_j (all j),  lower_k <= x_k <= upper_k
 Order:     1. the nominal, clipped to the box, when it meets every row;
            2. the exact one-row answer of the most violated row, when it meets the others too
               (it is then optimal: the feasible set is a subset of that row's);
@@ -61,43 +61,48 @@ class RowSet:
 
 
 def project(
-    u: list[float], rows: RowSet, c: float, solver: QPSolver
+    u: list[float],
+    rows: RowSet,
+    lower: list[float],
+    upper: list[float],
+    solver: QPSolver,
 ) -> tuple[list[float], SolveStatus]:
     """Return the action and whether it meets every row.
 
     Args:
         u: Nominal action, n numbers.
         rows: The rows.
-        c: Half width of the box.
+        lower: Lower bounds of the box, n numbers.
+        upper: Upper bounds of the box, n numbers.
         solver: Solves what one row cannot.
 
     Returns:
         The projection and OPTIMAL; or the least-violation action and why there is no solution:
         INFEASIBLE, or the status of a solver that failed on a problem it should have solved.
     """
-    clipped = [min(max(u_k, -c), c) for u_k in u]
+    clipped = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
     worst, _ = rows.most_violated(clipped)
     if worst < 0:
         return clipped, SolveStatus.OPTIMAL
-    x, feasible = project_one_row(u, rows.a[worst], rows.b[worst], -c, c)
+    x, feasible = project_one_row(u, rows.a[worst], rows.b[worst], lower, upper)
     if len(rows.b) == 1:
         return x, SolveStatus.OPTIMAL if feasible else SolveStatus.INFEASIBLE
     if not feasible:
-        return _least_violation(u, rows, c, solver), SolveStatus.INFEASIBLE
+        return _least_violation(u, rows, lower, upper, solver), SolveStatus.INFEASIBLE
     if _meets_others(rows, x, worst):
         return x, SolveStatus.OPTIMAL
     n = len(u)
-    solution = solver.solve(
+    solution = solver.run(
         np.ones(n),
         -np.array(u),
         np.array(rows.a),
         np.array(rows.b),
-        np.full(n, -c),
-        np.full(n, c),
+        np.array(lower),
+        np.array(upper),
     )
     if solution.status is SolveStatus.OPTIMAL:
         return solution.x.tolist(), SolveStatus.OPTIMAL
-    return _least_violation(u, rows, c, solver), solution.status
+    return _least_violation(u, rows, lower, upper, solver), solution.status
 
 
 def _meets_others(rows: RowSet, x: list[float], solved: int) -> bool:
@@ -108,7 +113,9 @@ def _meets_others(rows: RowSet, x: list[float], solved: int) -> bool:
     )
 
 
-def _least_violation(u: list[float], rows: RowSet, c: float, solver: QPSolver) -> list[float]:
+def _least_violation(
+    u: list[float], rows: RowSet, lower: list[float], upper: list[float], solver: QPSolver
+) -> list[float]:
     """Return the action that serves the most urgent row first and the others as well as it can.
 
     The others get explicit slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with
@@ -116,7 +123,7 @@ def _least_violation(u: list[float], rows: RowSet, c: float, solver: QPSolver) -
     """
     n, m = len(u), len(rows.b)
     first = min(range(m), key=lambda j: (rows.h[j], rows.time_left[j], j))
-    alone, _ = project_one_row(u, rows.a[first], rows.b[first], -c, c)
+    alone, _ = project_one_row(u, rows.a[first], rows.b[first], lower, upper)
     others = [j for j in range(m) if j != first]
     hard_level = rows.b[first] + max(0.0, rows.residual(first, alone))
     A = np.zeros((m, n + m - 1))
@@ -129,11 +136,11 @@ def _least_violation(u: list[float], rows: RowSet, c: float, solver: QPSolver) -
         A[1 + slot, n + slot] = -1.0
         b[1 + slot] = rows.b[j]
         weights[n + slot] = SLACK_WEIGHT * (1.0 + 1.0 / max(rows.time_left[j], 1e-3))
-    limit = np.full(n + m - 1, _FREE)
-    limit[:n] = c
+    low, high = np.full(n + m - 1, -_FREE), np.full(n + m - 1, _FREE)
+    low[:n], high[:n] = lower, upper
     q: FloatArray = np.zeros(n + m - 1)
     q[:n] = [-u_k for u_k in u]
-    solution = solver.solve(weights, q, A, b, -limit, limit)
+    solution = solver.run(weights, q, A, b, low, high)
     if solution.status is not SolveStatus.OPTIMAL:
         return alone
     return solution.x[:n].tolist()

@@ -56,7 +56,7 @@ class QPSolution:
 class QPSolver(Protocol):
     """Solves one quadratic programme with a diagonal cost."""
 
-    def solve(
+    def run(
         self,
         P_diagonal: FloatArray,
         q: FloatArray,
@@ -70,7 +70,11 @@ class QPSolver(Protocol):
 
 
 def project_one_row(
-    u: Sequence[float], a: Sequence[float], b: float, lower: float, upper: float
+    u: Sequence[float],
+    a: Sequence[float],
+    b: float,
+    lower: Sequence[float],
+    upper: Sequence[float],
 ) -> tuple[list[float], bool]:
     """Return the point of the box closest to ``u`` with ``a @ x <= b``.
 
@@ -81,24 +85,24 @@ def project_one_row(
         u: Nominal point, n numbers.
         a: Row, n numbers.
         b: Right-hand side.
-        lower: Lower bound of every component.
-        upper: Upper bound of every component.
+        lower: Lower bounds, n numbers.
+        upper: Upper bounds, n numbers.
 
     Returns:
         The projection and True; or, when no point of the box meets the row, the point of the
         box with the smallest ``a @ x`` closest to ``u``, and False.
     """
-    x = [min(max(u_k, lower), upper) for u_k in u]
+    x = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
     value = math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)]) - b
     if value <= 0.0:
         return x, True
     # Component k moves while mu is between the two breakpoints of its clip.
     events: list[tuple[float, float]] = []
     slope = 0.0
-    for u_k, a_k in zip(u, a, strict=True):
+    for u_k, a_k, low, high in zip(u, a, lower, upper, strict=True):
         if a_k == 0.0:
             continue
-        near, far = (upper, lower) if a_k > 0.0 else (lower, upper)
+        near, far = (high, low) if a_k > 0.0 else (low, high)
         starts, ends = (u_k - near) / a_k, (u_k - far) / a_k
         if ends <= 0.0:
             continue
@@ -118,12 +122,15 @@ def project_one_row(
         slope += change
     else:  # every component has reached its far bound
         corner = [
-            lower if a_k > 0.0 else upper if a_k < 0.0 else x_k
-            for a_k, x_k in zip(a, x, strict=True)
+            low if a_k > 0.0 else high if a_k < 0.0 else x_k
+            for a_k, x_k, low, high in zip(a, x, lower, upper, strict=True)
         ]
         return corner, value <= ROUNDING * (1.0 + abs(b))
     mu += value / slope
-    return [min(max(u_k - mu * a_k, lower), upper) for u_k, a_k in zip(u, a, strict=True)], True
+    return [
+        min(max(u_k - mu * a_k, low), high)
+        for u_k, a_k, low, high in zip(u, a, lower, upper, strict=True)
+    ], True
 
 
 def largest_residual(A: FloatArray, b: FloatArray, x: FloatArray) -> float:
@@ -143,7 +150,7 @@ class DaqpSolver:
     def __init__(self) -> None:
         self._workspaces: dict[tuple[int, int], _DaqpWorkspace] = {}
 
-    def solve(
+    def run(
         self,
         P_diagonal: FloatArray,
         q: FloatArray,

@@ -47,7 +47,7 @@ def row_set(A, b):
 
 def daqp(u, A, b):
     n = len(u)
-    return DaqpSolver().solve(
+    return DaqpSolver().run(
         np.ones(n), -np.array(u), np.array(A), np.array(b), np.full(n, -C), np.full(n, C)
     )
 
@@ -56,7 +56,7 @@ def daqp(u, A, b):
 @given(problem=problems(max_rows=1))
 def test_one_row_closed_form_equals_daqp_and_quadprog(problem):
     u, A, b = problem
-    x, feasible = project_one_row(u, A[0], b[0], -C, C)
+    x, feasible = project_one_row(u, A[0], b[0], [-C] * len(u), [C] * len(u))
     if abs(reach(A[0], b[0])) < 1e-9:
         return  # feasible in a single point, up to rounding: either verdict is right
     assert feasible is (reach(A[0], b[0]) > 0.0)
@@ -76,7 +76,7 @@ def test_one_row_closed_form_equals_daqp_and_quadprog(problem):
 @given(problem=problems(min_rows=2))
 def test_projection_equals_quadprog_and_meets_the_optimality_conditions(problem):
     u, A, b = problem
-    x, status = project(u, row_set(A, b), C, DaqpSolver())
+    x, status = project(u, row_set(A, b), [-C] * len(u), [C] * len(u), DaqpSolver())
     assert all(-C <= x_k <= C for x_k in x)
     expected = quadprog_projection(u, A, b)
     if status is not SolveStatus.OPTIMAL:
@@ -108,7 +108,9 @@ def test_projection_equals_daqp_and_quadprog_to_1e_10_on_typical_rows():
         A /= np.linalg.norm(A, axis=1, keepdims=True)
         b, u = rng.uniform(-0.5, 1.5, size=m), rng.uniform(-3, 3, size=n)
         expected = quadprog_projection(u, A, b)
-        x, status = project(u.tolist(), row_set(A.tolist(), b.tolist()), C, DaqpSolver())
+        x, status = project(
+            u.tolist(), row_set(A.tolist(), b.tolist()), [-C] * len(u), [C] * len(u), DaqpSolver()
+        )
         solution = daqp(u, A, b)
         if expected is None or status is not SolveStatus.OPTIMAL:
             assert expected is None
@@ -127,11 +129,13 @@ def test_projection_does_not_depend_on_the_order_of_rows(problem, seed):
     order = np.random.default_rng(seed).permutation(len(b))
     # Distinct barrier values: which pair is served first must not hang on its position.
     h = [0.01 * k for k in range(len(b))]
-    first, status = project(u, RowSet(list(A), list(b), h, [1.0] * len(b)), C, DaqpSolver())
+    first, status = project(
+        u, RowSet(list(A), list(b), h, [1.0] * len(b)), [-C] * len(u), [C] * len(u), DaqpSolver()
+    )
     shuffled = RowSet(
         [A[k] for k in order], [b[k] for k in order], [h[k] for k in order], [1.0] * len(b)
     )
-    second, other_status = project(u, shuffled, C, DaqpSolver())
+    second, other_status = project(u, shuffled, [-C] * len(u), [C] * len(u), DaqpSolver())
     if _nearly_infeasible(A, b) and quadprog_projection(u, A, b) is not None:
         return
     assert other_status is status
@@ -144,7 +148,9 @@ def test_projection_does_not_depend_on_the_order_of_rows(problem, seed):
 def test_infeasible_rows_leave_the_most_urgent_one_as_good_as_the_box_allows(problem):
     u, A, b = problem
     h = [0.0] + [1.0] * (len(b) - 1)
-    x, status = project(u, RowSet(A, b, h, [1.0] * len(b)), C, DaqpSolver())
+    x, status = project(
+        u, RowSet(A, b, h, [1.0] * len(b)), [-C] * len(u), [C] * len(u), DaqpSolver()
+    )
     if status is SolveStatus.OPTIMAL:
         return
     best = max(b[0], -C * sum(abs(a_k) for a_k in A[0]))
@@ -155,7 +161,7 @@ def test_infeasible_rows_leave_the_most_urgent_one_as_good_as_the_box_allows(pro
 
 def test_flipped_row_sign_would_be_caught():
     u, a, b = [1.0, 0.0], [0.6, 0.8], 0.1
-    x, _ = project_one_row(u, a, b, -C, C)
-    mutant, _ = project_one_row(u, [-a_k for a_k in a], b, -C, C)
+    x, _ = project_one_row(u, a, b, [-C] * len(u), [C] * len(u))
+    mutant, _ = project_one_row(u, [-a_k for a_k in a], b, [-C] * len(u), [C] * len(u))
     assert sum(a_k * x_k for a_k, x_k in zip(a, x, strict=True)) <= b + 1e-12
     assert sum(a_k * x_k for a_k, x_k in zip(a, mutant, strict=True)) > b

@@ -325,7 +325,7 @@ def test_filter_barrier_values_match_the_violation_it_reports():
 
 def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal():
     class Failing:
-        def solve(self, P_diagonal, q, A, b, lower, upper):
+        def run(self, P_diagonal, q, A, b, lower, upper):
             return QPSolution(-q, SolveStatus.NUMERICAL, 1)
 
     agents = {

@@ -6,6 +6,9 @@ import pytest
 from cadenza.safety.projection import RowSet, project
 from cadenza.safety.solvers import DaqpSolver, QPSolution, SolveStatus
 
+#: The box of these tests.
+LOW, HIGH = [-2.0, -2.0], [2.0, 2.0]
+
 
 class CountingSolver:
     """DAQP that counts its calls, or fails on purpose."""
@@ -15,11 +18,11 @@ class CountingSolver:
         self.failure = failure
         self._daqp = DaqpSolver()
 
-    def solve(self, P_diagonal, q, A, b, lower, upper):
+    def run(self, P_diagonal, q, A, b, lower, upper):
         self.calls += 1
         if self.failure is not None:
             return QPSolution(np.full(q.shape, 77.0), self.failure, 1)
-        return self._daqp.solve(P_diagonal, q, A, b, lower, upper)
+        return self._daqp.run(P_diagonal, q, A, b, lower, upper)
 
 
 def rows(a, b, h=None, time_left=None):
@@ -34,7 +37,7 @@ def rows(a, b, h=None, time_left=None):
 
 def test_project_without_active_row_calls_no_solver():
     solver = CountingSolver()
-    assert project([0.5, 0.5], rows([[1, 0], [0, 1]], [1, 1]), 2.0, solver) == (
+    assert project([0.5, 0.5], rows([[1, 0], [0, 1]], [1, 1]), LOW, HIGH, solver) == (
         [0.5, 0.5],
         SolveStatus.OPTIMAL,
     )
@@ -42,19 +45,19 @@ def test_project_without_active_row_calls_no_solver():
 
 
 def test_project_without_rows_clips_to_the_box():
-    assert project([3.0, -0.5], rows([], []), 2.0, CountingSolver())[0] == [2.0, -0.5]
+    assert project([3.0, -0.5], rows([], []), LOW, HIGH, CountingSolver())[0] == [2.0, -0.5]
 
 
 def test_project_uses_one_row_when_it_settles_the_others():
     solver = CountingSolver()
     # x <= 0.5 cuts u = (1, 0); x <= 0.9 is then met as well.
-    x, status = project([1.0, 0.0], rows([[1, 0], [1, 0]], [0.5, 0.9]), 2.0, solver)
+    x, status = project([1.0, 0.0], rows([[1, 0], [1, 0]], [0.5, 0.9]), LOW, HIGH, solver)
     assert (x, status, solver.calls) == ([0.5, 0.0], SolveStatus.OPTIMAL, 0)
 
 
 def test_project_with_two_active_rows_meets_both():
     solver = CountingSolver()
-    x, status = project([1.0, 1.0], rows([[1, 0], [0, 1]], [0.5, 0.2]), 2.0, solver)
+    x, status = project([1.0, 1.0], rows([[1, 0], [0, 1]], [0.5, 0.2]), LOW, HIGH, solver)
     assert status is SolveStatus.OPTIMAL
     assert x == pytest.approx([0.5, 0.2], abs=1e-13)
     assert solver.calls == 1
@@ -63,18 +66,20 @@ def test_project_with_two_active_rows_meets_both():
 def test_project_conflicting_rows_serve_the_most_urgent_first():
     # x <= -1 (h = -0.5, urgent) against -x <= -0.5, that is x >= 0.5.
     conflict = rows([[1, 0], [-1, 0]], [-1.0, -0.5], h=[-0.5, 0.1])
-    x, status = project([0.0, 0.3], conflict, 2.0, DaqpSolver())
+    x, status = project([0.0, 0.3], conflict, LOW, HIGH, DaqpSolver())
     assert status is SolveStatus.INFEASIBLE
     assert x[0] == pytest.approx(-1.0, abs=1e-6)  # the other row pulls as far as the first allows
     assert x[1] == pytest.approx(0.3, abs=1e-6)
     swapped = rows([[1, 0], [-1, 0]], [-1.0, -0.5], h=[0.1, -0.5])
-    assert project([0.0, 0.3], swapped, 2.0, DaqpSolver())[0][0] == pytest.approx(0.5, abs=1e-6)
+    assert project([0.0, 0.3], swapped, LOW, HIGH, DaqpSolver())[0][0] == pytest.approx(
+        0.5, abs=1e-6
+    )
 
 
 def test_project_row_beyond_the_box_pushes_to_the_corner():
     # The first row wants x <= -5; the box ends at -2. The second is met besides: y <= -0.5.
     x, status = project(
-        [1.0, 0.0], rows([[1, 0], [0, 1]], [-5.0, -0.5], h=[-1.0, 0.0]), 2.0, DaqpSolver()
+        [1.0, 0.0], rows([[1, 0], [0, 1]], [-5.0, -0.5], h=[-1.0, 0.0]), LOW, HIGH, DaqpSolver()
     )
     assert status is SolveStatus.INFEASIBLE
     # Second row by least violation: min (y - 0)^2 / 2 + rho (y + 0.5)^2 / 2, rho = 1e3:
@@ -86,7 +91,7 @@ def test_project_shorter_time_left_weighs_more():
     # Rows 2 and 3 disagree on y (y <= -0.5 against y >= 0.5); the first is out of reach.
     def height(time_left):
         a, b = [[1, 0], [0, 1], [0, -1]], [-5.0, -0.5, -0.5]
-        return project([0.0, 0.0], rows(a, b, [-1, 0, 0], time_left), 2.0, DaqpSolver())[0][1]
+        return project([0.0, 0.0], rows(a, b, [-1, 0, 0], time_left), LOW, HIGH, DaqpSolver())[0][1]
 
     assert height([1.0, 0.1, 10.0]) < -0.3
     assert height([1.0, 10.0, 0.1]) > 0.3
@@ -95,7 +100,9 @@ def test_project_shorter_time_left_weighs_more():
 @pytest.mark.parametrize("failure", [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER])
 def test_project_with_a_failing_solver_serves_the_most_urgent_row(failure):
     solver = CountingSolver(failure)
-    x, status = project([1.0, 1.0], rows([[1, 0], [0, 1]], [0.5, 0.2], h=[0.3, 0.1]), 2.0, solver)
+    x, status = project(
+        [1.0, 1.0], rows([[1, 0], [0, 1]], [0.5, 0.2], h=[0.3, 0.1]), LOW, HIGH, solver
+    )
     assert status is failure
     assert x == pytest.approx(
         [1.0, 0.2], abs=1e-15

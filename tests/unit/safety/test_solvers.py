@@ -11,12 +11,15 @@ from cadenza.safety.solvers import (
 
 
 def test_one_row_inactive_returns_the_clipped_point():
-    assert project_one_row([0.5, -3.0], [1.0, 0.0], 1.0, -2.0, 2.0) == ([0.5, -2.0], True)
+    assert project_one_row([0.5, -3.0], [1.0, 0.0], 1.0, [-2.0] * 2, [2.0] * 2) == (
+        [0.5, -2.0],
+        True,
+    )
 
 
 def test_one_row_active_is_the_orthogonal_projection():
     # a = (3, 4) / 5, u = (3, 4) / 5 * 2, b = 1: remove one unit along a.
-    x, feasible = project_one_row([1.2, 1.6], [0.6, 0.8], 1.0, -2.0, 2.0)
+    x, feasible = project_one_row([1.2, 1.6], [0.6, 0.8], 1.0, [-2.0] * 2, [2.0] * 2)
     assert feasible
     assert x == pytest.approx([0.6, 0.8], abs=1e-15)
 
@@ -24,38 +27,47 @@ def test_one_row_active_is_the_orthogonal_projection():
 def test_one_row_with_a_saturated_component_by_hand():
     # min (x-2)^2 + (y-0)^2, x + y <= -1, box 1: x = 2 - mu, y = -mu, y hits -1 at mu = 1 (x = 1),
     # then x alone: x = 0 at mu = 2.
-    x, feasible = project_one_row([2.0, 0.0], [1.0, 1.0], -1.0, -1.0, 1.0)
+    x, feasible = project_one_row([2.0, 0.0], [1.0, 1.0], -1.0, [-1.0] * 2, [1.0] * 2)
     assert feasible
     assert x == pytest.approx([0.0, -1.0], abs=1e-15)
 
 
 def test_one_row_starting_outside_the_box_waits_for_the_component_to_enter():
     # u = (5, 0), box 1, x + y <= 0: x stays 1 until mu = 4 while y = -mu stops at -1: (1, -1).
-    x, feasible = project_one_row([5.0, 0.0], [1.0, 1.0], 0.0, -1.0, 1.0)
+    x, feasible = project_one_row([5.0, 0.0], [1.0, 1.0], 0.0, [-1.0] * 2, [1.0] * 2)
     assert feasible
     assert x == pytest.approx([1.0, -1.0], abs=1e-15)
 
 
 def test_one_row_out_of_reach_returns_the_least_violation():
     # The row ignores y, which keeps its clipped value.
-    assert project_one_row([0.3, 7.0], [1.0, 0.0], -5.0, -2.0, 2.0) == ([-2.0, 2.0], False)
-    assert project_one_row([0.3, 0.1], [-0.6, 0.8], -5.0, -2.0, 2.0) == ([2.0, -2.0], False)
+    assert project_one_row([0.3, 7.0], [1.0, 0.0], -5.0, [-2.0] * 2, [2.0] * 2) == (
+        [-2.0, 2.0],
+        False,
+    )
+    assert project_one_row([0.3, 0.1], [-0.6, 0.8], -5.0, [-2.0] * 2, [2.0] * 2) == (
+        [2.0, -2.0],
+        False,
+    )
 
 
 def test_one_row_met_only_at_a_corner_is_feasible():
-    x, feasible = project_one_row([0.0, 0.0], [0.6, 0.8], -2.8, -2.0, 2.0)
+    x, feasible = project_one_row([0.0, 0.0], [0.6, 0.8], -2.8, [-2.0] * 2, [2.0] * 2)
     assert feasible
     assert x == pytest.approx([-2.0, -2.0], abs=1e-12)
 
 
 def test_one_row_of_zeros_is_feasible_only_for_a_level_above_zero():
-    assert project_one_row([1.0, 1.0], [0.0, 0.0], 0.0, -2.0, 2.0) == ([1.0, 1.0], True)
-    assert project_one_row([1.0, 1.0], [0.0, 0.0], -1.0, -2.0, 2.0) == ([1.0, 1.0], False)
+    assert project_one_row([1.0, 1.0], [0.0, 0.0], 0.0, [-2.0] * 2, [2.0] * 2) == ([1.0, 1.0], True)
+    assert project_one_row([1.0, 1.0], [0.0, 0.0], -1.0, [-2.0] * 2, [2.0] * 2) == (
+        [1.0, 1.0],
+        False,
+    )
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):
     n = len(q)
-    return (solver or DaqpSolver()).solve(
+    return (solver or DaqpSolver()).run(
         np.ones(n),
         np.array(q, float),
         np.array(A, float),
@@ -75,7 +87,7 @@ def test_daqp_solves_two_active_rows_by_hand():
 
 def test_daqp_uses_the_diagonal_of_the_cost():
     # min 1/2 (4 x^2 + y^2), x + y <= -1: x = -mu / 4, y = -mu, mu = 0.8.
-    solution = DaqpSolver().solve(
+    solution = DaqpSolver().run(
         np.array([4.0, 1.0]),
         np.zeros(2),
         np.ones((1, 2)),
