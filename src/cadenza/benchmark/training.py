@@ -22,10 +22,10 @@ from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.worlds import open_world
+from cadenza.core.proportions import clopper_pearson_interval
+from cadenza.core.quantiles import student_quantile
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
-from cadenza.evaluation.statistics.proportions import clopper_pearson_interval
-from cadenza.evaluation.statistics.quantiles import student_quantile
 
 
 def run_training(

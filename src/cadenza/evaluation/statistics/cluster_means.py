@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.evaluation.statistics.quantiles import (
+from cadenza.core.quantiles import (
     normal_level,
     normal_quantile,
     student_quantile,

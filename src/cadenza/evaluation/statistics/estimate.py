@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cadenza.core.errors import InputError
-
 #: Below this many seeds the spread between seeds is itself badly known: the nominal 95 % of a
 #: two-level percentile bootstrap covers 89 % at 5 seeds with a between-seed spread of 0.15.
 FEW_CLUSTERS: Final = 10
@@ -57,19 +55,6 @@ class Estimate:
             n=n,
             n_clusters=n_clusters,
             undefined_reason=reason,
-        )
-
-
-def require_confidence(confidence: float) -> None:
-    """Raise unless ``confidence`` lies strictly between 0 and 1.
-
-    Raises:
-        InputError: It does not.
-    """
-    if not 0.0 < confidence < 1.0:
-        raise InputError(
-            f"confidence: expected a number strictly between 0 and 1, got {confidence}; "
-            "0.95 is the usual choice."
         )
 
 

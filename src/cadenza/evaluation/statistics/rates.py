@@ -7,12 +7,9 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
+from cadenza.core.proportions import require_confidence
 from cadenza.evaluation.statistics.clusters import as_clusters
-from cadenza.evaluation.statistics.estimate import (
-    Estimate,
-    few_clusters_warning,
-    require_confidence,
-)
+from cadenza.evaluation.statistics.estimate import Estimate, few_clusters_warning
 from cadenza.evaluation.statistics.proportions import korn_graubard_interval
 
 #: Pooled rate with the clustered exact interval.

@@ -1,10 +1,9 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.evaluation.statistics.cluster_means import (
     BcaBootstrap,
     BootstrapT,
@@ -13,11 +12,7 @@ from cadenza.evaluation.statistics.cluster_means import (
     resampled_means,
 )
 from cadenza.evaluation.statistics.means import mean_estimate
-from cadenza.evaluation.statistics.proportions import (
-    clopper_pearson_interval,
-    effective_trials,
-    wilson_interval,
-)
+from cadenza.evaluation.statistics.proportions import effective_trials
 from cadenza.evaluation.statistics.rates import rate_estimate
 
 outcomes = st.dictionaries(
@@ -79,21 +74,6 @@ def test_effective_trials_are_positive_and_never_exceed_the_count(values):
     successes = np.array([float(sum(v)) for v in values.values()])
     trials = np.array([float(len(v)) for v in values.values()])
     assert 0.0 < effective_trials(successes, trials, confidence=0.95) <= trials.sum()
-
-
-@given(trials=st.integers(1, 300), data=st.data())
-def test_wilson_interval_holds_the_rate_and_mirrors(trials, data):
-    successes = data.draw(st.integers(0, trials))
-    low, high = wilson_interval(successes, trials)
-    assert 0.0 <= low <= successes / trials <= high <= 1.0
-    mirrored = wilson_interval(trials - successes, trials)
-    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
-
-
-@given(trials=st.integers(1, 300))
-def test_exact_bounds_rise_with_the_number_of_successes(trials):
-    bounds = [clopper_pearson_interval(k, trials) for k in range(min(trials, 20) + 1)]
-    assert all(b[0] > a[0] and b[1] >= a[1] for a, b in pairwise(bounds))
 
 
 @given(values=samples, shift=st.integers(-8, 8), scale=st.sampled_from([0.5, 2.0, 4.0]))

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.figures.figure import Figure, LegendEntry, make_figure
 from cadenza.evaluation.report.formatting import count, number, percent, plural
 from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, tick_label
 from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
-from cadenza.evaluation.statistics.proportions import wilson_interval
 
 #: Most dots and line corners drawn; more cannot be told apart at this width.
 MAX_POINTS: Final = 400

@@ -1,0 +1,49 @@
+import pytest
+from scipy import stats
+
+from cadenza.core.errors import InputError
+from cadenza.core.proportions import clopper_pearson_interval, wilson_interval
+
+COUNTS = [(0, 1), (1, 1), (0, 60), (60, 60), (3, 10), (7, 10), (50, 200), (199, 200)]
+
+
+@pytest.mark.parametrize(("successes", "trials"), COUNTS)
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_wilson_interval_equals_scipy(successes, trials, confidence):
+    expected = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    actual = wilson_interval(successes, trials, confidence=confidence)
+    assert actual == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@pytest.mark.parametrize(("successes", "trials"), COUNTS)
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_clopper_pearson_interval_equals_scipy(successes, trials, confidence):
+    expected = stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    actual = clopper_pearson_interval(successes, trials, confidence=confidence)
+    assert actual == pytest.approx((expected.low, expected.high), abs=1e-10)
+
+
+def test_clopper_pearson_interval_of_sixty_of_sixty_is_not_a_point():
+    low, high = clopper_pearson_interval(60, 60)
+    assert (round(low, 3), high) == (0.940, 1.0)  # 0.025 ** (1 / 60) = 0.94037
+
+
+def test_clopper_pearson_interval_of_none_is_closed_form():
+    low, high = clopper_pearson_interval(0, 200)
+    assert (low, high) == (0.0, pytest.approx(1.0 - 0.025 ** (1 / 200), abs=1e-12))
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(-1, 5), (6, 5), (0, 0), (float("nan"), 5)])
+def test_intervals_with_impossible_counts_are_refused(successes, trials):
+    with pytest.raises(InputError, match="expected 0 <= successes <= trials and trials > 0"):
+        wilson_interval(successes, trials)
+    with pytest.raises(InputError, match="expected 0 <= successes <= trials and trials > 0"):
+        clopper_pearson_interval(successes, trials)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, float("nan")])
+def test_intervals_with_impossible_confidence_are_refused(confidence):
+    with pytest.raises(InputError, match="expected a number strictly between 0 and 1"):
+        wilson_interval(1, 2, confidence=confidence)
+    with pytest.raises(InputError, match="expected a number strictly between 0 and 1"):
+        clopper_pearson_interval(1, 2, confidence=confidence)
