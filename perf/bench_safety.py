@@ -23,10 +23,10 @@ from cadenza.envs.crossing import CrossingEnv
 from cadenza.safety.authority import measure_authority, pair_parameters
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.driver import SafetyDriver
 from cadenza.safety.ego_rows import build_ego_rows
-from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import FilterInfo, SafetyState

@@ -24,7 +24,7 @@ _EXPORTS: Final = {
     "DoubleIntegratorControlModel": "control_models",
     "EgoOnlySafetyFilter": "protocols",
     "EmergencyController": "protocols",
-    "ExpCBFQP": "filters",
+    "ExpCBFQP": "cbf_qp",
     "FilterInfo": "state",
     "LambdaDict": "pairs",
     "SafetyDriver": "driver",

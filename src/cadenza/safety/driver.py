@@ -21,6 +21,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import BrakeDecision, Pair, maybe_brake
+from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.conformal import (
     constant_velocity_predict,
     reset_on_partner_swap,
@@ -29,7 +30,6 @@ from cadenza.safety.conformal import (
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.ego_only import EgoOnlyCBFQP
 from cadenza.safety.env_hooks import EnvHooks, unwrapped
-from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import EmergencyController

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import CadenzaError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, slack

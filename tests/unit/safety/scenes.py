@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters import ExpCBFQP
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState

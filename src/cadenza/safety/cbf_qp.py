@@ -1,14 +1,18 @@
 """Constructors of the pairwise filters, by whose actions may change.
 
-`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`.
+`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`. The names
+that code written for the original module imports are here as well.
 """
 
 from collections.abc import Mapping
 
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant, pair_h_value
 from cadenza.safety.ego_only import EgoOnlyCBFQP, OnInfeasible
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
+
+__all__ = ["DEFAULT_CBF_GAMMA", "AgentSnapshot", "ExpCBFQP", "pair_h_value"]
 
 
 class ExpCBFQP:
