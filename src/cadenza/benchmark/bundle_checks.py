@@ -27,9 +27,9 @@ from cadenza.benchmark.bundle import (
 from cadenza.benchmark.cell_files import check_cell_episodes
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
 from cadenza.benchmark.check_rows import CheckResult, guarded
-from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered

@@ -13,9 +13,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from cadenza.benchmark.cells import Cell, EvaluationPlan, initial_state_seed
-from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import EpisodeResult
 

@@ -19,10 +19,10 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
+from cadenza.core.strict_json import parse_json_object
 
 #: Version of the plan's layout; part of every key.
 PLAN_SCHEMA_VERSION: Final = 1

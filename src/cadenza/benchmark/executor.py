@@ -21,9 +21,9 @@ from multiprocessing.process import BaseProcess
 from typing import Final, Literal, Protocol, TypeAlias
 
 import cadenza.core.errors as error_types
-from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.core.files import canonical_json
+from cadenza.core.strict_json import parse_json_object
 
 #: How often a job may lose its worker before the run gives up on it.
 MAX_LOST_WORKERS: Final = 2

@@ -16,9 +16,9 @@ from typing import Final
 from cadenza.benchmark.bundle import BUNDLE_NAME, SUMS_NAME, encode_sums
 from cadenza.benchmark.bundle_checks import BundleUnderTest, content_checks
 from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
-from cadenza.benchmark.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.evaluation.results import ResultBundle
 
 __all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]

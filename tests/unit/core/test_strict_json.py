@@ -1,8 +1,8 @@
 import pytest
 
 from cadenza.benchmark import strict_json
-from cadenza.benchmark.strict_json import parse_json_object
 from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
 
 
 def test_object_is_returned():
