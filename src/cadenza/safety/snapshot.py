@@ -1,8 +1,9 @@
 """State of one agent's bounding ball, as the safety rows read it.
 
 Axes:   d = Cartesian dimension, 2 or 3.
-Units:  m, m/s.
-Limits: no age and no joint state; the snapshot is taken to be current.
+Units:  m, m/s, s.
+Limits: no joint state. With ``age_s`` > 0 it describes the past; `cadenza.safety.stale` says what
+        that still tells about the present.
 """
 
 from dataclasses import dataclass, field
@@ -30,17 +31,20 @@ class AgentSnapshot:
         position: Centre in the world frame, shape (d,), m.
         velocity: Rate of change of ``position``, shape (d,), m/s.
         radius: Ball radius, m, > 0.
+        age_s: Time since position and velocity were measured, s, >= 0; 0 means this instant.
         position_numbers: ``position`` as plain numbers: the rows are scalar maths on two or three
             of them, where arrays cost more than the arithmetic.
         velocity_numbers: ``velocity`` as plain numbers.
 
     Raises:
-        InputError: Wrong shape, an entry that is not a finite number, or a radius <= 0.
+        InputError: Wrong shape, an entry that is not a finite number, a radius <= 0, or a negative
+            age.
     """
 
     position: FloatArray
     velocity: FloatArray
     radius: float
+    age_s: float = 0.0
     position_numbers: tuple[float, ...] = field(init=False, repr=False)
     velocity_numbers: tuple[float, ...] = field(init=False, repr=False)
 
@@ -52,17 +56,31 @@ class AgentSnapshot:
                 f"AgentSnapshot.velocity: expected {len(p)} entries like the position, "
                 f"got {len(v)}."
             )
-        radius = float(self.radius)
+        radius = _as_number("AgentSnapshot.radius", self.radius)
         if not 0.0 < radius <= MAX_MAGNITUDE:
             raise InputError(
                 f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
                 "check the collision model."
             )
+        age_s = _as_number("AgentSnapshot.age_s", self.age_s)
+        if not 0.0 <= age_s <= MAX_MAGNITUDE:
+            raise InputError(
+                f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
+                "since the packet was measured."
+            )
         object.__setattr__(self, "position", position)
         object.__setattr__(self, "velocity", velocity)
         object.__setattr__(self, "radius", radius)
+        object.__setattr__(self, "age_s", age_s)
         object.__setattr__(self, "position_numbers", p)
         object.__setattr__(self, "velocity_numbers", v)
+
+
+def _as_number(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected a number, got {value!r}.") from error
 
 
 def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:

@@ -41,3 +41,24 @@ def test_snapshot_arrays_cannot_be_changed():
 def test_snapshot_malformed_input_is_refused(position, velocity, radius, message):
     with pytest.raises(InputError, match=message):
         AgentSnapshot(position, velocity, radius)
+
+
+def test_snapshot_is_of_this_instant_unless_told_otherwise():
+    assert AgentSnapshot(np.zeros(2), np.zeros(2), 0.2).age_s == 0.0
+    aged = AgentSnapshot(np.zeros(2), np.zeros(2), 0.2, age_s=np.float32(0.25))
+    assert aged.age_s == 0.25
+    assert isinstance(aged.age_s, float)
+
+
+@pytest.mark.parametrize("age_s", [-1e-3, np.nan, np.inf, 1e10])
+def test_snapshot_age_out_of_range_is_refused(age_s):
+    with pytest.raises(InputError, match=r"age_s: expected a finite time >= 0 s"):
+        AgentSnapshot(np.zeros(2), np.zeros(2), 0.2, age_s)
+
+
+@pytest.mark.parametrize("value", ["wide", None, [1.0, 2.0]])
+def test_snapshot_radius_or_age_that_is_no_number_is_refused(value):
+    with pytest.raises(InputError, match="radius: expected a number, got"):
+        AgentSnapshot(np.zeros(2), np.zeros(2), value)
+    with pytest.raises(InputError, match="age_s: expected a number, got"):
+        AgentSnapshot(np.zeros(2), np.zeros(2), 0.2, value)
