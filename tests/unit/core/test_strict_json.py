@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.benchmark import strict_json
+from cadenza.core import strict_json
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
 
