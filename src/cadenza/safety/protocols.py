@@ -15,7 +15,8 @@ class AgentControlModel(Protocol):
 
     Both maps are deterministic, linear in their second argument, and consistent: mapping an
     acceleration to an action and back returns it, within float tolerance, wherever it can be
-    produced at all.
+    produced at all. An acceleration that does not vanish with the action is declared through
+    `StateDependentControlModel`.
     """
 
     @property
@@ -45,6 +46,24 @@ class AgentControlModel(Protocol):
 
     def max_cartesian_accel(self, bounds: Bounds) -> float:
         """Return the largest Euclidean acceleration the agent is credited with, m/s^2."""
+        ...
+
+
+@runtime_checkable
+class StateDependentControlModel(Protocol):
+    """What a control model adds when its map depends on the state or is not linear but affine.
+
+    The agent's acceleration is then ``a = jacobian(state) @ u + bias_accel(state)``, and the
+    model's ``action_to_cartesian_accel`` is the linear part alone. A reader asks for each once
+    per control step, however many partners the agent has.
+    """
+
+    def jacobian(self, state: AgentSnapshot) -> FloatArray:
+        """Return J, shape (position_dim, action_dim)."""
+        ...
+
+    def bias_accel(self, state: AgentSnapshot) -> FloatArray:
+        """Return the acceleration under a zero action, shape (position_dim,), m/s^2."""
         ...
 
 

@@ -233,9 +233,9 @@ def test_filter_projects_the_row_through_the_control_model():
         control_models={"ego": Skewed(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
     )
     action, info = call(guard, [0.9, 0.3, -0.2], approach(0.7), bounds=box(1.0), dt=0.1)
-    # Weakest direction: y, sqrt(1.5^2 + 0.5^2), the smallest singular value; alpha is 0.5 less.
+    # The box reaches 2 along x and 1.5 + 0.5 along y, more in between; alpha is 0.5 less.
     # Speeding up to c: c^2 / (2 alpha) + 0.15 c = 0.4.
-    alpha = math.sqrt(2.5) - 0.5
+    alpha = 2.0 - 0.5
     c_max = alpha * (-0.15 + math.sqrt(0.0225 + 2 * 0.4 / alpha))
     assert c_max > 0.7
     level = (c_max - 0.7) / 0.1 - 0.5

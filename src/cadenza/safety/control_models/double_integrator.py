@@ -1,7 +1,4 @@
-"""How an agent's action moves its collision ball.
-
-Each class satisfies `cadenza.safety.protocols.AgentControlModel`.
-"""
+"""An agent whose action is the Cartesian acceleration of its collision ball."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,14 @@
+"""Control models: how an agent's action moves its collision ball.
+
+Start at:    `DoubleIntegratorControlModel`; for an arm `JacobianControlModel`, for a wheeled base
+             `DifferentialDriveControlModel`.
+Promise:     acceleration is linear in the action, plus a bias where the embodiment has one; each
+             class satisfies `cadenza.safety.protocols.AgentControlModel`.
+May import:  `core` and the contracts of `safety`.  Must not import: filters and solvers.
+Adding one:  one file here; a map that depends on the state also offers `jacobian` and
+             `bias_accel` of `StateDependentControlModel`.
+"""
+
+from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+
+__all__ = ["DoubleIntegratorControlModel"]
