@@ -141,7 +141,7 @@ def test_daqp_answers_do_not_depend_on_what_was_solved_before():
 
 
 def test_daqp_answer_that_misses_a_row_is_not_accepted(monkeypatch):
-    monkeypatch.setattr("cadenza.safety.solvers.daqp_solver.largest_residual", lambda A, b, x: 1e-6)
+    monkeypatch.setattr("cadenza.safety.solvers.interface.largest_residual", lambda A, b, x: 1e-6)
     assert solve([-1.0, 0.0], [[1, 0], [0, 1]], [0.5, 0.5]).status is SolveStatus.NUMERICAL
 
 

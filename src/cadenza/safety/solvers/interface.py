@@ -8,6 +8,8 @@ Accepting: a solution counts only if every row is met to `RESIDUAL_TOLERANCE`, r
 """
 
 import math
+import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -15,12 +17,16 @@ from typing import Final, Protocol
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+from cadenza.safety.errors import ConcertoSafetyInfeasible
 
 #: Largest accepted row residual over 1 + |b|. Active-set answers reach 1e-14; interior-point ones
 #: about 1e-8, which this refuses.
 RESIDUAL_TOLERANCE: Final = 1e-9
 #: Relative shortfall that is rounding of the sums, not a violated row.
 ROUNDING: Final = 1e-12
+#: Bound of a variable that has none; anything beyond it means none as well.
+UNBOUNDED: Final = 1e30
 
 
 class SolveStatus(Enum):
@@ -41,27 +47,121 @@ class QPSolution:
         x: Minimiser, shape (n,); meaningful only when ``status`` is OPTIMAL.
         status: How the solve ended.
         iterations: Iterations the solver reports.
+        residual: Largest (A x - b) / (1 + |b|); NaN when no answer was judged.
     """
 
     x: FloatArray
     status: SolveStatus
     iterations: int
+    residual: float = math.nan
 
 
 class QPSolver(Protocol):
-    """Solves one quadratic programme with a diagonal cost."""
+    """Solves one strictly convex quadratic programme."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
 
     def run(
         self,
-        P_diagonal: FloatArray,
+        P: FloatArray,
         q: FloatArray,
         A: FloatArray,
         b: FloatArray,
         lower: FloatArray,
         upper: FloatArray,
+        *,
+        warm_start: bool = False,
     ) -> QPSolution:
-        """Return the minimiser; shapes (n,), (n,), (m, n), (m,), (n,), (n,)."""
+        """Return the minimiser, or why there is none.
+
+        Args:
+            P: Cost, positive definite: its diagonal, shape (n,), or symmetric, shape (n, n).
+            q: Linear cost, shape (n,).
+            A: Rows, shape (m, n); m may be 0.
+            b: Right-hand sides, shape (m,).
+            lower: Lower bounds, shape (n,); -`UNBOUNDED` for none.
+            upper: Upper bounds, shape (n,); `UNBOUNDED` for none.
+            warm_start: Start from what the last problem of this shape left behind, where the
+                method can; the default forgets it, so an answer depends on its problem only.
+        """
         ...
+
+    def solve(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        *,
+        warm_start: bool = True,
+    ) -> tuple[FloatArray, float]:
+        """Return the minimiser without bounds on the variables, and the time of the solve, ms."""
+        ...
+
+
+class SolverBase(ABC):
+    """The part of `QPSolver` that every solver shares: `solve` on top of `run`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in the registry."""
+
+    @abstractmethod
+    def run(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        lower: FloatArray,
+        upper: FloatArray,
+        *,
+        warm_start: bool = False,
+    ) -> QPSolution:
+        """Return the minimiser, or why there is none; see `QPSolver.run`."""
+
+    def solve(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        *,
+        warm_start: bool = True,
+    ) -> tuple[FloatArray, float]:
+        """Return the minimiser and the time of the solve.
+
+        Args:
+            P: Cost, shape (n, n) or its diagonal (n,), positive definite.
+            q: Linear cost, shape (n,).
+            A: Rows, shape (m, n).
+            b: Right-hand sides, shape (m,).
+            warm_start: Start from the last problem of this shape, where the method can.
+
+        Returns:
+            ``x``, shape (n,), and milliseconds.
+
+        Raises:
+            InputError: Shapes that do not fit each other.
+            ConcertoSafetyInfeasible: No accepted solution; the message ends with the status.
+        """
+        cost, rows = np.asarray(P, dtype=np.float64), np.asarray(A, dtype=np.float64)
+        linear, levels = np.asarray(q, dtype=np.float64), np.asarray(b, dtype=np.float64)
+        _require_shapes(cost, linear, rows, levels)
+        free = np.full(linear.shape, UNBOUNDED)
+        started = time.perf_counter()
+        solution = self.run(cost, linear, rows, levels, -free, free, warm_start=warm_start)
+        elapsed_ms = (time.perf_counter() - started) * 1e3
+        if solution.status is not SolveStatus.OPTIMAL:
+            raise ConcertoSafetyInfeasible(
+                f"{self.name}: expected a solution, got none; use the braking fallback for this "
+                f"step. Status: {solution.status.value}"
+            )
+        return solution.x, elapsed_ms
 
 
 def largest_residual(A: FloatArray, b: FloatArray, x: FloatArray) -> float:
@@ -69,3 +169,39 @@ def largest_residual(A: FloatArray, b: FloatArray, x: FloatArray) -> float:
     if b.shape[0] == 0:
         return -math.inf
     return float(np.max((A @ x - b) / (1.0 + np.abs(b))))
+
+
+def failure(n: int, status: SolveStatus, iterations: int = 0) -> QPSolution:
+    """Return the answer of a solve that found no point of n variables."""
+    return QPSolution(np.full(n, np.nan), status, iterations)
+
+
+def judged(
+    x: FloatArray,
+    A: FloatArray,
+    b: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    iterations: int,
+) -> QPSolution:
+    """Return ``x``, clipped to its bounds to the last bit, as optimal if it meets every row."""
+    x = np.minimum(np.maximum(x, lower), upper)
+    residual = largest_residual(A, b, x)
+    # written this way round so that NaN fails too
+    status = SolveStatus.OPTIMAL if residual <= RESIDUAL_TOLERANCE else SolveStatus.NUMERICAL
+    return QPSolution(x, status, iterations, residual)
+
+
+def is_finite(*arrays: FloatArray) -> bool:
+    """Say whether every entry is finite; sums that overflow count as not finite."""
+    return math.isfinite(sum(float(array.sum()) for array in arrays))
+
+
+def _require_shapes(P: FloatArray, q: FloatArray, A: FloatArray, b: FloatArray) -> None:
+    """Raise InputError unless the shapes are ((n, n) or (n,)), (n,), (m, n) and (m,)."""
+    fits = q.ndim == 1 and b.ndim == 1 and A.shape == (b.shape[0], q.shape[0])
+    if not (fits and P.shape in (q.shape, q.shape * 2)):
+        raise InputError(
+            "solve: expected P (n, n) or (n,), q (n,), A (m, n) and b (m,), got "
+            f"{P.shape}, {q.shape}, {A.shape} and {b.shape}."
+        )

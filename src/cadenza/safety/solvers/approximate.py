@@ -1,0 +1,93 @@
+"""Frame of the solvers whose method stops near the optimum: solve, refine, judge."""
+
+import importlib
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import MissingExtraError
+from cadenza.safety.solvers.dense_problem import DenseProblem, dense_problem
+from cadenza.safety.solvers.interface import (
+    QPSolution,
+    SolverBase,
+    SolveStatus,
+    failure,
+    judged,
+)
+from cadenza.safety.solvers.refine import refine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guess:
+    """What a method returned.
+
+    Attributes:
+        x: Approximate minimiser, shape (n,).
+        multipliers: Multipliers of the stacked rows, shape (k,).
+        status: What the method says about itself; OPTIMAL to have the guess refined.
+        iterations: Iterations it reports.
+    """
+
+    x: FloatArray
+    multipliers: FloatArray
+    status: SolveStatus
+    iterations: int
+
+
+class ApproximateSolver(SolverBase):
+    """A method whose answers become exact by refinement, or are reported as a failure."""
+
+    @abstractmethod
+    def guess(self, problem: DenseProblem, *, warm_start: bool) -> Guess:
+        """Return the method's answer to a finite, strictly convex problem."""
+
+    def run(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        lower: FloatArray,
+        upper: FloatArray,
+        *,
+        warm_start: bool = False,
+    ) -> QPSolution:
+        """Return the minimiser; see `QPSolver.run`.
+
+        Raises:
+            InputError: Shapes that do not fit each other.
+        """
+        n = q.shape[0]
+        problem = dense_problem(P, q, A, b, lower, upper)
+        if problem is None:
+            return failure(n, SolveStatus.BAD_INPUT)
+        if problem.h.size:
+            guess = self.guess(problem, warm_start=warm_start)
+        else:  # nothing constrains x: refinement returns -P^-1 q, whatever the guess
+            guess = Guess(q, problem.h, SolveStatus.OPTIMAL, 0)
+        if guess.status is not SolveStatus.OPTIMAL:
+            return failure(n, guess.status, guess.iterations)
+        if not np.all(np.isfinite(guess.x)):
+            return failure(n, SolveStatus.NUMERICAL, guess.iterations)
+        x = refine(problem, guess.x, guess.multipliers)
+        if x is None:
+            return failure(n, SolveStatus.NUMERICAL, guess.iterations)
+        return judged(x, A, b, lower, upper, guess.iterations)
+
+
+def import_backend(module: str) -> Any:
+    """Return a solver library that need not be installed; they ship no types.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"make_solver({module!r}): expected the {module} package, got none; "
+            "install it with: pip install 'cadenza[solvers]'"
+        ) from error

@@ -1,0 +1,71 @@
+"""The solver that picks a method by the problem, and another one when an answer is refused."""
+
+import contextlib
+from typing import Final
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import MissingExtraError
+from cadenza.safety.solvers.clarabel_solver import ClarabelSolver
+from cadenza.safety.solvers.closed_form_solver import ClosedFormSolver, in_closed_form
+from cadenza.safety.solvers.daqp_solver import DaqpSolver
+from cadenza.safety.solvers.interface import QPSolution, QPSolver, SolverBase, SolveStatus
+from cadenza.safety.solvers.quadprog_solver import QuadprogSolver
+
+#: What another method may still settle; infeasible problems and bad numbers stay what they are.
+_WORTH_ANOTHER: Final = (SolveStatus.MAX_ITER, SolveStatus.NUMERICAL)
+
+
+class AutoSolver(SolverBase):
+    """Closed form for one row, else DAQP; quadprog, if installed, and Clarabel when it fails.
+
+    Not safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._closed_form = ClosedFormSolver()
+        self._chain: list[QPSolver] = [DaqpSolver()]
+        self._complete = False
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "auto"
+
+    def run(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        lower: FloatArray,
+        upper: FloatArray,
+        *,
+        warm_start: bool = False,
+    ) -> QPSolution:
+        """Return the minimiser; see `QPSolver.run`.
+
+        Returns:
+            The first answer that is optimal, or certain to have no better; else DAQP's.
+        """
+        if in_closed_form(P, b):
+            solution = self._closed_form.run(P, q, A, b, lower, upper)
+            if solution.status not in _WORTH_ANOTHER:
+                return solution
+        first = self._chain[0].run(P, q, A, b, lower, upper, warm_start=warm_start)
+        if first.status not in _WORTH_ANOTHER:
+            return first
+        self._add_fallbacks()
+        for solver in self._chain[1:]:
+            solution = solver.run(P, q, A, b, lower, upper)
+            if solution.status not in _WORTH_ANOTHER:
+                return solution
+        return first
+
+    def _add_fallbacks(self) -> None:
+        """Build the fallbacks once they are needed; quadprog is an optional package."""
+        if self._complete:
+            return
+        with contextlib.suppress(MissingExtraError):
+            self._chain.append(QuadprogSolver())
+        self._chain.append(ClarabelSolver())
+        self._complete = True
