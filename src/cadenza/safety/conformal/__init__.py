@@ -1,0 +1,40 @@
+"""Conformal layer: turns forecast errors of the safe set into the slack of the rows.
+
+Start at:    `ConformalRule` (the Protocol), `make_rule` (name in, rule out) and
+             `docs/conformal.md` (what each rule promises, with measured coverage).
+Score:       one pair, after a forecast fell due, m/s:  s = h(forecast) - h(now), h the barrier of
+             the pair. Positive: the world is less safe than forecast.
+Rules:       `two_sided` (adaptive conformal inference on a margin), `dtaci` (several step sizes
+             weighed against each other) and `huriot_sibai` (one-sided, upstream's). The first two
+             only tighten: lambda = -gamma q with a margin q >= 0; gamma turns m/s into m/s^2.
+May import:  `core`, and the barrier, pairs, snapshots and state of this folder.  Must not import:
+             filters, runtime, driver.
+"""
+
+import importlib
+from typing import Any, Final
+
+#: Public names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "SCORE_TOLERANCE": "margin",
+    "WARMUP_FACTOR": "margin",
+    "ConformalRule": "rules",
+    "DtaciTracker": "dtaci",
+    "RuleSettings": "rules",
+    "SUPPORTED_RULES": "rules",
+    "compute_per_pair_loss": "scores",
+    "compute_prediction_gap_for_pairs": "scores",
+    "constant_velocity_predict": "scores",
+    "make_rule": "rules",
+    "reset_on_partner_swap": "swap",
+    "update_lambda": "one_sided",
+    "update_lambda_from_predictor": "one_sided",
+    "update_margin": "margin",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines ``name`` and return the object."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
