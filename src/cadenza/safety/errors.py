@@ -3,7 +3,7 @@
 `ConcertoSafetyInfeasible` keeps the name that callers of the original filter catch.
 """
 
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, IntegrityError
 
 
 class ConcertoSafetyInfeasible(CadenzaError, RuntimeError):  # noqa: N818 - a promised public name
@@ -13,3 +13,7 @@ class ConcertoSafetyInfeasible(CadenzaError, RuntimeError):  # noqa: N818 - a pr
     step and must not pass the unfiltered action. Solving again with another conformal slack is
     no recovery: the conformal layer bounds an average over many steps, not this one.
     """
+
+
+class ReportError(IntegrityError, ValueError):
+    """A stored safety report is no report, was changed, or has a version we do not know."""

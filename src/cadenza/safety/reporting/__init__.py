@@ -1,0 +1,39 @@
+"""Reporting: safety results in three tables, as data with a checksum and as text.
+
+Start at:    `ThreeTableReport` (the tables), `emit_three_tables` and `parse_three_tables` (files).
+Promise:     equal reports give equal bytes; a file that was changed after it was written is
+             refused; a kill while writing leaves the old file or the new one.
+May import:  `core` and the modules of `safety`.
+Layout:      `rows` and `details` (values), `report` (the report and its hashes), `payload`
+             (versions and checks), `files`, `tables` and `rendering` (text), `slack`.
+"""
+
+import importlib
+from typing import Any, Final
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "SCHEMA_VERSION": "payload",
+    "AssumptionRow": "rows",
+    "ConditionDetails": "details",
+    "ConditionRow": "rows",
+    "GapRow": "rows",
+    "ReportDetails": "details",
+    "SlackAggregate": "slack",
+    "ThreeTableReport": "report",
+    "aggregate_oscbf_slack": "slack",
+    "emit_three_tables": "files",
+    "make_condition_row": "slack",
+    "parse_three_tables": "files",
+    "render_latex": "rendering",
+    "render_markdown": "rendering",
+    "render_three_table_safety_report": "rendering",
+    "verify_markdown": "files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines ``name`` and return the object."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
