@@ -14,16 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import NotReadyError
 from cadenza.envs.backends import NumpyBackend
 from cadenza.envs.crossing import (
     CONTACT_DISTANCE,
     CONTACT_REWARD,
     DEFAULT_EPISODE_LENGTH,
     GOAL_RADIUS,
+    ROBOT_RADIUS,
     STEP_REWARD,
     STREAM,
     SUCCESS_REWARD,
     acceleration_limits,
+    crossing_bounds,
+    crossing_control_models,
     crossing_uids,
     state_dim,
 )
@@ -41,6 +45,9 @@ from cadenza.envs.vector_base import (
     TaskLayout,
     VectorOptions,
 )
+from cadenza.safety.agent_batch import AgentBatch
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 
 _OWNER: Final = "VectorCrossingEnv"
 
@@ -50,7 +57,12 @@ class VectorCrossingEnv(PlanarVectorEnv):
 
     The info of `step` holds ``success``, ``contact``, ``partner_contact`` (bool), ``min_distance``
     and ``goal_distance`` (m), shape (N,) each.
+
+    Attributes:
+        plant: Integrator class the safety filter must assume.
     """
+
+    plant: Final = "zoh"
 
     def __init__(
         self,
@@ -101,6 +113,29 @@ class VectorCrossingEnv(PlanarVectorEnv):
         self._positions: FloatArray = np.empty(shape)
         self._velocities: FloatArray = np.empty(shape)
         self._goal_distance: FloatArray = np.empty(num_envs)
+
+    def build_agent_batch(self) -> AgentBatch:
+        """Return the current motion of every robot, as the batched safety filter reads it.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if not self._ready:
+            raise NotReadyError(f"{_OWNER}: expected a state, got none yet; call reset() first.")
+        return AgentBatch(
+            uids=self.agent_uids,
+            positions=self._positions.transpose(2, 0, 1).copy(),
+            velocities=self._velocities.transpose(2, 0, 1).copy(),
+            radii=np.full(self.num_robots, ROBOT_RADIUS),
+        )
+
+    def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
+        """Return how each robot's action moves it, with its own acceleration bound."""
+        return crossing_control_models(self.agent_uids)
+
+    def build_bounds(self) -> Bounds:
+        """Return the numeric envelope of the ego."""
+        return crossing_bounds()
 
     def robot_positions(self) -> dict[str, FloatArray]:
         """Return each robot's centres, shape (N, 2), m."""
