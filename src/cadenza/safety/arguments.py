@@ -74,24 +74,39 @@ def require_lambda(lambda_: LambdaDict, expected: frozenset[tuple[str, str]]) ->
             raise InputError(f"filter: state.lambda_[{key}]: expected a finite number, got {value}")
 
 
-def require_action(action: "np.ndarray[Any, Any]", size: int) -> list[float]:
-    """Return the action's numbers after checking shape, kind and size.
+def require_action(
+    action: "np.ndarray[Any, Any]", size: int, name: str = "proposed_action"
+) -> list[float]:
+    """Return the action's numbers after checking shape, kind and size; ``name`` is for errors.
 
     Raises:
         InputError: Wrong shape, not numeric, NaN, infinite or absurdly large.
     """
     if action.shape != (size,):
-        raise InputError(f"filter: proposed_action: expected shape ({size},), got {action.shape}.")
+        raise InputError(f"filter: {name}: expected shape ({size},), got {action.shape}.")
     if action.dtype.kind not in "fiu":
-        raise InputError(f"filter: proposed_action: expected real numbers, got {action.dtype}.")
+        raise InputError(f"filter: {name}: expected real numbers, got {action.dtype}.")
     numbers: list[float] = action.tolist()
     for number in numbers:
         if not abs(number) <= MAX_MAGNITUDE:
             raise InputError(
-                f"filter: proposed_action: expected finite numbers up to {MAX_MAGNITUDE:.0e}, "
-                f"got {numbers}."
+                f"filter: {name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {numbers}."
             )
     return numbers
+
+
+def require_previous(previous: object, size: int) -> list[float]:
+    """Return the numbers of the previous action, which the rate limit starts from.
+
+    Raises:
+        InputError: Malformed, see `require_action`.
+        TypeError: Not an array.
+    """
+    if not isinstance(previous, np.ndarray):
+        raise TypeError(
+            f"filter: previous_action must be an array or None, got {type(previous).__name__}."
+        )
+    return require_action(cast("np.ndarray[Any, Any]", previous), size, "previous_action")
 
 
 def require_snapshot(name: str, snapshot: object, dim: int) -> AgentSnapshot:

@@ -31,7 +31,7 @@ Limits:    one pair at a time; several rows need not be feasible together.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -47,8 +47,8 @@ COINCIDENT_DISTANCE: Final = 1e-9
 #: Rate at which overlap must be undone, 1/s, and gain between a closing speed and lambda.
 DEFAULT_CBF_GAMMA: Final = 5.0
 
-#: Smallest value of sqrt(2 alpha e) in `pair_h_value`, m/s; keeps its derivative bounded.
-_PSI_FLOOR: Final = 1e-3
+#: Smallest value of sqrt(2 alpha e) in `continuous_barrier`, m/s; keeps its derivative bounded.
+PSI_FLOOR: Final = 1e-3
 
 
 def pair_geometry(
@@ -170,6 +170,12 @@ class PairParameters:
     plant: Plant
 
 
+#: Level of a row, m/s^2, and its barrier value, m/s, from r, D, w, t and the pair's constants.
+LevelFunction: TypeAlias = Callable[
+    [float, float, float, float, PairParameters], tuple[float, float]
+]
+
+
 def row_level(
     distance: float,
     contact_distance: float,
@@ -202,6 +208,16 @@ def row_level(
     return (limit - closing_speed) / dt, h
 
 
+def continuous_barrier(excess: float, closing_speed: float, alpha: float) -> float:
+    """Return the limit dt -> 0 of the barrier, m/s: sqrt(2 alpha e) - w; -w in contact.
+
+    The root is at least 1e-3 m/s outside of contact, so h jumps by that at e = 0.
+    """
+    if excess <= 0.0:
+        return -closing_speed
+    return max(math.sqrt(2.0 * alpha * excess), PSI_FLOOR) - closing_speed
+
+
 def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: float) -> float:
     """Return the continuous-time barrier of a pair, m/s.
 
@@ -222,7 +238,4 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
     contact_distance = snap_i.radius + snap_j.radius
     if distance < COINCIDENT_DISTANCE:
         return -contact_distance
-    excess = distance - contact_distance
-    if excess <= 0.0:
-        return -closing_speed
-    return max(math.sqrt(2.0 * alpha_pair * excess), _PSI_FLOOR) - closing_speed
+    return continuous_barrier(distance - contact_distance, closing_speed, alpha_pair)

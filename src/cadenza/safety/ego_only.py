@@ -11,9 +11,9 @@ Limits: the certificate needs a constant ego authority in every direction (true 
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,12 +24,22 @@ from cadenza.safety.arguments import (
     require_call,
     require_lambda,
     require_member,
+    require_previous,
     require_snapshot,
 )
-from cadenza.safety.authority import EgoAuthority, measure_authority, pair_parameters
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, PairParameters, Plant
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
-from cadenza.safety.ego_rows import EgoRows, build_ego_rows, feasible_lambda
+from cadenza.safety.authority import EgoAuthority, measure_authority
+from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.budget_split import BudgetSplitStrategy
+from cadenza.safety.ego_constants import PairConstants, pair_constants
+from cadenza.safety.ego_options import (
+    Barrier,
+    Compat,
+    EgoOnlyOptions,
+    OnInfeasible,
+    RateLimit,
+)
+from cadenza.safety.ego_rows import EgoRows, RowRule, build_ego_rows, feasible_lambda
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.projection import RowSet, project
@@ -37,13 +47,7 @@ from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
 from cadenza.safety.state import FilterInfo, SafetyState
-
-#: What to do when no action meets every row.
-OnInfeasible: TypeAlias = Literal["least_violation", "raise"]
-
-#: How far outside the safe set rounding may put a state, m/s. Actions rounded to float32 move the
-#: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
-CERTIFICATE_TOLERANCE: Final = 1e-6
+from cadenza.safety.wae import CbfPower
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,9 @@ class _Constants:
     pairs: _EgoPairs
     bounds: Bounds
     dt: float
+    contacts: list[float] | None
     authority: EgoAuthority
-    parameters: list[PairParameters]
+    of_pairs: PairConstants
 
 
 @dataclass(slots=True)
@@ -76,28 +81,34 @@ class _Solution:
     status: SolveStatus
     lambda_: list[float]
     b: list[float]
-    elapsed_ms: float
+
+
+#: Lower and upper bounds of the action, n numbers each.
+_Box: TypeAlias = tuple[list[float], list[float]]
 
 
 class EgoOnlyCBFQP:
-    """Ego-only filter over sampled-data rows.
+    """Ego-only filter; see `EgoOnlyOptions` for what the options do.
 
     Args:
         control_models: Model of every agent by id. A partner's ``max_cartesian_accel`` is the
             bound the certificate trusts.
         solver: Solves several active rows; None means DAQP.
-        cbf_gamma: Rate at which overlap is undone, 1/s.
-        plant: How the plant integrates one control step; "zoh" covers both kinds.
-        margin_m: Distance kept in addition to the radii, m.
-        prediction_error: Bound on the error of the predicted partner acceleration, m/s^2. None
-            trusts no prediction: each row takes the partner's bound, or the forecast push where
-            that is larger.
-        on_infeasible: "least_violation" returns the least unsafe action, flagged; "raise" raises
-            `ConcertoSafetyInfeasible`.
+        cbf_gamma: See `EgoOnlyOptions`, as for all that follow.
+        plant: How the plant integrates.
+        margin_m: Distance beside the radii, m.
+        prediction_error: Trust in forecasts, m/s^2.
+        on_infeasible: What to do when no action meets every row.
+        barrier: Which row.
+        compat: Reproduce the published filter.
+        cbf_power: Exponent of the classical row.
+        max_age_s: Packet age the guarantee covers, s.
+        budget_split: Share rows with partners that run the same filter.
+        rate_limit: What ``Bounds.action_rate`` does.
 
     Raises:
-        ConfigurationError: No control models, a model filed under another id, or an option out
-            of range.
+        ConfigurationError: No control models, a model filed under another id, or options that
+            are out of range or do not go together.
     """
 
     def __init__(
@@ -110,22 +121,43 @@ class EgoOnlyCBFQP:
         margin_m: float = 0.0,
         prediction_error: float | None = None,
         on_infeasible: OnInfeasible = "least_violation",
+        barrier: Barrier = "sampled",
+        compat: Compat | None = None,
+        cbf_power: CbfPower = 1,
+        max_age_s: float = 0.0,
+        budget_split: BudgetSplitStrategy | str | None = None,
+        rate_limit: RateLimit = "off",
     ) -> None:
         _check_models(control_models)
-        _check_range("cbf_gamma", cbf_gamma, MIN_BOUND)
-        _check_range("margin_m", margin_m, 0.0)
-        if prediction_error is not None:
-            _check_range("prediction_error", prediction_error, 0.0)
-        _check_choice("plant", plant, ("zoh", "semi_implicit"))
-        _check_choice("on_infeasible", on_infeasible, ("least_violation", "raise"))
+        self._options = EgoOnlyOptions(
+            cbf_gamma=cbf_gamma,
+            plant=plant,
+            margin_m=margin_m,
+            prediction_error=prediction_error,
+            on_infeasible=on_infeasible,
+            barrier=barrier,
+            compat=compat,
+            cbf_power=cbf_power,
+            max_age_s=max_age_s,
+            budget_split=budget_split,
+            rate_limit=rate_limit,
+        )
         self._models = dict(control_models)
         self._solver = DaqpSolver() if solver is None else solver
-        self._gamma = cbf_gamma
-        self._plant: Plant = plant
-        self._margin_m = margin_m
-        self._prediction_error = prediction_error
-        self._raise = on_infeasible == "raise"
+        self._rule = RowRule(
+            level=self._options.level_function(),
+            margin_m=margin_m,
+            prediction_error=0.0 if self._options.upstream else prediction_error,
+            max_age_s=max_age_s,
+            ignore_age=self._options.upstream,
+        )
+        self._limits_rate = rate_limit != "off"
         self._constants: _Constants | None = None
+
+    @property
+    def options(self) -> EgoOnlyOptions:
+        """The options the filter was built with."""
+        return self._options
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode. There is nothing to forget: no draws, and every solve starts cold."""
@@ -141,6 +173,7 @@ class EgoOnlyCBFQP:
         ego_uid: str,
         partner_predicted_states: dict[str, AgentSnapshot],
         dt: float,
+        previous_action: FloatArray | None = None,
     ) -> tuple[FloatArray, FilterInfo]:
         """Return the action closest to the proposed one that keeps the ego in the safe set.
 
@@ -148,10 +181,14 @@ class EgoOnlyCBFQP:
             proposed_action: Nominal action, shape (action_dim,).
             obs: ``obs["agent_states"]`` holds every agent's snapshot by id; nothing else is read.
             state: Slack per ego pair; read, never changed.
-            bounds: Box of the action and shared capacity.
+            bounds: Box of the action, shared capacity, and the rate limit if that is on.
             ego_uid: The agent whose action this is.
-            partner_predicted_states: Every partner's snapshot one ``dt`` ahead.
+            partner_predicted_states: Every partner's snapshot one ``dt`` ahead of now, however
+                old its packet is.
             dt: Control step, s.
+            previous_action: Action executed in the last step, shape (action_dim,); None on the
+                first step of an episode, which then has no rate limit. Not looked at while the
+                rate limit is off.
 
         Returns:
             A fresh float64 action, shape (action_dim,), with the proposed bits when no row and no
@@ -162,7 +199,7 @@ class EgoOnlyCBFQP:
             TypeError: The action is not an array.
             UnknownNameError: An agent has no control model or no prediction.
             ConfigurationError: The ego has no authority left against a partner.
-            ConcertoSafetyInfeasible: No action meets every row and ``on_infeasible="raise"``.
+            ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
         require_member(ego_uid, self._models, "control_models")
@@ -170,15 +207,30 @@ class EgoOnlyCBFQP:
         require_lambda(state.lambda_, pairs.key_set)
         u = require_action(proposed_action, self._models[ego_uid].action_dim)
         rows = self._rows(agents, partner_predicted_states, pairs, bounds, dt)
-        solution = self._solve(u, rows, [state.lambda_[key] for key in pairs.keys], bounds)
-        if self._raise and solution.status is not SolveStatus.OPTIMAL:
-            raise ConcertoSafetyInfeasible(
-                f"filter: no action in the box meets every row ({solution.status.value}); "
-                "use the braking fallback for this step."
-            )
+        c = bounds.action_linf_component
+        box = ([-c] * len(u), [c] * len(u))
+        narrow = box
+        if self._limits_rate and previous_action is not None:
+            narrow = _rate_box(require_previous(previous_action, len(u)), bounds.action_rate, box)
+        wanted = [state.lambda_[key] for key in pairs.keys]
+        started = time.perf_counter()
+        solution = self._solve(u, rows, wanted, narrow)
+        if solution.status is not SolveStatus.OPTIMAL:
+            if narrow is not box and self._options.rate_limit == "soft":
+                solution = self._solve(u, rows, wanted, box)
+            if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
+                raise ConcertoSafetyInfeasible(
+                    f"filter: no action in the box meets every row ({solution.status.value}); "
+                    "use the braking fallback for this step."
+                )
+        elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
-        return action, _report(u, rows, solution, pairs.keys, changed=changed)
+        info = _report(u, rows, solution, pairs.keys, elapsed_ms, changed=changed)
+        if narrow is not box:
+            info["rate_active"] = not _inside(u, narrow)
+            info["rate_exceeded"] = not _inside(solution.x, narrow)
+        return action, info
 
     def barrier_values(
         self, agents: Mapping[str, AgentSnapshot], bounds: Bounds, *, ego_uid: str, dt: float
@@ -216,64 +268,100 @@ class EgoOnlyCBFQP:
             require_member(uid, predicted, "partner_predicted_states")
             now.append(require_snapshot("agent_states", agents[uid], dim))
             ahead.append(require_snapshot("partner_predicted_states", predicted[uid], dim))
-        constants = self._constants_of(ego, pairs, bounds, dt)
-        return build_ego_rows(
-            ego,
-            now,
-            ahead,
-            constants.parameters,
-            constants.authority,
-            margin_m=self._margin_m,
-            prediction_error=self._prediction_error,
+        constants = self._constants_of(ego, now, pairs, bounds, dt)
+        of_pairs, authority = constants.of_pairs, constants.authority
+        rows = build_ego_rows(
+            ego, now, ahead, of_pairs.parameters, authority, self._rule, of_pairs.shares
         )
+        if not of_pairs.covered:
+            rows.uncovered = True
+        return rows
 
     def _constants_of(
-        self, ego: AgentSnapshot, pairs: _EgoPairs, bounds: Bounds, dt: float
+        self,
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        pairs: _EgoPairs,
+        bounds: Bounds,
+        dt: float,
     ) -> _Constants:
         """Return the constants of the rows; kept while nothing they depend on changes."""
+        contacts = None
+        if self._rule.max_age_s > 0.0:  # the only case in which the radii matter
+            radius = ego.radius + self._rule.margin_m
+            contacts = [radius + partner.radius for partner in partners]
         last = self._constants
         if (
             last is not None
             and last.pairs is pairs
             and last.bounds == bounds
             and last.dt == dt
-            and last.authority.jacobian is None  # a Jacobian depends on the state
+            and last.contacts == contacts
+            and last.of_pairs.lasting
         ):
             return last
-        authority = measure_authority(self._models[pairs.ego_uid], ego, bounds)
-        parameters = [
-            pair_parameters(
-                authority, self._models[uid], bounds, dt=dt, gamma=self._gamma, plant=self._plant
-            )
-            for uid in pairs.partners
-        ]
-        self._constants = _Constants(pairs, bounds, dt, authority, parameters)
+        model = self._models[pairs.ego_uid]
+        authority = measure_authority(model, ego, bounds)
+        of_pairs = pair_constants(
+            model,
+            authority,
+            [self._models[uid] for uid in pairs.partners],
+            partners,
+            contacts or [],
+            bounds,
+            self._options,
+            dt=dt,
+        )
+        self._constants = _Constants(pairs, bounds, dt, contacts, authority, of_pairs)
         return self._constants
 
-    def _solve(
-        self, u: list[float], rows: EgoRows, wanted: list[float], bounds: Bounds
-    ) -> _Solution:
+    def _solve(self, u: list[float], rows: EgoRows, wanted: list[float], box: _Box) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
-        c = bounds.action_linf_component
+        lower, upper = box
         used, b = wanted, rows.level
         if any(wanted):
-            used = [
-                feasible_lambda(value, row, level, c)
-                for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
-            ]
+            if not self._options.upstream:
+                used = [
+                    feasible_lambda(value, row, level, lower, upper)
+                    for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
+                ]
             b = [level + value for level, value in zip(rows.level, used, strict=True)]
-        lower, upper = [-c] * len(u), [c] * len(u)
-        started = time.perf_counter()
         x, status = project(
             u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
         )
-        if status is not SolveStatus.OPTIMAL and any(value < 0.0 for value in used):
+        if (
+            status is not SolveStatus.OPTIMAL
+            and not self._options.upstream
+            and any(value < 0.0 for value in used)
+        ):
             used = [max(0.0, value) for value in used]
             b = [level + value for level, value in zip(rows.level, used, strict=True)]
             x, status = project(
                 u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
             )
-        return _Solution(x, status, used, b, (time.perf_counter() - started) * 1e3)
+        return _Solution(x, status, used, b)
+
+
+def _rate_box(previous: list[float], rate: float, box: _Box) -> _Box:
+    """Return the part of the box within ``rate`` of the previous action, in every component.
+
+    A previous action outside the box leaves the bound next to it.
+    """
+    lower, upper = box
+    return (
+        [
+            min(max(p - rate, low), high)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+        [
+            max(min(p + rate, high), low)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+    )
+
+
+def _inside(x: list[float], box: _Box) -> bool:
+    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
 
 
 def _report(
@@ -281,28 +369,30 @@ def _report(
     rows: EgoRows,
     solution: _Solution,
     keys: list[tuple[str, str]],
+    elapsed_ms: float,
     *,
     changed: bool,
 ) -> FilterInfo:
-    """Return the record of one step."""
+    """Return the record of one step without a rate limit."""
     solved = solution.status is SolveStatus.OPTIMAL
     slack = np.zeros(len(keys))
     if not solved:
         row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
         slack[:] = [max(0.0, row_set.residual(j, solution.x)) for j in range(len(keys))]
-    outside = min(rows.h, default=0.0) < -CERTIFICATE_TOLERANCE
     relaxed = max(solution.lambda_, default=0.0) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
         "constraint_violation": np.array([0.0 if h >= 0.0 else -h for h in rows.h]),
         "prediction_gap_loss": None,
         "fallback_fired": False,
-        "qp_solve_ms": solution.elapsed_ms,
+        "qp_solve_ms": elapsed_ms,
         "slack": slack,
         "margin": np.array(rows.margin),
         "status": solution.status.value if changed or not solved else "inactive",
         "intervention": math.dist(solution.x, u) if changed else 0.0,
-        "uncertified": not solved or outside or relaxed or rows.forecast_breaks_bound,
+        "uncertified": not solved or relaxed or rows.uncovered,
+        "rate_active": False,
+        "rate_exceeded": False,
     }
 
 
@@ -314,15 +404,3 @@ def _check_models(control_models: Mapping[str, AgentControlModel]) -> None:
             raise ConfigurationError(
                 f"filter: expected the control model of {uid!r}, got one for {model.uid!r}."
             )
-
-
-def _check_range(name: str, value: float, lowest: float) -> None:
-    if not lowest <= value <= MAX_BOUND:
-        raise ConfigurationError(
-            f"filter: {name}: expected a number in [{lowest:g}, {MAX_BOUND:g}], got {value}."
-        )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigurationError(f"filter: {name}: expected one of {choices}, got {value!r}.")

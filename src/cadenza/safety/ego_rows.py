@@ -1,7 +1,9 @@
 """Rows of one step on the ego's action, and the lambda that may enter them.
 
-Row j:  -n_j^T J u <= (c_max - tau - w) / dt - push_j + lambda_j
-push_j: acceleration towards the ego that partner j is assumed capable of, m/s^2.
+Row j:   -n_j^T J u <= level_j + n_j @ bias - push_j + lambda_j
+level_j: from `cadenza.safety.barrier`, or `cadenza.safety.stale` if j's packet is old.
+push_j:  acceleration towards the ego that partner j is assumed capable of, m/s^2.
+Shared:  with a partner that runs the same filter, beta_j level_j replaces level_j - push_j.
 """
 
 import math
@@ -10,11 +12,37 @@ from dataclasses import dataclass
 from typing import Final
 
 from cadenza.safety.authority import EgoAuthority
-from cadenza.safety.barrier import PairParameters, pair_geometry, row_level
+from cadenza.safety.barrier import LevelFunction, PairParameters, pair_geometry, row_level
 from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.stale import stale_row_level, staleness, worst_closing_speed
 
 #: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
 _FEASIBILITY_ROOM: Final = 1e-9
+#: How far outside the safe set rounding may put a state, m/s. Actions rounded to float32 move the
+#: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
+CERTIFICATE_TOLERANCE: Final = 1e-6
+#: Relative excess of an age over the declared bound that is rounding of a sum of steps.
+_AGE_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """How rows are built, the same in every step.
+
+    Attributes:
+        level: Function behind every row.
+        margin_m: Distance kept in addition to the radii, m.
+        prediction_error: Bound on the error of the predicted accelerations, m/s^2; None assumes
+            each partner's own bound, or the forecast where that is worse.
+        max_age_s: Age up to which the certificate covers a packet, s.
+        ignore_age: Take every packet for current.
+    """
+
+    level: LevelFunction = row_level
+    margin_m: float = 0.0
+    prediction_error: float | None = None
+    max_age_s: float = 0.0
+    ignore_age: bool = False
 
 
 @dataclass(slots=True)
@@ -24,10 +52,11 @@ class EgoRows:
     Attributes:
         a: Row vectors on the ego's action, lists of n numbers.
         level: Right-hand sides at lambda = 0, m/s^2.
-        h: Barrier values, m/s.
-        margin: Free distance less the safety margin, m.
+        h: Barrier values at the best estimate of the state, m/s.
+        margin: Free distance less the safety margin, at the same estimate, m.
         time_left: Time until the margin is used up at today's closing speed, s; inf if never.
-        forecast_breaks_bound: A partner is predicted to push harder than its declared bound.
+        uncovered: The certificate does not cover the step: a state is outside the safe set for
+            sure, a packet older than declared, or a partner forecast to break its bound.
     """
 
     a: list[list[float]]
@@ -35,7 +64,7 @@ class EgoRows:
     h: list[float]
     margin: list[float]
     time_left: list[float]
-    forecast_breaks_bound: bool
+    uncovered: bool
 
 
 def build_ego_rows(
@@ -44,42 +73,46 @@ def build_ego_rows(
     predicted: Sequence[AgentSnapshot],
     pairs: Sequence[PairParameters],
     authority: EgoAuthority,
-    *,
-    margin_m: float,
-    prediction_error: float | None,
+    rule: RowRule,
+    shares: Sequence[float] | None = None,
 ) -> EgoRows:
     """Return the rows against all partners.
 
     Args:
-        ego: The ego now.
-        partners: The partners now.
+        ego: The ego now; its age is not looked at.
+        partners: The last packet of every partner.
         predicted: The partners one step ahead, in the same order.
         pairs: Constants of each pair.
         authority: The ego's action map.
-        margin_m: Distance kept in addition to the radii, m.
-        prediction_error: Bound on the error of the predicted accelerations, m/s^2; None assumes
-            each partner's own bound, or the forecast where that is worse.
+        rule: How rows are built.
+        shares: The ego's share of each row; None if the partners do not cooperate.
     """
     rows = EgoRows([], [], [], [], [], False)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius = ego.radius + margin_m
-    for partner, forecast, pair in zip(partners, predicted, pairs, strict=True):
+    radius, level_of = ego.radius + rule.margin_m, rule.level
+    for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
+        contact = radius + partner.radius
         v_partner = partner.velocity_numbers
-        normal, distance, closing, tangential = pair_geometry(
-            p_ego, v_ego, partner.position_numbers, v_partner
-        )
-        contact_distance = radius + partner.radius
-        level, h = row_level(distance, contact_distance, closing, tangential, pair)
-        push = _forecast_push(normal, v_partner, forecast.velocity_numbers, pair.dt)
-        if prediction_error is not None:
-            push += prediction_error
-        elif push > pair.partner_accel:
-            rows.forecast_breaks_bound = True
+        stale = partner.age_s > 0.0 and not rule.ignore_age
+        p_partner = _extrapolated(partner) if stale else partner.position_numbers
+        normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
+        push = 0.0 if shares is not None else _push(rows, normal, partner, forecast, pair, rule)
+        share = 1.0 if shares is None else shares[j]
+        if stale:
+            geometry = (distance, contact, closing, tangential)
+            level, h = _stale_level(
+                rows, geometry, partner.age_s, pair, authority, rule, share=share, push=push
+            )
         else:
-            push = pair.partner_accel
-        margin = distance - contact_distance
+            level, h = level_of(distance, contact, closing, tangential, pair)
+            level = share * level - push
+            if h < -CERTIFICATE_TOLERANCE:
+                rows.uncovered = True
+        if authority.bias is not None:
+            level += sum([n_k * b_k for n_k, b_k in zip(normal, authority.bias, strict=True)])
+        margin = distance - contact
         rows.a.append(_action_row(normal, authority))
-        rows.level.append(level - push)
+        rows.level.append(level)
         rows.h.append(h)
         rows.margin.append(margin)
         rows.time_left.append(
@@ -88,16 +121,67 @@ def build_ego_rows(
     return rows
 
 
-def _forecast_push(
-    normal: list[float], now: Sequence[float], ahead: Sequence[float], dt: float
+def _extrapolated(partner: AgentSnapshot) -> list[float]:
+    """Return where the partner would be had it kept its velocity, d numbers, m."""
+    age = partner.age_s
+    return [
+        p + v * age for p, v in zip(partner.position_numbers, partner.velocity_numbers, strict=True)
+    ]
+
+
+def _push(
+    rows: EgoRows,
+    normal: list[float],
+    partner: AgentSnapshot,
+    forecast: AgentSnapshot,
+    pair: PairParameters,
+    rule: RowRule,
 ) -> float:
-    """Return the predicted partner acceleration along the normal, towards the ego, m/s^2."""
-    if now == ahead:
-        return 0.0
+    """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
+    now, ahead = partner.velocity_numbers, forecast.velocity_numbers
     push = 0.0
-    for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
-        push += n_k * (v_ahead - v_now)
-    return push / dt
+    if now != ahead:
+        for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
+            push += n_k * (v_ahead - v_now)
+        push /= pair.dt if rule.ignore_age else pair.dt + partner.age_s
+    if rule.prediction_error is not None:
+        return push + rule.prediction_error
+    if push > pair.partner_accel:
+        rows.uncovered = True
+        return push
+    return pair.partner_accel
+
+
+def _stale_level(
+    rows: EgoRows,
+    geometry: tuple[float, float, float, float],
+    age_s: float,
+    pair: PairParameters,
+    authority: EgoAuthority,
+    rule: RowRule,
+    *,
+    share: float,
+    push: float,
+) -> tuple[float, float]:
+    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past."""
+    distance, contact, closing, tangential = geometry
+    left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
+    # Both accelerations act along the true normal; the worst push needs no correction.
+    tilting = authority.reach + (pair.partner_accel if rule.prediction_error is not None else 0.0)
+    loss = push + tilting * left_open.tilt
+    if rule.level is not row_level:
+        # No certificate to keep: worst excess and closing speed, no credit for sliding past.
+        worst = worst_closing_speed(closing, tangential, left_open)
+        level, _ = rule.level(distance - left_open.position, contact, worst, 0.0, pair)
+        _, h = rule.level(distance, contact, closing, tangential, pair)
+        return share * level - loss, h
+    stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
+    level = share * stale.level - loss
+    if age_s > rule.max_age_s * (1.0 + _AGE_ROUNDING) or stale.h_best < -CERTIFICATE_TOLERANCE:
+        rows.uncovered = True
+    else:
+        level = max(level, -authority.every_direction)
+    return level, stale.h
 
 
 def _action_row(normal: list[float], authority: EgoAuthority) -> list[float]:
@@ -107,19 +191,24 @@ def _action_row(normal: list[float], authority: EgoAuthority) -> list[float]:
     return (-(authority.jacobian.T @ normal)).tolist()
 
 
-def feasible_lambda(lambda_: float, row: list[float], level: float, c: float) -> float:
+def feasible_lambda(
+    lambda_: float, row: list[float], level: float, lower: list[float], upper: list[float]
+) -> float:
     """Return ``lambda_``, no tighter than the row allows.
 
-    The box |u_k| <= c meets the row iff lambda >= -c |row|_1 - level. A relaxing lambda is
-    returned as it is; a row that the box misses even at 0 gets 0.
+    The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
+    is; a row that the box misses even at 0 gets 0.
 
     Args:
         lambda_: Slack asked for, m/s^2.
         row: Row vector, n numbers.
         level: Right-hand side at lambda = 0, m/s^2.
-        c: Half width of the box.
+        lower: Lower bounds of the box, n numbers.
+        upper: Upper bounds of the box, n numbers.
     """
     if lambda_ >= 0.0:
         return lambda_
-    tightest = -c * sum([abs(a_k) for a_k in row]) - level + _FEASIBILITY_ROOM
-    return min(0.0, max(lambda_, tightest))
+    lowest = 0.0
+    for a_k, low, high in zip(row, lower, upper, strict=True):
+        lowest += a_k * (low if a_k > 0.0 else high)
+    return min(0.0, max(lambda_, lowest - level + _FEASIBILITY_ROOM))

@@ -167,7 +167,12 @@ def stale_row_level(
 
 
 def derated(
-    pair: PairParameters, reach: float, contact_distance: float, max_age_s: float
+    pair: PairParameters,
+    reach: float,
+    contact_distance: float,
+    max_age_s: float,
+    *,
+    refuse: bool = True,
 ) -> PairParameters:
     """Return the pair's constants for packets up to a declared age: alpha' in place of alpha.
 
@@ -176,6 +181,8 @@ def derated(
         reach: Largest Euclidean acceleration of the ego, m/s^2.
         contact_distance: D, m.
         max_age_s: Declared bound on the age, s; 0 returns ``pair`` itself.
+        refuse: Raise when nothing is left of the authority; otherwise return the smallest alpha,
+            whose row asks for all the box can give.
 
     Raises:
         ConfigurationError: Nothing is left of the ego's authority.
@@ -185,6 +192,8 @@ def derated(
     uncertainty = staleness(max_age_s, pair.partner_accel, pair.dt, 0.0, contact_distance)
     alpha = pair.alpha - reach * uncertainty.tilt
     if not (alpha >= MIN_BOUND and uncertainty.sine < 1.0):
+        if not refuse:
+            return replace(pair, alpha=MIN_BOUND)
         raise ConfigurationError(
             f"ego-only filter: expected authority left at max_age_s = {max_age_s:.4g} s, got "
             f"{alpha:.4g} m/s^2: by then a partner of {pair.partner_accel:.4g} m/s^2 is only known "

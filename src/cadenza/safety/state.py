@@ -96,10 +96,13 @@ class SafetyState:
 #: qp_solve_ms: time in the solver, ms.
 #: slack: how far the returned action misses each row, m/s^2; 0 when met.
 #: margin: free distance between the balls, less the safety margin, m; negative on overlap.
-#: status: "inactive" (action unchanged), "optimal" (changed, every row met) or "infeasible"
-#:     (least-violation action).
+#: status: "inactive" (action unchanged), "optimal" (changed, every row met), "infeasible"
+#:     (least-violation action), or why the solver failed on rows it should have met, "max_iter",
+#:     "numerical" or "bad_input" (least-violation action too).
 #: intervention: Euclidean distance between returned and proposed action.
 #: uncertified: the invariance certificate does not cover this step.
+#: rate_active: the proposed action changes more in one step than the rate limit allows.
+#: rate_exceeded: the returned action does, because the rows could not be met otherwise.
 FilterInfo = TypedDict(
     "FilterInfo",
     {
@@ -113,5 +116,7 @@ FilterInfo = TypedDict(
         "status": str,
         "intervention": float,
         "uncertified": bool,
+        "rate_active": bool,
+        "rate_exceeded": bool,
     },
 )

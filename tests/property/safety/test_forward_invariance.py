@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cadenza.safety import ego_rows
+from cadenza.safety import ego_options
 from cadenza.safety.barrier import row_level
 from cadenza.safety.driver import SafetyDriver
 from cadenza.safety.options import SafetyOptions
@@ -166,7 +166,7 @@ def ignore_the_step(distance, contact, closing, tangential, pair):
     "mutant", [flip_closing_speed, count_on_the_partner, forget_the_push, ignore_the_step]
 )
 def test_mutated_row_loses_the_certificate(monkeypatch, mutant):
-    monkeypatch.setattr(ego_rows, "row_level", mutant)
+    monkeypatch.setattr(ego_options, "row_level", mutant)
     assert not tournament(dim=2, dt=0.05, plant="zoh", episodes=45).holds()
 
 

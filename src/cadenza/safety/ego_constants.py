@@ -1,0 +1,131 @@
+"""Constants of the ego's rows: what each pair is credited with under the filter's options.
+
+alpha:  unknown partner   weakest direction of the ego less the partner's bound, and less what the
+                          declared packet age costs (`cadenza.safety.stale`);
+        sharing partner   what the split leaves the pair (`cadenza.safety.budget_split`);
+        compat="upstream" both declared capacities, as if the partner braked too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.authority import EgoAuthority, measure_authority, pair_parameters
+from cadenza.safety.barrier import PairParameters
+from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
+from cadenza.safety.budget_split import BudgetSplitStrategy, shared_authority
+from cadenza.safety.ego_options import EgoOnlyOptions
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.stale import derated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairConstants:
+    """Constants of one step's rows.
+
+    Attributes:
+        parameters: One per partner.
+        shares: The ego's share of each row; None if the partners do not cooperate.
+        covered: The invariance certificate may cover steps with these constants.
+        lasting: They hold for every state, so they may be kept for the next step.
+    """
+
+    parameters: list[PairParameters]
+    shares: list[float] | None
+    covered: bool
+    lasting: bool
+
+
+def pair_constants(
+    ego_model: AgentControlModel,
+    authority: EgoAuthority,
+    partners: Sequence[AgentControlModel],
+    states: Sequence[AgentSnapshot],
+    contacts: Sequence[float],
+    bounds: Bounds,
+    options: EgoOnlyOptions,
+    *,
+    dt: float,
+) -> PairConstants:
+    """Return the constants against all partners.
+
+    Args:
+        ego_model: The ego's control model.
+        authority: What its box does at its current state.
+        partners: The partners' control models.
+        states: Their snapshots, in the same order.
+        contacts: Contact distances, margin included, m.
+        bounds: Box of the actions and shared capacity.
+        options: The filter's options.
+        dt: Control step, s.
+
+    Raises:
+        ConfigurationError: An agent has no authority left, or declares a bound that is none.
+        InputError: A model returns a wrong shape or something that is not finite.
+    """
+    fixed_map = authority.jacobian is None
+    covered = options.barrier == "sampled" and authority.certified
+    base = PairParameters(
+        alpha=MIN_BOUND,
+        partner_accel=0.0,
+        relative_accel=0.0,
+        dt=dt,
+        gamma=options.cbf_gamma,
+        plant=options.plant,
+    )
+    if options.upstream:
+        parameters = [
+            replace(base, alpha=_both_capacities(ego_model, model, bounds)) for model in partners
+        ]
+        return PairConstants(parameters, None, covered=False, lasting=fixed_map)
+    if options.strategy is not None:
+        theirs = [
+            measure_authority(model, state, bounds)
+            for model, state in zip(partners, states, strict=True)
+        ]
+        split = [_shared(options.strategy, authority, other, base) for other in theirs]
+        return PairConstants(
+            [pair for pair, _ in split],
+            [share for _, share in split],
+            covered=covered and all(other.certified for other in theirs),
+            lasting=fixed_map and all(other.jacobian is None for other in theirs),
+        )
+    gamma, plant = options.cbf_gamma, options.plant
+    parameters = [
+        pair_parameters(authority, model, bounds, dt=dt, gamma=gamma, plant=plant)
+        for model in partners
+    ]
+    if options.max_age_s > 0.0:
+        parameters = [
+            derated(pair, authority.reach, contact, options.max_age_s, refuse=fixed_map)
+            for pair, contact in zip(parameters, contacts, strict=True)
+        ]
+        covered = covered and fixed_map  # the reach of a Jacobian, and so alpha', would vary
+    return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
+
+
+def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds: Bounds) -> float:
+    alpha = ego.max_cartesian_accel(bounds) + partner.max_cartesian_accel(bounds)
+    if not MIN_BOUND <= alpha <= 2.0 * MAX_BOUND:
+        raise ConfigurationError(
+            f"control models of {ego.uid!r} and {partner.uid!r}: expected max_cartesian_accel > 0 "
+            f"m/s^2 of one of them at least, got {alpha} in total."
+        )
+    return alpha
+
+
+def _shared(
+    strategy: BudgetSplitStrategy,
+    ego: EgoAuthority,
+    partner: EgoAuthority,
+    base: PairParameters,
+) -> tuple[PairParameters, float]:
+    """Return the constants of a shared row and the ego's share of it."""
+    alpha, share = shared_authority(strategy, ego.every_direction, partner.every_direction)
+    return replace(
+        base,
+        alpha=alpha,
+        partner_accel=partner.reach,
+        relative_accel=ego.reach + partner.reach,
+    ), share
