@@ -1,0 +1,57 @@
+"""The least unsafe actions of environments in which no action meets every row.
+
+Order:  the box is hard; the most urgent row is met as far as the box allows; the others get slack
+        v_j at cost 1/2 rho_j v_j^2, against 1/2 |x - u|^2. As in `cadenza.safety.projection`.
+Never:  the nominal action. Where the slack problem is not solved to its tolerance, the answer is
+        that of the most urgent row alone.
+Axes:   n action components, m rows, B environments last.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from cadenza.safety.batched.dual_newton import DualProblem, solve_dual
+from cadenza.safety.batched.one_row import project_one_row_batch
+from cadenza.safety.batched.rescue import rescue_with_daqp
+
+#: Room left around the most urgent row when the others are fitted around it, relative to |b|; in
+#: float64 that of `cadenza.safety.projection`, in float32 above rounding.
+HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+def least_violation_batch(
+    rows: DualProblem, first: Tensor, weight: Tensor, *, compact: bool, rescue: bool
+) -> Tensor:
+    """Return the least-violation actions, shape (n, B).
+
+    Args:
+        rows: Nominal actions, rows and box; its slack is not read.
+        first: Index of the most urgent row, shape (B,).
+        weight: rho_j, shape (m, B), > 0.
+        compact: See `solve_dual`.
+        rescue: Solve with DAQP, one by one, what Newton's method leaves.
+    """
+    alone, hard = _most_urgent(rows, first)
+    if rows.b.shape[0] == 1:
+        return alone
+    index = first.unsqueeze(0)
+    level = hard + HARD_ROW_ROOM[hard.dtype] * (1.0 + hard.abs())
+    b = rows.b.scatter(0, index, level.unsqueeze(0))
+    s = (1.0 / weight).scatter(0, index, torch.zeros_like(level).unsqueeze(0))
+    problem = rows._replace(b=b, s=s)
+    point, solved = solve_dual(problem, compact=compact)
+    x = point.x
+    if rescue:
+        x, solved, _ = rescue_with_daqp(problem, x, solved)
+    return torch.where(solved, x, alone)
+
+
+def _most_urgent(rows: DualProblem, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the answer of the most urgent row alone, (n, B), and the level it reaches, (B,)."""
+    index = first.unsqueeze(0)
+    b = rows.b.gather(0, index).squeeze(0)
+    a = rows.A.gather(0, index.unsqueeze(1).expand(1, *rows.u.shape)).squeeze(0)
+    alone, _ = project_one_row_batch(rows.u, a, b, rows.lower, rows.upper)
+    return alone, b + ((a * alone).sum(0) - b).clamp_min(0.0)

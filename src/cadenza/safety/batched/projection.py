@@ -1,0 +1,237 @@
+"""Nearest actions that meet every row, or the least unsafe ones, for thousands of environments.
+
+Problem:  per environment, min |x - u|^2  subject to  A x <= b,  lo <= x <= hi
+Order:    1. environments whose clipped nominal meets every row are done: with the box met too,
+             the nominal comes back bit for bit;
+          2. the exact one-row answer of the most violated row, where it meets the others;
+          3. several rows: exact enumeration of faces for two and three action components
+             (`faces`), else Newton's method on the dual (`dual_newton`), accepted only with every
+             row met to 1e-9 (1 + |b|);
+          4. no solution, or none found: least violation (`least_violation`). An answer that did
+             not converge is never returned.
+Two ways: on a CPU each stage looks only at the environments that are left; with
+          ``fixed_shape=True`` (default on CUDA) every stage runs for all of them and a mask
+          chooses: no transfer to the host and no branch on data, so that it can be captured in a
+          CUDA graph.
+Axes:     arguments have B first; inside, B is last.
+"""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cadenza.core.errors import InputError
+from cadenza.safety.batched.dual_newton import DualProblem
+from cadenza.safety.batched.gradient import differentiable
+from cadenza.safety.batched.stages import Batch, Stages
+from cadenza.safety.batched.status import BAD_INPUT
+from cadenza.safety.projection import SLACK_WEIGHT
+
+#: What solves the environments that the batched iterations leave.
+Rescue: TypeAlias = Literal["daqp", "none"]
+
+#: Environments per pass on a CPU: the arrays of a pass stay in the cache.
+CHUNK: Final = 8192
+
+
+class BatchProjection(NamedTuple):
+    """Answers of a batch.
+
+    Attributes:
+        u: Actions, shape (B, n).
+        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
+        residual: Largest A u - b of each environment, shape (B,); -inf without rows.
+    """
+
+    u: Tensor
+    status: Tensor
+    residual: Tensor
+
+
+def project_batch(
+    u_hat: Tensor,
+    A: Tensor,
+    b: Tensor,
+    lo: Tensor | float | None = None,
+    hi: Tensor | float | None = None,
+    active_mask: Tensor | None = None,
+    *,
+    first: Tensor | None = None,
+    weight: Tensor | None = None,
+    rescue: Rescue = "daqp",
+    fixed_shape: bool | None = None,
+    validate: bool = True,
+) -> BatchProjection:
+    """Return the actions closest to ``u_hat`` that meet the rows and the box.
+
+    Gradients with respect to ``u_hat``, ``A`` and ``b`` follow the active constraints; they are
+    zero for an environment without a solution. Gradients with respect to the box are not offered.
+
+    Args:
+        u_hat: Nominal actions, shape (B, n), float64 or float32.
+        A: Rows, shape (B, m, n); m may be 0.
+        b: Right-hand sides, shape (B, m); +inf switches a row off.
+        lo: Lower bounds: a number, shape (n,) or (B, n); None for none.
+        hi: Upper bounds, likewise.
+        active_mask: Rows that count, shape (B, m), bool; None counts all of them.
+        first: Index of the row that is served first when there is no solution, shape (B,),
+            int64; None takes the most violated one.
+        weight: Weights of the violations of the other rows then, shape (B, m), > 0; None takes
+            `SLACK_WEIGHT` for each.
+        rescue: "daqp" solves one by one what the iterations leave, on a CPU only; "none" returns
+            the least violation for it. With two or three components and few rows nothing is left
+            unless there is no solution.
+        fixed_shape: Run every stage for all environments, so that nothing is read back from the
+            device; None does so on CUDA.
+        validate: Look for malformed and not finite input first, which waits for the device.
+            Without it such environments get `BAD_INPUT` and the box's point nearest to zero.
+
+    Raises:
+        InputError: With ``validate``: shapes or dtypes disagree, the box is empty, or an entry is
+            not finite. Without: only what shapes and dtypes show.
+    """
+    rows_on = _rows_on(u_hat, A, b, active_mask)
+    lower = _bound("lo", lo, u_hat, -torch.inf)
+    upper = _bound("hi", hi, u_hat, torch.inf)
+    if validate:
+        _require_numbers(u_hat, A, b, lower, upper)
+    fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
+    if rescue not in ("daqp", "none"):
+        raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
+    stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
+    # From here on B is last, so that every operation runs over contiguous memory.
+    problem = DualProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
+    with torch.no_grad():
+        problem, good = _clean(problem, rows_on.T)
+        batch = Batch(problem, *_hierarchy(problem, first, weight, rows_on))
+        x, status = _run(stages, batch)
+        x = torch.where(good, x, _into_box(torch.zeros_like(x), problem))
+        status = torch.where(good, status, BAD_INPUT).to(torch.int8)
+        residual = _largest_residual(problem, x)
+    u = x.T
+    if torch.is_grad_enabled() and (u_hat.requires_grad or A.requires_grad or b.requires_grad):
+        u = differentiable(u_hat, A, b, u, status, problem)
+    return BatchProjection(u, status, residual)
+
+
+def _run(stages: Stages, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return actions (n, B) and status (B,), in passes where that helps the cache."""
+    size = batch.first.shape[0]
+    if not stages.compact or size <= CHUNK:
+        return stages.run(_contiguous(batch))
+    parts = [
+        stages.run(_contiguous(_between(batch, start, start + CHUNK)))
+        for start in range(0, size, CHUNK)
+    ]
+    return torch.cat([part.x for part in parts], 1), torch.cat([part.status for part in parts])
+
+
+def _between(batch: Batch, start: int, end: int) -> Batch:
+    problem = DualProblem(*(data[..., start:end] for data in batch.problem))
+    return Batch(problem, batch.first[start:end], batch.weight[:, start:end])
+
+
+def _contiguous(batch: Batch) -> Batch:
+    problem = DualProblem(*(data.contiguous() for data in batch.problem))
+    return Batch(problem, batch.first, batch.weight)
+
+
+def _clean(problem: DualProblem, rows_on: Tensor) -> tuple[DualProblem, Tensor]:
+    """Return the problems with harmless numbers in rows that are off and in bad environments.
+
+    Also returns where the input is good, shape (B,).
+    """
+    u, A, b, s, lower, upper = problem
+    good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0)
+    on = rows_on & (b < torch.inf) & good
+    clean = DualProblem(
+        torch.where(good, u, 0.0),
+        torch.where(on.unsqueeze(1), A, 0.0),
+        torch.where(on, b, 1.0),  # 0 @ x <= 1 holds and never binds
+        s,
+        lower,
+        upper,
+    )
+    return clean, good
+
+
+def _hierarchy(
+    problem: DualProblem, first: Tensor | None, weight: Tensor | None, rows_on: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the most urgent row, shape (B,), and the weights of the others, shape (m, B)."""
+    m, size = problem.b.shape
+    if weight is None:
+        weights = torch.full_like(problem.b, SLACK_WEIGHT)
+    else:
+        weights = torch.where(rows_on, weight, SLACK_WEIGHT).T
+    if first is not None:
+        return first, weights
+    if m == 0:
+        return torch.zeros(size, dtype=torch.int64, device=problem.u.device), weights
+    x = _into_box(problem.u, problem)
+    return ((problem.A * x).sum(1) - problem.b).argmax(0), weights
+
+
+def _into_box(x: Tensor, problem: DualProblem) -> Tensor:
+    return torch.minimum(torch.maximum(x, problem.lower), problem.upper)
+
+
+def _largest_residual(problem: DualProblem, x: Tensor) -> Tensor:
+    """Return the largest A x - b of each environment, shape (B,)."""
+    if problem.b.shape[0] == 0:
+        return torch.full(x.shape[1:], -torch.inf, dtype=x.dtype, device=x.device)
+    return ((problem.A * x).sum(1) - problem.b).amax(0)
+
+
+def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Tensor:
+    """Return which rows count, shape (B, m), after checking shapes and dtypes."""
+    if u.dtype not in (torch.float64, torch.float32) or not u.dtype == A.dtype == b.dtype:
+        raise InputError(
+            "project_batch: expected u_hat, A and b all float64 or all float32, got "
+            f"{u.dtype}, {A.dtype}, {b.dtype}."
+        )
+    if u.ndim != 2 or b.ndim != 2 or A.shape != (u.shape[0], b.shape[1], u.shape[1]):
+        raise InputError(
+            "project_batch: expected u_hat (B, n), A (B, m, n) and b (B, m), got shapes "
+            f"{tuple(u.shape)}, {tuple(A.shape)}, {tuple(b.shape)}."
+        )
+    if b.shape[0] != u.shape[0]:
+        raise InputError(f"project_batch: expected b of {u.shape[0]} rows, got {b.shape[0]}.")
+    if active_mask is None:
+        return torch.ones_like(b, dtype=torch.bool)
+    if active_mask.shape != b.shape or active_mask.dtype != torch.bool:
+        raise InputError(
+            f"project_batch: expected active_mask of bool {tuple(b.shape)}, got "
+            f"{active_mask.dtype} {tuple(active_mask.shape)}."
+        )
+    return active_mask
+
+
+def _bound(name: str, bound: Tensor | float | None, u: Tensor, missing: float) -> Tensor:
+    """Return a bound of shape (B, n)."""
+    values = torch.as_tensor(missing if bound is None else bound, dtype=u.dtype, device=u.device)
+    try:
+        return values.expand(u.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"project_batch: {name}: expected a number, shape (n,) or (B, n) for u_hat "
+            f"{tuple(u.shape)}, got shape {tuple(values.shape)}."
+        ) from error
+
+
+def _require_numbers(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> None:
+    """Raise InputError if an entry is not finite or the box is empty; +inf in b is allowed."""
+    for name, values, fine in (
+        ("u_hat", u, torch.isfinite(u)),
+        ("A", A, torch.isfinite(A)),
+        ("b", b, b > -torch.inf),
+    ):
+        if not bool(fine.all()):
+            environment = int((~fine).nonzero()[0, 0])
+            raise InputError(
+                f"project_batch: {name}: expected finite numbers, got "
+                f"{values[environment].numpy(force=True)} in environment {environment}."
+            )
+    if not bool((lower <= upper).all()):
+        raise InputError("project_batch: expected lo <= hi in every component.")

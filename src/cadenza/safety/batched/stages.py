@@ -1,0 +1,167 @@
+"""The stages of a batched projection, each for the environments the one before left.
+
+Axes:  n action components, m rows, B environments last.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cadenza.safety.batched.dual_newton import (
+    TOLERANCE,
+    DualProblem,
+    proves_infeasible,
+    solve_dual,
+)
+from cadenza.safety.batched.faces import FACE_DIMS, MAX_FACE_ROWS, face_count, project_on_faces
+from cadenza.safety.batched.least_violation import least_violation_batch
+from cadenza.safety.batched.one_row import ROUNDING, project_one_row_batch
+from cadenza.safety.batched.rescue import rescue_with_daqp
+from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, NOT_CONVERGED, OPTIMAL
+
+#: Numbers per array in the enumeration of faces on a CPU: the arrays of a pass fit the cache.
+_FACE_NUMBERS: Final = 1 << 17
+
+
+class Batch(NamedTuple):
+    """Problems of some environments, with what decides when they have no solution.
+
+    Attributes:
+        problem: Nominal actions, rows and box; no slack.
+        first: Index of the most urgent row, shape (B,).
+        weight: Weights of the slack of the other rows, shape (m, B).
+    """
+
+    problem: DualProblem
+    first: Tensor
+    weight: Tensor
+
+    def take(self, index: Tensor) -> "Batch":
+        """Return the problems of some environments."""
+        return Batch(
+            self.problem.take(index),
+            self.first.index_select(0, index),
+            self.weight.index_select(1, index),
+        )
+
+
+class Answers(NamedTuple):
+    """Actions of shape (n, B) and status codes of shape (B,), int8."""
+
+    x: Tensor
+    status: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages in one of two ways; see `cadenza.safety.batched.projection`.
+
+    Attributes:
+        compact: Each stage runs for the environments that are left, else for all of them.
+        rescue: Solve with DAQP what the iterations leave; needs ``compact``.
+    """
+
+    compact: bool
+    rescue: bool
+
+    def run(self, batch: Batch) -> Answers:
+        """Return the answers of all environments."""
+        problem = batch.problem
+        x = torch.minimum(torch.maximum(problem.u, problem.lower), problem.upper)
+        violated = ((problem.A * x).sum(1) - problem.b).amax(0) > 0.0
+        answers = self._replace(violated, batch, self._one_row, Answers(x, _codes(x, OPTIMAL)))
+        unchanged = (answers.x == problem.u).all(0) & (answers.status == OPTIMAL)
+        return Answers(answers.x, torch.where(unchanged, INACTIVE, answers.status))
+
+    def _replace(
+        self, mask: Tensor, batch: Batch, stage: Callable[[Batch], Answers], answers: Answers
+    ) -> Answers:
+        """Return ``answers`` with those of ``stage`` where ``mask``, shape (B,), is true."""
+        if not self.compact:
+            fresh = stage(batch)
+            return Answers(
+                torch.where(mask, fresh.x, answers.x),
+                torch.where(mask, fresh.status, answers.status),
+            )
+        index = mask.nonzero().squeeze(1)
+        if index.numel() == 0:
+            return answers
+        if index.numel() == mask.numel():
+            return stage(batch)
+        fresh = stage(batch.take(index))
+        return Answers(
+            answers.x.index_copy(1, index, fresh.x),
+            answers.status.index_copy(0, index, fresh.status),
+        )
+
+    def _one_row(self, batch: Batch) -> Answers:
+        """Solve for the most violated row; go on where that is not enough."""
+        problem = batch.problem
+        u, A, b = problem.u, problem.A, problem.b
+        if b.shape[0] == 1:
+            x, feasible = project_one_row_batch(u, A[0], b[0], problem.lower, problem.upper)
+            return Answers(x, torch.where(feasible, _codes(x, OPTIMAL), INFEASIBLE))
+        clipped = torch.minimum(torch.maximum(u, problem.lower), problem.upper)
+        worst = ((A * clipped).sum(1) - b).argmax(0, keepdim=True)
+        row = A.gather(0, worst.unsqueeze(1).expand(1, *u.shape)).squeeze(0)
+        level = b.gather(0, worst).squeeze(0)
+        x, feasible = project_one_row_batch(u, row, level, problem.lower, problem.upper)
+        met = (A * x).sum(1) - b <= ROUNDING[u.dtype] * (1.0 + b.abs())
+        met = met.scatter(0, worst, value=True).all(0)
+        answers = Answers(x, _codes(x, OPTIMAL))
+        answers = self._replace(feasible & ~met, batch, self._several_rows, answers)
+        return self._replace(~feasible, batch, self._no_answer, answers)
+
+    def _several_rows(self, batch: Batch) -> Answers:
+        """Solve for all rows; where that fails, the least violation."""
+        n, m = batch.problem.u.shape[0], batch.problem.b.shape[0]
+        if n in FACE_DIMS and m <= MAX_FACE_ROWS[n]:
+            x, feasible = self._faces(batch.problem)
+            status = torch.where(feasible, _codes(x, OPTIMAL), INFEASIBLE)
+        else:
+            x, status = self._iterate(batch.problem)
+        least = self._replace(status != OPTIMAL, batch, self._no_answer, Answers(x, status))
+        return Answers(least.x, status)
+
+    def _faces(self, problem: DualProblem) -> tuple[Tensor, Tensor]:
+        """Enumerate faces; on a CPU in parts whose arrays fit the cache."""
+        count, (m, size) = face_count(problem.u.shape[0], problem.b.shape[0]), problem.b.shape
+        step = max(64, _FACE_NUMBERS // (count * m)) if self.compact else size
+        parts = [
+            project_on_faces(p.u, p.A, p.b, p.lower, p.upper)
+            for p in (
+                DualProblem(*(data[..., start : start + step] for data in problem))
+                for start in range(0, size, step)
+            )
+        ]
+        return torch.cat([x for x, _ in parts], 1), torch.cat([met for _, met in parts])
+
+    def _iterate(self, problem: DualProblem) -> Answers:
+        """Solve by Newton's method on the dual, then DAQP if wanted."""
+        point, converged = solve_dual(problem, compact=self.compact)
+        x, infeasible = point.x, ~converged & proves_infeasible(problem, point.y)
+        if self.rescue:
+            x, solved, refused = rescue_with_daqp(problem, x, converged | infeasible)
+            converged, infeasible = solved & ~infeasible, infeasible | refused
+        met = ((problem.A * x).sum(1) - problem.b) <= TOLERANCE[x.dtype] * (1.0 + problem.b.abs())
+        status = torch.where(
+            converged & met.all(0),
+            _codes(x, OPTIMAL),
+            torch.where(infeasible, _codes(x, INFEASIBLE), NOT_CONVERGED),
+        )
+        return Answers(x, status)
+
+    def _no_answer(self, batch: Batch) -> Answers:
+        """Return the least violation."""
+        x = least_violation_batch(
+            batch.problem, batch.first, batch.weight, compact=self.compact, rescue=self.rescue
+        )
+        return Answers(x, _codes(x, INFEASIBLE))
+
+
+def _codes(x: Tensor, code: int) -> Tensor:
+    """Return ``code`` for every environment, int8."""
+    return torch.full(x.shape[1:], code, dtype=torch.int8, device=x.device)
