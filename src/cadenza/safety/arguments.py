@@ -1,4 +1,4 @@
-"""Checks on what a caller hands to the ego-only filter, in the order callers rely on.
+"""Checks on what a caller hands to a filter, in the order callers rely on.
 
 Snapshots check their own numbers when they are built, so only their kind and dimension are
 looked at here.
@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.
@@ -60,6 +61,17 @@ def require_member(uid: str, known: Collection[str], what: str) -> None:
     """Raise UnknownNameError unless ``uid`` is in ``known``; ``what`` names the collection."""
     if uid not in known:
         raise UnknownNameError(f"filter: expected {uid!r} in {what}, got {sorted(known)}.")
+
+
+def require_models(control_models: Mapping[str, AgentControlModel]) -> None:
+    """Raise ConfigurationError unless there is a model, and each is filed under its own id."""
+    if not control_models:
+        raise ConfigurationError("filter: expected at least one control model, got none.")
+    for uid, model in control_models.items():
+        if model.uid != uid:
+            raise ConfigurationError(
+                f"filter: expected the control model of {uid!r}, got one for {model.uid!r}."
+            )
 
 
 def require_lambda(lambda_: LambdaDict, expected: frozenset[tuple[str, str]]) -> None:

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import ConfigurationError
 from cadenza.safety.arguments import (
     require_action,
     require_call,
     require_lambda,
     require_member,
+    require_models,
     require_previous,
     require_snapshot,
 )
@@ -128,7 +128,7 @@ class EgoOnlyCBFQP:
         budget_split: BudgetSplitStrategy | str | None = None,
         rate_limit: RateLimit = "off",
     ) -> None:
-        _check_models(control_models)
+        require_models(control_models)
         self._options = EgoOnlyOptions(
             cbf_gamma=cbf_gamma,
             plant=plant,
@@ -394,13 +394,3 @@ def _report(
         "rate_active": False,
         "rate_exceeded": False,
     }
-
-
-def _check_models(control_models: Mapping[str, AgentControlModel]) -> None:
-    if not control_models:
-        raise ConfigurationError("filter: expected at least one control model, got none.")
-    for uid, model in control_models.items():
-        if model.uid != uid:
-            raise ConfigurationError(
-                f"filter: expected the control model of {uid!r}, got one for {model.uid!r}."
-            )
