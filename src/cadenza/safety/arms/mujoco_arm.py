@@ -99,6 +99,11 @@ class MujocoArm:
         return self._spheres.links
 
     @property
+    def movable_spheres(self) -> NDArray[np.bool_]:
+        """Whether any joint moves each sphere, shape (S,)."""
+        return self._carried[1:].any(axis=1)
+
+    @property
     def self_collision_pairs(self) -> NDArray[np.intp]:
         """Pairs of spheres that may not touch, shape (P, 2)."""
         return self._pairs

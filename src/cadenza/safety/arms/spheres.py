@@ -1,7 +1,8 @@
 """Spheres that cover the links of an arm, and the pairs of them that may not touch.
 
 A capsule of radius r is covered by spheres of radius R > r along its axis when neighbours are at
-most 2 sqrt(R^2 - r^2) apart: at the midpoint between two centres the spheres still reach r.
+most 2 sqrt(R^2 - r^2) apart: at the midpoint between two centres the spheres still reach r
+(`cadenza.safety.geometry.covering_radius`).
 """
 
 import math
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.geometry import Capsule, SphereCloud, covering_radius, decompose_capsule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,19 +34,19 @@ class LinkSpheres:
     links: tuple[str, ...]
 
 
-def cover_capsule(length: float, radius: float, inflation: float) -> tuple[FloatArray, float]:
-    """Return where along the axis the covering spheres sit, m from the middle, and their radius.
+def cover_capsule(capsule: Capsule, inflation: float) -> SphereCloud:
+    """Return the fewest equal balls along the axis that contain the capsule.
 
     Args:
-        length: Distance of the capsule's two end centres, m, >= 0.
-        radius: Capsule radius, m, > 0.
-        inflation: Sphere radius over capsule radius, > 1.
+        capsule: The capsule.
+        inflation: Largest allowed ball radius over the capsule's, > 1.
     """
-    grown = inflation * radius
-    spacing = 2.0 * math.sqrt(grown * grown - radius * radius)
-    # One part in 1e12 keeps a length of exactly k spacings from asking for one sphere more.
-    count = 1 + math.ceil(length / spacing * (1.0 - 1e-12)) if length > 0.0 else 1
-    return np.linspace(-0.5 * length, 0.5 * length, count) if count > 1 else np.zeros(1), grown
+    length = float(np.linalg.norm(capsule.end - capsule.start))
+    spacing = 2.0 * capsule.radius * math.sqrt(inflation * inflation - 1.0)
+    # One part in 1e12 keeps a length of exactly k spacings from asking for one ball more.
+    count = max(2, 1 + math.ceil(length / spacing * (1.0 - 1e-12)))
+    radius = covering_radius(length, capsule.radius, count)
+    return decompose_capsule(capsule.start, capsule.end, radius, count)
 
 
 def link_spheres(mujoco: Any, model: Any, inflation: float) -> LinkSpheres:
@@ -59,30 +61,34 @@ def link_spheres(mujoco: Any, model: Any, inflation: float) -> LinkSpheres:
             "radius leave gaps between them."
         )
     bodies: list[int] = []
-    offsets: list[FloatArray] = []
-    radii: list[float] = []
-    kinds = mujoco.mjtGeom
+    clouds: list[SphereCloud] = []
     for geom in range(model.ngeom):
-        kind, size = model.geom_type[geom], model.geom_size[geom]
-        if kind == int(kinds.mjGEOM_SPHERE):
-            places, radius = np.zeros(1), float(size[0])
-        elif kind == int(kinds.mjGEOM_CAPSULE):
-            places, radius = cover_capsule(2.0 * float(size[1]), float(size[0]), inflation)
-        else:
-            raise ConfigurationError(
-                f"MujocoArm: expected capsules and spheres only, got geom "
-                f"{model.geom(geom).name!r} of type {int(kind)}; keep tables and walls out of the "
-                "arm's model and pass them to the filter as obstacles."
-            )
-        axis = _rotated_z(model.geom_quat[geom])
-        for place in places:
-            bodies.append(int(model.geom_bodyid[geom]))
-            offsets.append(np.array(model.geom_pos[geom]) + place * axis)
-            radii.append(radius)
+        cloud = _geom_cloud(mujoco, model, geom, inflation)
+        clouds.append(cloud)
+        bodies.extend([int(model.geom_bodyid[geom])] * len(cloud))
     if not bodies:
         raise ConfigurationError("MujocoArm: expected at least one capsule or sphere, got none.")
-    names = tuple(str(model.body(body).name) for body in bodies)
-    return LinkSpheres(np.array(bodies, dtype=np.intp), np.array(offsets), np.array(radii), names)
+    return LinkSpheres(
+        bodies=np.array(bodies, dtype=np.intp),
+        offsets=np.concatenate([cloud.centers for cloud in clouds]),
+        radii=np.concatenate([cloud.radii for cloud in clouds]),
+        links=tuple(str(model.body(body).name) for body in bodies),
+    )
+
+
+def _geom_cloud(mujoco: Any, model: Any, geom: int, inflation: float) -> SphereCloud:
+    """Return the balls that cover one geom, in the frame of its body."""
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    center, radius = np.array(model.geom_pos[geom]), float(size[0])
+    if kind == int(mujoco.mjtGeom.mjGEOM_SPHERE):
+        return SphereCloud(center[None, :], np.array([radius]))
+    if kind == int(mujoco.mjtGeom.mjGEOM_CAPSULE):
+        reach = float(size[1]) * _rotated_z(model.geom_quat[geom])
+        return cover_capsule(Capsule(center - reach, center + reach, radius), inflation)
+    raise ConfigurationError(
+        f"MujocoArm: expected capsules and spheres only, got geom {model.geom(geom).name!r} of type "
+        f"{kind}; keep tables and walls out of the arm's model and pass them to the filter."
+    )
 
 
 def _rotated_z(quaternion: FloatArray) -> FloatArray:

@@ -73,6 +73,11 @@ class ArmModel(Protocol):
         ...
 
     @property
+    def movable_spheres(self) -> NDArray[np.bool_]:
+        """Whether any joint moves each sphere, shape (S,)."""
+        ...
+
+    @property
     def self_collision_pairs(self) -> NDArray[np.intp]:
         """Pairs of spheres that may not touch, shape (P, 2)."""
         ...

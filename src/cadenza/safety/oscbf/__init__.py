@@ -1,0 +1,46 @@
+"""Operational-space safety filter of one arm: joints, workspace, obstacles and task in one QP.
+
+Start at:    `VelocityOSCBF` and `TorqueOSCBF` (hard limits, task-consistent cost), `ArmConstraints`
+             (what must hold), `docs/oscbf.md` (the maths). `OSCBF` takes ready rows, all soft.
+Promise:     the command stays in the joints' limits; it is unchanged, bit for bit, while nothing is
+             active; when the hard rows contradict each other it is the least violation of them at
+             the lowest speed, flagged, and never the unfiltered command.
+May import:  `core` and `safety`.  Must not import: any other folder of the package.
+Adding one:  a rule in `rules`, its gradient in `rows`; both controllers then have it.
+"""
+
+import importlib
+from typing import Any, Final
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "DEFAULT_CBF_ALPHA": "constraints",
+    "DEFAULT_SLACK_PENALTY": "soft",
+    "DEFAULT_W_JOINT": "soft",
+    "DEFAULT_W_OPERATIONAL": "soft",
+    "OSCBF": "soft",
+    "ArmConstraints": "rules",
+    "HalfSpaceRule": "rules",
+    "OSCBFConstraints": "constraints",
+    "OSCBFResult": "result",
+    "Obstacle": "rules",
+    "ObstacleRule": "rules",
+    "Priority": "rules",
+    "SelfCollisionRule": "rules",
+    "SingularityRule": "rules",
+    "SlackAggregate": "result",
+    "SpeedRule": "rules",
+    "TaskCost": "cost",
+    "TorqueOSCBF": "torque",
+    "VelocityOSCBF": "velocity",
+    "aggregate_oscbf_slack": "result",
+    "collision_constraint_row": "constraints",
+    "joint_limit_constraint_row": "constraints",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines ``name`` and return the object."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
