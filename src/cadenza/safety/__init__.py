@@ -26,8 +26,10 @@ _EXPORTS: Final = {
     "EmergencyController": "protocols",
     "ExpCBFQP": "cbf_qp",
     "FilterInfo": "state",
+    "JointSafetyFilter": "protocols",
     "LambdaDict": "pairs",
     "SafetyDriver": "driver",
+    "SafetyMode": "mode",
     "SafetyOptions": "options",
     "SafetyState": "state",
     "canonical_pair_key": "pairs",
@@ -37,6 +39,7 @@ _EXPORTS: Final = {
     "make_ego_pair_keys": "pairs",
     "make_lambda_dict": "pairs",
     "make_pair_keys": "pairs",
+    "solve_qp_stub": "qp_timing",
 }
 
 

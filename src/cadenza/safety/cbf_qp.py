@@ -1,25 +1,69 @@
 """Constructors of the pairwise filters, by whose actions may change.
 
-`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`. The names
-that code written for the original module imports are here as well.
+`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`;
+`ExpCBFQP.centralized` and `ExpCBFQP.shared_control` those of `cadenza.safety.joint`. The names that
+code written for the original module imports are here as well.
 """
 
 from collections.abc import Mapping
 
+from cadenza.core.errors import ConfigurationError
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant, pair_h_value
+from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
 from cadenza.safety.ego_only import EgoOnlyCBFQP
 from cadenza.safety.ego_options import Barrier, Compat, OnInfeasible, RateLimit
+from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.mode import SafetyMode
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
 from cadenza.safety.wae import CbfPower
 
-__all__ = ["DEFAULT_CBF_GAMMA", "AgentSnapshot", "ExpCBFQP", "pair_h_value"]
+__all__ = ["DEFAULT_CBF_GAMMA", "AgentSnapshot", "ExpCBFQP", "SafetyMode", "pair_h_value"]
 
 
 class ExpCBFQP:
-    """Pairwise safety filters; one constructor per answer to "whose actions may change"."""
+    """Pairwise safety filters; one constructor per answer to "whose actions may change".
+
+    Calling the class itself builds the filter of a mode with its default options.
+    """
+
+    def __new__(
+        cls,
+        *,
+        control_models: Mapping[str, AgentControlModel],
+        mode: SafetyMode = SafetyMode.EGO_ONLY,
+        solver: QPSolver | None = None,
+        cbf_gamma: float = DEFAULT_CBF_GAMMA,
+        dt: float | None = None,
+    ) -> EgoOnlyCBFQP | CentralizedCBFQP | SharedControlCBFQP:
+        """Return the filter of ``mode``.
+
+        Args:
+            control_models: Model of every agent by id.
+            mode: Whose actions may change.
+            solver: Solves several active rows; None means DAQP.
+            cbf_gamma: Rate at which overlap is undone, 1/s.
+            dt: Control step, s, of the joint modes; the ego-only filter takes it in every call.
+
+        Raises:
+            ConfigurationError: As the constructors of the mode, or ``dt`` for the ego-only mode.
+        """
+        if mode is SafetyMode.EGO_ONLY:
+            if dt is not None:
+                raise ConfigurationError(
+                    "ExpCBFQP: expected no dt for SafetyMode.EGO_ONLY, whose filter(...) takes it, "
+                    f"got {dt}."
+                )
+            return cls.ego_only(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma)
+        if mode is SafetyMode.CENTRALIZED:
+            return cls.centralized(
+                control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt
+            )
+        return cls.shared_control(
+            control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt
+        )
 
     @classmethod
     def ego_only(
@@ -54,4 +98,66 @@ class ExpCBFQP:
             max_age_s=max_age_s,
             budget_split=budget_split,
             rate_limit=rate_limit,
+        )
+
+    @classmethod
+    def centralized(
+        cls,
+        *,
+        control_models: Mapping[str, AgentControlModel],
+        solver: QPSolver | None = None,
+        cbf_gamma: float = DEFAULT_CBF_GAMMA,
+        dt: float | None = None,
+        plant: Plant = "zoh",
+        margin_m: float = 0.0,
+        on_infeasible: OnInfeasible = "least_violation",
+        barrier: Barrier = "sampled",
+        compat: Compat | None = None,
+        cbf_power: CbfPower = 1,
+        bounds_by_uid: Mapping[str, Bounds] | None = None,
+    ) -> CentralizedCBFQP:
+        """Return the filter that changes every agent's action; see `CentralizedCBFQP`."""
+        return CentralizedCBFQP(
+            control_models=control_models,
+            solver=solver,
+            cbf_gamma=cbf_gamma,
+            dt=dt,
+            plant=plant,
+            margin_m=margin_m,
+            on_infeasible=on_infeasible,
+            barrier=barrier,
+            compat=compat,
+            cbf_power=cbf_power,
+            bounds_by_uid=bounds_by_uid,
+        )
+
+    @classmethod
+    def shared_control(
+        cls,
+        *,
+        control_models: Mapping[str, AgentControlModel],
+        solver: QPSolver | None = None,
+        cbf_gamma: float = DEFAULT_CBF_GAMMA,
+        dt: float | None = None,
+        plant: Plant = "zoh",
+        margin_m: float = 0.0,
+        on_infeasible: OnInfeasible = "least_violation",
+        barrier: Barrier = "sampled",
+        compat: Compat | None = None,
+        cbf_power: CbfPower = 1,
+        bounds_by_uid: Mapping[str, Bounds] | None = None,
+    ) -> SharedControlCBFQP:
+        """Return the filter that changes partners' actions a little; see `SharedControlCBFQP`."""
+        return SharedControlCBFQP(
+            control_models=control_models,
+            solver=solver,
+            cbf_gamma=cbf_gamma,
+            dt=dt,
+            plant=plant,
+            margin_m=margin_m,
+            on_infeasible=on_infeasible,
+            barrier=barrier,
+            compat=compat,
+            cbf_power=cbf_power,
+            bounds_by_uid=bounds_by_uid,
         )

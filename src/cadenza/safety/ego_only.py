@@ -41,6 +41,7 @@ from cadenza.safety.ego_options import (
 )
 from cadenza.safety.ego_rows import EgoRows, RowRule, build_ego_rows, feasible_lambda
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.mode import SafetyMode
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.projection import RowSet, project
 from cadenza.safety.protocols import AgentControlModel
@@ -153,6 +154,11 @@ class EgoOnlyCBFQP:
         )
         self._limits_rate = rate_limit != "off"
         self._constants: _Constants | None = None
+
+    @property
+    def mode(self) -> SafetyMode:
+        """Whose actions may change."""
+        return SafetyMode.EGO_ONLY
 
     @property
     def options(self) -> EgoOnlyOptions:

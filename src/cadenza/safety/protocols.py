@@ -91,6 +91,28 @@ class EgoOnlySafetyFilter(Protocol):
 
 
 @runtime_checkable
+class JointSafetyFilter(Protocol):
+    """A filter that decides the action of every agent that proposes one."""
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Forget the past; ``seed`` feeds a filter that draws random numbers."""
+        ...
+
+    def filter(
+        self,
+        proposed_action: dict[str, FloatArray],
+        obs: Mapping[str, Any],
+        state: SafetyState,
+        bounds: Bounds,
+        *,
+        ego_uid: str | None = None,
+        partner_action_bound: float | None = None,
+    ) -> tuple[dict[str, FloatArray], FilterInfo]:
+        """Return the safe actions under the same ids, and what happened."""
+        ...
+
+
+@runtime_checkable
 class EmergencyController(Protocol):
     """Turns "away from these agents" into an action of one embodiment."""
 
