@@ -33,6 +33,8 @@ from cadenza.safety.snapshot import AgentSnapshot
 #: Sine of the angle between two columns of J below which they count as parallel: float64 gives
 #: their normal no direction, and dropping it moves the weakest direction by rounding only.
 _PARALLEL: Final = 1e-12
+#: Most action components whose 2^n corners are compared; 256 rows of a product cost microseconds.
+_MAX_CORNERS_DIM: Final = 8
 #: Relative shortfall of a declared capacity that rounding explains.
 _ROUNDING: Final = 1e-9
 
@@ -45,7 +47,7 @@ class EgoAuthority:
         jacobian: J with acceleration = J u + bias, shape (d, n); None when it is the identity.
         bias: Acceleration under a zero action, d numbers, m/s^2; None when it vanishes.
         every_direction: Acceleration the ego is credited with along any direction, m/s^2, >= 0.
-        reach: Bound on the Euclidean acceleration any action of the box produces, m/s^2.
+        reach: Largest Euclidean acceleration the box produces, or a bound on it, m/s^2.
         capacity: What the control model declares, m/s^2.
     """
 
@@ -125,6 +127,31 @@ def weakest_support(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
     return float(support.min())
 
 
+def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
+    """Return the largest Euclidean acceleration that the box |u_k| <= c produces, m/s^2.
+
+    It is at a corner of the box. Up to `_MAX_CORNERS_DIM` components all corners are compared;
+    beyond, the result is an upper bound.
+
+    Args:
+        jacobian: J, shape (d, n).
+        bias: beta, shape (d,), m/s^2.
+        c: Half width of the box, action unit.
+    """
+    n = jacobian.shape[1]
+    if n <= _MAX_CORNERS_DIM:
+        accelerations = c * (_corners(n) @ jacobian.T) + bias  # (2^n, d)
+        return math.sqrt(float(np.einsum("ij,ij->i", accelerations, accelerations).max()))
+    column_sum = float(np.linalg.norm(jacobian, axis=0).sum())
+    spectral = float(np.linalg.norm(jacobian, 2)) * math.sqrt(n)
+    return c * min(spectral, column_sum) + float(np.linalg.norm(bias))
+
+
+@lru_cache(maxsize=_MAX_CORNERS_DIM)
+def _corners(n: int) -> FloatArray:
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
+
+
 @lru_cache(maxsize=32)
 def _column_pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     pairs = np.array(list(itertools.combinations(range(n), 2)), dtype=np.intp).reshape(-1, 2)
@@ -146,15 +173,11 @@ def measure_authority(
         return EgoAuthority(None, None, min(capacity, c), reach, capacity)
     jacobian, bias = read_action_map(model, snapshot)
     weakest = max(0.0, weakest_support(jacobian, bias, c))
-    # The largest Euclidean norm over the box is at a corner; both bounds on it are cheap.
-    column_sum = float(np.linalg.norm(jacobian, axis=0).sum())
-    spectral = float(np.linalg.norm(jacobian, 2)) * math.sqrt(model.action_dim)
-    drift = float(np.linalg.norm(bias))
     return EgoAuthority(
         jacobian,
-        tuple(bias.tolist()) if drift > 0.0 else None,
+        tuple(bias.tolist()) if bias.any() else None,
         min(capacity, weakest),
-        c * min(spectral, column_sum) + drift,
+        largest_reach(jacobian, bias, c),
         capacity,
     )
 

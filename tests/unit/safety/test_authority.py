@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import (
     check_authority,
+    largest_reach,
     measure_authority,
     pair_parameters,
     read_action_map,
@@ -102,12 +104,17 @@ def test_authority_is_asked_for_once_and_carries_the_bias():
     assert model.calls == 1
     assert authority.bias == (0.0, -0.25)
     assert authority.every_direction == pytest.approx(1.75)  # y: 2 - 0.25
-    # Corner (4, 2): sqrt 20 <= spectral norm 2 * 2 * sqrt 2 and <= column sum 6.
-    assert authority.reach == pytest.approx(4.0 * math.sqrt(2.0) + 0.25)
-    assert authority.reach >= math.hypot(4.0, 2.25)
+    assert authority.reach == pytest.approx(math.hypot(4.0, 2.25))  # the corner (2, -2)
     assert not authority.certified  # 1.75 of the declared 5
     assert measure_authority(Affine(np.eye(2)), STATE, box(2.0)).bias is None
     assert measure_authority(Affine(np.eye(2)), STATE, box(2.0)).certified
+
+
+def test_authority_reach_of_many_components_is_a_bound():
+    jacobian = np.random.default_rng(0).normal(size=(3, 9))
+    corners = np.array(list(itertools.product((-2.0, 2.0), repeat=9))) @ jacobian.T + 0.1
+    exact = float(np.linalg.norm(corners, axis=1).max())
+    assert exact <= largest_reach(jacobian, np.full(3, 0.1), 2.0) <= 2.0 * exact
 
 
 def test_authority_map_of_a_plainly_linear_model_is_read_column_by_column():

@@ -9,6 +9,24 @@ Adding one:  one file here; a map that depends on the state also offers `jacobia
              `bias_accel` of `StateDependentControlModel`.
 """
 
+from cadenza.safety.control_models.differential_drive import (
+    BodyDrive,
+    DifferentialDriveControlModel,
+    WheelDrive,
+)
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+from cadenza.safety.control_models.jacobian import (
+    DEFAULT_DLS_DAMPING,
+    JacobianControlModel,
+    MissingJacobianError,
+)
 
-__all__ = ["DoubleIntegratorControlModel"]
+__all__ = [
+    "DEFAULT_DLS_DAMPING",
+    "BodyDrive",
+    "DifferentialDriveControlModel",
+    "DoubleIntegratorControlModel",
+    "JacobianControlModel",
+    "MissingJacobianError",
+    "WheelDrive",
+]
