@@ -22,7 +22,7 @@ _FEASIBILITY_ROOM: Final = 1e-9
 #: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
 CERTIFICATE_TOLERANCE: Final = 1e-6
 #: Relative excess of an age over the declared bound that is rounding of a sum of steps.
-_AGE_ROUNDING: Final = 1e-9
+AGE_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _stale_level(
         return share * level - loss, h
     stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
     level = share * stale.level - loss
-    if age_s > rule.max_age_s * (1.0 + _AGE_ROUNDING) or stale.h_best < -CERTIFICATE_TOLERANCE:
+    if age_s > rule.max_age_s * (1.0 + AGE_ROUNDING) or stale.h_best < -CERTIFICATE_TOLERANCE:
         rows.uncovered = True
     else:
         level = max(level, -authority.every_direction)
