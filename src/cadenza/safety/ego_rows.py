@@ -17,7 +17,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.stale import stale_row_level, staleness, worst_closing_speed
 
 #: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
-_FEASIBILITY_ROOM: Final = 1e-9
+FEASIBILITY_ROOM: Final = 1e-9
 #: How far outside the safe set rounding may put a state, m/s. Actions rounded to float32 move the
 #: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
 CERTIFICATE_TOLERANCE: Final = 1e-6
@@ -211,4 +211,4 @@ def feasible_lambda(
     lowest = 0.0
     for a_k, low, high in zip(row, lower, upper, strict=True):
         lowest += a_k * (low if a_k > 0.0 else high)
-    return min(0.0, max(lambda_, lowest - level + _FEASIBILITY_ROOM))
+    return min(0.0, max(lambda_, lowest - level + FEASIBILITY_ROOM))
