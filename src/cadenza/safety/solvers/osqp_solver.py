@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import numpy as np
 import scipy.sparse  # pyright: ignore[reportMissingTypeStubs] -- scipy ships none
 
-from cadenza.core.arrays import FloatArray
 from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, import_backend
 from cadenza.safety.solvers.dense_problem import DenseProblem
 from cadenza.safety.solvers.interface import SolveStatus
@@ -31,14 +30,14 @@ _csc: Any = cast("Any", scipy.sparse).csc_matrix
 
 
 class OSQPSolver(ApproximateSolver):
-    """OSQP, set up anew on every call; a warm start begins at the last point of that length.
+    """OSQP, set up anew on every call; a warm start begins at the last answer of that shape.
 
     Not safe to share between threads.
     """
 
     def __init__(self) -> None:
         self._osqp: Any = import_backend("osqp")
-        self._last: FloatArray | None = None
+        self._last: dict[tuple[int, ...], Guess] = {}
 
     @property
     def name(self) -> str:
@@ -60,16 +59,16 @@ class OSQPSolver(ApproximateSolver):
             eps_rel=_TOLERANCE,
             max_iter=_MAX_ITERATIONS,
         )
-        if warm_start and self._last is not None and self._last.shape == problem.q.shape:
-            solver.warm_start(x=self._last)
+        last = self._last.get(problem.G.shape) if warm_start else None
+        if last is not None:
+            solver.warm_start(x=last.x, y=last.multipliers)
         answer: Any = solver.solve(raise_error=False)
-        status = _STATUS.get(str(answer.info.status), SolveStatus.NUMERICAL)
-        x: FloatArray = np.array(answer.x, dtype=np.float64)
-        if status is SolveStatus.OPTIMAL:
-            self._last = x
-        return Guess(
-            x=x,
+        guess = Guess(
+            x=np.array(answer.x, dtype=np.float64),
             multipliers=np.array(answer.y, dtype=np.float64),
-            status=status,
+            status=_STATUS.get(str(answer.info.status), SolveStatus.NUMERICAL),
             iterations=int(answer.info.iter),
         )
+        if guess.status is SolveStatus.OPTIMAL:
+            self._last[problem.G.shape] = guess
+        return guess

@@ -1,0 +1,226 @@
+"""The contract of every registered solver, and of the registry."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.safety import solvers
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.solvers import SUPPORTED_SOLVERS, SolveStatus, make_solver
+
+GENERAL = [name for name in SUPPORTED_SOLVERS if name != "closed_form"]
+#: x_0 <= -1 and x_0 >= 1.
+CONTRADICTION = (
+    np.eye(2),
+    np.zeros(2),
+    np.array([[1.0, 0.0], [-1.0, 0.0]]),
+    np.array([-1.0, -1.0]),
+)
+
+
+def box_problem(rng, n):
+    """A random problem with a full cost and the box |x_k| <= 1 as rows."""
+    M = rng.normal(size=(n, n))
+    P = M @ M.T + 0.5 * np.eye(n)
+    return P, rng.normal(size=n) * 3.0, np.vstack([np.eye(n), -np.eye(n)]), np.ones(2 * n)
+
+
+def run(solver, P, q, A, b, lower=-2.0, upper=2.0, **options):
+    n = len(q)
+    return solver.run(
+        np.array(P, float),
+        np.array(q, float),
+        np.array(A, float).reshape(len(b), n),
+        np.array(b, float),
+        np.full(n, lower),
+        np.full(n, upper),
+        **options,
+    )
+
+
+def test_registry_names_its_solvers():
+    assert set(SUPPORTED_SOLVERS) == {
+        *("auto", "closed_form", "daqp", "quadprog", "piqp", "clarabel", "osqp"),
+    }
+    for name in SUPPORTED_SOLVERS:
+        assert make_solver(name).name == name
+        assert make_solver(name) is not make_solver(name)
+
+
+def test_registry_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"Unknown solver 'cvxopt': expected one of auto"):
+        make_solver("cvxopt")
+
+
+@pytest.mark.parametrize("name", ["quadprog", "piqp", "osqp"])
+def test_registry_missing_library_names_the_extra(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"cadenza\[solvers\]"):
+        make_solver(name)
+
+
+def test_package_exports_the_classes_of_the_registry():
+    assert type(make_solver("clarabel")) is solvers.ClarabelSolver
+    assert type(make_solver("osqp")) is solvers.OSQPSolver
+    with pytest.raises(AttributeError, match="no attribute 'GurobiSolver'"):
+        _ = solvers.GurobiSolver
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_solve_agrees_with_quadprog_on_box_problems(name):
+    rng = np.random.default_rng(5)
+    solver, reference = make_solver(name), make_solver("quadprog")
+    for case in range(30):
+        P, q, A, b = box_problem(rng, 2 + case % 4)
+        x, milliseconds = solver.solve(P, q, A, b, warm_start=case % 2 == 0)
+        expected, _ = reference.solve(P, q, A, b)
+        assert x == pytest.approx(expected, abs=1e-9)
+        assert 0.5 * x @ P @ x + q @ x == pytest.approx(
+            0.5 * expected @ P @ expected + q @ expected, abs=1e-9
+        )
+        assert milliseconds > 0.0
+
+
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+def test_solve_contradiction_raises_with_the_status(name):
+    with pytest.raises(ConcertoSafetyInfeasible, match=rf"{name}: .*braking fallback.*infeasible"):
+        make_solver(name).solve(*CONTRADICTION)
+
+
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+def test_solve_nan_raises_with_the_status(name):
+    with pytest.raises(ConcertoSafetyInfeasible, match="Status: bad_input"):
+        make_solver(name).solve(*CONTRADICTION[:3], np.array([np.nan, 1.0]))
+
+
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"A": np.eye(3)},
+        {"b": np.ones(3)},
+        {"q": np.zeros(3)},
+        {"q": np.zeros((2, 1))},
+        {"P": np.eye(3)},
+        {"P": np.ones(1)},
+    ],
+)
+def test_solve_shapes_that_do_not_fit_are_refused(name, broken):
+    problem = {"P": np.eye(2), "q": np.zeros(2), "A": np.eye(2), "b": np.ones(2)} | broken
+    with pytest.raises(InputError, match="solve: expected P"):
+        make_solver(name).solve(**problem)
+
+
+@pytest.mark.parametrize("name", ["daqp", "quadprog", "clarabel", "auto"])
+@pytest.mark.parametrize("which", range(1, 6))
+def test_run_shapes_that_do_not_fit_are_refused(name, which):
+    problem = [np.ones(2), np.zeros(2), np.eye(2), np.ones(2), -np.ones(2), np.ones(2)]
+    problem[which] = np.ones((3, 3) if which == 2 else 3)
+    with pytest.raises(InputError, match="to fit"):
+        make_solver(name).run(*problem)
+
+
+@pytest.mark.parametrize("name", ["quadprog", "clarabel"])
+def test_run_cost_of_another_size_is_refused(name):
+    with pytest.raises(InputError, match="to fit"):
+        run(make_solver(name), np.eye(3), [0.0, 0.0], np.eye(2), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_run_solves_by_hand(name):
+    # Project (1, 1) on x <= 0.25, y <= -0.5; without rows on the box; and in a metric:
+    # min 1/2 (4 x^2 + y^2), x + y <= -1: (-0.2, -0.8).
+    solver = make_solver(name)
+    solution = run(solver, [1, 1], [-1, -1], [[1, 0], [0, 1]], [0.25, -0.5])
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-12)
+    assert abs(solution.residual) <= 1e-12
+    assert solution.iterations > 0
+    assert run(solver, [1, 1], [-3, 1], [], []).x == pytest.approx([2.0, -1.0], abs=1e-12)
+    free = run(solver, [1, 2], [-3, 1], [], [], -1e30, 1e30)
+    assert free.x == pytest.approx([3.0, -0.5], abs=1e-12)
+    metric = run(solver, [4, 1], [0, 0], [[1, 1]], [-1.0])
+    assert metric.x == pytest.approx([-0.2, -0.8], abs=1e-12)
+    same = run(solver, np.diag([4.0, 1.0]), [0, 0], [[1, 1]], [-1.0])
+    assert same.x == pytest.approx([-0.2, -0.8], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_run_degenerate_rows_are_solved(name):
+    # x <= 0.5 three times, in different lengths, and one row of zeros.
+    solution = run(
+        make_solver(name), [1, 1], [-1, 1], [[1, 0], [2, 0], [1, 0], [0, 0]], [0.5, 1.0, 0.5, 1.0]
+    )
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.x == pytest.approx([0.5, -1.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_run_bad_numbers_are_named_so(name):
+    solver = make_solver(name)
+    for broken in (
+        {"q": [np.nan, 0.0]},
+        {"A": [[np.inf, 0.0], [0.0, 1.0]]},
+        {"b": [np.nan, 1.0]},
+        {"upper": np.inf},
+        {"P": [np.nan, 1.0]},
+    ):
+        problem = {"P": [1, 1], "q": [0, 0], "A": np.eye(2), "b": [1, 1]} | broken
+        solution = run(solver, **problem)
+        assert solution.status is SolveStatus.BAD_INPUT
+        assert np.isnan(solution.x).all()
+    concave = run(solver, [[1.0, 0.0], [0.0, -1.0]], [0, 0], np.eye(2), [1, 1])
+    assert concave.status is SolveStatus.BAD_INPUT
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_run_cold_answers_do_not_depend_on_the_past(name):
+    rng = np.random.default_rng(2)
+    problems = [
+        (np.ones(2), rng.normal(size=2) * 3, rng.normal(size=(3, 2)), rng.normal(size=3))
+        for _ in range(40)
+    ]
+    fresh = [run(make_solver(name), *problem) for problem in problems]
+    assert {solution.status for solution in fresh} > {SolveStatus.OPTIMAL}
+    shared = make_solver(name)
+    for k in rng.permutation(40):
+        again = run(shared, *problems[k])
+        assert again.status is fresh[k].status
+        assert again.x.tobytes() == fresh[k].x.tobytes()
+        assert again.iterations == fresh[k].iterations
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_run_warm_start_changes_no_answer_and_survives_another_dimension(name):
+    rng = np.random.default_rng(7)
+    warm = make_solver(name)
+    for case in range(60):
+        n, m = 2 + case % 3, 1 + case % 4
+        problem = (np.ones(n), rng.normal(size=n) * 3, rng.normal(size=(m, n)), rng.normal(size=m))
+        ours = run(warm, *problem, warm_start=True)
+        cold = run(make_solver(name), *problem)
+        assert ours.status is cold.status
+        if ours.status is SolveStatus.OPTIMAL:
+            assert ours.x == pytest.approx(cold.x, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["daqp", "osqp"])
+def test_run_warm_start_saves_iterations(name):
+    rng = np.random.default_rng(0)
+    problem = (np.ones(5), rng.normal(size=5) * 5, rng.normal(size=(6, 5)), rng.normal(size=6) + 1)
+    solver = make_solver(name)
+    cold = run(solver, *problem)
+    warm = run(solver, *problem, warm_start=True)
+    assert cold.status is warm.status is SolveStatus.OPTIMAL
+    assert warm.iterations < cold.iterations
+
+
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+def test_solve_writes_nothing_to_the_terminal(name, capfd):
+    solver = make_solver(name)
+    solver.solve(np.eye(2), np.array([1.0, -3.0]), np.array([[0.0, 1.0]]), np.array([1.0]))
+    with pytest.raises(ConcertoSafetyInfeasible):
+        solver.solve(*CONTRADICTION)
+    assert capfd.readouterr() == ("", "")  # of the process, not of Python alone
