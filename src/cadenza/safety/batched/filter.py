@@ -1,0 +1,399 @@
+"""The ego-only filter for many environments at once.
+
+The same rows, hierarchy and flags as `cadenza.safety.ego_only.EgoOnlyCBFQP`, environment by
+environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
+least violation is returned.
+
+Axes:     B environments, N partners, n action components, d Cartesian dimensions.
+Units:    actions in the ego's action unit, everything else SI.
+Raising:  never because of one environment's rows: a step without an admissible action is a status.
+          A caller that reproduces the published filter (``compat="upstream"``), which raises
+          there, looks at the status.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.arguments import MAX_DT, MIN_DT
+from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
+from cadenza.safety.batched.ego_rows import (
+    BatchRowRule,
+    EgoRowsBatch,
+    Motion,
+    build_ego_rows_batch,
+)
+from cadenza.safety.batched.inputs import StepInput, require_authority, require_step
+from cadenza.safety.batched.levels import sampled_level, wae_level_batch
+from cadenza.safety.batched.projection import Rescue, project_batch
+from cadenza.safety.batched.stale import derated_batch
+from cadenza.safety.batched.status import INFEASIBLE, NOT_CONVERGED
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.budget_split import BudgetSplitStrategy
+from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.ego_rows import FEASIBILITY_ROOM
+from cadenza.safety.projection import SLACK_WEIGHT
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.wae import CbfPower
+
+
+class BatchedStep(NamedTuple):
+    """What the filter decided in every environment.
+
+    Attributes:
+        action: Shape (B, n); the nominal values, bit for bit, where nothing was active.
+        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
+        slack: How far the action misses each row, shape (B, N), m/s^2; 0 where it was solved.
+        h: Barrier values before the action, shape (B, N), m/s.
+        margin: Free distance less the safety margin, shape (B, N), m.
+        lambda_: Slack that entered each row, shape (B, N), m/s^2.
+        intervention: Euclidean distance between action and nominal action, shape (B,).
+        uncertified: The invariance certificate does not cover the step, shape (B,), bool.
+        rate_active: The nominal action changes more in one step than the rate limit allows, (B,).
+        rate_exceeded: The returned action does, because of the rows, shape (B,), bool.
+    """
+
+    action: Tensor
+    status: Tensor
+    slack: Tensor
+    h: Tensor
+    margin: Tensor
+    lambda_: Tensor
+    intervention: Tensor
+    uncertified: Tensor
+    rate_active: Tensor
+    rate_exceeded: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Box:
+    """Bounds of the action, shape (B, n) each."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def holds(self, u: Tensor) -> Tensor:
+        """Return where ``u``, shape (B, n), lies inside, shape (B,)."""
+        return ((self.lower <= u) & (u <= self.upper)).all(1)
+
+
+class _Solution(NamedTuple):
+    """Action (B, n), status (B,), slack lambda that was used and levels with it (B, N)."""
+
+    u: Tensor
+    status: Tensor
+    lambda_: Tensor
+    b: Tensor
+
+    @property
+    def failed(self) -> Tensor:
+        """Where no action meets every row, shape (B,)."""
+        return (self.status == INFEASIBLE) | (self.status == NOT_CONVERGED)
+
+    def where(self, mask: Tensor, other: "_Solution") -> "_Solution":
+        """Return ``other`` where ``mask``, shape (B,), is true, and this one elsewhere."""
+        return _Solution(
+            *(
+                torch.where(mask if new.ndim == 1 else mask.unsqueeze(1), new, old)
+                for new, old in zip(other, self, strict=True)
+            )
+        )
+
+
+class BatchedEgoFilter:
+    """Ego-only filter over batches; the options are those of `EgoOnlyOptions`.
+
+    Args:
+        ego_model: The ego's control model: a double integrator, or any other whose action map is
+            then given per environment and step.
+        partner_models: The partners' control models, in the order of the tensors, N >= 0.
+        bounds: Box of the actions, shared capacity, and the rate limit if that is on.
+        dt: Control step, s.
+        cbf_gamma: See `EgoOnlyOptions`, as for all down to ``rate_limit``.
+        plant: How the plant integrates.
+        margin_m: Distance beside the radii, m.
+        prediction_error: Trust in forecasts, m/s^2.
+        barrier: Which row.
+        compat: Reproduce the published filter, except that nothing is raised.
+        cbf_power: Exponent of the classical row.
+        max_age_s: Packet age the guarantee covers, s.
+        budget_split: Share rows with partners that run the same filter.
+        rate_limit: What ``bounds.action_rate`` does.
+        rescue: See `project_batch`.
+        fixed_shape: See `project_batch`.
+        validate: Check the numbers of every call, which waits for the device. Without it an
+            environment with bad numbers gets the status `BAD_INPUT` and a zero action.
+
+    Raises:
+        ConfigurationError: Options out of range or without effect beside each other, dt out of
+            range, or no authority against a partner.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_model: AgentControlModel,
+        partner_models: Sequence[AgentControlModel],
+        bounds: Bounds,
+        dt: float,
+        cbf_gamma: float = DEFAULT_CBF_GAMMA,
+        plant: Plant = "zoh",
+        margin_m: float = 0.0,
+        prediction_error: float | None = None,
+        barrier: Barrier = "sampled",
+        compat: Compat | None = None,
+        cbf_power: CbfPower = 1,
+        max_age_s: float = 0.0,
+        budget_split: BudgetSplitStrategy | str | None = None,
+        rate_limit: RateLimit = "off",
+        rescue: Rescue = "daqp",
+        fixed_shape: bool | None = None,
+        validate: bool = True,
+    ) -> None:
+        if not MIN_DT <= dt <= MAX_DT:
+            raise ConfigurationError(
+                f"BatchedEgoFilter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
+            )
+        self._options = EgoOnlyOptions(
+            cbf_gamma=cbf_gamma,
+            plant=plant,
+            margin_m=margin_m,
+            prediction_error=prediction_error,
+            barrier=barrier,
+            compat=compat,
+            cbf_power=cbf_power,
+            max_age_s=max_age_s,
+            budget_split=budget_split,
+            rate_limit=rate_limit,
+        )
+        self._rule = BatchRowRule(
+            level=sampled_level if barrier == "sampled" else wae_level_batch(cbf_power),
+            prediction_error=0.0 if self._options.upstream else prediction_error,
+            max_age_s=max_age_s,
+        )
+        self._source = ConstantsSource(
+            ego_model=ego_model,
+            partner_models=partner_models,
+            bounds=bounds,
+            options=self._options,
+            dt=dt,
+        )
+        self._sizes = (len(partner_models), ego_model.position_dim, ego_model.action_dim)
+        self._bounds = bounds
+        self._rescue: Rescue = rescue
+        self._fixed_shape, self._validate = fixed_shape, validate
+
+    @property
+    def options(self) -> EgoOnlyOptions:
+        """The options the filter was built with."""
+        return self._options
+
+    def filter(
+        self,
+        nominal: Tensor,
+        ego_position: Tensor,
+        ego_velocity: Tensor,
+        partner_positions: Tensor,
+        partner_velocities: Tensor,
+        ego_radius: Tensor | float,
+        partner_radii: Tensor | Sequence[float],
+        *,
+        lambda_: Tensor | None = None,
+        age_s: Tensor | None = None,
+        predicted_velocities: Tensor | None = None,
+        previous_action: Tensor | None = None,
+        jacobian: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> BatchedStep:
+        """Return the actions closest to the nominal ones that keep the egos in the safe set.
+
+        Args:
+            nominal: Shape (B, n), float64 or float32; every other tensor has its dtype.
+            ego_position: Shape (B, d), m.
+            ego_velocity: Shape (B, d), m/s.
+            partner_positions: Last reported centres, shape (B, N, d), m.
+            partner_velocities: Last reported velocities, shape (B, N, d), m/s.
+            ego_radius: A number or shape (B,), m, > 0.
+            partner_radii: Shape (N,) or (B, N), m, > 0.
+            lambda_: Slack per pair, shape (B, N), m/s^2; None for zero.
+            age_s: Time since the reports were true, shape (B, N), s; None if they are current.
+            predicted_velocities: The partners' velocities one step ahead of now, shape (B, N, d);
+                None forecasts constant velocity.
+            previous_action: Action executed in the last step, shape (B, n); None, or a row of NaN,
+                where there was none. Not looked at while the rate limit is off.
+            jacobian: J of the ego's action map, shape (B, d, n); for an ego that is no double
+                integrator, and then required.
+            bias: Acceleration of that ego under a zero action, shape (B, d), m/s^2.
+
+        Raises:
+            InputError: Shapes or dtypes disagree; with ``validate`` also numbers that are not
+                finite or out of range.
+            ConfigurationError: With ``validate``: packets as old as declared leave no authority.
+        """
+        step = require_step(
+            StepInput(
+                nominal=nominal,
+                ego_position=ego_position,
+                ego_velocity=ego_velocity,
+                partner_positions=partner_positions,
+                partner_velocities=partner_velocities,
+                ego_radius=torch.as_tensor(ego_radius, dtype=nominal.dtype, device=nominal.device),
+                partner_radii=torch.as_tensor(
+                    partner_radii, dtype=nominal.dtype, device=nominal.device
+                ),
+                lambda_=lambda_,
+                age_s=age_s,
+                predicted_velocities=predicted_velocities,
+                previous_action=previous_action,
+                jacobian=jacobian,
+                bias=bias,
+            ),
+            self._sizes,
+            fixed_map=self._source.fixed_map,
+            check_numbers=self._validate,
+        )
+        rows = self._rows(step)
+        c = self._bounds.action_linf_component
+        box = _Box(torch.full_like(nominal, -c), torch.full_like(nominal, c))
+        if self._options.rate_limit == "off" or previous_action is None:
+            nobody = torch.zeros_like(rows.uncovered)
+            solution = self._solve(nominal, rows, lambda_, box)
+            return _report(nominal, rows, solution, nobody, nobody)
+        narrow = _rate_box(previous_action, self._bounds.action_rate, box)
+        solution = self._solve(nominal, rows, lambda_, narrow)
+        if self._options.rate_limit == "soft":
+            freed = self._solve(nominal, rows, lambda_, box)
+            solution = solution.where(solution.failed, freed)
+        active, exceeded = ~narrow.holds(nominal), ~narrow.holds(solution.u)
+        return _report(nominal, rows, solution, active, exceeded)
+
+    def _rows(self, step: StepInput) -> EgoRowsBatch:
+        """Return the rows of one step at lambda = 0."""
+        margin = self._options.margin_m
+        contact = step.ego_radius.reshape(-1, 1) + margin + step.partner_radii
+        action_map = None if step.jacobian is None else ActionMap(step.jacobian, step.bias)
+        constants = self._source.of_step(step.nominal, action_map)
+        if self._options.max_age_s > 0.0:
+            constants = self._with_ages(constants, contact)
+        motion = Motion(
+            step.ego_position,
+            step.ego_velocity,
+            step.partner_positions,
+            step.partner_velocities,
+            contact,
+            None if self._options.upstream else step.age_s,
+            step.predicted_velocities,
+        )
+        return build_ego_rows_batch(motion, constants, self._rule)
+
+    def _with_ages(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
+        """Return the constants less what the declared packet age costs."""
+        pair, left = derated_batch(
+            constants.pair, constants.reach, contact, self._options.max_age_s
+        )
+        fixed = self._source.fixed_map
+        if fixed and self._validate:
+            require_authority(left, self._options.max_age_s)
+        # The reach of a state-dependent map, and so alpha, varies from step to step.
+        covered = constants.covered & left.all(-1) if fixed else constants.covered & False
+        return EgoConstants(
+            pair=pair,
+            shares=constants.shares,
+            reach=constants.reach,
+            every_direction=constants.every_direction,
+            covered=covered,
+            jacobian=constants.jacobian,
+            bias=constants.bias,
+        )
+
+    def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None, box: _Box) -> _Solution:
+        """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
+        if wanted is None:
+            return self._project(u, rows, torch.zeros_like(rows.level), box)
+        if self._options.upstream:
+            return self._project(u, rows, wanted, box)
+        used = _feasible_lambda(wanted, rows, box)
+        solution = self._project(u, rows, used, box)
+        again = solution.failed & (used < 0.0).any(1)
+        if not self._is_fixed(u):
+            index = again.nonzero().squeeze(1)
+            if index.numel() == 0:
+                return solution
+        relaxed = self._project(u, rows, used.clamp_min(0.0), box)
+        return solution.where(again, relaxed)
+
+    def _is_fixed(self, u: Tensor) -> bool:
+        return u.is_cuda if self._fixed_shape is None else self._fixed_shape
+
+    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, box: _Box) -> _Solution:
+        """Project with the given slack."""
+        b = rows.level + lambda_
+        answer = project_batch(
+            u,
+            rows.a,
+            b,
+            box.lower,
+            box.upper,
+            first=_most_urgent(rows),
+            weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
+            rescue=self._rescue,
+            fixed_shape=self._fixed_shape,
+            validate=False,  # the filter has checked its own input
+        )
+        return _Solution(answer.u, answer.status, lambda_, b)
+
+
+def _feasible_lambda(wanted: Tensor, rows: EgoRowsBatch, box: _Box) -> Tensor:
+    """Return lambda, (B, N), no tighter than each row allows; see `ego_rows.feasible_lambda`."""
+    low, high = box.lower.unsqueeze(1), box.upper.unsqueeze(1)
+    lowest = (rows.a * torch.where(rows.a > 0.0, low, high)).sum(-1)
+    tightest = lowest - rows.level + FEASIBILITY_ROOM
+    return torch.where(wanted >= 0.0, wanted, torch.maximum(wanted, tightest).clamp_max(0.0))
+
+
+def _most_urgent(rows: EgoRowsBatch) -> Tensor:
+    """Return the row with the smallest (h, time left, index), shape (B,)."""
+    if rows.h.shape[1] == 0:
+        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
+    lowest = rows.h == rows.h.amin(1, keepdim=True)
+    time_left = torch.where(lowest, rows.time_left, torch.inf)
+    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
+    return soonest.to(torch.int8).argmax(1)  # the first of several
+
+
+def _rate_box(previous: Tensor, rate: float, box: _Box) -> _Box:
+    """Return the part of the box within ``rate`` of the previous action, all of it without one."""
+    known = ~previous.isnan().any(1, keepdim=True)
+    lower = torch.minimum(torch.maximum(previous - rate, box.lower), box.upper)
+    upper = torch.maximum(torch.minimum(previous + rate, box.upper), box.lower)
+    return _Box(torch.where(known, lower, box.lower), torch.where(known, upper, box.upper))
+
+
+def _report(
+    nominal: Tensor,
+    rows: EgoRowsBatch,
+    solution: _Solution,
+    rate_active: Tensor,
+    rate_exceeded: Tensor,
+) -> BatchedStep:
+    """Return the record of one step."""
+    solved = (solution.status < INFEASIBLE).unsqueeze(1)
+    missed = ((rows.a * solution.u.unsqueeze(1)).sum(-1) - solution.b).clamp_min(0.0)
+    relaxed = (solution.lambda_ > 0.0).any(1)
+    return BatchedStep(
+        action=solution.u,
+        status=solution.status,
+        slack=torch.where(solved, 0.0, missed),
+        h=rows.h,
+        margin=rows.margin,
+        lambda_=solution.lambda_,
+        intervention=(solution.u - nominal).square().sum(1).sqrt(),
+        uncertified=~solved.squeeze(1) | relaxed | rows.uncovered,
+        rate_active=rate_active,
+        rate_exceeded=rate_exceeded,
+    )
