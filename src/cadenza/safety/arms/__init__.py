@@ -3,8 +3,8 @@
 Start at:    `MujocoArm` (an arm from a MuJoCo model) and `ArmState` (everything about one instant).
 Promise:     one call evaluates pose, Jacobians, their rates, inertia, bias forces and all collision
              spheres of one instant; a state never changes after it was made.
-May import:  `core` and `safety`.  Must not import: any other folder of the package. MuJoCo itself is
-             imported when the first arm is built (extra `mujoco`).
+May import:  `core` and `safety`.  Must not import: any other folder of the package. MuJoCo itself
+             is imported when the first arm is built (extra `mujoco`).
 Adding one:  a class with the methods of `ArmModel`; the operational-space filter asks for no more.
 """
 

@@ -131,7 +131,7 @@ def end_effector_hessian(
     """
     n = jacobian.shape[1]
     size = on_path.shape[0]
-    order = np.arange(size)
+    order = np.arange(size, dtype=np.intp)
     nearer = on_path[np.minimum(order[:, None], order)]
     farther = on_path[np.maximum(order[:, None], order)]
     turning = frames.axis * chain.hinge[:, None]

@@ -35,6 +35,8 @@ SEVEN_DOF_ARM: Final = Path(__file__).with_name("seven_dof_arm.xml")
 #: Step along the velocity direction for the curvature of the manipulability, rad. Central
 #: differences of the exact gradient: error about 1e-8 relative, rounding about 1e-12.
 _CURVATURE_STEP: Final = 1e-4
+#: Entries of a Jacobian below this are rounding, m/rad.
+_AT_REST: Final = 1e-9
 
 
 class MujocoArm:
@@ -77,6 +79,7 @@ class MujocoArm:
         self._spheres: LinkSpheres = link_spheres(self._mujoco, self._model, inflation)
         self._pairs = allowed_pairs(self._mujoco, self._model, self._spheres.bodies, exclude)
         self._carried = np.vstack([self._ee_carried, self._carried_by_body[self._spheres.bodies]])
+        self._movable = self._find_movable()
 
     @property
     def n_joints(self) -> int:
@@ -101,7 +104,7 @@ class MujocoArm:
     @property
     def movable_spheres(self) -> NDArray[np.bool_]:
         """Whether any joint moves each sphere, shape (S,)."""
-        return self._carried[1:].any(axis=1)
+        return self._movable
 
     @property
     def self_collision_pairs(self) -> NDArray[np.intp]:
@@ -168,6 +171,20 @@ class MujocoArm:
             manipulability_gradient=gradient,
             manipulability_curvature=curvature,
         )
+
+    def _find_movable(self) -> NDArray[np.bool_]:
+        """Return which spheres move: one on the axis of the only joint that carries it does not.
+
+        Two configurations that share no joint position decide; a Jacobian that vanishes at both
+        vanishes for good but for coincidences, as its entries are analytic in q.
+        """
+        rest = np.zeros(self.n_joints)
+        movable = np.zeros(len(self._spheres.radii), dtype=bool)
+        for step in (0.3, 0.7):
+            shift = step * np.arange(1, self.n_joints + 1)
+            jacobians = self.state(self.home() + shift, rest).sphere_jacobians
+            movable |= np.abs(jacobians).max(axis=(1, 2)) > _AT_REST
+        return movable
 
     def _move_to(self, q: FloatArray, q_dot: FloatArray) -> JointFrames:
         self._data.qpos[:] = q
@@ -312,5 +329,3 @@ def _numeric(mujoco: Any, model: Any, name: str) -> FloatArray:
             f"MujocoArm: expected {n} numbers in <numeric name={name!r}>, got {size}."
         )
     return np.array(model.numeric_data[start : start + size], dtype=np.float64)
-
-

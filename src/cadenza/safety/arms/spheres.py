@@ -86,8 +86,8 @@ def _geom_cloud(mujoco: Any, model: Any, geom: int, inflation: float) -> SphereC
         reach = float(size[1]) * _rotated_z(model.geom_quat[geom])
         return cover_capsule(Capsule(center - reach, center + reach, radius), inflation)
     raise ConfigurationError(
-        f"MujocoArm: expected capsules and spheres only, got geom {model.geom(geom).name!r} of type "
-        f"{kind}; keep tables and walls out of the arm's model and pass them to the filter."
+        f"MujocoArm: expected capsules and spheres only, got geom {model.geom(geom).name!r} of "
+        f"type {kind}; keep tables and walls out of the arm's model and pass them to the filter."
     )
 
 
@@ -123,8 +123,7 @@ def allowed_pairs(
         (i, j)
         for i in range(len(bodies))
         for j in range(i + 1, len(bodies))
-        if parts[i] != parts[j]
-        and frozenset((int(parts[i]), int(parts[j]))) not in ignored_parts
+        if parts[i] != parts[j] and frozenset((int(parts[i]), int(parts[j]))) not in ignored_parts
     ]
     return np.array(pairs, dtype=np.intp).reshape(-1, 2)
 

@@ -1,6 +1,7 @@
 """Joint limits merged into one interval per joint: position, speed and acceleration at once.
 
-Excess:    e = distance to the position limit; w = speed towards it; a = acceleration limit.
+Excess:    e = distance to the position limit; w = speed towards it; a = the share of the
+           acceleration limit that braking counts on; the rest is left for model errors.
 Position:  the next speed c towards the limit may be at most c_max, the largest from which braking
            with a still stops in time (`cadenza.safety.barrier`, one dimension):
            velocity level, q+ = q + c dt:   c^2 / (2 a) + c dt / 2 + c dt <= e
@@ -43,7 +44,13 @@ class JointBox:
 
 
 def velocity_box(
-    limits: JointLimits, q: FloatArray, q_dot: FloatArray, *, dt: float, gain: float
+    limits: JointLimits,
+    q: FloatArray,
+    q_dot: FloatArray,
+    *,
+    dt: float,
+    gain: float,
+    braking_share: float = 1.0,
 ) -> JointBox:
     """Return the interval of the next joint velocities.
 
@@ -53,18 +60,27 @@ def velocity_box(
         q_dot: Velocities of the last step, shape (n,), rad/s.
         dt: Control step, s.
         gain: Rate at which a limit may be approached, 1/s, at most 1 / dt.
+        braking_share: Part of the acceleration limit that stopping distances count on, in (0, 1].
     """
-    return _speed_box(limits, q, q_dot, dt, gain, "semi_implicit")
+    braking = braking_share * limits.acceleration
+    return _speed_box(limits, q, q_dot, dt, gain, braking, "semi_implicit")
 
 
 def acceleration_box(
-    limits: JointLimits, q: FloatArray, q_dot: FloatArray, *, dt: float, gain: float
+    limits: JointLimits,
+    q: FloatArray,
+    q_dot: FloatArray,
+    *,
+    dt: float,
+    gain: float,
+    braking_share: float = 1.0,
 ) -> JointBox:
     """Return the interval of the joint accelerations; arguments as in `velocity_box`.
 
     The acceleration limits must be finite.
     """
-    speeds = _speed_box(limits, q, q_dot, dt, gain, "zoh")
+    braking = braking_share * limits.acceleration
+    speeds = _speed_box(limits, q, q_dot, dt, gain, braking, "zoh")
     most = limits.acceleration
     return JointBox(
         lower=np.minimum(np.maximum((speeds.lower - q_dot) / dt, -most), most),
@@ -79,6 +95,7 @@ def _speed_box(
     q_dot: FloatArray,
     dt: float,
     gain: float,
+    braking: FloatArray,
     plant: Literal["zoh", "semi_implicit"],
 ) -> JointBox:
     """Return the interval of the next joint velocities for a plant."""
@@ -88,18 +105,18 @@ def _speed_box(
     np.subtract(limits.upper, q, out=excess[0])
     np.subtract(q, limits.lower, out=excess[1])
     towards = np.minimum(
-        _approach_limit(excess, np.stack((q_dot, -q_dot)), limits.acceleration, dt, gain, plant),
+        _approach_limit(excess, np.stack((q_dot, -q_dot)), braking, dt, gain, plant),
         limits.velocity,
     )
-    upper, lower = towards[0], -towards[1]
+    upper: FloatArray = towards[0]
+    lower: FloatArray = -towards[1]
     empty = (
-        (upper < slowest - _ROUNDING)
-        | (lower > fastest + _ROUNDING)
-        | (lower > upper + _ROUNDING)
+        (upper < slowest - _ROUNDING) | (lower > fastest + _ROUNDING) | (lower > upper + _ROUNDING)
     )
     if (lower > upper).any():  # the limits themselves contradict each other: between them
         crossed, middle = lower > upper, 0.5 * (lower + upper)
-        lower, upper = np.where(crossed, middle, lower), np.where(crossed, middle, upper)
+        lower = np.where(crossed, middle, lower)
+        upper = np.where(crossed, middle, upper)
     return JointBox(
         lower=np.minimum(np.maximum(lower, slowest), fastest),
         upper=np.minimum(np.maximum(upper, slowest), fastest),

@@ -89,8 +89,8 @@ def task_frame(cost: TaskCost, jacobian: FloatArray, mass_matrix: FloatArray) ->
     weighted = jacobian.T if cost.inverse == "damped" else np.linalg.solve(mass_matrix, jacobian.T)
     gram = jacobian @ weighted
     gram[np.arange(k), np.arange(k)] += cost.damping * cost.damping
-    inverse = np.linalg.solve(gram.T, weighted.T).T
+    inverse: FloatArray = np.asarray(np.linalg.solve(gram.T, weighted.T).T, dtype=np.float64)
     projector = np.eye(n) - inverse @ jacobian
-    P = (cost.weight_joint * cost.weight_joint) * (projector.T @ projector)
-    P += (cost.weight_operational * cost.weight_operational) * (jacobian.T @ jacobian)
+    joint, operational = cost.weight_joint**2, cost.weight_operational**2
+    P = joint * (projector.T @ projector) + operational * (jacobian.T @ jacobian)
     return TaskFrame(P, inverse, projector)

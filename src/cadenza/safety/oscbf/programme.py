@@ -134,15 +134,15 @@ class ProgrammeSolver:
         hard = np.array([priority.hard for priority in problem.priorities], dtype=bool)
         weights = np.array([priority.weight for priority in problem.priorities])
         linear = -(problem.P @ problem.nominal)
-        A, b, cone = problem.A, problem.b, problem.cone
+        normals, levels, cone = problem.A, problem.b, problem.cone
         probe = problem.nominal
         for _ in range(_MAX_CUTS):
             if cone is not None and cone.excess(probe) > 0.0:
                 normal, level = cone.cut(probe)
-                A, b = np.vstack([A, normal]), np.append(b, level)
+                normals, levels = np.vstack([normals, normal]), np.append(levels, level)
                 hard = np.append(hard, cone.priority.hard)
                 weights = np.append(weights, cone.priority.weight)
-            solution = self._run(problem.P, linear, A, b, hard, weights, problem.box)
+            solution = self._run(problem.P, linear, normals, levels, hard, weights, problem.box)
             if solution.status is not SolveStatus.OPTIMAL:
                 return None, solution.status.value
             probe = solution.x[: linear.shape[0]]
@@ -152,16 +152,16 @@ class ProgrammeSolver:
 
     def _least_violation(self, problem: Programme) -> FloatArray:
         """Return the command that misses the hard rows least and, of those, is the slowest."""
-        A, b, cone = problem.A, problem.b, problem.cone
+        normals, levels, cone = problem.A, problem.b, problem.cone
         weights = [HARD_WEIGHT if row.hard else row.weight for row in problem.priorities]
         if cone is not None and cone.excess(problem.brake) > 0.0:
             normal, level = cone.cut(problem.brake)
-            A, b = np.vstack([A, normal]), np.append(b, level)
+            normals, levels = np.vstack([normals, normal]), np.append(levels, level)
             weights.append(HARD_WEIGHT if cone.priority.hard else cone.priority.weight)
         n = problem.brake.shape[0]
         soft = np.zeros(len(weights), dtype=bool)
         solution = self._run(
-            np.eye(n), -problem.brake, A, b, soft, np.array(weights), problem.box
+            np.eye(n), -problem.brake, normals, levels, soft, np.array(weights), problem.box
         )
         if solution.status is SolveStatus.OPTIMAL:
             return solution.x[:n]

@@ -135,17 +135,18 @@ class RowBuilder:
         sphere = self._movable[row]
         distance = distance[row, which]
         normal = directions(offset[row, which], distance)
-        drift_velocity = np.array([obstacles[o].velocity for o in which])
+        met = [obstacles[int(o)] for o in which]
+        drift_velocity = np.array([obstacle.velocity for obstacle in met])
         velocity = state.sphere_velocities[sphere] - drift_velocity
         # Sliding along the axis of a capsule does not turn the normal.
         length = np.sqrt(np.einsum("ij,ij->i", axis, axis))
         unit = axis[which] / np.maximum(length, COINCIDENT_DISTANCE)[which][:, None]
         beside = inside[row, which][:, None] * unit
         across = velocity - np.einsum("ij,ij->i", velocity, beside)[:, None] * beside
-        bounds = np.array([obstacles[o].acceleration_bound for o in which])
+        bounds = np.array([obstacle.acceleration_bound for obstacle in met])
         names = [
-            f"obstacle:{obstacles[o].name}/{self._links[s]}"
-            for o, s in zip(which, sphere, strict=True)
+            f"obstacle:{obstacle.name}/{self._links[s]}"
+            for obstacle, s in zip(met, sphere, strict=True)
         ]
         return BarrierRows(
             gradient=along(normal, state.sphere_jacobians[sphere]),
@@ -209,13 +210,14 @@ def directions(offset: FloatArray, distance: FloatArray) -> FloatArray:
 
 def along(normal: FloatArray, jacobian: FloatArray) -> FloatArray:
     """Return n^T J per row; shapes (m, 3) and (m, 3, n) to (m, n)."""
-    return (normal[:, None, :] @ jacobian)[:, 0, :]
+    product: FloatArray = normal[:, None, :] @ jacobian
+    return product[:, 0, :]
 
 
 def turning(normal: FloatArray, velocity: FloatArray, distance: FloatArray) -> FloatArray:
     """Return |velocity across the normal|^2 / distance, shape (m,), m/s^2; always >= 0."""
     radial = np.einsum("ij,ij->i", normal, velocity)
-    across = np.einsum("ij,ij->i", velocity, velocity) - radial * radial
+    across: FloatArray = np.einsum("ij,ij->i", velocity, velocity) - radial * radial
     return np.maximum(across, 0.0) / np.maximum(distance, COINCIDENT_DISTANCE)
 
 

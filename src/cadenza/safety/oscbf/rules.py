@@ -153,6 +153,8 @@ class ArmConstraints:
     Attributes:
         joint_gain: Rate at which a joint may approach its position limit, 1/s, > 0: q' <=
             joint_gain (q_max - q). Joint limits are always hard.
+        braking_share: Part of the acceleration limit that the stopping distance of a joint counts
+            on, in (0, 1]; the rest makes up for the difference between model and arm.
         self_collision: Between the links; None switches it off.
         obstacles: Against the obstacles passed with each step.
         half_spaces: Planes, each with its own priority.
@@ -160,10 +162,11 @@ class ArmConstraints:
         speed: Limit of the end effector; None switches it off.
 
     Raises:
-        ConfigurationError: ``joint_gain`` is not finite and positive.
+        ConfigurationError: ``joint_gain`` or ``braking_share`` is out of range.
     """
 
     joint_gain: float = 20.0
+    braking_share: float = 0.8
     self_collision: SelfCollisionRule | None = None
     obstacles: ObstacleRule = field(default_factory=ObstacleRule)
     half_spaces: tuple[HalfSpaceRule, ...] = ()
@@ -174,6 +177,10 @@ class ArmConstraints:
         if not 0.0 < self.joint_gain < math.inf:
             raise ConfigurationError(
                 f"ArmConstraints.joint_gain: expected a finite rate > 0 1/s, got {self.joint_gain}."
+            )
+        if not 0.0 < self.braking_share <= 1.0:
+            raise ConfigurationError(
+                f"ArmConstraints.braking_share: expected in (0, 1], got {self.braking_share}."
             )
 
     def largest_gain(self) -> float:

@@ -107,9 +107,7 @@ class OSCBF:
         work.q[:n] = -self._joint * q_dot_nom - self._operational * (jacobian.T @ nu_nom)
         work.A[:, :n] = constraints.a
         started = time.perf_counter()
-        answer = self._solver.run(
-            work.P, work.q, work.A, constraints.b, work.lower, work.upper
-        )
+        answer = self._solver.run(work.P, work.q, work.A, constraints.b, work.lower, work.upper)
         solve_ms = (time.perf_counter() - started) * 1e3
         if answer.status is SolveStatus.OPTIMAL:
             q_dot, raw, status = answer.x[:n], answer.x[n:], "optimal"
@@ -158,9 +156,7 @@ class _Workspace:
         self.lower = -self.upper
 
 
-def soft_result(
-    q_dot: FloatArray, slack: FloatArray, solve_ms: float, status: str
-) -> OSCBFResult:
+def soft_result(q_dot: FloatArray, slack: FloatArray, solve_ms: float, status: str) -> OSCBFResult:
     """Return the record of a solve with nothing but soft rows."""
     return OSCBFResult(
         q_dot=q_dot,

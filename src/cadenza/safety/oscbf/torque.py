@@ -102,9 +102,15 @@ class TorqueOSCBF:
         nominal, P = self._nominal(state, torque_nom, q_ddot_nom, a_nom)
         barriers = self._rows.build(state, obstacles) if rows is None else rows
         dt, rules = self._dt, self._rules
-        A, b = barriers.acceleration_rows(state.q_dot)
-        A, b = self._with_torque_rows(state, A, b)
-        box = acceleration_box(self._limits, state.q, state.q_dot, dt=dt, gain=rules.joint_gain)
+        A, b = self._with_torque_rows(state, *barriers.acceleration_rows(state.q_dot))
+        box = acceleration_box(
+            self._limits,
+            state.q,
+            state.q_dot,
+            dt=dt,
+            gain=rules.joint_gain,
+            braking_share=rules.braking_share,
+        )
         cone = None
         if rules.speed is not None:
             linear = state.ee_jacobian[:3]
@@ -156,7 +162,8 @@ class TorqueOSCBF:
                     "TorqueOSCBF.solve: expected torque_nom alone, got an acceleration beside it; "
                     "add the torques before filtering."
                 )
-            return np.linalg.solve(state.mass_matrix, torque_nom - state.bias_forces), frame.P
+            free = torque_nom - state.bias_forces
+            return np.asarray(np.linalg.solve(state.mass_matrix, free), np.float64), frame.P
         if a_nom is not None:
             posture = np.zeros(n) if q_ddot_nom is None else q_ddot_nom
             return frame.command(a_nom - state.ee_bias, posture), frame.P

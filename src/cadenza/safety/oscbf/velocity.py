@@ -35,8 +35,8 @@ class VelocityOSCBF:
         solver: Solves the programmes; None takes DAQP with a workspace per shape.
 
     Raises:
-        ConfigurationError: ``dt`` is not finite and positive, or a rate exceeds 1 / dt, with which a
-            sampled barrier overshoots.
+        ConfigurationError: ``dt`` is not finite and positive, or a rate exceeds 1 / dt, with which
+            a sampled barrier overshoots.
     """
 
     def __init__(
@@ -97,7 +97,12 @@ class VelocityOSCBF:
         if speed is not None:
             cone = Cone(state.ee_jacobian[:3], np.zeros(3), speed.limit, speed.priority)
         box = velocity_box(
-            self._limits, state.q, state.q_dot, dt=self._dt, gain=self._rules.joint_gain
+            self._limits,
+            state.q,
+            state.q_dot,
+            dt=self._dt,
+            gain=self._rules.joint_gain,
+            braking_share=self._rules.braking_share,
         )
         answer = self._programmes.solve(
             Programme(
