@@ -1,11 +1,15 @@
-"""Emergency actions: away from every dangerous partner, as hard as the actuators allow."""
+"""Emergency actions: away from every dangerous partner, as hard as the actuators allow.
+
+`CartesianAccelEmergencyController` serves agents whose action is their acceleration; for all
+others see `cadenza.safety.emergency_jacobian`.
+"""
 
 import math
 from typing import Final
 
 import numpy as np
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.snapshot import AgentSnapshot
@@ -15,6 +19,64 @@ _CANCELLED: Final = 1e-12
 #: Time constant of the stop when repulsions cancel, s. Full braking of a slow agent would reverse
 #: it within one control step and swing; v / 0.1 s does not for steps up to 0.1 s.
 DEFAULT_STOP_TIME_S: Final = 0.1
+
+
+def net_repulsion(
+    agent_state: AgentSnapshot, pairwise_repulsion_vectors: list[FloatArray]
+) -> FloatArray | None:
+    """Return the sum of the vectors, shape (d,); None if they cancel or there are none.
+
+    Args:
+        agent_state: The agent that acts.
+        pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
+
+    Raises:
+        InputError: A vector has another shape than the position.
+    """
+    push = np.zeros(agent_state.position.shape)
+    for vector in pairwise_repulsion_vectors:
+        require_shape("repulsion vector", vector, push.shape)
+        push += vector
+    return push if float(np.linalg.norm(push)) >= _CANCELLED else None
+
+
+def stretch(vector: FloatArray, length: float) -> FloatArray:
+    """Return ``vector``, which must not vanish, with the given Euclidean length."""
+    return vector * (length / float(np.linalg.norm(vector)))
+
+
+def braking_accel(agent_state: AgentSnapshot, capacity: float, stop_time_s: float) -> FloatArray:
+    """Return the acceleration that stops the agent, shape (d,), m/s^2: -v / stop_time_s.
+
+    Args:
+        agent_state: The agent that acts.
+        capacity: Largest norm of the result, m/s^2.
+        stop_time_s: Time constant, s, > 0.
+    """
+    speed = float(np.linalg.norm(agent_state.velocity))
+    gain = min(1.0 / stop_time_s, capacity / speed) if speed > 0.0 else 0.0
+    return -gain * agent_state.velocity
+
+
+def scale_into_box(action: FloatArray, c: float) -> FloatArray:
+    """Return ``action`` scaled down as a whole so that |action_k| <= c; its direction stays.
+
+    Args:
+        action: Shape (n,).
+        c: Half width of the box, > 0.
+    """
+    largest = float(np.max(np.abs(action)))
+    return action * (c / largest) if largest > c else action
+
+
+def require_stop_time(owner: str, stop_time_s: float) -> None:
+    """Raise unless the stop time is a positive finite number.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if not 0.0 < stop_time_s < math.inf:
+        raise ConfigurationError(f"{owner}: expected stop_time_s > 0, got {stop_time_s}.")
 
 
 class CartesianAccelEmergencyController:
@@ -29,10 +91,7 @@ class CartesianAccelEmergencyController:
     """
 
     def __init__(self, *, stop_time_s: float = DEFAULT_STOP_TIME_S) -> None:
-        if not 0.0 < stop_time_s < math.inf:
-            raise ConfigurationError(
-                f"CartesianAccelEmergencyController: expected stop_time_s > 0, got {stop_time_s}."
-            )
+        require_stop_time("CartesianAccelEmergencyController", stop_time_s)
         self._stop_time_s = stop_time_s
 
     def compute_override(
@@ -43,26 +102,22 @@ class CartesianAccelEmergencyController:
     ) -> FloatArray:
         """Return the emergency acceleration, shape (d,), m/s^2, inside the action box.
 
-        The push has the norm of the Cartesian capacity, scaled down as a whole, so that its
-        direction stays, where a component would leave the box.
+        It points along the summed vectors; where they cancel, or there are none, the agent brakes
+        along its velocity. The push has the norm of the Cartesian capacity, scaled down as a
+        whole, so that its direction stays, where a component would leave the box.
 
         Args:
             agent_state: The agent that acts.
             pairwise_repulsion_vectors: Unit vectors away from each dangerous partner.
             bounds: Capacity and box.
+
+        Raises:
+            InputError: A vector has another shape than the position.
         """
+        repulsion = net_repulsion(agent_state, pairwise_repulsion_vectors)
         capacity = bounds.cartesian_accel_capacity
-        push = np.zeros(agent_state.position.shape)
-        for vector in pairwise_repulsion_vectors:
-            push += vector
-        norm = float(np.linalg.norm(push))
-        if norm >= _CANCELLED:
-            push *= capacity / norm
+        if repulsion is None:
+            push = braking_accel(agent_state, capacity, self._stop_time_s)
         else:
-            speed = float(np.linalg.norm(agent_state.velocity))
-            gain = min(1.0 / self._stop_time_s, capacity / speed) if speed > 0.0 else 0.0
-            push = -gain * agent_state.velocity
-        largest = float(np.max(np.abs(push)))
-        if largest > bounds.action_linf_component:
-            push *= bounds.action_linf_component / largest
-        return push
+            push = stretch(repulsion, capacity)
+        return scale_into_box(push, bounds.action_linf_component)

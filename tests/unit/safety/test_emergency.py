@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.protocols import EmergencyController
 from tests.unit.safety.scenes import agent, box
@@ -58,3 +58,8 @@ def test_emergency_push_is_scaled_into_the_box_with_its_direction():
 def test_emergency_bad_stop_time_is_refused(stop_time):
     with pytest.raises(ConfigurationError, match="expected stop_time_s > 0"):
         CartesianAccelEmergencyController(stop_time_s=stop_time)
+
+
+def test_emergency_vector_of_another_dimension_is_refused():
+    with pytest.raises(InputError, match=r"repulsion vector: expected shape \(2,\), got \(3,\)"):
+        override([np.zeros(3)])

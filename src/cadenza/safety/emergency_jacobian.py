@@ -1,0 +1,172 @@
+"""Emergency actions of embodiments whose action is not their acceleration: a = J u + beta.
+
+`JacobianEmergencyController` aims at the summed repulsion through the model's inverse and gives
+that direction up only where the box forces it to. `MaxPushEmergencyController` goes for the
+largest separation from the start.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.authority import read_action_map
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.emergency import (
+    DEFAULT_STOP_TIME_S,
+    CartesianAccelEmergencyController,
+    braking_accel,
+    net_repulsion,
+    require_stop_time,
+    scale_into_box,
+    stretch,
+)
+from cadenza.safety.max_push import load_linear_programming, max_push_action
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Share of the wanted push that counts as all of it; a well-conditioned inverse with the default
+#: damping misses a millionth.
+_ENOUGH: Final = 1e-3
+
+
+class JacobianEmergencyController:
+    """Pushes along the summed repulsion through the inverse of a control model.
+
+    1. The target acceleration has the norm of the Cartesian capacity along the summed repulsion;
+       where repulsions cancel it brakes along the velocity.
+    2. The model's inverse turns target less bias into an action; inside the box, that is it.
+    3. Otherwise the action is scaled down as a whole. Where that, or the damping of a singular
+       posture, costs push, it moves towards the exact maximum push (`cadenza.safety.max_push`)
+       until every dangerous partner is left as fast as with the target, or as the box can.
+
+    Args:
+        control_model: Maps the agent's action to its acceleration.
+        stop_time_s: Time constant of braking along -v, s, > 0; at least the control step.
+
+    Raises:
+        ConfigurationError: ``stop_time_s`` is not a positive finite number.
+    """
+
+    def __init__(
+        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
+    ) -> None:
+        require_stop_time("JacobianEmergencyController", stop_time_s)
+        load_linear_programming()
+        self._model = control_model
+        self._stop_time_s = stop_time_s
+
+    def compute_override(
+        self,
+        agent_state: AgentSnapshot,
+        pairwise_repulsion_vectors: list[FloatArray],
+        bounds: Bounds,
+    ) -> FloatArray:
+        """Return the emergency action, shape (n,), inside the action box.
+
+        Args:
+            agent_state: The agent that acts.
+            pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
+            bounds: Capacity and box.
+
+        Raises:
+            InputError: A vector has another shape than the position, or the model's answer is
+                malformed.
+        """
+        c = bounds.action_linf_component
+        jacobian, bias = read_action_map(self._model, agent_state)
+        capacity = bounds.cartesian_accel_capacity
+        repulsion = net_repulsion(agent_state, pairwise_repulsion_vectors)
+        if repulsion is None:
+            target = braking_accel(agent_state, capacity, self._stop_time_s)
+            directions = target[None]
+        else:
+            target = stretch(repulsion, capacity)
+            directions = np.stack(pairwise_repulsion_vectors)
+        wanted = self._model.cartesian_accel_to_action(agent_state, target - bias)
+        scaled = scale_into_box(wanted, c)
+        rows, offsets = directions @ jacobian, directions @ bias
+        goal = float((directions @ target).min())
+        if float((rows @ scaled + offsets).min()) >= goal - _ENOUGH * abs(goal):
+            return scaled
+        best = max_push_action(rows, offsets, c, scaled)
+        return np.clip(_blend(scaled, best, rows, offsets, goal), -c, c)
+
+
+class MaxPushEmergencyController:
+    """Separates as fast as the action box allows from the partner it gains least on.
+
+    Unlike the summed repulsion, this counts every joint for what it contributes, and never pushes
+    into one partner to flee from two others. Bang-bang: prefer it where contact is the worst case.
+
+    Args:
+        control_model: Maps the agent's action to its acceleration.
+        stop_time_s: Time constant of braking along -v, which components that push nobody away
+            are left to, s, > 0; at least the control step.
+
+    Raises:
+        ConfigurationError: ``stop_time_s`` is not a positive finite number.
+    """
+
+    def __init__(
+        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
+    ) -> None:
+        require_stop_time("MaxPushEmergencyController", stop_time_s)
+        load_linear_programming()
+        self._model = control_model
+        self._stop_time_s = stop_time_s
+
+    def compute_override(
+        self,
+        agent_state: AgentSnapshot,
+        pairwise_repulsion_vectors: list[FloatArray],
+        bounds: Bounds,
+    ) -> FloatArray:
+        """Return the emergency action, shape (n,), inside the action box.
+
+        Args:
+            agent_state: The agent that acts.
+            pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
+            bounds: Box; the capacity limits only the braking.
+
+        Raises:
+            InputError: A vector has another shape than the position, or the model's answer is
+                malformed.
+        """
+        c = bounds.action_linf_component
+        jacobian, bias = read_action_map(self._model, agent_state)
+        net_repulsion(agent_state, pairwise_repulsion_vectors)  # refuses vectors of another shape
+        stop = braking_accel(agent_state, bounds.cartesian_accel_capacity, self._stop_time_s)
+        start = scale_into_box(self._model.cartesian_accel_to_action(agent_state, stop - bias), c)
+        if not pairwise_repulsion_vectors:
+            return start
+        directions = np.stack(pairwise_repulsion_vectors)
+        return max_push_action(directions @ jacobian, directions @ bias, c, start)
+
+
+def default_emergency_controllers(
+    control_models: Mapping[str, AgentControlModel],
+) -> dict[str, EmergencyController]:
+    """Return a controller per agent: Cartesian for point masses, Jacobian for all others."""
+    return {
+        uid: CartesianAccelEmergencyController()
+        if isinstance(model, DoubleIntegratorControlModel)
+        else JacobianEmergencyController(control_model=model)
+        for uid, model in control_models.items()
+    }
+
+
+def _blend(
+    start: FloatArray, best: FloatArray, rows: FloatArray, offsets: FloatArray, goal: float
+) -> FloatArray:
+    """Return the first action on the way from ``start`` to ``best`` whose pushes reach the goal.
+
+    Pushes are linear along the way, so each row gives the share at which it reaches the goal.
+    """
+    share = 0.0
+    for now, then in zip(rows @ start + offsets, rows @ best + offsets, strict=True):
+        if now < goal:
+            share = max(share, (goal - now) / (then - now) if then > goal else 1.0)
+    return start + share * (best - start)
