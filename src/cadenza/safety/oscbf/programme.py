@@ -159,10 +159,8 @@ class ProgrammeSolver:
             normals, levels = np.vstack([normals, normal]), np.append(levels, level)
             weights.append(HARD_WEIGHT if cone.priority.hard else cone.priority.weight)
         n = problem.brake.shape[0]
-        soft = np.zeros(len(weights), dtype=bool)
-        solution = self._run(
-            np.eye(n), -problem.brake, normals, levels, soft, np.array(weights), problem.box
-        )
+        hard, costs = np.zeros(len(weights), dtype=bool), np.array(weights)
+        solution = self._run(np.eye(n), -problem.brake, normals, levels, hard, costs, problem.box)
         if solution.status is SolveStatus.OPTIMAL:
             return solution.x[:n]
         return np.clip(problem.brake, problem.box.lower, problem.box.upper)

@@ -202,16 +202,14 @@ def smallest(values: FloatArray, count: int) -> NDArray[np.intp]:
 def directions(offset: FloatArray, distance: FloatArray) -> FloatArray:
     """Return unit vectors, shape (m, 3); +x where the distance is too small to tell."""
     coincident = distance < COINCIDENT_DISTANCE
-    if coincident.any():
-        offset = np.where(coincident[:, None], np.array([1.0, 0.0, 0.0]), offset)
-        distance = np.where(coincident, 1.0, distance)
-    return offset / distance[:, None]
+    normal: FloatArray = offset / np.maximum(distance, COINCIDENT_DISTANCE)[:, None]
+    normal[coincident] = (1.0, 0.0, 0.0)
+    return normal
 
 
 def along(normal: FloatArray, jacobian: FloatArray) -> FloatArray:
     """Return n^T J per row; shapes (m, 3) and (m, 3, n) to (m, n)."""
-    product: FloatArray = normal[:, None, :] @ jacobian
-    return product[:, 0, :]
+    return np.vecmat(normal, jacobian)
 
 
 def turning(normal: FloatArray, velocity: FloatArray, distance: FloatArray) -> FloatArray:
