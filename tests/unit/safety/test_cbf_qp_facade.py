@@ -1,0 +1,82 @@
+import inspect
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety import barrier, cbf_qp, snapshot
+from cadenza.safety.cbf_qp import ExpCBFQP, SafetyMode
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.ego_only import EgoOnlyCBFQP
+from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
+
+MODELS = {"a": DoubleIntegratorControlModel("a", 2)}
+
+
+def test_names_of_the_original_module_are_here():
+    assert cbf_qp.AgentSnapshot is snapshot.AgentSnapshot
+    assert cbf_qp.pair_h_value is barrier.pair_h_value
+    assert cbf_qp.DEFAULT_CBF_GAMMA == 5.0
+
+
+def test_modes_have_the_promised_values():
+    assert {mode.name: mode.value for mode in SafetyMode} == {
+        "EGO_ONLY": "ego_only",
+        "CENTRALIZED": "centralized",
+        "SHARED_CONTROL": "shared_control",
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        (SafetyMode.EGO_ONLY, EgoOnlyCBFQP, {}),
+        (SafetyMode.CENTRALIZED, CentralizedCBFQP, {"dt": 0.05}),
+        (SafetyMode.SHARED_CONTROL, SharedControlCBFQP, {"dt": 0.05}),
+    ],
+)
+def test_calling_the_class_builds_the_filter_of_a_mode(mode, kind, options):
+    guard = ExpCBFQP(control_models=MODELS, mode=mode, cbf_gamma=2.0, **options)
+    assert type(guard) is kind
+    assert guard.mode is mode
+    with pytest.raises(ConfigurationError, match="cbf_gamma"):
+        ExpCBFQP(control_models=MODELS, mode=mode, cbf_gamma=0.0, **options)
+
+
+def test_calling_the_class_without_a_mode_protects_the_ego_alone():
+    assert ExpCBFQP(control_models=MODELS).mode is SafetyMode.EGO_ONLY
+    with pytest.raises(ConfigurationError, match="expected no dt for SafetyMode"):
+        ExpCBFQP(control_models=MODELS, dt=0.05)
+    with pytest.raises(ConfigurationError, match="expected dt"):
+        ExpCBFQP(control_models=MODELS, mode=SafetyMode.CENTRALIZED)
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        (ExpCBFQP.ego_only, EgoOnlyCBFQP),
+        (ExpCBFQP.centralized, CentralizedCBFQP),
+        (ExpCBFQP.shared_control, SharedControlCBFQP),
+    ],
+)
+def test_constructors_offer_every_option_with_its_default(build, kind):
+    def options(function):
+        return {
+            name: parameter.default
+            for name, parameter in inspect.signature(function).parameters.items()
+            if name != "self"
+        }
+
+    assert options(build) == options(kind.__init__)
+
+
+def test_constructors_pass_every_option_on(monkeypatch):
+    for name, build in (
+        ("EgoOnlyCBFQP", ExpCBFQP.ego_only),
+        ("CentralizedCBFQP", ExpCBFQP.centralized),
+        ("SharedControlCBFQP", ExpCBFQP.shared_control),
+    ):
+        given = {option: object() for option in inspect.signature(build).parameters}
+        seen = {}
+        monkeypatch.setattr(cbf_qp, name, lambda seen=seen, **options: seen.update(options))
+        build(**given)
+        assert seen == given

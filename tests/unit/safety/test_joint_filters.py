@@ -1,0 +1,496 @@
+"""The centralized and the shared-control filter, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.mode import SafetyMode
+from cadenza.safety.pairs import make_lambda_dict
+from cadenza.safety.protocols import JointSafetyFilter
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
+from tests.unit.safety.scenes import agent, box
+
+DT = 0.05
+#: Closing at 2 m/s along x, centres 1 m apart, radii 0.2 m: e = 0.6 m, n = (-1, 0).
+HEAD_ON = {"a": agent([0.0, 0.0], [1.0, 0.0]), "b": agent([1.0, 0.0], [-1.0, 0.0])}
+REST = {"a": np.zeros(2), "b": np.zeros(2)}
+#: (c_max - w) / dt of that pair with alpha = 2 + 2 and dt = 0.05, semi-implicit:
+#: c_max = (-3 alpha dt + sqrt(9 alpha^2 dt^2 + 8 alpha e)) / 2 = (-0.6 + sqrt(19.56)) / 2.
+LEVEL = ((-0.6 + math.sqrt(19.56)) / 2.0 - 2.0) / 0.05
+
+
+def models(uids="ab", dim=2, **capacity):
+    return {uid: DoubleIntegratorControlModel(uid, dim, capacity.get(uid)) for uid in uids}
+
+
+def centralized(uids="ab", dim=2, **options):
+    options = {"dt": DT, "plant": "semi_implicit"} | options
+    return ExpCBFQP.centralized(control_models=models(uids, dim), **options)
+
+
+def shared(uids="ab", **options):
+    options = {"dt": DT, "plant": "semi_implicit"} | options
+    return ExpCBFQP.shared_control(control_models=models(uids), **options)
+
+
+def call(guard, proposed, agents, *, lambda_=0.0, bounds=None, **arguments):
+    return guard.filter(
+        proposed,
+        {"agent_states": agents},
+        SafetyState(make_lambda_dict(proposed, fill=lambda_)),
+        box() if bounds is None else bounds,
+        **arguments,
+    )
+
+
+def vectors(actions):
+    return {uid: action.tolist() for uid, action in actions.items()}
+
+
+# --- what the rows demand ----------------------------------------------------------------------
+
+
+def test_centralized_shares_the_braking_equally():
+    # The row reads u_a,x - u_b,x <= LEVEL < 0; from rest both change by half of it.
+    actions, info = call(centralized(), REST, HEAD_ON)
+    assert actions["a"] == pytest.approx([LEVEL / 2.0, 0.0], abs=1e-12)
+    assert actions["b"] == pytest.approx([-LEVEL / 2.0, 0.0], abs=1e-12)
+    assert info["status"] == "optimal"
+    assert info["slack"].tolist() == [0.0]
+    assert info["margin"] == pytest.approx([0.6])
+    assert info["intervention"] == pytest.approx(-LEVEL / math.sqrt(2.0))
+    assert not info["uncertified"]
+    # h = (-alpha dt + sqrt(alpha^2 dt^2 + 8 alpha e)) / 2 - w with w = 2: just safe.
+    assert (-0.2 + math.sqrt(0.04 + 19.2)) / 2.0 - 2.0 > 0.0
+    assert info["constraint_violation"].tolist() == [0.0]
+
+
+def test_shared_control_leaves_the_rest_to_the_ego():
+    actions, info = call(shared(), REST, HEAD_ON, ego_uid="a", partner_action_bound=0.3)
+    assert actions["a"] == pytest.approx([LEVEL + 0.3, 0.0], abs=1e-12)
+    assert actions["b"] == pytest.approx([0.3, 0.0], abs=1e-12)
+    assert info["status"] == "optimal"
+    assert info["uncertified"]  # the partner may not brake with all it has
+
+
+def test_shared_control_with_a_wide_bound_is_the_centralized_filter():
+    wide, info = call(shared(), REST, HEAD_ON, ego_uid="a", partner_action_bound=9.0)
+    assert vectors(wide) == vectors(call(centralized(), REST, HEAD_ON)[0])
+    assert not info["uncertified"]
+
+
+def test_classical_row_by_hand():
+    # alpha = 4, e = 0.6: psi = sqrt(4.8), h = psi - 2, b = -(4 / psi) 2 + gamma h.
+    psi = math.sqrt(4.8)
+    level = -8.0 / psi + 3.0 * (psi - 2.0)
+    guard = ExpCBFQP.centralized(control_models=models(), barrier="wae", cbf_gamma=3.0)
+    actions, info = call(guard, REST, HEAD_ON)
+    assert actions["a"] == pytest.approx([level / 2.0, 0.0], abs=1e-12)
+    assert info["uncertified"]
+    cubic = ExpCBFQP.centralized(control_models=models(), barrier="wae", cbf_gamma=3.0, cbf_power=3)
+    level = -8.0 / psi + 3.0 * (psi - 2.0) ** 3
+    assert call(cubic, REST, HEAD_ON)[0]["a"] == pytest.approx([level / 2.0, 0.0], abs=1e-12)
+
+
+def test_tangential_motion_pushes_less():
+    # t = 1 m/s at r = 1 m adds t^2 / r = 1 m/s^2 of room to the classical row.
+    guard = ExpCBFQP.centralized(control_models=models(), barrier="wae")
+    across = HEAD_ON | {"b": agent([1.0, 0.0], [-1.0, 1.0])}
+    straight, _ = call(guard, REST, HEAD_ON)
+    turning, _ = call(guard, REST, across)
+    assert turning["a"][0] - straight["a"][0] == pytest.approx(0.5, abs=1e-12)
+
+
+def test_lambda_moves_the_right_hand_side():
+    relaxed, info = call(centralized(), REST, HEAD_ON, lambda_=0.4)
+    assert relaxed["a"][0] == pytest.approx((LEVEL + 0.4) / 2.0, abs=1e-12)
+    assert info["uncertified"]
+    tight, info = call(centralized(), REST, HEAD_ON, lambda_=-0.4)
+    assert tight["a"][0] == pytest.approx((LEVEL - 0.4) / 2.0, abs=1e-12)
+    assert info["lambda"] == {("a", "b"): -0.4}
+    assert not info["uncertified"]
+
+
+def test_lambda_tightens_only_as_far_as_the_boxes_follow():
+    # The boxes reach u_a - u_b = -4, so lambda enters as -4 - LEVEL.
+    actions, info = call(centralized(), REST, HEAD_ON, lambda_=-50.0)
+    assert info["lambda"][("a", "b")] == pytest.approx(-4.0 - LEVEL, abs=1e-8)
+    assert info["status"] == "optimal"
+    assert actions["a"] == pytest.approx([-2.0, 0.0], abs=1e-8)
+
+
+def test_lambda_that_sets_rows_against_each_other_is_dropped():
+    # Three agents in a line; a and c may hardly move, and b cannot leave both at once.
+    line = {uid: agent([x, 0.0]) for uid, x in zip("abc", (-0.45, 0.0, 0.45), strict=True)}
+    proposed = {uid: np.zeros(2) for uid in "abc"}
+    rules = {"ego_uid": "b", "partner_action_bound": 1e-3}
+    one_row, info = call(
+        shared(), {uid: proposed[uid] for uid in "ab"}, line, lambda_=-50.0, **rules
+    )
+    assert info["lambda"][("a", "b")] < 0.0  # one row alone follows as far as it can
+    assert one_row["b"][0] == pytest.approx(2.0, abs=1e-8)
+    actions, info = call(shared("abc"), proposed, line, lambda_=-50.0, **rules)
+    assert info["lambda"] == make_lambda_dict("abc")
+    assert info["status"] == "inactive"
+    assert vectors(actions) == vectors(proposed)
+
+
+def test_own_bounds_set_box_and_authority_of_one_agent():
+    # alpha = 2 + 0.5: c_max = (-0.375 + sqrt(0.140625 + 8 * 2.5 * 0.6)) / 2, so the pair may close
+    # by (c_max - 1.5) / dt = 1.09 m/s^2. Proposed are 1.2 + 0.5; both give half of the excess.
+    agents = {"a": agent([0.0, 0.0], [1.5, 0.0]), "b": agent([1.0, 0.0])}
+    proposed = {"a": np.array([1.2, 0.0]), "b": np.array([-0.5, 0.0])}
+    allowed = ((-0.375 + math.sqrt(0.140625 + 12.0)) / 2.0 - 1.5) / DT
+    excess = 1.7 - allowed
+    guard = centralized(bounds_by_uid={"b": box(0.5)})
+    actions, info = call(guard, proposed, agents)
+    assert actions["a"] == pytest.approx([1.2 - excess / 2.0, 0.0], abs=1e-12)
+    assert actions["b"] == pytest.approx([-0.5 + excess / 2.0, 0.0], abs=1e-12)
+    assert not info["uncertified"]
+    wilder, _ = call(guard, proposed | {"b": np.array([-0.5, 2.0])}, agents)
+    assert wilder["b"][1] == 0.5  # b's box
+    everyone, info = call(centralized(), proposed, agents)  # alpha = 4 asks for nothing yet
+    assert info["status"] == "inactive"
+    assert vectors(everyone) == vectors(proposed)
+
+
+def test_declared_capacity_counts_only_in_upstream_mode():
+    # The box reaches 2 in the weakest direction; both declare 3.
+    wide = box(2.0, 3.0)
+    psi = {alpha: math.sqrt(2.0 * alpha * 0.6) for alpha in (4.0, 6.0)}
+    level = {alpha: -2.0 * alpha / psi[alpha] + 5.0 * (psi[alpha] - 2.0) for alpha in psi}
+    own = ExpCBFQP.centralized(control_models=models(), barrier="wae")
+    assert call(own, REST, HEAD_ON, bounds=wide)[0]["a"][0] == pytest.approx(level[4.0] / 2.0)
+    same = ExpCBFQP.centralized(control_models=models(), barrier="wae", compat="upstream")
+    assert call(same, REST, HEAD_ON, bounds=wide)[0]["a"][0] == pytest.approx(
+        min(0.0, level[6.0] / 2.0)
+    )
+
+
+def test_upstream_mode_takes_lambda_as_it_is_and_raises():
+    guard = ExpCBFQP.centralized(control_models=models(), barrier="wae", compat="upstream")
+    with pytest.raises(ConcertoSafetyInfeasible, match="braking fallback"):
+        call(guard, REST, HEAD_ON, lambda_=-50.0)
+    own = ExpCBFQP.centralized(control_models=models(), barrier="wae")
+    assert call(own, REST, HEAD_ON, lambda_=-50.0)[1]["status"] == "optimal"
+
+
+def test_margin_is_added_to_the_radii():
+    plain, info = call(centralized(), REST, HEAD_ON)
+    kept, with_margin = call(centralized(margin_m=0.05), REST, HEAD_ON)
+    assert with_margin["margin"] == pytest.approx([0.55])
+    assert kept["a"][0] < plain["a"][0]
+    assert info["margin"] == pytest.approx([0.6])
+
+
+def test_plant_and_step_change_the_row():
+    first = call(centralized(plant="zoh"), REST, HEAD_ON)[0]["a"][0]
+    second = call(centralized(plant="semi_implicit"), REST, HEAD_ON)[0]["a"][0]
+    third = call(centralized(plant="semi_implicit", dt=0.02), REST, HEAD_ON)[0]["a"][0]
+    assert len({first, second, third}) == 3
+
+
+def test_bias_of_each_agent_moves_the_level():
+    # a drifts towards b with 0.5 and b towards a with 0.25: 0.75 less room.
+    def drifting(uid, bias):
+        return JacobianControlModel(
+            uid=uid,
+            action_dim=2,
+            position_dim=2,
+            jacobian_fn=lambda state: np.eye(2),
+            bias_fn=lambda state: np.array([bias, 0.0]),
+            max_cartesian_accel_value=1.0,
+        )
+
+    def filtered(first, second):
+        guard = ExpCBFQP.centralized(
+            control_models={"a": drifting("a", first), "b": drifting("b", second)}, barrier="wae"
+        )
+        actions, _ = call(guard, REST, slower)
+        return actions["a"][0] - actions["b"][0]
+
+    slower = {"a": agent([0.0, 0.0], [0.7, 0.0]), "b": agent([1.0, 0.0], [-0.7, 0.0])}
+    plain = filtered(0.0, 0.0)
+    assert plain < 0.0
+    assert filtered(0.5, 0.0) - plain == pytest.approx(-0.5, abs=1e-12)
+    assert filtered(0.0, -0.25) - plain == pytest.approx(-0.25, abs=1e-12)
+
+
+def test_jacobian_of_each_agent_shapes_its_slot():
+    # b's action is turned by a quarter and doubled: acceleration (2 u_2, -2 u_1); a has three
+    # action components of which the last does nothing.
+    def arm(uid, jacobian):
+        return JacobianControlModel(
+            uid=uid,
+            action_dim=jacobian.shape[1],
+            position_dim=2,
+            jacobian_fn=lambda state: jacobian,
+            max_cartesian_accel_value=2.0,
+        )
+
+    guard = ExpCBFQP.centralized(
+        control_models={
+            "a": arm("a", np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])),
+            "b": arm("b", np.array([[0.0, 2.0], [-2.0, 0.0]])),
+        },
+        barrier="wae",
+    )
+    proposed = {"b": np.zeros(2), "a": np.array([0.0, 0.0, 0.7])}
+    actions, _ = call(guard, proposed, HEAD_ON)
+    psi = math.sqrt(4.8)
+    level = -8.0 / psi + 5.0 * (psi - 2.0)
+    # The row (1, 0, 0 | 0, -2) u <= level: a takes 1/5 of it and b 2/5 of it in its own unit.
+    assert actions["a"] == pytest.approx([level / 5.0, 0.0, 0.7], abs=1e-12)
+    assert actions["b"] == pytest.approx([0.0, -2.0 * level / 5.0], abs=1e-12)
+
+
+# --- frame --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_pair_sets_of_the_modes(count):
+    uids = [f"r{k}" for k in range(count)]
+    agents = {uid: agent([3.0 * k, 0.0]) for k, uid in enumerate(uids)}
+    proposed = {uid: np.zeros(2) for uid in uids}
+    pairs = [(a, b) for k, a in enumerate(uids) for b in uids[k + 1 :]]
+    for guard, arguments in (
+        (centralized(uids), {}),
+        (shared(uids), {"ego_uid": "r0", "partner_action_bound": 1.0}),
+    ):
+        actions, info = call(guard, proposed, agents, **arguments)
+        assert list(info["lambda"]) == pairs
+        assert len(pairs) == count * (count - 1) // 2
+        for key in ("constraint_violation", "slack", "margin"):
+            assert info[key].shape == (len(pairs),)
+        assert list(actions) == uids
+    own = ExpCBFQP.ego_only(control_models=models(uids, **dict.fromkeys(uids[1:], 0.5)))
+    _, info = own.filter(
+        proposed["r0"],
+        {"agent_states": agents},
+        SafetyState({("r0", uid): 0.0 for uid in uids[1:]}),
+        box(),
+        ego_uid="r0",
+        partner_predicted_states={uid: agents[uid] for uid in uids[1:]},
+        dt=DT,
+    )
+    assert list(info["lambda"]) == [("r0", uid) for uid in uids[1:]]
+
+
+def test_inactive_actions_keep_their_bits():
+    far = {"a": agent([0.0, 0.0]), "b": agent([50.0, 0.0])}
+    proposed = {"b": np.array([0.1, -0.0]), "a": np.array([1e-300, 0.3], dtype=np.float32)}
+    actions, info = call(centralized(), proposed, far)
+    assert info["status"] == "inactive"
+    assert info["intervention"] == 0.0
+    assert list(actions) == ["b", "a"]
+    for uid, action in actions.items():
+        assert action.dtype == np.float64
+        assert action.tobytes() == proposed[uid].astype(np.float64).tobytes()
+        assert action is not proposed[uid]
+        assert not np.shares_memory(action, proposed[uid])
+
+
+def test_an_agent_that_no_active_row_touches_keeps_its_bits():
+    agents = HEAD_ON | {"z": agent([90.0, 90.0])}
+    proposed = {uid: np.array([0.1, -0.0]) for uid in "abz"}
+    actions, info = call(centralized("abz"), proposed, agents)
+    assert info["status"] == "optimal"
+    assert actions["z"].tobytes() == proposed["z"].tobytes()
+    assert actions["a"].tobytes() != proposed["a"].tobytes()
+
+
+def test_actions_beyond_the_box_are_clipped_to_it():
+    far = {"a": agent([0.0, 0.0]), "b": agent([50.0, 0.0])}
+    proposed = {"a": np.array([9.0, -9.0]), "b": np.array([0.0, 7.0])}
+    actions, info = call(centralized(), proposed, far)
+    assert vectors(actions) == {"a": [2.0, -2.0], "b": [0.0, 2.0]}
+    assert info["status"] == "optimal"
+
+
+def test_shared_control_box_is_never_empty():
+    # |u| = 9 > c + rho: the centre is clipped to 2 first, so the partner keeps [1.7, 2].
+    far = {"a": agent([0.0, 0.0]), "b": agent([50.0, 0.0])}
+    proposed = {"a": np.zeros(2), "b": np.array([9.0, -9.0])}
+    actions, info = call(shared(), proposed, far, ego_uid="a", partner_action_bound=0.3)
+    assert vectors(actions) == {"a": [0.0, 0.0], "b": [2.0, -2.0]}
+    assert info["status"] == "optimal"
+
+
+def test_snapshots_of_agents_without_proposals_are_ignored():
+    crowd = HEAD_ON | {"wall": agent([0.5, 0.0])}
+    alone, _ = call(centralized("ab"), REST, HEAD_ON)
+    among, info = call(centralized("ab"), REST, crowd)
+    assert vectors(among) == vectors(alone)
+    assert list(info["lambda"]) == [("a", "b")]
+
+
+def test_only_agent_states_is_read():
+    obs = {"agent_states": HEAD_ON, "meta": {"partner_id": None}, "comm": object()}
+    state = SafetyState(make_lambda_dict("ab"))
+    actions, _ = centralized().filter(REST, obs, state, box())
+    assert vectors(actions) == vectors(call(centralized(), REST, HEAD_ON)[0])
+    assert state.lambda_ == {("a", "b"): 0.0}
+
+
+def test_infeasible_step_returns_the_least_violation_or_raises():
+    # e = 0.1 m at w = 2 m/s: full braking is not enough; both still brake as hard as they can.
+    late = {"a": agent([0.0, 0.0], [1.0, 0.0]), "b": agent([0.5, 0.0], [-1.0, 0.0])}
+    actions, info = call(centralized(), REST, late)
+    assert actions["a"] == pytest.approx([-2.0, 0.0])
+    assert actions["b"] == pytest.approx([2.0, 0.0])
+    assert info["status"] == "infeasible"
+    assert info["slack"][0] > 0.0
+    assert info["constraint_violation"][0] > 0.0
+    assert info["uncertified"]
+    with pytest.raises(ConcertoSafetyInfeasible, match=r"infeasible.*braking fallback"):
+        call(centralized(on_infeasible="raise"), REST, late)
+
+
+def test_an_old_packet_voids_the_certificate():
+    old = HEAD_ON | {"b": AgentSnapshot(np.array([1.0, 0.0]), np.array([-1.0, 0.0]), 0.2, 0.1)}
+    assert call(centralized(), REST, old)[1]["uncertified"]
+
+
+def test_overlap_is_undone_at_the_rate_of_gamma():
+    # e = -0.1 at rest: the closing speed after the step may be -gamma 0.1.
+    near = {"a": agent([0.0, 0.0]), "b": agent([0.3, 0.0])}
+    for gamma in (0.5, 1.0):
+        actions, info = call(centralized(cbf_gamma=gamma), REST, near)
+        speed = (actions["a"][0] - actions["b"][0]) * DT
+        assert speed == pytest.approx(-gamma * 0.1, abs=1e-12)
+        assert info["uncertified"]
+
+
+def test_modes_satisfy_the_protocol_and_name_themselves():
+    assert isinstance(centralized(), CentralizedCBFQP)
+    assert isinstance(shared(), SharedControlCBFQP)
+    for guard, mode in (
+        (centralized(), SafetyMode.CENTRALIZED),
+        (shared(), SafetyMode.SHARED_CONTROL),
+    ):
+        assert isinstance(guard, JointSafetyFilter)
+        assert guard.mode is mode
+        guard.reset(seed=3)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"control_models": {}}, "at least one control model"),
+        ({"control_models": {"x": DoubleIntegratorControlModel("a", 2)}}, "control model of 'x'"),
+        ({"dt": None}, 'expected dt, the control step.*or barrier="wae"'),
+        ({"dt": 0.0}, r"filter: dt: expected seconds in \[1e-06, 1000\], got 0.0"),
+        ({"dt": math.nan}, "filter: dt: expected seconds"),
+        ({"barrier": "wae"}, 'dt belongs to barrier="sampled"'),
+        ({"cbf_gamma": 0.0}, "cbf_gamma"),
+        ({"margin_m": -1.0}, "margin_m"),
+        ({"plant": "euler"}, "plant"),
+        ({"barrier": "exp"}, "barrier"),
+        ({"cbf_power": 3}, 'cbf_power belongs to barrier="wae"'),
+        ({"compat": "upstream"}, 'needs barrier="wae"'),
+        ({"on_infeasible": "ignore"}, "on_infeasible"),
+        ({"bounds_by_uid": {"z": box()}}, r"bounds_by_uid: .*got \['z'\]"),
+    ],
+)
+@pytest.mark.parametrize("build", [ExpCBFQP.centralized, ExpCBFQP.shared_control])
+def test_constructor_refuses(build, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build(**({"control_models": models(), "dt": DT} | options))
+
+
+STATE = SafetyState({("a", "b"): 0.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"obs": {}}, InputError, r'obs\["agent_states"\] must be a dict.*NoneType'),
+        ({"obs": None}, InputError, "must be a dict"),
+        ({"proposed": np.zeros(4)}, TypeError, "proposed_action must be a dict.*ndarray"),
+        ({"proposed": {}}, InputError, "at least one agent"),
+        ({"proposed": REST | {"z": np.zeros(2)}}, UnknownNameError, "'z' in control_models"),
+        ({"obs": {"agent_states": {"a": HEAD_ON["a"]}}}, InputError, "expected a snapshot of 'b'"),
+        (
+            {"obs": {"agent_states": HEAD_ON | {"b": 3}}},
+            InputError,
+            r"agent_states\['b'\]: expected AgentSnapshot",
+        ),
+        (
+            {"obs": {"agent_states": HEAD_ON | {"b": agent([1.0, 0.0, 0.0])}}},
+            InputError,
+            "expected 2 dimensions",
+        ),
+        (
+            {"proposed": REST | {"b": np.zeros(3)}},
+            InputError,
+            r"proposed_action\['b'\]: expected shape \(2,\), got \(3,\)",
+        ),
+        ({"proposed": REST | {"b": [0.0, 0.0]}}, TypeError, r"proposed_action\['b'\] must be an"),
+        ({"proposed": REST | {"b": np.array([0.0, np.nan])}}, InputError, r"\['b'\].*finite"),
+        ({"proposed": REST | {"b": np.array(["x", "y"])}}, InputError, r"\['b'\].*real numbers"),
+        ({"state": SafetyState({})}, InputError, "key set mismatch.*make_lambda_dict"),
+        (
+            {"state": SafetyState({("a", "b"): 0.0, ("a", "c"): 0.0})},
+            InputError,
+            "key set mismatch",
+        ),
+        (
+            {"state": SafetyState({("a", "b"): math.nan})},
+            InputError,
+            r"lambda_\[\('a', 'b'\)\]: expected a finite number",
+        ),
+    ],
+)
+def test_filter_refuses(changes, error, message):
+    given = {"proposed": REST, "obs": {"agent_states": HEAD_ON}, "state": STATE} | changes
+    for guard, extra in (
+        (centralized(), {}),
+        (shared(), {"ego_uid": "a", "partner_action_bound": 1.0}),
+    ):
+        with pytest.raises(error, match=message):
+            guard.filter(given["proposed"], given["obs"], given["state"], box(), **extra)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf, "1"])
+def test_shared_control_refuses_a_bound_that_is_none(bound):
+    with pytest.raises(InputError, match="partner_action_bound: expected a finite number > 0"):
+        call(shared(), REST, HEAD_ON, ego_uid="a", partner_action_bound=bound)
+
+
+@pytest.mark.parametrize("ego", [None, "z", 3])
+def test_shared_control_refuses_an_ego_that_proposes_nothing(ego):
+    with pytest.raises(InputError, match=r"ego_uid: expected an agent of proposed_action"):
+        call(shared(), REST, HEAD_ON, ego_uid=ego, partner_action_bound=1.0)
+
+
+def test_shared_control_needs_a_bound():
+    with pytest.raises(InputError, match="partner_action_bound is required"):
+        call(shared(), REST, HEAD_ON, ego_uid="a")
+
+
+def test_two_agents_without_authority_are_refused():
+    guard = ExpCBFQP.centralized(control_models=models(a=0.0, b=0.0), dt=DT)
+    with pytest.raises(ConfigurationError, match="'a' or 'b' to have authority"):
+        call(guard, REST, HEAD_ON)
+
+
+def test_an_obstacle_leaves_the_braking_to_the_other():
+    guard = ExpCBFQP.centralized(
+        control_models=models(b=0.0), dt=DT, bounds_by_uid={"b": Bounds(1e-9, 1e-9, 1.0, 0.0, 0.0)}
+    )
+    slow = {"a": agent([0.0, 0.0], [1.5, 0.0]), "b": agent([1.0, 0.0])}
+    actions, info = call(guard, {"a": np.array([2.0, 0.0]), "b": np.zeros(2)}, slow)
+    assert info["status"] == "optimal"
+    assert actions["a"][0] < 0.0
+    assert np.abs(actions["b"]).max() <= 1e-9
