@@ -1,0 +1,229 @@
+"""The filter under test, behind one call; and the single-environment filter it must agree with.
+
+Axes:  B episodes, N partners, d Cartesian dimensions.
+Units: m, m/s, m/s^2, s.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.pairs import make_ego_pair_keys
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
+from cadenza.safety.verifier.conditions import Barrier, Condition, authority_left
+from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.scenarios import Scenario
+from cadenza.safety.verifier.views import BoolArray
+
+#: Largest change of the action between two steps, m/s^2: none is asked for.
+_ANY_RATE = 1e9
+#: Id of the ego; partners are p00, p01, ..., whose string order is their order.
+_EGO = "ego"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What the filter is told in one step.
+
+    Attributes:
+        nominal: Nominal actions, shape (B, d), m/s^2.
+        ego_position: Shape (B, d), m.
+        ego_velocity: Shape (B, d), m/s.
+        positions: Partners' centres as measured, shape (B, N, d), m.
+        velocities: Their velocities as measured, shape (B, N, d), m/s.
+        ages_s: Age of each measurement, shape (B, N), s.
+    """
+
+    nominal: FloatArray
+    ego_position: FloatArray
+    ego_velocity: FloatArray
+    positions: FloatArray
+    velocities: FloatArray
+    ages_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What the filter returned.
+
+    Attributes:
+        action: Shape (B, d), m/s^2.
+        solved: Whether the action meets every row, says the filter, shape (B,).
+        uncertified: Whether the filter says that its guarantee does not cover the step, (B,).
+    """
+
+    action: FloatArray
+    solved: BoolArray
+    uncertified: BoolArray
+
+
+class Guard(Protocol):
+    """A filter of B episodes."""
+
+    def __call__(self, sight: Sight) -> Answer:
+        """Return the filtered actions of one step."""
+        ...
+
+
+#: Builds the filter of a scenario.
+GuardFactory: TypeAlias = Callable[[Scenario, VerifierConfig], Guard]
+
+
+def scenario_bounds(scenario: Scenario) -> Bounds:
+    """Return the envelope of a scenario: capacity and box are the same number."""
+    return Bounds(scenario.ego_accel, scenario.ego_accel, _ANY_RATE, 0.0, 0.0)
+
+
+def scenario_models(
+    scenario: Scenario, config: VerifierConfig
+) -> tuple[DoubleIntegratorControlModel, list[DoubleIntegratorControlModel]]:
+    """Return the control models of the ego and of the partners.
+
+    The original credits every agent with the shared capacity, so its partners declare none.
+    """
+    declared = None if config.compat == "upstream" else scenario.partner_accel
+    return DoubleIntegratorControlModel(_EGO, scenario.dim), [
+        DoubleIntegratorControlModel(f"p{j:02d}", scenario.dim, capacity=declared)
+        for j in range(scenario.partners)
+    ]
+
+
+def filter_options(scenario: Scenario, config: VerifierConfig) -> dict[str, Any]:
+    """Return the options that both filters are built with."""
+    return {
+        "cbf_gamma": config.cbf_gamma,
+        "plant": scenario.filter_plant,
+        "margin_m": config.margin_m,
+        "barrier": config.barrier,
+        "compat": config.compat,
+        "cbf_power": config.cbf_power,
+        # The row of the original has no guarantee that an age could extend.
+        "max_age_s": scenario.max_age_s if config.barrier == "sampled" else 0.0,
+    }
+
+
+def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
+    """Return what the filter of a scenario promises, for the independent check."""
+    contact = config.contact_m + config.margin_m
+    reach = float(np.sqrt(scenario.dim)) * scenario.ego_accel
+    if config.compat == "upstream":
+        alpha, push = 2.0 * scenario.ego_accel, 0.0
+    else:
+        push = scenario.partner_accel
+        alpha = authority_left(
+            ego_accel=scenario.ego_accel,
+            partner_accel=push,
+            dim=scenario.dim,
+            contact_m=contact,
+            dt=scenario.dt,
+            max_age_s=scenario.max_age_s if config.barrier == "sampled" else 0.0,
+        )
+    return Condition(
+        barrier=cast("Barrier", config.barrier),
+        plant=scenario.filter_plant,
+        dt=scenario.dt,
+        alpha=alpha,
+        push=push,
+        relative_accel=reach + push,
+        contact_m=contact,
+        gamma=config.cbf_gamma,
+        power=config.cbf_power,
+        box=scenario.ego_accel,
+    )
+
+
+def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
+    """Return the batched filter of a scenario."""
+    from torch import as_tensor, float64, full, inference_mode
+
+    from cadenza.safety.batched import BatchedEgoFilter
+    from cadenza.safety.batched.status import INFEASIBLE
+
+    ego_model, partner_models = scenario_models(scenario, config)
+    batched = BatchedEgoFilter(
+        ego_model=ego_model,
+        partner_models=partner_models,
+        bounds=scenario_bounds(scenario),
+        dt=scenario.dt,
+        **filter_options(scenario, config),
+    )
+    radii = full((scenario.partners,), config.partner_radius, dtype=float64)
+
+    def guard(sight: Sight) -> Answer:
+        with inference_mode():
+            step = batched.filter(
+                as_tensor(sight.nominal),
+                as_tensor(sight.ego_position),
+                as_tensor(sight.ego_velocity),
+                as_tensor(sight.positions),
+                as_tensor(sight.velocities),
+                config.ego_radius,
+                radii,
+                age_s=as_tensor(sight.ages_s),
+            )
+        return Answer(
+            step.action.numpy().copy(), (step.status < INFEASIBLE).numpy(), step.uncertified.numpy()
+        )
+
+    return guard
+
+
+class SingleFilter:
+    """The single-environment filter, asked about one episode of a batch at a time.
+
+    Args:
+        scenario: What is played.
+        config: The filter's options.
+    """
+
+    def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
+        from cadenza.safety.ego_only import EgoOnlyCBFQP
+
+        ego_model, partner_models = scenario_models(scenario, config)
+        self._uids = [model.uid for model in partner_models]
+        self._filter = EgoOnlyCBFQP(
+            control_models={model.uid: model for model in (ego_model, *partner_models)},
+            **filter_options(scenario, config),
+        )
+        self._bounds = scenario_bounds(scenario)
+        self._state = SafetyState(dict.fromkeys(make_ego_pair_keys(_EGO, self._uids), 0.0))
+        self._radii = (config.ego_radius, config.partner_radius)
+        self._dt = scenario.dt
+
+    def disagreement(self, sight: Sight, answer: Answer, episode: int) -> float:
+        """Return the largest difference to the batched action, m/s^2; inf if verdicts differ."""
+        ego = AgentSnapshot(
+            sight.ego_position[episode], sight.ego_velocity[episode], self._radii[0]
+        )
+        now = {
+            uid: AgentSnapshot(
+                sight.positions[episode, j],
+                sight.velocities[episode, j],
+                self._radii[1],
+                age_s=float(sight.ages_s[episode, j]),
+            )
+            for j, uid in enumerate(self._uids)
+        }
+        try:
+            action, info = self._filter.filter(
+                sight.nominal[episode],
+                {"agent_states": {_EGO: ego, **now}},
+                self._state,
+                self._bounds,
+                ego_uid=_EGO,
+                partner_predicted_states=now,
+                dt=self._dt,
+            )
+        except ConcertoSafetyInfeasible:
+            return np.inf if answer.solved[episode] else 0.0
+        solved = info["status"] in ("inactive", "optimal")
+        if solved != bool(answer.solved[episode]):
+            return np.inf
+        return float(np.abs(action - answer.action[episode]).max())

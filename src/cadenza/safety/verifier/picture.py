@@ -1,0 +1,210 @@
+"""Picture of one episode: where everyone went, how near they came, what the filter changed.
+
+A scene in three dimensions is shown along a direction at right angles to the line of centres at
+the closest moment, so that the distance at that moment appears in its true size.
+"""
+
+import io
+from typing import Any, Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.episodes import EpisodeRecord
+from cadenza.safety.verifier.views import BoolArray, dot, unit
+
+_FIGURE_INCHES: Final = (12.0, 6.2)
+_FIGURE_DPI: Final = 120
+_EGO: Final = "#1d4ed8"
+_ALERT: Final = "#b91c1c"
+_GREY: Final = "#64748b"
+_PARTNERS: Final = ("#c2410c", "#a16207", "#7e22ce", "#0f766e", "#be185d", "#4d7c0f")
+#: Discs drawn faintly along a path, the closest moment aside.
+_GHOSTS: Final = 7
+#: What is drawn: from the moment that somebody is this near, m, ...
+_NEAR_M: Final = 2.5
+#: ... until this long after the closest moment, s.
+_AFTERWARDS_S: Final = 1.0
+
+
+def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
+    """Return a PNG of ``episode``; equal episodes give equal bytes on one machine.
+
+    Args:
+        episode: What happened.
+        config: Radii and box of the agents.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.0, 1.1))
+    episode = _telling_part(episode)
+    step, partner = _closest(episode)
+    _draw_paths(figure.add_subplot(grid[:, 0]), episode, config, step, partner)
+    _draw_distances(figure.add_subplot(grid[0, 1]), episode, config, step)
+    _draw_actions(figure.add_subplot(grid[1, 1]), episode, partner)
+    figure.suptitle(_title(episode, config), fontsize=11)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _title(episode: EpisodeRecord, config: VerifierConfig) -> str:
+    scenario = episode.scenario
+    margin = episode.min_distance - config.contact_m
+    verdict = f"overlap of {-margin:.4g} m" if margin < -1e-9 else f"{max(margin, 0.0):.2g} m free"
+    rows = config.barrier + ("" if config.compat is None else f", compat={config.compat}")
+    opponents = ", ".join(episode.adversary_names)
+    return (
+        f"Closest episode: {verdict}; ego “{episode.nominal_name}” against “{opponents}”\n"
+        f"{scenario.dim}-D, plant {scenario.plant}, control step {scenario.dt:g} s, packet age "
+        f"{scenario.delay}, row {rows}"
+    )
+
+
+def _telling_part(episode: EpisodeRecord) -> EpisodeRecord:
+    """Return the episode around its closest moment: while somebody is near, plus a second."""
+    step, _ = _closest(episode)
+    steps, dt = len(episode.nearest), episode.scenario.dt
+    far = np.flatnonzero(episode.nearest.min(axis=1) > _NEAR_M)
+    before, after = far[far < step], far[far > step]
+    first = int(before[-1]) if before.size else 0
+    last = int(after[0]) if after.size else steps
+    return episode.part(first, min(last, step + max(10, round(_AFTERWARDS_S / dt)), steps))
+
+
+def _closest(episode: EpisodeRecord) -> tuple[int, int]:
+    """Return the step and the partner of the smallest distance."""
+    step, partner = np.unravel_index(int(episode.nearest.argmin()), episode.nearest.shape)
+    return int(step), int(partner)
+
+
+def _nearest_sample(episode: EpisodeRecord, step: int, partner: int) -> int:
+    """Return the end of ``step`` that is nearer: discs are drawn at samples."""
+    ends = episode.distance[step : step + 2, partner]
+    return step + int(ends.argmin())
+
+
+def _plane(episode: EpisodeRecord, sample: int, partner: int) -> FloatArray:
+    """Return two orthonormal axes to draw in, shape (2, d)."""
+    dim = episode.ego_path.shape[1]
+    if dim == 2:
+        return np.eye(2)
+    line = unit(
+        (episode.ego_path[sample] - episode.partner_paths[sample, partner])[None], np.eye(dim)[:1]
+    )[0]
+    points = np.concatenate([episode.ego_path[:, None], episode.partner_paths], axis=1)
+    spread = (points - points.mean(axis=(0, 1))).reshape(-1, dim)
+    across = spread - dot(spread, line)[:, None] * line
+    _, _, directions = np.linalg.svd(across, full_matrices=False)
+    second = directions[0]
+    second = second * np.sign(second[np.abs(second).argmax()])  # svd leaves the sign open
+    return np.stack((line, second))
+
+
+def _draw_paths(
+    axes: Any, episode: EpisodeRecord, config: VerifierConfig, step: int, partner: int
+) -> None:
+    """Draw the trajectories, faint discs at equal times and solid ones at the closest moment."""
+    sample = _nearest_sample(episode, step, partner)
+    plane = _plane(episode, sample, partner)
+    dt = episode.scenario.dt
+    paths = [(episode.ego_path @ plane.T, config.ego_radius, _EGO, "ego")]
+    for j in range(episode.partner_paths.shape[1]):
+        label = "partner" if episode.partner_paths.shape[1] == 1 else f"partner {j + 1}"
+        colour = _PARTNERS[j % len(_PARTNERS)]
+        path = episode.partner_paths[:, j] @ plane.T
+        paths.append((path, config.partner_radius, colour, label))
+    ghosts = np.linspace(0, len(episode.ego_path) - 1, _GHOSTS).round().astype(int)
+    for path, radius, colour, label in paths:
+        axes.plot(path[:, 0], path[:, 1], color=colour, lw=1.4, label=f"{label}, from ○")
+        axes.plot(*path[0], "o", color=colour, mfc="white", ms=5, zorder=4)
+        for k in ghosts:
+            axes.add_patch(_disc(path[k], radius, colour, alpha=0.12))
+        axes.add_patch(_disc(path[sample], radius, colour, alpha=0.55))
+    axes.set_aspect("equal", adjustable="datalim")
+    seen = "" if plane.shape[1] == 2 else ", seen across the line of centres"
+    names = ("x / m", "y / m") if plane.shape[1] == 2 else ("line of centres / m", "across / m")
+    moment = episode.start_s + sample * dt
+    axes.set(
+        xlabel=names[0],
+        ylabel=names[1],
+        title=f"Paths{seen}\nsolid discs: closest moment, t = {moment:.3g} s",
+    )
+    _finish(axes)
+    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best")
+
+
+def _disc(centre: FloatArray, radius: float, colour: str, *, alpha: float) -> Any:
+    from matplotlib.patches import Circle
+
+    return Circle((centre[0], centre[1]), radius, color=colour, alpha=alpha, lw=0)
+
+
+def _draw_distances(axes: Any, episode: EpisodeRecord, config: VerifierConfig, step: int) -> None:
+    """Draw distance and safe-set bound over time, with the contact line."""
+    times = episode.start_s + episode.scenario.dt * np.arange(len(episode.distance))
+    several = episode.distance.shape[1] > 1
+    for j in range(episode.distance.shape[1]):
+        colour = _PARTNERS[j % len(_PARTNERS)]
+        name = f"partner {j + 1}" if several else "distance of the centres"
+        axes.plot(times, episode.distance[:, j], color=colour, lw=1.5, label=name)
+        bound = "safe-set bound" if j == 0 else None
+        axes.plot(times, episode.bound[:, j], color=colour, lw=1.0, ls="--", label=bound)
+    axes.axhline(config.contact_m, color=_ALERT, lw=1.2, label=f"contact, {config.contact_m:g} m")
+    moment = episode.start_s + episode.scenario.dt * (step + 0.5)
+    axes.axvline(moment, color=_GREY, lw=0.8, ls=":")
+    top = float(np.quantile(episode.distance.min(axis=1), 0.98))
+    axes.set_ylim(0.0, 1.15 * max(top, 1.5 * config.contact_m))
+    axes.set(ylabel="distance / m", title="Distance, and the distance the safe set asks for")
+    _finish(axes)
+    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best")
+
+
+def _draw_actions(axes: Any, episode: EpisodeRecord, partner: int) -> None:
+    """Draw nominal and executed acceleration towards the partner that came closest."""
+    dt = episode.scenario.dt
+    ahead = unit(episode.partner_paths[:-1, partner] - episode.ego_path[:-1])
+    edges: FloatArray = episode.start_s + dt * np.arange(len(ahead) + 1, dtype=np.float64)
+    wanted, done = dot(ahead, episode.nominal), dot(ahead, episode.action)
+    axes.stairs(wanted, edges, baseline=None, color=_GREY, lw=1.2, ls="--", label="nominal")
+    axes.stairs(done, edges, baseline=None, color=_EGO, lw=1.4, label="executed")
+    _shade(axes, edges, np.abs(wanted - done) > 1e-9, _EGO, "filter changed it")
+    _shade(axes, edges, ~episode.solved, _ALERT, "no action meets every row")
+    axes.axhline(0.0, color=_GREY, lw=0.6)
+    which = f"partner {partner + 1}" if episode.distance.shape[1] > 1 else "the partner"
+    axes.set(
+        xlabel="time / s",
+        ylabel="acceleration / (m/s²)",
+        title=f"Ego's action, the part towards {which}",
+    )
+    _finish(axes)
+    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best", ncols=2)
+
+
+def _shade(axes: Any, edges: FloatArray, where: BoolArray, colour: str, label: str) -> None:
+    """Shade the steps in ``where``, over the whole height."""
+    if not where.any():
+        return
+    values = np.append(where, where[-1])
+    axes.fill_between(
+        edges,
+        0.0,
+        1.0,
+        where=values,
+        step="post",
+        transform=axes.get_xaxis_transform(),
+        color=colour,
+        alpha=0.12,
+        lw=0,
+        label=label,
+    )
+
+
+def _finish(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.title.set_fontsize(10)

@@ -1,0 +1,317 @@
+"""Plays the episodes of one scenario, all at once, and judges every step independently.
+
+Per step: packets -> nominal action -> filter -> judgement -> opponents -> exact motion.
+
+Axes:  B episodes of a batch, N partners, d Cartesian dimensions, T steps.
+Units: m, m/s, m/s^2, s.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.seeding import Substream, derive_substream
+from cadenza.safety.verifier.casts import Cast, draw_cast
+from cadenza.safety.verifier.conditions import SHORTFALL_TOLERANCE, Condition
+from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.episodes import EpisodeRecord, StepRecord
+from cadenza.safety.verifier.guards import (
+    Answer,
+    Guard,
+    GuardFactory,
+    Sight,
+    SingleFilter,
+    scenario_condition,
+)
+from cadenza.safety.verifier.motion import advance, smallest_distance
+from cadenza.safety.verifier.packets import PacketLink
+from cadenza.safety.verifier.results import Counts, ScenarioResult
+from cadenza.safety.verifier.scenarios import Scenario
+from cadenza.safety.verifier.starts import Motion, draw_starts, standing_starts
+from cadenza.safety.verifier.views import BoolArray
+
+#: Episodes times steps of one batch; bounds memory to about 100 MB at 5 partners in 3-D.
+_BATCH_STEPS: Final = 200_000
+#: Overlap that float64 rounding of positions of a few metres explains, m.
+ROUNDING_M: Final = 1e-9
+#: Difference at which two actions are not the same, m/s^2: where the rows can be met, and where
+#: two iterative solvers looked for the least violation.
+AGREEMENT: Final = 1e-10
+AGREEMENT_UNSOLVED: Final = 1e-6
+#: Difference at which the executed action is still the nominal one, m/s^2.
+_SAME_ACTION: Final = 1e-12
+#: Difference of barrier values below which two partners are equally urgent, m/s.
+_SAME_URGENCY: Final = 1e-9
+
+#: Called after every step with the number of steps it played.
+StepReport = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """What does not change during a scenario."""
+
+    scenario: Scenario
+    config: VerifierConfig
+    condition: Condition
+    guard: Guard
+    single: SingleFilter | None
+
+
+@dataclass(slots=True)
+class ScenarioOutcome:
+    """A finished scenario.
+
+    Attributes:
+        result: Its row.
+        worst: The episode with the smallest free distance.
+    """
+
+    result: ScenarioResult
+    worst: EpisodeRecord
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over the batches of a scenario."""
+
+    counts: Counts = field(default_factory=Counts)
+    by_adversary: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    worst: EpisodeRecord | None = None
+
+
+def play_scenario(
+    scenario: Scenario,
+    config: VerifierConfig,
+    make_guard: GuardFactory,
+    progress: StepReport,
+) -> ScenarioOutcome:
+    """Return what happened in every episode of ``scenario``.
+
+    Args:
+        scenario: What is played.
+        config: Opponents, filter options and seed.
+        make_guard: Builds the filter under test.
+        progress: Called after every step of a batch.
+    """
+    stage = _Stage(
+        scenario,
+        config,
+        scenario_condition(scenario, config),
+        make_guard(scenario, config),
+        SingleFilter(scenario, config) if config.compared_share > 0.0 else None,
+    )
+    root = derive_substream(f"safety.verify.{scenario.name}", root_seed=config.seed)
+    largest = max(1, _BATCH_STEPS // scenario.horizon)
+    tally = _Tally()
+    for index, first in enumerate(range(0, scenario.episodes, largest)):
+        episodes = min(largest, scenario.episodes - first)
+        _play_batch(stage, episodes, first, root.child(index), tally, progress)
+    if tally.worst is None:
+        raise AssertionError("a scenario has at least one episode")
+    result = ScenarioResult(
+        name=scenario.name,
+        kind=scenario.kind,
+        partners=scenario.partners,
+        dim=scenario.dim,
+        plant=scenario.plant,
+        dt=scenario.dt,
+        delay=scenario.delay,
+        counts=tally.counts,
+        by_adversary=tally.by_adversary,
+    )
+    return ScenarioOutcome(result, tally.worst)
+
+
+def _play_batch(
+    stage: _Stage,
+    episodes: int,
+    first: int,
+    stream: Substream,
+    tally: _Tally,
+    progress: StepReport,
+) -> None:
+    """Play ``episodes`` episodes, of which the first has number ``first``, into ``tally``."""
+    scenario, config = stage.scenario, stage.config
+    starts, links, draws, samples, casting = (s.default_rng() for s in stream.spawn(5))
+    if scenario.kind == "stationary":
+        motion = standing_starts(scenario, episodes, starts)
+    else:
+        motion = draw_starts(scenario, stage.condition, episodes, starts)
+    cast = draw_cast(scenario, config, motion, first, casting)
+    link = PacketLink(scenario, motion.positions, motion.velocities, links)
+    records: list[StepRecord] = []
+    for step in range(scenario.horizon):
+        motion, record = _play_step(stage, cast, link, motion, step, draws, samples, tally.counts)
+        records.append(record)
+        progress(episodes)
+    _close_batch(stage, cast, records, motion, tally)
+
+
+def _play_step(
+    stage: _Stage,
+    cast: Cast,
+    link: PacketLink,
+    motion: Motion,
+    step: int,
+    draws: np.random.Generator,
+    samples: np.random.Generator,
+    counts: Counts,
+) -> tuple[Motion, StepRecord]:
+    """Play one step of a batch; return the motion after it and what happened."""
+    scenario = stage.scenario
+    positions, velocities, ages = link.packets()
+    nominal = cast.nominal(motion, draws)
+    sight = Sight(nominal, motion.ego_position, motion.ego_velocity, positions, velocities, ages)
+    answer = stage.guard(sight)
+    action = answer.action
+    if stage.config.compat == "upstream":  # whose runner executes the nominal after a failed solve
+        action = np.where(answer.solved[:, None], action, nominal)
+    urgent = _judge(stage, motion, sight, answer, action, counts)
+    _compare(stage, sight, answer, urgent, samples, counts)
+    push = cast.push(motion, sight, step, draws)
+    nearest = _nearest(scenario, motion, action, push)
+    counts.penetrated_steps += _count(nearest.min(axis=1) < stage.config.contact_m - ROUNDING_M)
+    record = StepRecord(motion, nominal, action, nearest, answer.solved)
+    dt = scenario.dt
+    ego_position, ego_velocity = advance(
+        motion.ego_position, motion.ego_velocity, action, dt, scenario.plant
+    )
+    after = Motion(
+        ego_position,
+        ego_velocity,
+        *advance(motion.positions, motion.velocities, push, dt, scenario.plant),
+    )
+    link.record(after.positions, after.velocities, push)
+    return after, record
+
+
+def _judge(
+    stage: _Stage,
+    motion: Motion,
+    sight: Sight,
+    answer: Answer,
+    action: FloatArray,
+    counts: Counts,
+) -> BoolArray:
+    """Count what is wrong with the executed actions.
+
+    Returns:
+        Which partners are the most urgent, shape (B, N): one, or several to rounding.
+    """
+    shape = motion.positions.shape
+    condition = stage.condition
+    offset, velocity = _relative_motion(stage, motion, sight)
+    repeated = np.repeat(action, shape[1], axis=0)
+    short, least = (
+        part.reshape(shape[:2]) for part in condition.shortfall(offset, velocity, repeated)
+    )
+    h = condition.barrier_values(offset, velocity).reshape(shape[:2])
+    fresh = (sight.ages_s == 0.0).all(axis=1)
+    unchanged = np.abs(action - sight.nominal).max(axis=1) <= _SAME_ACTION
+    unfiltered = unchanged & (short > SHORTFALL_TOLERANCE).any(axis=1)
+    urgent = h <= h.min(axis=1, keepdims=True) + _SAME_URGENCY
+    # Of several equally urgent partners, the condition of one has to be met.
+    forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
+    misses = ((short > forced) | ~urgent).all(axis=1)
+    if condition.barrier == "wae" and stage.config.compat is None:
+        unfiltered &= fresh  # what that row makes of an old packet is no promise to hold it to
+        misses &= fresh
+    elif shape[1] > 1:
+        misses &= fresh  # with old packets the filter decides who is the most urgent
+    misses |= np.abs(action).max(axis=1) > condition.box * (1.0 + _SAME_ACTION)
+    counts.unfiltered_steps += _count(unfiltered)
+    counts.missed_steps += _count(misses & ~unfiltered)
+    counts.changed_steps += _count(~unchanged)
+    counts.infeasible_steps += _count(~answer.solved)
+    counts.uncertified_steps += _count(answer.uncertified)
+    return urgent
+
+
+def _relative_motion(stage: _Stage, motion: Motion, sight: Sight) -> tuple[FloatArray, FloatArray]:
+    """Return the relative positions and velocities that the condition is about, shapes (B N, d).
+
+    The condition must hold for the true state, however old the packets are. Only the filter as
+    the original has it takes every packet for current, and is held to what it takes for true.
+    """
+    dim = motion.positions.shape[2]
+    positions, velocities = motion.positions, motion.velocities
+    if stage.config.compat == "upstream":
+        positions, velocities = sight.positions, sight.velocities
+    offset = (motion.ego_position[:, None] - positions).reshape(-1, dim)
+    return offset, (motion.ego_velocity[:, None] - velocities).reshape(-1, dim)
+
+
+def _compare(
+    stage: _Stage,
+    sight: Sight,
+    answer: Answer,
+    urgent: BoolArray,
+    samples: np.random.Generator,
+    counts: Counts,
+) -> None:
+    """Repeat a few episodes' step through the single filter, half of them where it intervened.
+
+    Where no action meets every row and two partners are equally urgent, rounding decides whose
+    row comes first; both answers are right, so those steps are left out.
+    """
+    if stage.single is None:
+        return
+    episodes = len(sight.nominal)
+    wanted = int(stage.config.compared_share * episodes + samples.random())
+    if wanted == 0:
+        return
+    chosen = samples.integers(episodes, size=wanted)
+    active = np.flatnonzero((answer.action != sight.nominal).any(axis=1))
+    if active.size:
+        chosen[::2] = active[samples.integers(active.size, size=len(chosen[::2]))]
+    clear = answer.solved | (urgent.sum(axis=1) == 1)
+    for episode in chosen[clear[chosen]].tolist():
+        difference = stage.single.disagreement(sight, answer, episode)
+        counts.compared_steps += 1
+        limit = AGREEMENT if answer.solved[episode] else AGREEMENT_UNSOLVED
+        counts.disagreements += not difference <= limit
+        counts.largest_difference = max(counts.largest_difference, difference)
+
+
+def _nearest(
+    scenario: Scenario, motion: Motion, action: FloatArray, push: FloatArray
+) -> FloatArray:
+    """Return the smallest distance of the centres within the step, shape (B, N), m."""
+    shape = push.shape
+    flat = (-1, shape[2])
+    return smallest_distance(
+        (motion.ego_position[:, None] - motion.positions).reshape(flat),
+        (motion.ego_velocity[:, None] - motion.velocities).reshape(flat),
+        (action[:, None] - push).reshape(flat),
+        scenario.dt,
+        scenario.plant,
+    ).reshape(shape[:2])
+
+
+def _close_batch(
+    stage: _Stage, cast: Cast, records: list[StepRecord], end: Motion, tally: _Tally
+) -> None:
+    """Count the batch's episodes and keep the worst one."""
+    scenario, contact = stage.scenario, stage.config.contact_m
+    counts = tally.counts
+    nearest = np.stack([record.nearest for record in records]).min(axis=(0, 2))  # (B,)
+    overlapped = nearest < contact - ROUNDING_M
+    counts.episodes += len(nearest)
+    counts.steps += len(nearest) * scenario.horizon
+    counts.penetrated_episodes += _count(overlapped)
+    worst = int(nearest.argmin())
+    if nearest[worst] < counts.min_distance_m:
+        tally.worst = EpisodeRecord.of(stage.scenario, stage.condition, cast, records, end, worst)
+    counts.min_distance_m = min(counts.min_distance_m, float(nearest[worst]))
+    counts.min_margin_m = counts.min_distance_m - contact
+    for name, rows in cast.episodes_by_adversary().items():
+        hits, played = tally.by_adversary.get(name, (0, 0))
+        tally.by_adversary[name] = (hits + _count(overlapped[rows]), played + len(rows))
+
+
+def _count(flags: BoolArray) -> int:
+    return int(np.count_nonzero(flags))
