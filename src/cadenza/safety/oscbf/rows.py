@@ -196,7 +196,9 @@ def smallest(values: FloatArray, count: int) -> NDArray[np.intp]:
     """Return the indices of the ``count`` smallest values, in ascending order of index."""
     if values.shape[0] <= count:
         return np.arange(values.shape[0])
-    return np.sort(np.argpartition(values, count - 1)[:count])
+    chosen = np.argpartition(values, count - 1)[:count]
+    chosen.sort()
+    return chosen
 
 
 def directions(offset: FloatArray, distance: FloatArray) -> FloatArray:
