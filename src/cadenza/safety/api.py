@@ -8,6 +8,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.mode import SafetyMode
 from cadenza.safety.pairs import (
     LambdaDict,
     canonical_pair_key,
@@ -18,7 +19,12 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.protocols import AgentControlModel, EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.protocols import (
+    AgentControlModel,
+    EgoOnlySafetyFilter,
+    EmergencyController,
+    JointSafetyFilter,
+)
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import (
     DEFAULT_EPSILON,
@@ -41,7 +47,9 @@ __all__ = [
     "EmergencyController",
     "FilterInfo",
     "FloatArray",
+    "JointSafetyFilter",
     "LambdaDict",
+    "SafetyMode",
     "SafetyState",
     "canonical_pair_key",
     "canonical_pair_order",
