@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
-from cadenza.safety.batched.dual_newton import DualProblem, solve_positive
+from cadenza.safety.batched.active_set import SoftProblem, solve_positive
 from cadenza.safety.batched.status import INACTIVE, OPTIMAL
 
 #: Distance from a row, over 1 + |b|, at which it counts as active, by precision.
@@ -24,7 +24,7 @@ _ACTIVE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
 def differentiable(
-    u_hat: Tensor, A: Tensor, b: Tensor, u: Tensor, status: Tensor, problem: DualProblem
+    u_hat: Tensor, A: Tensor, b: Tensor, u: Tensor, status: Tensor, problem: SoftProblem
 ) -> Tensor:
     """Return ``u`` as a function of ``u_hat``, ``A`` and ``b``.
 
@@ -52,12 +52,12 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         u, status, *data = ctx.saved_tensors
-        du, dA, db = _pull_back(cotangents[0].T, u.T, status, DualProblem(*data))
+        du, dA, db = _pull_back(cotangents[0].T, u.T, status, SoftProblem(*data))
         return du.T, dA.permute(2, 0, 1), db.T, *([None] * (2 + len(data)))
 
 
 def _pull_back(
-    g: Tensor, x: Tensor, status: Tensor, problem: DualProblem
+    g: Tensor, x: Tensor, status: Tensor, problem: SoftProblem
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
     u, A, b, _, lower, upper = problem

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from cadenza.safety.batched.dual_newton import DualProblem, solve_dual
+from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
 from cadenza.safety.batched.one_row import project_one_row_batch
 from cadenza.safety.batched.rescue import rescue_with_daqp
 
@@ -22,7 +22,7 @@ HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
 def least_violation_batch(
-    rows: DualProblem, first: Tensor, weight: Tensor, *, compact: bool, rescue: bool
+    rows: SoftProblem, first: Tensor, weight: Tensor, *, compact: bool, rescue: bool
 ) -> Tensor:
     """Return the least-violation actions, shape (n, B).
 
@@ -30,8 +30,8 @@ def least_violation_batch(
         rows: Nominal actions, rows and box; its slack is not read.
         first: Index of the most urgent row, shape (B,).
         weight: rho_j, shape (m, B), > 0.
-        compact: See `solve_dual`.
-        rescue: Solve with DAQP, one by one, what Newton's method leaves.
+        compact: See `solve_active_set`.
+        rescue: Solve with DAQP, one by one, what the active set method leaves.
     """
     alone, hard = _most_urgent(rows, first)
     if rows.b.shape[0] == 1:
@@ -41,14 +41,13 @@ def least_violation_batch(
     b = rows.b.scatter(0, index, level.unsqueeze(0))
     s = (1.0 / weight).scatter(0, index, torch.zeros_like(level).unsqueeze(0))
     problem = rows._replace(b=b, s=s)
-    point, solved = solve_dual(problem, compact=compact)
-    x = point.x
+    answer = solve_active_set(problem, compact=compact)
     if rescue:
-        x, solved, _ = rescue_with_daqp(problem, x, solved)
-    return torch.where(solved, x, alone)
+        answer = rescue_with_daqp(problem, answer)
+    return torch.where(answer.solved, answer.x, alone)
 
 
-def _most_urgent(rows: DualProblem, first: Tensor) -> tuple[Tensor, Tensor]:
+def _most_urgent(rows: SoftProblem, first: Tensor) -> tuple[Tensor, Tensor]:
     """Return the answer of the most urgent row alone, (n, B), and the level it reaches, (B,)."""
     index = first.unsqueeze(0)
     b = rows.b.gather(0, index).squeeze(0)

@@ -5,7 +5,7 @@ Order:    1. environments whose clipped nominal meets every row are done: with t
              the nominal comes back bit for bit;
           2. the exact one-row answer of the most violated row, where it meets the others;
           3. several rows: exact enumeration of faces for two and three action components
-             (`faces`), else Newton's method on the dual (`dual_newton`), accepted only with every
+             (`faces`), else a dual active set method (`active_set`), accepted only with every
              row met to 1e-9 (1 + |b|);
           4. no solution, or none found: least violation (`least_violation`). An answer that did
              not converge is never returned.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError
-from cadenza.safety.batched.dual_newton import DualProblem
+from cadenza.safety.batched.active_set import SoftProblem
 from cadenza.safety.batched.gradient import differentiable
 from cadenza.safety.batched.stages import Batch, Stages
 from cadenza.safety.batched.status import BAD_INPUT
@@ -101,7 +101,7 @@ def project_batch(
         raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
     stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
     # From here on B is last, so that every operation runs over contiguous memory.
-    problem = DualProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
+    problem = SoftProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
     with torch.no_grad():
         problem, good = _clean(problem, rows_on.T)
         batch = Batch(problem, *_hierarchy(problem, first, weight, rows_on))
@@ -128,16 +128,16 @@ def _run(stages: Stages, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _between(batch: Batch, start: int, end: int) -> Batch:
-    problem = DualProblem(*(data[..., start:end] for data in batch.problem))
+    problem = SoftProblem(*(data[..., start:end] for data in batch.problem))
     return Batch(problem, batch.first[start:end], batch.weight[:, start:end])
 
 
 def _contiguous(batch: Batch) -> Batch:
-    problem = DualProblem(*(data.contiguous() for data in batch.problem))
+    problem = SoftProblem(*(data.contiguous() for data in batch.problem))
     return Batch(problem, batch.first, batch.weight)
 
 
-def _clean(problem: DualProblem, rows_on: Tensor) -> tuple[DualProblem, Tensor]:
+def _clean(problem: SoftProblem, rows_on: Tensor) -> tuple[SoftProblem, Tensor]:
     """Return the problems with harmless numbers in rows that are off and in bad environments.
 
     Also returns where the input is good, shape (B,).
@@ -145,7 +145,7 @@ def _clean(problem: DualProblem, rows_on: Tensor) -> tuple[DualProblem, Tensor]:
     u, A, b, s, lower, upper = problem
     good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0)
     on = rows_on & (b < torch.inf) & good
-    clean = DualProblem(
+    clean = SoftProblem(
         torch.where(good, u, 0.0),
         torch.where(on.unsqueeze(1), A, 0.0),
         torch.where(on, b, 1.0),  # 0 @ x <= 1 holds and never binds
@@ -157,7 +157,7 @@ def _clean(problem: DualProblem, rows_on: Tensor) -> tuple[DualProblem, Tensor]:
 
 
 def _hierarchy(
-    problem: DualProblem, first: Tensor | None, weight: Tensor | None, rows_on: Tensor
+    problem: SoftProblem, first: Tensor | None, weight: Tensor | None, rows_on: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the most urgent row, shape (B,), and the weights of the others, shape (m, B)."""
     m, size = problem.b.shape
@@ -173,11 +173,11 @@ def _hierarchy(
     return ((problem.A * x).sum(1) - problem.b).argmax(0), weights
 
 
-def _into_box(x: Tensor, problem: DualProblem) -> Tensor:
+def _into_box(x: Tensor, problem: SoftProblem) -> Tensor:
     return torch.minimum(torch.maximum(x, problem.lower), problem.upper)
 
 
-def _largest_residual(problem: DualProblem, x: Tensor) -> Tensor:
+def _largest_residual(problem: SoftProblem, x: Tensor) -> Tensor:
     """Return the largest A x - b of each environment, shape (B,)."""
     if problem.b.shape[0] == 0:
         return torch.full(x.shape[1:], -torch.inf, dtype=x.dtype, device=x.device)

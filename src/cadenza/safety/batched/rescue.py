@@ -7,43 +7,38 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.batched.dual_newton import DualProblem
+from cadenza.safety.batched.active_set import ActiveSetAnswer, SoftProblem
 from cadenza.safety.solvers import DaqpSolver, QPSolution, SolveStatus
 
 #: Bound of a slack, which has none.
 _FREE: Final = 1e30
 
 
-def rescue_with_daqp(
-    problem: DualProblem, x: Tensor, solved: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return answers, where they are solved, and where there is proved to be none.
+def rescue_with_daqp(problem: SoftProblem, answer: ActiveSetAnswer) -> ActiveSetAnswer:
+    """Return ``answer`` with what it leaves undecided solved by DAQP.
 
     Args:
         problem: The data of all environments.
-        x: Answers so far, shape (n, B).
-        solved: Which of them hold, shape (B,).
-
-    Returns:
-        x and solved with DAQP's answers filled in, and infeasible of shape (B,).
+        answer: Answers so far.
     """
-    infeasible = torch.zeros_like(solved)
-    rest = (~solved).nonzero().squeeze(1)
+    rest = (~answer.solved & ~answer.infeasible).nonzero().squeeze(1)
     if rest.numel() == 0:
-        return x, solved, infeasible
+        return answer
     part: list[Any] = [data.double().numpy() for data in problem.take(rest)]
     solver = DaqpSolver()
-    answers = [
+    solutions = [
         _solve(solver, *(data[..., column] for data in part)) for column in range(rest.shape[0])
     ]
-    found = np.stack([answer.x[: x.shape[0]] for answer in answers], axis=1)
-    met = torch.tensor([answer.status is SolveStatus.OPTIMAL for answer in answers])
-    refused = torch.tensor([answer.status is SolveStatus.INFEASIBLE for answer in answers])
-    x = x.index_copy(1, rest, torch.as_tensor(found, dtype=x.dtype))
-    return x, solved.index_copy(0, rest, met), infeasible.index_copy(0, rest, refused)
+    found = np.stack([solution.x[: answer.x.shape[0]] for solution in solutions], axis=1)
+    met = torch.tensor([solution.status is SolveStatus.OPTIMAL for solution in solutions])
+    refused = torch.tensor([solution.status is SolveStatus.INFEASIBLE for solution in solutions])
+    return ActiveSetAnswer(
+        answer.x.index_copy(1, rest, torch.as_tensor(found, dtype=answer.x.dtype)),
+        answer.solved.index_copy(0, rest, met),
+        answer.infeasible.index_copy(0, rest, refused),
+    )
 
 
 def _solve(

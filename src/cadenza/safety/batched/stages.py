@@ -10,12 +10,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from cadenza.safety.batched.dual_newton import (
-    TOLERANCE,
-    DualProblem,
-    proves_infeasible,
-    solve_dual,
-)
+from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
 from cadenza.safety.batched.faces import FACE_DIMS, MAX_FACE_ROWS, face_count, project_on_faces
 from cadenza.safety.batched.least_violation import least_violation_batch
 from cadenza.safety.batched.one_row import ROUNDING, project_one_row_batch
@@ -35,7 +30,7 @@ class Batch(NamedTuple):
         weight: Weights of the slack of the other rows, shape (m, B).
     """
 
-    problem: DualProblem
+    problem: SoftProblem
     first: Tensor
     weight: Tensor
 
@@ -126,33 +121,27 @@ class Stages:
         least = self._replace(status != OPTIMAL, batch, self._no_answer, Answers(x, status))
         return Answers(least.x, status)
 
-    def _faces(self, problem: DualProblem) -> tuple[Tensor, Tensor]:
+    def _faces(self, problem: SoftProblem) -> tuple[Tensor, Tensor]:
         """Enumerate faces; on a CPU in parts whose arrays fit the cache."""
         count, (m, size) = face_count(problem.u.shape[0], problem.b.shape[0]), problem.b.shape
         step = max(64, _FACE_NUMBERS // (count * m)) if self.compact else size
         parts = [
             project_on_faces(p.u, p.A, p.b, p.lower, p.upper)
             for p in (
-                DualProblem(*(data[..., start : start + step] for data in problem))
+                SoftProblem(*(data[..., start : start + step] for data in problem))
                 for start in range(0, size, step)
             )
         ]
         return torch.cat([x for x, _ in parts], 1), torch.cat([met for _, met in parts])
 
-    def _iterate(self, problem: DualProblem) -> Answers:
-        """Solve by Newton's method on the dual, then DAQP if wanted."""
-        point, converged = solve_dual(problem, compact=self.compact)
-        x, infeasible = point.x, ~converged & proves_infeasible(problem, point.y)
+    def _iterate(self, problem: SoftProblem) -> Answers:
+        """Solve by the dual active set method, then DAQP if wanted."""
+        answer = solve_active_set(problem, compact=self.compact)
         if self.rescue:
-            x, solved, refused = rescue_with_daqp(problem, x, converged | infeasible)
-            converged, infeasible = solved & ~infeasible, infeasible | refused
-        met = ((problem.A * x).sum(1) - problem.b) <= TOLERANCE[x.dtype] * (1.0 + problem.b.abs())
-        status = torch.where(
-            converged & met.all(0),
-            _codes(x, OPTIMAL),
-            torch.where(infeasible, _codes(x, INFEASIBLE), NOT_CONVERGED),
-        )
-        return Answers(x, status)
+            answer = rescue_with_daqp(problem, answer)
+        x = answer.x
+        status = torch.where(answer.infeasible, _codes(x, INFEASIBLE), NOT_CONVERGED)
+        return Answers(x, torch.where(answer.solved, _codes(x, OPTIMAL), status))
 
     def _no_answer(self, batch: Batch) -> Answers:
         """Return the least violation."""
