@@ -129,7 +129,8 @@ def test_driver_partner_swap_starts_lambda_over():
     assert step.loss is None
     assert step.lambda_ == {PAIR: -0.01}
     assert driver.partner_swaps == 1
-    assert driver.state_dict()["safety_state"]["warmup_steps_remaining"] == 50
+    seat = driver.state_dict()["adaptation"]["seat"]
+    assert seat["state"]["warmup_steps_remaining"] == 50
 
 
 def test_driver_certified_run_never_brakes_although_the_triggers_would_fire():
@@ -193,61 +194,99 @@ def test_driver_keeps_braking_until_the_release_threshold():
     assert not driver.step(np.zeros(2)).braked
 
 
-def wander(env, driver, steps, after_step):
-    """Run with random actions and a partner change; return what every step decided."""
+def wander(env, driver, steps, after_step, *, first=0):
+    """Run from step ``first`` with random actions and partners; return what was decided."""
     rng = np.random.default_rng(7)
     log = []
     for k in range(steps):
         nominal, push = rng.uniform(-2, 2, size=2), rng.uniform(-0.3, 0.3, size=2)
-        step = driver.step(nominal, "b" if k > 20 else "a")
+        if k < first:
+            continue
+        step = driver.step(nominal, "b" if 15 < k <= 25 else "a")  # the first one returns
         log.append((step.action.tobytes(), lambda_to_jsonable(step.lambda_), step.uncertified))
         env.duel.step([step.action.tolist(), push.tolist()])
         after_step(k)
     return log
 
 
-def test_driver_resumes_exactly_through_json():
-    env, again = approach(gap=0.9), approach(gap=0.9)
-    driver, resumed = driver_of(env), driver_of(again)
+RESUMED = {
+    "default": {},
+    "dtaci": {"conformal_rule": "dtaci", "horizon_steps": 3},
+    "integral": {"integral_gain": 0.05, "predictor_kind": "constant_acceleration"},
+    "one_sided": {"conformal_rule": "huriot_sibai", "target_loss": 1e-3, "rate_limit": "soft"},
+    "careful": {"lambda_start": "error_bound", "on_bad_input": "brake", "max_age_s": 0.1},
+}
+
+
+@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
+def test_driver_resumed_from_any_step_continues_exactly(options):
+    env = approach(gap=0.9)
+    driver = driver_of(env, **options)
     saved = []
 
-    def save(k):
-        if k == 15:
-            world = [env.duel.positions, env.duel.velocities]
-            saved.append(json.dumps([driver.state_dict(), world]))
-
-    def throw_away_and_restore(k):
-        if k == 15:
-            resumed.begin_run(99)
-            state, world = json.loads(saved[0])
-            resumed.load_state_dict(state)
-            again.duel.positions, again.duel.velocities = world
+    def save(_):
+        world = [env.duel.positions, env.duel.velocities]
+        saved.append(json.dumps([driver.state_dict(), world]))
 
     full = wander(env, driver, 40, save)
-    rest = wander(again, resumed, 40, throw_away_and_restore)
-    assert rest[16:] == full[16:]
-    assert resumed.state_dict() == driver.state_dict()
-    assert any(entry[1][0]["value"] < 0.0 for entry in full[:16])
+    assert any(entry[1][0]["value"] < 0.0 for entry in full)
+    for k, text in enumerate(saved[:-1]):
+        again = approach(gap=0.9)
+        resumed = driver_of(again, **options)
+        state, (again.duel.positions, again.duel.velocities) = json.loads(text)
+        resumed.begin_run(99)
+        resumed.load_state_dict(state)
+        rest = wander(again, resumed, 40, lambda _: None, first=k + 1)
+        assert rest == full[k + 1 :]
+        assert json.dumps(resumed.state_dict()) == json.dumps(driver.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("path", "value", "message"),
     [
-        ({"version": 9}, "expected version 1, got 9"),
-        ({"safety_state": None}, "expected a complete record"),
-        ({"predicted": {"p1": {"position": [0, 0]}}}, "expected a complete record"),
-        ({"braking_pairs": None}, "expected a complete record"),
-        (
-            {"predicted": {"p1": {"position": [0, math.nan], "velocity": [0, 0], "radius": 1}}},
-            "fin",
-        ),
+        (("version",), 1, "expected version 2, got 1"),
+        (("adaptation",), None, "complete record"),
+        (("adaptation", "version"), 9, "adaptation state: expected version 1, got 9"),
+        (("adaptation", "seat"), None, "adaptation state: expected a complete record"),
+        (("adaptation", "kept"), [{}], "adaptation state: expected a complete record"),
+        (("adaptation", "seat", "rule", "rule"), "dtaci", "conformal rule two_sided: expected its"),
+        (("forecaster", "step"), -1, "forecasts: expected a complete record"),
+        (("forecaster", "history"), {"p1": [{"position": [0, 0]}]}, "forecasts: expected"),
+        (("forecaster", "history", "p1", 0, "position"), [0, math.nan], "finite"),
+        (("forecaster", "open"), None, "forecasts: expected a complete record"),
+        (("ages",), {"p1": "old"}, "packet ages: expected a complete record"),
+        (("last",), {"p1": {}}, "last state: expected a complete record"),
+        (("previous_action",), [math.nan, 0.0], "proposed_action: expected finite"),
+        (("previous_action",), [0.0], "expected shape"),
+        (("brakes",), None, "braking pairs: expected a complete record"),
+        (("telemetry", "run"), {"steps": "x"}, "telemetry: expected a complete record"),
+        (("telemetry", "events"), [{}], "telemetry: expected a complete record"),
     ],
 )
-def test_driver_malformed_state_is_refused_without_a_trace(change, message):
+def test_driver_malformed_state_is_refused_without_a_trace(path, value, message):
+    env = approach(gap=2.0)
+    driver = driver_of(env)
+    drive(env, driver, [0.3, 0.0], partner=(-0.5, 0.0), steps=3, partner_id="a")
+    before = driver.state_dict()
+    broken = json.loads(json.dumps(before))
+    place = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(InputError, match=message):
+        driver.load_state_dict(broken)
+    assert driver.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["adaptation", "forecaster", "ages", "last", "previous_action", "brakes", "telemetry"],
+)
+def test_driver_incomplete_state_is_refused_without_a_trace(part):
     driver = driver_of(approach())
     before = driver.state_dict()
-    with pytest.raises(InputError, match=message):
-        driver.load_state_dict(before | change)
+    with pytest.raises(InputError, match="SafetyRuntime state: expected a complete record"):
+        driver.load_state_dict({key: value for key, value in before.items() if key != part})
     assert driver.state_dict() == before
 
 

@@ -1,0 +1,118 @@
+"""When the runtime asks the braking layer, and about whom.
+
+In a step that no action makes safe it is asked about everyone; in any other only about partners
+that press on the ego harder than ``Bounds.force_limit``: the other triggers fire inside the safe
+set as well, where the rows are proved to be enough.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.braking import BrakeDecision, Pair, maybe_brake
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.pairs import canonical_pair_key
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
+
+
+class BrakeLayer:
+    """Braking of one ego; remembers which pairs braked one step ago.
+
+    Args:
+        ego_uid: The guarded agent; partners are obstacles.
+        control_models: Model of every agent.
+        controllers: Emergency controllers by agent; None pushes in Cartesian acceleration.
+        bounds: Envelope of the task.
+        dt: Control step, s.
+        options: Configuration.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        control_models: Mapping[str, AgentControlModel],
+        controllers: Mapping[str, EmergencyController] | None,
+        bounds: Bounds,
+        dt: float,
+        options: SafetyOptions,
+    ) -> None:
+        self._ego_uid = ego_uid
+        self._models = control_models
+        self._controllers = controllers
+        self._bounds = bounds
+        self._dt = dt
+        self._options = options
+        self.forget()
+
+    def forget(self) -> None:
+        """Release every pair."""
+        self._pairs: frozenset[Pair] = frozenset()
+
+    def decide(
+        self,
+        action: FloatArray,
+        agents: Mapping[str, AgentSnapshot],
+        forces: Mapping[Pair, float] | None,
+        *,
+        infeasible: bool,
+    ) -> BrakeDecision | None:
+        """Return what the braking layer says; None if it was not asked.
+
+        Args:
+            action: What the filter returned, shape (A,).
+            agents: Every agent.
+            forces: Contact force by canonical pair, N.
+            infeasible: No action met every row.
+        """
+        watched = agents
+        if not infeasible:
+            pressing = self._pressing(forces)
+            if not pressing:
+                self.forget()
+                return None
+            watched = {uid: agents[uid] for uid in (self._ego_uid, *pressing)}
+        options = self._options
+        decision = maybe_brake(
+            {self._ego_uid: action},
+            watched,
+            bounds=self._bounds,
+            tau_brake=options.tau_brake,
+            emergency_controllers=self._controllers,
+            dt=self._dt if options.brake_stopping else None,
+            control_models=self._models if options.brake_stopping else None,
+            still_braking=self._pairs if options.brake_hysteresis else (),
+        )
+        self._pairs = frozenset(decision.dangers)
+        return decision
+
+    def _pressing(self, forces: Mapping[Pair, float] | None) -> list[str]:
+        """Return the partners that press on the ego harder than the limit allows."""
+        limit = self._bounds.force_limit
+        if not forces or limit <= 0.0:
+            return []
+        return [
+            uid
+            for uid in self._models
+            if uid != self._ego_uid
+            and forces.get(canonical_pair_key(self._ego_uid, uid), 0.0) > limit
+        ]
+
+    def state_dict(self) -> list[list[str]]:
+        """Return the pairs that braked one step ago."""
+        return [list(pair) for pair in sorted(self._pairs)]
+
+    def load_state_dict(self, payload: object) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: Malformed; nothing is changed then.
+        """
+        try:
+            pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"braking pairs: expected a complete record: {error!r}") from error
+        self._pairs = frozenset(pairs)

@@ -1,0 +1,98 @@
+"""Last known state of all agents, carried on while observations are unusable.
+
+Ego:       moves by the actions it executes, p + v dt + a dt^2 / 2.
+Partners:  keep their last packet, which grows older by dt per step, so the rows widen with it.
+Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped to an action and
+           scaled as a whole into its box, so that its direction stays.
+Units:     m, m/s, m/s^2, s.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.emergency import DEFAULT_STOP_TIME_S
+from cadenza.safety.forecasting import snapshot_from_dict, snapshot_to_dict
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+
+
+def stop_action(model: AgentControlModel, ego: AgentSnapshot, bounds: Bounds) -> FloatArray:
+    """Return the action that slows the ego down along its velocity, shape (action_dim,)."""
+    speed = float(np.linalg.norm(ego.velocity))
+    if speed == 0.0:
+        return np.zeros(model.action_dim)
+    gain = min(1.0 / DEFAULT_STOP_TIME_S, bounds.cartesian_accel_capacity / speed)
+    action = np.array(model.cartesian_accel_to_action(ego, -gain * ego.velocity), dtype=np.float64)
+    largest = float(np.max(np.abs(action)))
+    if largest > bounds.action_linf_component:
+        action *= bounds.action_linf_component / largest
+    return action
+
+
+class LastKnownState:
+    """The agents as last seen.
+
+    Args:
+        ego_uid: The guarded agent.
+        model: How its action moves it.
+        dt: Control step, s.
+    """
+
+    def __init__(self, *, ego_uid: str, model: AgentControlModel, dt: float) -> None:
+        self._ego_uid = ego_uid
+        self._model = model
+        self._dt = dt
+        self._agents: dict[str, AgentSnapshot] | None = None
+
+    @property
+    def agents(self) -> dict[str, AgentSnapshot] | None:
+        """Every agent's estimated state; None before the first sound observation."""
+        return self._agents
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self._agents = None
+
+    def see(self, agents: Mapping[str, AgentSnapshot]) -> None:
+        """Take over a sound observation."""
+        self._agents = dict(agents)
+
+    def carry_on(self, action: FloatArray) -> None:
+        """Move on by one control step in which the ego executes ``action``."""
+        if self._agents is None:
+            return
+        dt = self._dt
+        for uid, agent in self._agents.items():
+            if uid != self._ego_uid:
+                moved = (agent.position, agent.velocity, agent.radius, agent.age_s + dt)
+            else:
+                accel = self._model.action_to_cartesian_accel(agent, action)
+                position = agent.position + agent.velocity * dt + 0.5 * dt * dt * accel
+                moved = (position, agent.velocity + dt * accel, agent.radius, agent.age_s)
+            self._agents[uid] = AgentSnapshot(*moved)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the agents as JSON-able values."""
+        if self._agents is None:
+            return None
+        return {uid: snapshot_to_dict(agent) for uid, agent in self._agents.items()}
+
+    def load_state_dict(self, payload: Mapping[str, Any] | None) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: Malformed; nothing is changed then.
+        """
+        try:
+            self._agents = (
+                None
+                if payload is None
+                else {uid: snapshot_from_dict(fields) for uid, fields in payload.items()}
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"last state: expected a complete record: {error!r}") from error

@@ -1,0 +1,458 @@
+"""Everything between a policy's action and the plant, in one object and without an env.
+
+Order of a step:
+    1. the observation is checked before anything changes;
+    2. a changed partner id brings that partner's adaptation back, or starts it over;
+    3. packet ages are taken in; a sudden rise starts the warm-up again;
+    4. forecasts that fell due are scored and move lambda;
+    5. the filter projects the nominal action onto the rows;
+    6. braking replaces the action if no action meets every row and contact is imminent, or if a
+       contact force exceeds its limit.
+Braking comes after the filter on purpose. Its triggers also fire inside the safe set, where the
+row is proved to be enough; firing there would throw the ego back whenever it passes a partner
+slowly at a small distance. And while contact is not imminent the least-violation action is the
+better retreat: it weighs every partner, a push away only those it flees from.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.adaptation import SlackAdaptation
+from cadenza.safety.arguments import require_action
+from cadenza.safety.barrier import Plant
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.brake_layer import BrakeLayer
+from cadenza.safety.braking import Pair
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.ego_only import EgoOnlyCBFQP
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.fallback import LastKnownState, stop_action
+from cadenza.safety.forecasting import DueForecast, PartnerForecaster
+from cadenza.safety.observation import (
+    read_scene,
+    require_agents,
+    require_array,
+    require_forces,
+)
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.packets import PacketAges
+from cadenza.safety.pairs import LambdaDict, canonical_pair_key
+from cadenza.safety.predictors import Prediction, make_predictor
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.safety_step import (
+    SafetyStep,
+    as_blind_step,
+    as_step,
+    blank_info,
+    distance,
+    is_infeasible,
+)
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.solvers import make_solver
+from cadenza.safety.telemetry import RuntimeTelemetry
+
+#: Version of `SafetyRuntime.state_dict`; a reader refuses any other.
+RUNTIME_STATE_VERSION: Final = 2
+
+
+class SafetyRuntime:
+    """Filter, conformal layer, forecasts and braking of one ego.
+
+    Args:
+        ego_uid: The agent to guard.
+        control_models: Model of every agent by id; exactly these agents are expected in every
+            step.
+        bounds: Envelope of the task.
+        control_timestep: Time one step takes, s.
+        plant: How the plant integrates one step.
+        options: Configuration.
+        emergency_controllers: Turns a push into an action, by agent; the ego's is needed unless
+            its action is its Cartesian acceleration.
+
+    Raises:
+        ConfigurationError: The ego has no control model, or needs an emergency controller.
+        MissingExtraError: The solver's library is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        control_models: Mapping[str, AgentControlModel],
+        bounds: Bounds,
+        control_timestep: float,
+        plant: Plant = "zoh",
+        options: SafetyOptions | None = None,
+        emergency_controllers: Mapping[str, EmergencyController] | None = None,
+    ) -> None:
+        _check_ego(ego_uid, control_models, emergency_controllers)
+        self._options = SafetyOptions() if options is None else options
+        self._ego_uid = ego_uid
+        self._models = dict(control_models)
+        self._bounds = bounds
+        self._dt = control_timestep
+        self._build_filters(plant)
+        self._adaptation = SlackAdaptation(
+            ego_uid=ego_uid,
+            uids=tuple(self._models),
+            capacity=bounds.cartesian_accel_capacity,
+            options=self._options,
+        )
+        self._forecaster = PartnerForecaster(
+            make_predictor(self._options.predictor_kind),
+            dt=control_timestep,
+            horizon_steps=self._options.horizon_steps,
+        )
+        self._ages = PacketAges(ego_uid, bounds, self._options)
+        self._last = LastKnownState(
+            ego_uid=ego_uid, model=self._models[ego_uid], dt=control_timestep
+        )
+        self._brakes = BrakeLayer(
+            ego_uid=ego_uid,
+            control_models=self._models,
+            controllers=emergency_controllers,
+            bounds=bounds,
+            dt=control_timestep,
+            options=self._options,
+        )
+        self._telemetry = RuntimeTelemetry()
+        self.begin_episode()
+
+    def _build_filters(self, plant: Plant) -> None:
+        """Build the filter and, if forecasts may be trusted, the one that trusts none."""
+        settings = self._options.filter_options()
+        solver = make_solver(self._options.solver)
+        self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
+            control_models=self._models, solver=solver, plant=plant, **settings
+        )
+        self._cautious = self._filter
+        if self._options.prediction_error is not None:
+            settings["prediction_error"] = None
+            self._cautious = ExpCBFQP.ego_only(
+                control_models=self._models, solver=solver, plant=plant, **settings
+            )
+
+    @property
+    def options(self) -> SafetyOptions:
+        """The configuration."""
+        return self._options
+
+    @property
+    def bounds(self) -> Bounds:
+        """Envelope of the task."""
+        return self._bounds
+
+    @property
+    def lambda_(self) -> LambdaDict:
+        """Slack per ego pair, m/s^2; a copy."""
+        return dict(self._adaptation.state.lambda_)
+
+    @property
+    def lambda_bound(self) -> float:
+        """Largest magnitude lambda may take, m/s^2."""
+        return self._adaptation.bound
+
+    @property
+    def telemetry(self) -> RuntimeTelemetry:
+        """Counters of the run and the episode, and the reasons for braking."""
+        return self._telemetry
+
+    def begin_run(self, seed: int) -> None:
+        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
+        self._filter.reset(seed=seed)
+        self._cautious.reset(seed=seed)
+        self._adaptation.start_over()
+        self._telemetry.begin_run()
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Forget the last state, which a reset disconnects from the next; keep the adaptation."""
+        self._forecaster.forget()
+        self._ages.forget()
+        self._last.forget()
+        self._previous_action: FloatArray | None = None
+        self._brakes.forget()
+        self._telemetry.begin_episode()
+
+    def step(
+        self,
+        nominal_action: FloatArray,
+        snapshots: Mapping[str, AgentSnapshot],
+        *,
+        partner_id: str | None = None,
+        contact_forces: Mapping[Pair, float] | None = None,
+    ) -> SafetyStep:
+        """Return the action to execute in the state that ``snapshots`` describe.
+
+        Args:
+            nominal_action: The policy's action, shape (A,), any real dtype.
+            snapshots: Every agent's last packet by id.
+            partner_id: Identity of the partner; None if unknown, which never counts as a change.
+            contact_forces: Measured force per pair, N.
+
+        Raises:
+            InputError: The observation or the action is malformed or not finite, and
+                ``on_bad_input="raise"``; nothing has changed then.
+            TypeError: The action is not an array.
+        """
+        return self._step(nominal_action, snapshots, partner_id, {}, contact_forces)
+
+    def step_from_obs(
+        self,
+        nominal_action: FloatArray,
+        obs: Mapping[str, Any],
+        *,
+        contact_forces: Mapping[Pair, float] | None = None,
+    ) -> SafetyStep:
+        """Return the action to execute, reading scene, partner and packet ages from ``obs``.
+
+        Args:
+            nominal_action: The policy's action, shape (A,), any real dtype.
+            obs: See `cadenza.safety.observation` for the keys.
+            contact_forces: Measured force per pair, N.
+
+        Raises:
+            InputError: As `step`.
+            TypeError: The action is not an array.
+        """
+        tick_s = self._options.comm_tick_s
+        try:
+            scene = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
+        except InputError as error:
+            return self.step_blind(nominal_action, error)
+        return self._step(
+            nominal_action, scene.agents, scene.partner_id, scene.ages_s, contact_forces
+        )
+
+    def step_blind(self, nominal_action: FloatArray, error: InputError) -> SafetyStep:
+        """Return a braking action for a step whose observation is unusable.
+
+        The ego slows down along its velocity, guarded by the rows of the last known state, which
+        is carried on; before the first sound observation the action is zero.
+
+        Args:
+            nominal_action: The policy's action; it is not executed.
+            error: What was wrong.
+
+        Raises:
+            InputError: ``error`` itself, if ``on_bad_input="raise"``.
+        """
+        if self._options.on_bad_input == "raise":
+            raise error
+        agents = self._last.agents
+        model = self._models[self._ego_uid]
+        if agents is None:
+            action = np.zeros(model.action_dim)
+            info = blank_info(self.lambda_)
+            step = as_step(action, info, self.lambda_)
+        else:
+            nominal = stop_action(model, agents[self._ego_uid], self._bounds)
+            still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
+            step = self._decide(nominal, agents, still, None, None)
+        step = as_blind_step(step, nominal_action, str(error))
+        self._last.carry_on(step.action)
+        self._forecaster.pass_step()
+        self._finish(step)
+        return step
+
+    def _step(
+        self,
+        nominal_action: FloatArray,
+        snapshots: Mapping[str, Any],
+        partner_id: str | None,
+        ages_s: Mapping[str, float],
+        contact_forces: Mapping[Pair, float] | None,
+    ) -> SafetyStep:
+        """Check, adapt, decide."""
+        model = self._models[self._ego_uid]
+        try:
+            agents = require_agents(snapshots, self._models, dim=model.position_dim)
+            agents = self._ages.applied(agents, ages_s)
+            if self._options.on_bad_input == "brake":
+                self._last.see(agents)
+            require_array(nominal_action)
+            require_action(nominal_action, model.action_dim)
+            forces = require_forces(contact_forces, self._models)
+        except InputError as error:
+            return self.step_blind(nominal_action, error)
+        self._notice(partner_id)
+        if self._ages.jumped(agents):
+            self._telemetry.count("age_jumps")
+            self._adaptation.warm_up()
+        partners = {uid: agent for uid, agent in agents.items() if uid != self._ego_uid}
+        loss = self._learn(agents, self._forecaster.observe(partners))
+        step = self._decide(nominal_action, agents, self._forecaster.forecast(), loss, forces)
+        self._last.carry_on(step.action)
+        self._finish(step)
+        return step
+
+    def _notice(self, partner_id: str | None) -> None:
+        """Change the adaptation when another partner took the seat."""
+        remembered = self._adaptation.notice(partner_id)
+        if remembered is None:
+            return
+        self._telemetry.count("swaps")
+        if remembered:
+            self._telemetry.count("warm_starts")
+        self._forecaster.forget()
+        self._ages.forget()
+
+    def _learn(
+        self, agents: Mapping[str, AgentSnapshot], due: Mapping[str, DueForecast]
+    ) -> LambdaDict | None:
+        """Score the forecasts that fell due and move lambda; return the loss.
+
+        The ego enters both sides as it is now: its own action is no error of the forecast.
+        """
+        if not due:
+            return None
+        ego = agents[self._ego_uid]
+        expected = {self._ego_uid: ego, **{uid: d.expected for uid, d in due.items()}}
+        actual = {self._ego_uid: ego, **{uid: d.actual for uid, d in due.items()}}
+        h_expected = self._barrier_values(expected)
+        h_actual = self._barrier_values(actual)
+        scores = {key: h_expected[key] - h_actual[key] for key in h_actual}
+        self._adaptation.update(scores)
+        return {key: max(0.0, score) for key, score in scores.items()}
+
+    def _barrier_values(self, agents: Mapping[str, AgentSnapshot]) -> LambdaDict:
+        return self._filter.barrier_values(agents, self._bounds, ego_uid=self._ego_uid, dt=self._dt)
+
+    def _decide(
+        self,
+        nominal: FloatArray,
+        agents: dict[str, AgentSnapshot],
+        ahead: Mapping[str, Prediction],
+        loss: LambdaDict | None,
+        forces: Mapping[Pair, float] | None,
+    ) -> SafetyStep:
+        """Filter the action, brake if need be, and report."""
+        starts = self._adaptation.awaits_start
+        if starts:
+            self._adaptation.ask(self._error_bounds(ahead))
+        ego = agents[self._ego_uid]
+        try:
+            action, info = self._filter_for(ahead).filter(
+                nominal,
+                {"agent_states": agents},
+                self._adaptation.state,
+                self._bounds,
+                ego_uid=self._ego_uid,
+                partner_predicted_states={uid: p.snapshot for uid, p in ahead.items()},
+                dt=self._dt,
+                previous_action=self._previous_action,
+            )
+        except ConcertoSafetyInfeasible:  # the published filter gives up; nobody may pass nominal
+            action = stop_action(self._models[self._ego_uid], ego, self._bounds)
+            info = blank_info(self.lambda_)
+            info["intervention"] = distance(action, nominal)
+        if starts:
+            self._adaptation.settle(info["lambda"])
+        info["prediction_gap_loss"] = loss
+        decision = self._brakes.decide(action, agents, forces, infeasible=is_infeasible(info))
+        if decision is not None and decision.override is not None:
+            action = decision.override[self._ego_uid]
+            info["intervention"] = distance(action, nominal)
+            info["fallback_fired"] = True
+        return as_step(action, info, self.lambda_, decision)
+
+    def _filter_for(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
+        """Return the filter that trusts forecasts only while each keeps to the declared error."""
+        error = self._options.prediction_error
+        if error is None:
+            return self._filter
+        claims = [prediction.error_accel for prediction in ahead.values()]
+        kept = all(claim is not None and claim <= error for claim in claims)
+        return self._filter if kept else self._cautious
+
+    def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
+        """Return how far each partner's acceleration may be from its forecast, m/s^2."""
+        bounds: LambdaDict = {}
+        for uid, prediction in ahead.items():
+            claim = prediction.error_accel
+            if claim is None:
+                claim = self._models[uid].max_cartesian_accel(self._bounds)
+            bounds[canonical_pair_key(self._ego_uid, uid)] = claim
+        return bounds
+
+    def _finish(self, step: SafetyStep) -> None:
+        self._previous_action = step.action
+        self._telemetry.observe(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        previous = self._previous_action
+        return {
+            "version": RUNTIME_STATE_VERSION,
+            "adaptation": self._adaptation.state_dict(),
+            "forecaster": self._forecaster.state_dict(),
+            "ages": self._ages.state_dict(),
+            "last": self._last.state_dict(),
+            "previous_action": None if previous is None else previous.tolist(),
+            "brakes": self._brakes.state_dict(),
+            "telemetry": self._telemetry.state_dict(),
+        }
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Unknown version or malformed content; the runtime is then unchanged.
+        """
+        if payload.get("version") != RUNTIME_STATE_VERSION:
+            raise InputError(
+                f"SafetyRuntime state: expected version {RUNTIME_STATE_VERSION}, "
+                f"got {payload.get('version')!r}."
+            )
+        before = self.state_dict()
+        try:
+            self._read(payload)
+        except (KeyError, TypeError, AttributeError) as error:
+            self._read(before)
+            raise InputError(
+                f"SafetyRuntime state: expected a complete record: {error!r}"
+            ) from error
+        except InputError:
+            self._read(before)
+            raise
+
+    def _read(self, payload: Mapping[str, Any]) -> None:
+        previous = payload["previous_action"]
+        size = self._models[self._ego_uid].action_dim
+        action = None
+        if previous is not None:
+            action = np.array(previous, dtype=np.float64)
+            require_action(action, size)
+        self._adaptation.load_state_dict(payload["adaptation"])
+        self._forecaster.load_state_dict(payload["forecaster"])
+        self._ages.load_state_dict(payload["ages"])
+        self._last.load_state_dict(payload["last"])
+        self._telemetry.load_state_dict(payload["telemetry"])
+        self._previous_action = action
+        self._brakes.load_state_dict(payload["brakes"])
+
+
+def _check_ego(
+    ego_uid: str,
+    models: Mapping[str, AgentControlModel],
+    controllers: Mapping[str, EmergencyController] | None,
+) -> None:
+    if ego_uid not in models:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected a control model of the ego {ego_uid!r}, got {sorted(models)}."
+        )
+    if controllers is None and not isinstance(models[ego_uid], DoubleIntegratorControlModel):
+        raise ConfigurationError(
+            f"SafetyRuntime: the action of {ego_uid!r} is no Cartesian acceleration; "
+            "pass the emergency_controller of its embodiment."
+        )
+    if controllers is not None and ego_uid not in controllers:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected an emergency controller of {ego_uid!r}, "
+            f"got {sorted(controllers)}."
+        )
