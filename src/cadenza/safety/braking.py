@@ -1,31 +1,52 @@
 """Last line of defence: leave the nominal action and push away. Kinematics only, no optimisation.
 
-A pair is dangerous when one of these holds:
+A pair is dangerous when one of these holds, tried in this order:
+    force      the measured contact force exceeds ``Bounds.force_limit``, if that is > 0
     contact    the balls touch or overlap (time to collision 0)
-    ttc        at constant velocity they touch within ``tau_brake``
+    ttc        at constant velocity they touch within ``tau_brake`` plus the latency
     stopping   the free distance e no longer stops the closing speed w:
-               w > 0 and e < w^2 / (2 alpha) + w dt, alpha the braking the pair can rely on
-Release:   a pair that was dangerous one step ago stays so until both thresholds are exceeded by
+               w > 0 and e < w^2 / (2 alpha) + w (dt + latency),
+               alpha the braking the pair can rely on
+Age:       a snapshot of age A is first carried forward at constant velocity. What its agent, able
+           to accelerate by a, may have done meanwhile is left to the stopping test, which takes
+           w + a A for w and e - a A (A + dt) / 2 for e.
+Release:   a pair that was dangerous one step ago stays so until every threshold is exceeded by
            `RELEASE_FACTOR`, so that the override does not flicker at the boundary.
-Units:     m, m/s, s.
+Units:     m, m/s, s, N.
 Limits:    pairwise; pushes may cancel, and then the agent only stops.
 """
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.safety.authority import measure_authority
 from cadenza.safety.barrier import pair_geometry
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.braking_record import BrakeDecision, BrakeReason, Pair, PairDanger
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
-from cadenza.safety.pairs import make_pair_keys
+from cadenza.safety.emergency_jacobian import JacobianEmergencyController
+from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
+
+__all__ = [
+    "DEFAULT_TAU_BRAKE",
+    "RELEASE_FACTOR",
+    "BrakeDecision",
+    "BrakeReason",
+    "Pair",
+    "PairDanger",
+    "compute_min_ttc",
+    "maybe_brake",
+    "time_to_collision",
+]
 
 #: Time to collision below which braking takes over, s.
 DEFAULT_TAU_BRAKE: Final = 0.100
@@ -33,66 +54,40 @@ DEFAULT_TAU_BRAKE: Final = 0.100
 RELEASE_FACTOR: Final = 1.25
 #: Squared relative speed below which two agents count as moving together, (m/s)^2.
 _RELATIVE_VEL_FLOOR: Final = 1e-12
-
-Pair: TypeAlias = tuple[str, str]
-BrakeReason: TypeAlias = Literal["contact", "ttc", "stopping"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairDanger:
-    """Why one pair is dangerous.
-
-    Attributes:
-        reason: Which test fired first, in the order of the module's list.
-        time_to_collision: At constant velocity, s; inf if the paths never touch.
-        distance: Free distance between the balls, m; negative on overlap.
-        closing_speed: m/s; positive when approaching.
-    """
-
-    reason: BrakeReason
-    time_to_collision: float
-    distance: float
-    closing_speed: float
+#: Pushes of agents whose action is their acceleration; it keeps no state.
+_CARTESIAN: Final = CartesianAccelEmergencyController()
 
 
-class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
-    """What braking decided: the pair ``(override, fired)``, plus the reasons.
+@dataclass(frozen=True, slots=True)
+class _Triggers:
+    """Thresholds of one call; ``dt`` None leaves out the stopping test."""
+
+    tau_brake: float
+    dt: float | None
+    latency_s: float
+    force_limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reliance:
+    """What the stopping test may count on for one pair.
 
     Attributes:
-        dangers: Every dangerous pair and why, by canonical pair key.
-        braked: Agents whose action was replaced, in string order.
+        alpha: Braking of the pair, m/s^2.
+        unseen_speed: Closing speed it may have gained since the snapshots were taken, m/s.
+        unseen_distance: Free distance it may have lost besides, m.
     """
 
-    dangers: dict[Pair, PairDanger]
-    braked: tuple[str, ...]
-
-    def __new__(
-        cls,
-        override: dict[str, FloatArray] | None,
-        dangers: dict[Pair, PairDanger],
-        braked: tuple[str, ...],
-    ) -> "BrakeDecision":
-        """Build the pair and attach the reasons."""
-        decision = super().__new__(cls, (override, override is not None))
-        decision.dangers = dangers
-        decision.braked = braked
-        return decision
-
-    @property
-    def override(self) -> dict[str, FloatArray] | None:
-        """Actions of all agents that proposed one; None when braking did not fire."""
-        return self[0]
-
-    @property
-    def fired(self) -> bool:
-        """Whether at least one action was replaced."""
-        return self[1]
+    alpha: float
+    unseen_speed: float
+    unseen_distance: float
 
 
 def time_to_collision(snap_i: AgentSnapshot, snap_j: AgentSnapshot) -> float:
     """Return when two balls touch at constant velocity, s: 0 in contact, inf if never.
 
-    |dp + t dv|^2 = D^2 is a t^2 + 2 b t + c = 0 with a = dv.dv, b = dp.dv, c = dp.dp - D^2.
+    |dp + t dv|^2 = D^2 is a t^2 + 2 b t + c = 0 with a = dv.dv, b = dp.dv, c = dp.dp - D^2. The
+    snapshots are taken as of one instant; their ages are not looked at.
     """
     offset = snap_i.position - snap_j.position
     velocity = snap_i.velocity - snap_j.velocity
@@ -111,8 +106,12 @@ def time_to_collision(snap_i: AgentSnapshot, snap_j: AgentSnapshot) -> float:
 
 
 def compute_min_ttc(snaps: Mapping[str, AgentSnapshot]) -> dict[Pair, float]:
-    """Return the time to collision of every pair, s; empty for fewer than two agents."""
-    return {(a, b): time_to_collision(snaps[a], snaps[b]) for a, b in make_pair_keys(snaps)}
+    """Return the time to collision of every pair from now, s; empty for fewer than two agents.
+
+    Old snapshots are carried forward first.
+    """
+    now = _carry_forward(snaps)
+    return {(a, b): time_to_collision(now[a], now[b]) for a, b in make_pair_keys(now)}
 
 
 def maybe_brake(
@@ -125,58 +124,126 @@ def maybe_brake(
     dt: float | None = None,
     control_models: Mapping[str, AgentControlModel] | None = None,
     still_braking: Collection[Pair] = (),
+    latency_s: float = 0.0,
+    contact_forces: Mapping[Pair, float] | None = None,
+    previous_action: Mapping[str, FloatArray] | None = None,
 ) -> BrakeDecision:
     """Replace the actions of agents in danger.
 
     Args:
         proposed_action: Nominal action of every controlled agent, each (action_dim,).
         snaps: Every agent; those without a proposed action are obstacles.
-        bounds: Capacity and box of the push.
+        bounds: Capacity and box of the push, force limit, rate limit.
         tau_brake: Time to collision that triggers, s, > 0.
-        emergency_controllers: One per controlled agent; None pushes in Cartesian acceleration.
+        emergency_controllers: One per controlled agent. None pushes in Cartesian acceleration,
+            and through the control model of agents that have one of another kind.
         dt: Control step, s; given, the stopping test is on.
-        control_models: Acceleration each agent is credited with in the stopping test; None
-            credits every agent with ``bounds.cartesian_accel_capacity``.
+        control_models: Model of every agent. The stopping test credits a controlled agent with
+            what its box reaches and fears of an obstacle what it declares; without models, both
+            are ``bounds.cartesian_accel_capacity``.
         still_braking: Pairs that were dangerous one step ago.
+        latency_s: Time until the replaced action takes effect, s, >= 0.
+        contact_forces: Measured force per pair, N, keys in either order; pairs of agents without
+            a snapshot are not looked at.
+        previous_action: Actions of the last step. An agent that has one moves its components by
+            at most ``bounds.action_rate``.
 
     Returns:
         ``(override, fired)`` with the reasons attached. Agents that are not in danger keep the
         very array they proposed.
 
     Raises:
-        InputError: ``tau_brake`` or ``dt`` is not positive, or an action's agent has no snapshot.
+        InputError: A time or force is out of range, an action's agent has no snapshot, or a
+            previous action is malformed.
         UnknownNameError: An agent in danger has no emergency controller or control model.
     """
-    _check_positive("tau_brake", tau_brake)
-    if dt is not None:
-        _check_positive("dt", dt)
-    for uid in proposed_action:
-        if uid not in snaps:
-            raise InputError(f"maybe_brake: expected a snapshot of {uid!r}, got {sorted(snaps)}.")
+    triggers = _Triggers(tau_brake, dt, latency_s, bounds.force_limit)
+    _check(triggers, proposed_action, snaps)
+    now = _carry_forward(snaps)
+    forces = _by_canonical_pair(contact_forces)
     dangers: dict[Pair, PairDanger] = {}
-    for key in make_pair_keys(snaps):
+    for key in make_pair_keys(now):
         controlled = [uid for uid in key if uid in proposed_action]
         if not controlled:
             continue
-        alpha = None if dt is None else _relied_on_braking(key, controlled, bounds, control_models)
+        reliance = (
+            None if dt is None else _rely_on(key, controlled, snaps, dt, bounds, control_models)
+        )
         grace = RELEASE_FACTOR if key in still_braking else 1.0
-        danger = _assess(snaps[key[0]], snaps[key[1]], tau_brake, alpha, dt or 0.0, grace)
+        danger = _assess(now[key[0]], now[key[1]], triggers, reliance, forces.get(key), grace)
         if danger is not None:
-            dangers[key] = danger
+            age_s = max(snaps[uid].age_s for uid in key)
+            dangers[key] = danger if age_s == 0.0 else replace(danger, age_s=age_s)
     if not dangers:
-        return BrakeDecision(None, {}, ())
-    return _override(proposed_action, snaps, bounds, emergency_controllers, dangers)
+        return BrakeDecision(None, {}, (), latency_s=latency_s)
+    vectors = _repulsion(proposed_action, now, dangers)
+    override = dict(proposed_action)
+    held: list[str] = []
+    for uid, pushes in vectors.items():
+        controller = _controller_of(uid, emergency_controllers, control_models)
+        push = controller.compute_override(now[uid], pushes, bounds)
+        override[uid] = push
+        if previous_action is not None and uid in previous_action:
+            override[uid] = _within_rate(uid, push, previous_action[uid], bounds)
+            if (override[uid] != push).any():
+                held.append(uid)
+    return BrakeDecision(
+        override, dangers, tuple(vectors), rate_limited=tuple(held), latency_s=latency_s
+    )
+
+
+def _check(
+    triggers: _Triggers,
+    proposed_action: Mapping[str, FloatArray],
+    snaps: Mapping[str, AgentSnapshot],
+) -> None:
+    """Raise unless the thresholds are in range and every action's agent has a snapshot."""
+    for name, value in (("tau_brake", triggers.tau_brake), ("dt", triggers.dt)):
+        if value is not None and not 0.0 < value < math.inf:
+            raise InputError(f"maybe_brake: {name}: expected a finite time > 0 s, got {value}.")
+    if not 0.0 <= triggers.latency_s < math.inf:
+        raise InputError(
+            f"maybe_brake: latency_s: expected a finite time >= 0 s, got {triggers.latency_s}."
+        )
+    for uid in proposed_action:
+        if uid not in snaps:
+            raise InputError(f"maybe_brake: expected a snapshot of {uid!r}, got {sorted(snaps)}.")
+
+
+def _carry_forward(snaps: Mapping[str, AgentSnapshot]) -> Mapping[str, AgentSnapshot]:
+    """Return every agent as it is now if it kept its velocity; the mapping itself if all is new."""
+    if all(snap.age_s == 0.0 for snap in snaps.values()):
+        return snaps
+    return {
+        uid: snap
+        if snap.age_s == 0.0
+        else AgentSnapshot(snap.position + snap.age_s * snap.velocity, snap.velocity, snap.radius)
+        for uid, snap in snaps.items()
+    }
+
+
+def _by_canonical_pair(forces: Mapping[Pair, float] | None) -> dict[Pair, float]:
+    """Return checked forces, N; of two entries for one pair the larger."""
+    result: dict[Pair, float] = {}
+    for (a, b), force in (forces or {}).items():
+        key = canonical_pair_key(a, b)
+        if not 0.0 <= force < math.inf:
+            raise InputError(
+                f"maybe_brake: contact force of {key}: expected a finite force >= 0 N, got {force}."
+            )
+        result[key] = max(float(force), result.get(key, 0.0))
+    return result
 
 
 def _assess(
     snap_i: AgentSnapshot,
     snap_j: AgentSnapshot,
-    tau_brake: float,
-    alpha: float | None,
-    dt: float,
+    triggers: _Triggers,
+    reliance: _Reliance | None,
+    force: float | None,
     grace: float,
 ) -> PairDanger | None:
-    """Return why the pair is dangerous, or None; ``alpha`` None leaves out the stopping test."""
+    """Return why the pair is dangerous, or None; ``reliance`` None leaves out the stopping test."""
     _, centre_distance, closing, _ = pair_geometry(
         snap_i.position_numbers,
         snap_i.velocity_numbers,
@@ -186,83 +253,111 @@ def _assess(
     distance = centre_distance - snap_i.radius - snap_j.radius
     ttc = time_to_collision(snap_i, snap_j)
     reason: BrakeReason
-    if ttc == 0.0:
+    if force is not None and 0.0 < triggers.force_limit < grace * force:
+        reason = "force"
+    elif ttc == 0.0:
         reason = "contact"
-    elif ttc < grace * tau_brake:
+    elif ttc < grace * triggers.tau_brake + triggers.latency_s:
         reason = "ttc"
-    elif alpha is not None and closing > 0.0 and distance < grace * _stop(closing, alpha, dt):
+    elif reliance is not None and _cannot_stop(distance, closing, reliance, triggers, grace):
         reason = "stopping"
     else:
         return None
     return PairDanger(
-        reason=reason, time_to_collision=ttc, distance=distance, closing_speed=closing
+        reason=reason,
+        time_to_collision=ttc,
+        distance=distance,
+        closing_speed=closing,
+        force=force,
     )
 
 
-def _stop(closing_speed: float, alpha: float, dt: float) -> float:
-    """Return the distance that stopping takes, m; inf without authority."""
-    if alpha <= 0.0:
-        return math.inf
-    return closing_speed * closing_speed / (2.0 * alpha) + closing_speed * dt
+def _cannot_stop(
+    distance: float, closing: float, reliance: _Reliance, triggers: _Triggers, grace: float
+) -> bool:
+    """Return whether the free distance is shorter than the stopping distance."""
+    speed = closing + reliance.unseen_speed
+    if speed <= 0.0:
+        return False
+    if reliance.alpha <= 0.0:
+        return True
+    delay = (triggers.dt or 0.0) + triggers.latency_s
+    needed = speed * speed / (2.0 * reliance.alpha) + speed * delay
+    return distance - reliance.unseen_distance < grace * needed
 
 
-def _relied_on_braking(
+def _rely_on(
     key: Pair,
     controlled: list[str],
+    snaps: Mapping[str, AgentSnapshot],
+    dt: float,
     bounds: Bounds,
     control_models: Mapping[str, AgentControlModel] | None,
-) -> float:
-    """Return the braking of a pair: controlled agents help, the others push, m/s^2."""
-    total = 0.0
+) -> _Reliance:
+    """Return what a pair can rely on: controlled agents help, the others push."""
+    alpha = unseen_speed = unseen_distance = 0.0
     for uid in key:
+        snap = snaps[uid]
         if control_models is None:
-            accel = bounds.cartesian_accel_capacity
+            able = bounds.cartesian_accel_capacity
+            credit = able
         elif uid in control_models:
-            accel = control_models[uid].max_cartesian_accel(bounds)
+            able = control_models[uid].max_cartesian_accel(bounds)
+            credit = able
+            if uid in controlled:
+                credit = measure_authority(control_models[uid], snap, bounds).every_direction
         else:
             raise UnknownNameError(
                 f"maybe_brake: expected a control model of {uid!r}, got {sorted(control_models)}."
             )
-        total += accel if uid in controlled else -accel
-    return total
+        alpha += credit if uid in controlled else -able
+        unseen_speed += able * snap.age_s
+        unseen_distance += 0.5 * able * snap.age_s * (snap.age_s + dt)
+    return _Reliance(alpha, unseen_speed, unseen_distance)
 
 
-def _override(
+def _repulsion(
     proposed_action: Mapping[str, FloatArray],
-    snaps: Mapping[str, AgentSnapshot],
-    bounds: Bounds,
-    controllers: Mapping[str, EmergencyController] | None,
-    dangers: dict[Pair, PairDanger],
-) -> BrakeDecision:
-    """Return the proposed actions with those of endangered agents replaced."""
-    vectors: dict[str, list[FloatArray]] = {uid: [] for uid in proposed_action}
+    now: Mapping[str, AgentSnapshot],
+    dangers: Mapping[Pair, PairDanger],
+) -> dict[str, list[FloatArray]]:
+    """Return the unit vectors away from each danger, per controlled agent, in string order."""
+    vectors: dict[str, list[FloatArray]] = {}
     for a, b in dangers:
         normal, _, _, _ = pair_geometry(
-            snaps[a].position_numbers,
-            snaps[a].velocity_numbers,
-            snaps[b].position_numbers,
-            snaps[b].velocity_numbers,
+            now[a].position_numbers,
+            now[a].velocity_numbers,
+            now[b].position_numbers,
+            now[b].velocity_numbers,
         )
         for uid, sign in ((a, 1.0), (b, -1.0)):
-            if uid in vectors:
-                vectors[uid].append(sign * np.array(normal))
-    default = CartesianAccelEmergencyController()
-    override = dict(proposed_action)
-    braked = tuple(sorted(uid for uid, pushes in vectors.items() if pushes))
-    for uid in braked:
-        if controllers is None:
-            controller: EmergencyController = default
-        elif uid in controllers:
-            controller = controllers[uid]
-        else:
-            raise UnknownNameError(
-                f"maybe_brake: expected an emergency controller of {uid!r}, "
-                f"got {sorted(controllers)}."
-            )
-        override[uid] = controller.compute_override(snaps[uid], vectors[uid], bounds)
-    return BrakeDecision(override, dangers, braked)
+            if uid in proposed_action:
+                vectors.setdefault(uid, []).append(sign * np.array(normal))
+    return dict(sorted(vectors.items()))
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise InputError(f"maybe_brake: {name}: expected a finite time > 0 s, got {value}.")
+def _controller_of(
+    uid: str,
+    controllers: Mapping[str, EmergencyController] | None,
+    control_models: Mapping[str, AgentControlModel] | None,
+) -> EmergencyController:
+    """Return the agent's emergency controller; without any, one that fits its control model."""
+    if controllers is None:
+        model = None if control_models is None else control_models.get(uid)
+        if model is None or isinstance(model, DoubleIntegratorControlModel):
+            return _CARTESIAN
+        return JacobianEmergencyController(control_model=model)
+    if uid not in controllers:
+        raise UnknownNameError(
+            f"maybe_brake: expected an emergency controller of {uid!r}, got {sorted(controllers)}."
+        )
+    return controllers[uid]
+
+
+def _within_rate(uid: str, push: FloatArray, previous: FloatArray, bounds: Bounds) -> FloatArray:
+    """Return the push, each component at most ``action_rate`` from the last, inside the box."""
+    name = f"maybe_brake: previous_action[{uid!r}]"
+    require_shape(name, previous, push.shape)
+    require_finite(name, previous)
+    c, rate = bounds.action_linf_component, bounds.action_rate
+    return np.clip(np.clip(push, previous - rate, previous + rate), -c, c)

@@ -17,9 +17,9 @@ RADIUS = 0.2
 CONTACT = 2.0 * RADIUS
 
 
-def agent(position, velocity=None, radius=RADIUS):
+def agent(position, velocity=None, radius=RADIUS, age_s=0.0):
     velocity = np.zeros(len(position)) if velocity is None else velocity
-    return AgentSnapshot(np.array(position, float), np.array(velocity, float), radius)
+    return AgentSnapshot(np.array(position, float), np.array(velocity, float), radius, age_s)
 
 
 def box(linf=2.0, capacity=None):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety import braking
+from cadenza.safety import braking, braking_record, emergency, emergency_jacobian, max_push
 from cadenza.safety.braking import compute_min_ttc, maybe_brake, time_to_collision
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
@@ -234,14 +234,17 @@ def test_brake_action_of_an_agent_without_snapshot_is_refused():
         maybe_brake(actions("a", "z"), head_on(0.05, 1.0), bounds=BOUNDS)
 
 
-def test_brake_module_needs_no_solver():
-    source = inspect.getsource(braking)
+@pytest.mark.parametrize(
+    "module", [braking, braking_record, emergency, emergency_jacobian, max_push]
+)
+def test_brake_modules_need_no_solver(module):
+    source = inspect.getsource(module)
     imported = {
         alias.name
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom | ast.Import)
         for alias in node.names
     }
-    for word in ("QPSolver", "ClarabelSolver", "OSQPSolver", "qpsolvers", "cvxpy", "daqp"):
-        assert word not in source
+    for word in ("QPSolver", "ClarabelSolver", "OSQPSolver", "qpsolvers", "cvxpy", "daqp", "piqp"):
+        assert word.lower() not in source.lower()
     assert not {"project", "DaqpSolver", "project_one_row"} & imported
