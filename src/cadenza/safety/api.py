@@ -6,7 +6,13 @@ callers of the stack need in signatures and at its edges.
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.control_models import (
+    DEFAULT_DLS_DAMPING,
+    DifferentialDriveControlModel,
+    DoubleIntegratorControlModel,
+    JacobianControlModel,
+)
+from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.mode import SafetyMode
 from cadenza.safety.pairs import (
@@ -24,6 +30,7 @@ from cadenza.safety.protocols import (
     EgoOnlySafetyFilter,
     EmergencyController,
     JointSafetyFilter,
+    StateDependentControlModel,
 )
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import (
@@ -35,22 +42,27 @@ from cadenza.safety.state import (
 )
 
 __all__ = [
+    "DEFAULT_DLS_DAMPING",
     "DEFAULT_EPSILON",
     "DEFAULT_ETA",
     "DEFAULT_WARMUP_STEPS",
     "AgentControlModel",
     "AgentSnapshot",
     "Bounds",
+    "CartesianAccelEmergencyController",
     "ConcertoSafetyInfeasible",
+    "DifferentialDriveControlModel",
     "DoubleIntegratorControlModel",
     "EgoOnlySafetyFilter",
     "EmergencyController",
     "FilterInfo",
     "FloatArray",
+    "JacobianControlModel",
     "JointSafetyFilter",
     "LambdaDict",
     "SafetyMode",
     "SafetyState",
+    "StateDependentControlModel",
     "canonical_pair_key",
     "canonical_pair_order",
     "lambda_from_jsonable",
