@@ -33,6 +33,11 @@ def require_call(
         raise InputError("filter: ego_uid is required, got None; name the agent to protect.")
     if predicted is None:
         raise InputError("filter: partner_predicted_states is required, got None.")
+    if not isinstance(predicted, dict | Mapping):  # dict first: the check of a Mapping is slow
+        raise InputError(
+            "filter: partner_predicted_states: expected snapshots by agent id, "
+            f"got {type(predicted).__name__}."
+        )
     if dt is None:
         raise InputError("filter: dt is required, got None; pass the control step in seconds.")
     if not (isinstance(dt, float | int | np.floating) and MIN_DT <= dt <= MAX_DT):
@@ -55,6 +60,12 @@ def require_call(
             f'filter: expected the ego {ego_uid!r} in obs["agent_states"], got {sorted(snapshots)}.'
         )
     return snapshots
+
+
+def require_kind(name: str, value: object, kind: type) -> None:
+    """Raise InputError unless ``value`` is a ``kind``."""
+    if not isinstance(value, kind):
+        raise InputError(f"filter: {name}: expected {kind.__name__}, got {type(value).__name__}.")
 
 
 def require_member(uid: str, known: Collection[str], what: str) -> None:

@@ -21,6 +21,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.arguments import (
     require_action,
     require_call,
+    require_kind,
     require_lambda,
     require_member,
     require_models,
@@ -208,6 +209,8 @@ class EgoOnlyCBFQP:
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
+        require_kind("state", state, SafetyState)
+        require_kind("bounds", bounds, Bounds)
         require_member(ego_uid, self._models, "control_models")
         pairs = self._pairs_of(ego_uid, agents)
         require_lambda(state.lambda_, pairs.key_set)

@@ -361,6 +361,9 @@ def arguments(**change):
     [
         ({"ego_uid": None}, InputError, "ego_uid is required"),
         ({"partner_predicted_states": None}, InputError, "partner_predicted_states is required"),
+        ({"partner_predicted_states": []}, InputError, "expected snapshots by agent id, got list"),
+        ({"state": None}, InputError, "state: expected SafetyState, got NoneType"),
+        ({"bounds": 2.0}, InputError, "bounds: expected Bounds, got float"),
         ({"dt": None}, InputError, "dt is required"),
         ({"dt": 0.0}, InputError, "dt must be a finite number"),
         ({"dt": -0.05}, InputError, "dt must be a finite number"),
