@@ -45,20 +45,34 @@ def test_dense_problem_stacks_the_bounds_that_exist():
 
 
 class Claims(ApproximateSolver):
-    """Claims to have solved; the base class finds out."""
+    """Says what it is told to; the base class finds out what is true."""
 
     name = "claims"
 
-    def __init__(self, x):
-        self._x = np.array(x, float)
+    def __init__(self, x, status=SolveStatus.OPTIMAL):
+        self._x, self._status = np.array(x, float), status
 
     def guess(self, problem, *, warm_start):
-        return Guess(self._x, np.ones(problem.h.shape[0]), SolveStatus.OPTIMAL, 4)
+        return Guess(self._x, np.ones(problem.h.shape[0]), self._status, 4)
+
+
+def run(solver, b):
+    free = np.full(1, 1e30)
+    return solver.run(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array(b), -free, free)
 
 
 @pytest.mark.parametrize("x", [[np.nan], [0.0]], ids=["no number", "nothing to find"])
 def test_a_false_claim_is_reported_as_numerical(x):
-    A, b = np.array([[1.0], [-1.0]]), np.array([-1.0, -1.0])  # empty
-    free = np.full(1, 1e30)
-    solution = Claims(x).run(np.ones(1), np.zeros(1), A, b, -free, free)
+    solution = run(Claims(x), [-1.0, -1.0])  # no x is <= -1 and >= 1
     assert (solution.status, solution.iterations) == (SolveStatus.NUMERICAL, 4)
+
+
+def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
+    solution = run(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
+    assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
+    assert run(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
+
+
+@pytest.mark.parametrize("status", [SolveStatus.INFEASIBLE, SolveStatus.NUMERICAL])
+def test_a_reported_failure_is_passed_on(status):
+    assert run(Claims([1.0], status), [4.0, -1.0]).status is status

@@ -27,7 +27,7 @@ class Guess:
     Attributes:
         x: Approximate minimiser, shape (n,).
         multipliers: Multipliers of the stacked rows, shape (k,).
-        status: What the method says about itself; OPTIMAL to have the guess refined.
+        status: What the method says about itself.
         iterations: Iterations it reports.
     """
 
@@ -68,14 +68,20 @@ class ApproximateSolver(SolverBase):
             guess = self.guess(problem, warm_start=warm_start)
         else:  # nothing constrains x: refinement returns -P^-1 q, whatever the guess
             guess = Guess(q, problem.h, SolveStatus.OPTIMAL, 0)
-        if guess.status is not SolveStatus.OPTIMAL:
-            return failure(n, guess.status, guess.iterations)
-        if not np.all(np.isfinite(guess.x)):
-            return failure(n, SolveStatus.NUMERICAL, guess.iterations)
-        x = refine(problem, guess.x, guess.multipliers)
-        if x is None:
-            return failure(n, SolveStatus.NUMERICAL, guess.iterations)
-        return judged(x, A, b, lower, upper, guess.iterations)
+        x = _refined(problem, guess)
+        if x is not None:
+            return judged(x, A, b, lower, upper, guess.iterations)
+        claimed = guess.status is SolveStatus.OPTIMAL
+        return failure(n, SolveStatus.NUMERICAL if claimed else guess.status, guess.iterations)
+
+
+def _refined(problem: DenseProblem, guess: Guess) -> FloatArray | None:
+    """Return the optimum if the guess leads to one; one that ran out of iterations may, too."""
+    if guess.status not in (SolveStatus.OPTIMAL, SolveStatus.MAX_ITER):
+        return None
+    if not (np.all(np.isfinite(guess.x)) and np.all(np.isfinite(guess.multipliers))):
+        return None
+    return refine(problem, guess.x, guess.multipliers)
 
 
 def import_backend(module: str) -> Any:
