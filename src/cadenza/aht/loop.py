@@ -28,6 +28,8 @@ from cadenza.core.types import Observation, PartnerLike
 
 #: Stream family of the episode seeds.
 EPISODE_STREAM: Final = "training.episode"
+#: What the learner pays for the filter's changes where there is no filter.
+_NO_PENALTY: Final = np.zeros(())
 
 
 @runtime_checkable
@@ -102,14 +104,14 @@ def run_scalar_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
             obs = begin_next_episode(parts, state)
         nominal = trainer.act(obs)
         partner_action = partner.act(obs)
-        executed, penalty = (nominal, 0.0) if station is None else station.filter(nominal)
+        executed, penalty = (nominal, _NO_PENALTY) if station is None else station.filter(nominal)
         obs, raw_reward, raw_terminated, raw_truncated, info = env.step(
             {ego_uid: executed, partner_uid: partner_action}
         )
         reward, terminated = finite_reward(raw_reward), bool(raw_terminated)
         truncated = bool(raw_truncated) and not terminated  # termination dominates
         done = terminated or truncated
-        trainer.observe(obs, reward - penalty, done, truncated=truncated)
+        trainer.observe(obs, reward - float(penalty), done, truncated=truncated)
         state.replay.append(executed)
         state.record_step((reward,), info)
         if done:
@@ -134,14 +136,15 @@ def begin_next_episode(parts: LoopParts, state: LoopState) -> Observation:
 def run_vector_loop(parts: LoopParts, state: LoopState, obs: Observation) -> None:
     """Train in a batch of environments that reset themselves; arguments as `run_scalar_loop`."""
     ego_uid, partner_uid = parts.config.env.agent_uids
-    env, partner, trainer = parts.env, parts.partner, parts.trainer
+    env, partner, trainer, station = parts.env, parts.partner, parts.trainer, parts.station
     count = parts.config.env.num_envs
     iterations = total_iterations(parts.config)
     while state.iterations < iterations:
-        actions = trainer.act(obs)
+        nominal = trainer.act(obs)
         partner_action = partner.act(obs)
+        executed, penalty = (nominal, _NO_PENALTY) if station is None else station.filter(nominal)
         obs, raw_reward, raw_terminated, raw_truncated, info = env.step(
-            {ego_uid: actions, partner_uid: partner_action}
+            {ego_uid: executed, partner_uid: partner_action}
         )
         rewards: FloatArray = batch_of("reward", raw_reward, count, np.float64)
         require_finite("train: rewards", rewards)
@@ -149,11 +152,13 @@ def run_vector_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
         truncated = batch_of("truncated", raw_truncated, count, np.bool_) & ~terminated
         done = terminated | truncated
         final_obs = info.get("final_observation")
-        trainer.observe(obs, rewards, done, truncated=truncated, final_obs=final_obs)
-        state.replay.append(actions)
+        trainer.observe(obs, rewards - penalty, done, truncated=truncated, final_obs=final_obs)
+        state.replay.append(executed)
         state.record_step(rewards.tolist(), info)
         ended: list[int] = np.flatnonzero(done).tolist()
         if ended:
+            if station is not None:
+                station.begin_rows(ended)
             successes = _batch_success(info, count)
             for row in ended:
                 state.finish_episode(row, successes[row])

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from cadenza.aht.checkpointing import StoredState
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.run_files import RunFiles, RunStatus
-from cadenza.aht.safety_station import SafetyStation
+from cadenza.aht.safety_station import AnyDriver, SafetyStation, build_safety_station
 from cadenza.aht.types import (
     Evaluator,
     ProgressCallback,
@@ -22,9 +22,6 @@ from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import PartnerLike
 from cadenza.core.wandb_run import make_wandb_run_sink
-
-if TYPE_CHECKING:
-    from cadenza.safety.driver import SafetyDriver
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ class Run:
     env: Any
     partner: PartnerLike
     factory: TrainerFactory
-    driver: "SafetyDriver | None"
+    driver: AnyDriver | None
     evaluator: Evaluator | None
     progress: ProgressCallback | None
     upstream_list: bool
@@ -103,7 +100,7 @@ def build_station(run: Run) -> SafetyStation | None:
     """Return the safety filter's place in the loop, or None without a filter."""
     if run.driver is None:
         return None
-    return SafetyStation(run.driver, run.config, partner_id_of(run.partner))
+    return build_safety_station(run.driver, run.config, partner_id_of(run.partner))
 
 
 def finish_run(run: Run, log: RunLogger, curve: RewardCurve, station: SafetyStation | None) -> None:

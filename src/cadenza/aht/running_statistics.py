@@ -11,6 +11,8 @@ Tail mean:          the history is kept as block sums whose block length doubles
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cadenza.core.arrays import FloatArray
+
 #: The tail is the newest ``1 / TAIL_DIVISOR`` of the stream.
 TAIL_DIVISOR: Final = 10
 #: Block sums kept; a doubling leaves half, so one block is <= 1/4096 of the history.
@@ -39,6 +41,18 @@ class RunningMoments:
             self.maximum = value
         if value < self.minimum:
             self.minimum = value
+
+    def add_many(self, values: FloatArray) -> None:
+        """Take in every number of an array of any shape."""
+        if values.size == 0:
+            return
+        batch = RunningMoments()
+        batch.count = values.size
+        batch.mean = float(values.mean())
+        batch.squares = float(((values - batch.mean) ** 2).sum())
+        batch.maximum = float(values.max())
+        batch.minimum = float(values.min())
+        self.merge(batch)
 
     def merge(self, other: "RunningMoments") -> None:
         """Take in everything ``other`` took in."""

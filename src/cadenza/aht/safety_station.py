@@ -5,63 +5,103 @@ changed is measured, and can be charged to the learner's reward.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyAggregator
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from cadenza.safety.batched.driver import BatchedSafetyDriver
     from cadenza.safety.driver import SafetyDriver
 
+#: The filter of one environment, or of a batch.
+AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver"]
 
-class SafetyStation:
-    """Filters actions and keeps the telemetry of a run.
 
-    Args:
-        driver: Built from the environment that is stepped.
-        config: Checked configuration.
-        partner_id: Identity of the partner, so that a swap resets the adaptive margin.
-    """
+class SafetyStation(ABC):
+    """Filters actions and keeps the telemetry of a run; see `build_safety_station`."""
 
     def __init__(
-        self, driver: "SafetyDriver", config: EgoAHTConfig, partner_id: str | None
+        self, driver: AnyDriver, config: EgoAHTConfig, *, n_pairs: int, partner_id: str | None
     ) -> None:
-        self._driver = driver
+        """Keep the driver and start the telemetry of ``n_pairs`` pairs."""
+        self._base_driver = driver
         self._partner_id = partner_id
         self._penalty = config.safety.intervention_penalty
         self._predictor_kind = config.safety.predictor_kind
         self._action_bound = driver.bounds.action_linf_component
         self._aggregator = SafetyAggregator(
-            n_pairs=len(driver.lambda_),
+            n_pairs=n_pairs,
             cartesian_accel_capacity=driver.cartesian_accel_capacity,
             saturation_threshold=config.safety.saturation_threshold,
             lambda_clamp_bound=driver.lambda_bound,
         )
 
-    def begin_run(self, seed: int) -> None:
-        """Start the run's adaptation."""
-        self._driver.begin_run(seed)
-
-    def begin_episode(self) -> None:
-        """Forget the last scene; the adaptation goes on."""
-        self._driver.begin_episode()
-
-    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    @abstractmethod
+    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
         """Return the action to execute and what to subtract from the learner's reward.
 
         Args:
-            nominal: The ego's action, shape (A,).
+            nominal: The ego's action, shape (A,), or (N, A) for a batch.
 
         Returns:
-            Action in the type of ``nominal``, bit for bit the nominal one if nothing had to
-            change; and the penalty, >= 0. What the action's own bounds cut off is not counted as an
-            intervention: the environment would cut it off as well.
+            Actions in shape and type of ``nominal``, bit for bit the nominal ones where nothing had
+            to change; and the penalty, >= 0, shape () or (N,). What the action's own bounds cut off
+            is not counted as an intervention: the environment would cut it off as well.
         """
+
+    @abstractmethod
+    def begin_rows(self, rows: list[int]) -> None:
+        """Forget the last scene of the environments ``rows``; the adaptation goes on."""
+
+    def begin_run(self, seed: int) -> None:
+        """Start the run's adaptation."""
+        self._base_driver.begin_run(seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last scene; the adaptation goes on."""
+        self._base_driver.begin_episode()
+
+    def window_figures(self) -> dict[str, float]:
+        """Return the figures since the last call and start anew."""
+        return self._aggregator.flush_window_stats()
+
+    def final_record(self) -> dict[str, Any]:
+        """Return the closing record of the run."""
+        return self._aggregator.finalise(safety_enabled=True, predictor_kind=self._predictor_kind)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return filter and telemetry state as plain values."""
+        return {
+            "driver": self._base_driver.state_dict(),
+            "aggregator": self._aggregator.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._base_driver.load_state_dict(state["driver"])
+        self._aggregator.load_state_dict(state["aggregator"])
+
+
+class ScalarSafetyStation(SafetyStation):
+    """Guards one environment."""
+
+    def __init__(
+        self, driver: "SafetyDriver", config: EgoAHTConfig, partner_id: str | None
+    ) -> None:
+        """See `SafetyStation`."""
+        super().__init__(driver, config, n_pairs=len(driver.lambda_), partner_id=partner_id)
+        self._driver = driver
+
+    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
+        """See `SafetyStation.filter`."""
         step = self._driver.step(nominal.astype(np.float64), partner_id=self._partner_id)
         executed = step.action.astype(nominal.dtype)
         intervention = 0.0
@@ -77,44 +117,70 @@ class SafetyStation:
             loss=step.loss,
             intervention=intervention,
         )
+        return executed, np.array(self._penalty * intervention)
+
+    def begin_rows(self, rows: list[int]) -> None:
+        """See `SafetyStation.begin_rows`; there is one row."""
+        if rows:
+            self._driver.begin_episode()
+
+
+class BatchSafetyStation(SafetyStation):
+    """Guards N environments that are stepped as one."""
+
+    def __init__(
+        self, driver: "BatchedSafetyDriver", config: EgoAHTConfig, partner_id: str | None
+    ) -> None:
+        """See `SafetyStation`."""
+        super().__init__(driver, config, n_pairs=len(driver.partner_uids), partner_id=partner_id)
+        self._driver = driver
+
+    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
+        """See `SafetyStation.filter`."""
+        step = self._driver.step(nominal, partner_ids=self._partner_id)
+        executed = step.action.astype(nominal.dtype)
+        reachable = np.clip(nominal, -self._action_bound, self._action_bound)
+        change = executed.astype(np.float64) - reachable
+        size = np.sqrt((change * change).sum(axis=1))
+        intervention = np.where(step.intervention > 0.0, size, 0.0)
+        self._aggregator.observe_batch(
+            step.lambda_,
+            braking_fired=step.braked,
+            qp_infeasible=step.infeasible,
+            uncertified=step.uncertified,
+            loss=step.loss,
+            scored=step.scored,
+            intervention=intervention,
+        )
         return executed, self._penalty * intervention
 
-    def window_figures(self) -> dict[str, float]:
-        """Return the figures since the last call and start anew."""
-        return self._aggregator.flush_window_stats()
-
-    def final_record(self) -> dict[str, Any]:
-        """Return the closing record of the run."""
-        return self._aggregator.finalise(safety_enabled=True, predictor_kind=self._predictor_kind)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return filter and telemetry state as plain values."""
-        return {
-            "driver": self._driver.state_dict(),
-            "aggregator": self._aggregator.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self._driver.load_state_dict(state["driver"])
-        self._aggregator.load_state_dict(state["aggregator"])
+    def begin_rows(self, rows: list[int]) -> None:
+        """See `SafetyStation.begin_rows`."""
+        self._driver.begin_rows(rows)
 
 
-def require_matching_safety(
-    config: EgoAHTConfig, env: object, driver: "SafetyDriver | None"
-) -> None:
+def build_safety_station(
+    driver: AnyDriver, config: EgoAHTConfig, partner_id: str | None
+) -> SafetyStation:
+    """Return the station for the driver of one environment or of a batch.
+
+    Args:
+        driver: Built from the environment that is stepped; see `require_matching_safety`.
+        config: Checked configuration.
+        partner_id: Identity of the partner, so that a swap resets the adaptive margin.
+    """
+    if config.env.num_envs == 1:
+        return ScalarSafetyStation(cast("SafetyDriver", driver), config, partner_id)
+    return BatchSafetyStation(cast("BatchedSafetyDriver", driver), config, partner_id)
+
+
+def require_matching_safety(config: EgoAHTConfig, env: object, driver: AnyDriver | None) -> None:
     """Raise unless configuration, environment and driver agree.
 
     Raises:
-        ConfigurationError: Safety with a batch of environments; enabled without a driver; a driver
-            although disabled; or a driver that watches another environment.
+        ConfigurationError: Enabled without a driver; a driver although disabled; the driver of one
+            environment for a batch, or the reverse; or a driver that watches another environment.
     """
-    if config.env.num_envs > 1 and config.safety.enabled:
-        raise ConfigurationError(
-            f"train: expected num_envs = 1 with safety.enabled, got num_envs = "
-            f"{config.env.num_envs}: the safety filter guards one environment at a time; set "
-            "env.num_envs=1 or safety.enabled=false."
-        )
     if config.safety.enabled and driver is None:
         raise ConfigurationError(
             "train: safety.enabled is true but no safety driver was passed (safety-stack kwargs "
@@ -124,6 +190,13 @@ def require_matching_safety(
         raise ConfigurationError(
             "train: safety.enabled is false but a safety driver was passed (safety-stack kwargs "
             "were passed); leave it out, or set safety.enabled=true."
+        )
+    guarded = 1 if driver is None else getattr(driver, "num_envs", 1)
+    if driver is not None and guarded != config.env.num_envs:
+        raise ConfigurationError(
+            f"train: expected a safety driver of env.num_envs = {config.env.num_envs} "
+            f"environments, got a {type(driver).__name__} of {guarded}; build it with "
+            "BatchedSafetyDriver.from_env for a batch, with SafetyDriver.from_env for one."
         )
     if driver is not None and not driver.drives(env):
         raise ConfigurationError(

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cadenza.aht.running_statistics import RunningMoments, TailMean
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 
 #: |mean lambda| above this says that lambda adapted at all, m/s^2.
@@ -159,6 +163,54 @@ class SafetyAggregator:
         counts["infeasible"] += qp_infeasible
         counts["braking"] += braking_fired
         counts["uncertified"] += uncertified
+
+    def observe_batch(
+        self,
+        lambda_: FloatArray,
+        *,
+        braking_fired: NDArray[np.bool_],
+        qp_infeasible: NDArray[np.bool_],
+        uncertified: NDArray[np.bool_],
+        loss: FloatArray,
+        scored: NDArray[np.bool_],
+        intervention: FloatArray,
+    ) -> None:
+        """Take in one step of each of B environments, as B steps.
+
+        The steady state is then the newest tenth of the control steps, averaged over B.
+
+        Args:
+            lambda_: Lambda per environment and pair after the step's update, shape (B, P), m/s^2.
+            braking_fired: The braking law, which is the fallback, replaced the action, shape (B,).
+            qp_infeasible: No action met every row, shape (B,).
+            uncertified: The guarantee did not cover the step, shape (B,).
+            loss: Loss per pair, shape (B, P), m/s.
+            scored: Whether the step had a prediction to check, shape (B,).
+            intervention: Norms of executed minus nominal action, shape (B,), m/s^2.
+
+        Raises:
+            InputError: ``lambda_`` does not have one column per pair.
+        """
+        if lambda_.ndim != 2 or lambda_.shape[1] != self._n_pairs:
+            raise InputError(
+                f"SafetyAggregator.observe_batch: expected lambda_ of shape (B, {self._n_pairs}), "
+                f"got {lambda_.shape}; build the aggregator from the filter's own pairs."
+            )
+        scalars = lambda_.mean(axis=1) if self._n_pairs else np.zeros(len(lambda_))
+        losses = (loss.mean(axis=1) if self._n_pairs else np.zeros(len(lambda_)))[scored]
+        self._tail.add(float(scalars.mean()))
+        window = self._window
+        window.scalar.add_many(scalars)
+        window.extrema.add_many(lambda_)
+        window.intervention.add_many(intervention)
+        window.n_intervened += int((intervention > 0.0).sum())
+        window.loss.add_many(losses)
+        window.n_loss_positive += int((losses > 0.0).sum())
+        counts = window.counts
+        counts["fallback"] += int(braking_fired.sum())
+        counts["infeasible"] += int(qp_infeasible.sum())
+        counts["braking"] += int(braking_fired.sum())
+        counts["uncertified"] += int(uncertified.sum())
 
     def flush_window_stats(self) -> dict[str, float]:
         """Return the figures since the last flush, zeros if there was no step, and start anew."""

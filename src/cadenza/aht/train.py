@@ -8,7 +8,7 @@ Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.repl
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.checkpointing import Checkpointer, StoredState
@@ -27,7 +27,7 @@ from cadenza.aht.run import (
     write_card,
 )
 from cadenza.aht.run_files import RunFiles
-from cadenza.aht.safety_station import SafetyStation, require_matching_safety
+from cadenza.aht.safety_station import AnyDriver, SafetyStation, require_matching_safety
 from cadenza.aht.types import (
     EgoTrainer,
     Evaluator,
@@ -41,9 +41,6 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger
 from cadenza.core.types import Observation, PartnerLike
 
-if TYPE_CHECKING:
-    from cadenza.safety.driver import SafetyDriver
-
 _logger = logging.getLogger(__name__)
 
 
@@ -54,7 +51,7 @@ def train(
     partner: PartnerLike,
     trainer_factory: TrainerFactory | None = None,
     repo_root: Path | None = None,
-    safety: "SafetyDriver | None" = None,
+    safety: AnyDriver | None = None,
     evaluator: Evaluator | None = None,
     progress: ProgressCallback | None = None,
     resume: bool = False,
@@ -73,7 +70,8 @@ def train(
         partner: Frozen partner.
         trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
         repo_root: Working tree for the run's provenance; the current folder by default.
-        safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
+        safety: Filter built from ``env`` itself, a `BatchedSafetyDriver` if ``env`` is batched;
+            needed exactly if ``cfg.safety.enabled``.
         evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.
@@ -124,7 +122,7 @@ def train(
 def _check_arguments(
     cfg: EgoAHTConfig,
     env: Any,
-    safety: "SafetyDriver | None",
+    safety: AnyDriver | None,
     evaluator: Evaluator | None,
     *,
     resume: bool,

@@ -5,7 +5,7 @@ the very environment that will be stepped, so the filter never watches another s
 """
 
 from dataclasses import fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.background_robots import (
@@ -21,8 +21,13 @@ from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.driver import SafetyDriver
 from cadenza.safety.options import SafetyOptions
 
+if TYPE_CHECKING:
+    from cadenza.safety.batched.driver import BatchedSafetyDriver
+
 #: Methods an environment must have for the safety filter to see what it guards.
 _SAFETY_HOOKS: Final = ("build_agent_snapshots", "build_control_models", "build_bounds")
+#: Likewise a batch of environments.
+_BATCH_SAFETY_HOOKS: Final = ("build_agent_batch", "build_control_models", "build_bounds")
 
 
 def build_env(
@@ -112,25 +117,53 @@ def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver |
         The driver; None if the filter is disabled.
 
     Raises:
-        ConfigurationError: The filter is enabled for a batch, or for a task without the hooks.
+        ConfigurationError: The filter is enabled for a task without the hooks.
     """
     if not safety_config.enabled:
         return None
-    if getattr(env, "num_envs", 1) > 1:
-        raise ConfigurationError(
-            f"safety.enabled: expected env.num_envs = 1, got {env.num_envs}; the filter guards one "
-            "environment at a time."
-        )
-    missing = [name for name in _SAFETY_HOOKS if not callable(getattr(env, name, None))]
+    _require_hooks(env, _SAFETY_HOOKS)
+    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=_options(safety_config))
+
+
+def build_batched_safety_driver(
+    env: Any, safety_config: SafetyConfig
+) -> "BatchedSafetyDriver | None":
+    """Build the safety driver of a batch of environments, the one that will be stepped.
+
+    Args:
+        env: Batch with the safety hooks.
+        safety_config: Settings of the filter.
+
+    Returns:
+        The driver; None if the filter is disabled.
+
+    Raises:
+        ConfigurationError: The filter is enabled for a task without the hooks, or with settings
+            that a batch cannot follow.
+    """
+    if not safety_config.enabled:
+        return None
+    from cadenza.safety.batched.driver import BatchedSafetyDriver
+
+    _require_hooks(env, _BATCH_SAFETY_HOOKS)
+    return BatchedSafetyDriver.from_env(env, ego_uid=env.ego_uid, options=_options(safety_config))
+
+
+def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
+    """Raise unless ``env`` has all ``hooks``."""
+    missing = [name for name in hooks if not callable(getattr(env, name, None))]
     if missing:
         raise ConfigurationError(
-            f"safety.enabled: expected an environment with {', '.join(_SAFETY_HOOKS)}, got "
+            f"safety.enabled: expected an environment with {', '.join(hooks)}, got "
             f"{type(env).__name__} without {missing[0]}; disable the filter or choose a task that "
             "supports it (`cadenza tasks list`)."
         )
+
+
+def _options(safety_config: SafetyConfig) -> SafetyOptions:
+    """Return the settings as the driver takes them."""
     names = {field.name for field in fields(SafetyOptions)}
-    settings = safety_config.model_dump(include=names)
-    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=SafetyOptions(**settings))
+    return SafetyOptions(**safety_config.model_dump(include=names))
 
 
 def make_crossing_env(request: EnvRequest) -> Any:

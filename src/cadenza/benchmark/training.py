@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.train import train
 from cadenza.aht.types import Policy, ProgressCallback, TrainerFactory, TrainingResult
-from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.builders import (
+    build_batched_safety_driver,
+    build_env,
+    build_partner,
+    build_safety_driver,
+)
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
 from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.benchmark.tasks import get_task
@@ -56,6 +61,7 @@ def run_training(
         StorageError: The file system refused.
     """
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.partner)
+    build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
     with closing(env), single_torch_thread():
         return train(
             cfg,
@@ -63,7 +69,7 @@ def run_training(
             partner=build_partner(cfg.partner, env=env),
             trainer_factory=trainer_factory,
             repo_root=repo_root or source_checkout() or Path.cwd(),
-            safety=build_safety_driver(env, cfg.safety),
+            safety=build_driver(env, cfg.safety),
             evaluator=HeldOutEvaluator(cfg),
             progress=progress,
             resume=resume,

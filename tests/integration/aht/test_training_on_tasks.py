@@ -10,7 +10,12 @@ from cadenza.aht.config import EvaluationConfig, load_config
 from cadenza.aht.learning_signal_check import check_positive_learning_slope
 from cadenza.aht.safety_telemetry import audit_run_log
 from cadenza.aht.train import train
-from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.builders import (
+    build_batched_safety_driver,
+    build_env,
+    build_partner,
+    build_safety_driver,
+)
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 
@@ -36,11 +41,12 @@ def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = Fals
             raise StopError
 
     env = build_env(config.env, root_seed=config.seed, partner=config.partner)
+    build_driver = build_safety_driver if config.env.num_envs == 1 else build_batched_safety_driver
     return train(
         config,
         env=env,
         partner=build_partner(config.partner, env=env),
-        safety=build_safety_driver(env, config.safety),
+        safety=build_driver(env, config.safety),
         repo_root=folder,
         progress=progress,
         resume=resume,
@@ -110,6 +116,34 @@ def test_crossing_run_is_guarded_and_its_telemetry_follows_the_scene(tmp_path):
     assert all(e.success for e in contacts)  # an episode ends early by success alone
 
 
+def touched(curve) -> bool:
+    """Whether an episode ended early without success, which only a contact does."""
+    return any(e.complete and e.length < 200 and not e.success for e in curve.episodes)
+
+
+def test_crossing_batch_is_guarded_and_its_telemetry_follows_the_scenes(tmp_path):
+    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    result = run(shipped("crossing", tmp_path, *overrides), tmp_path)
+    events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
+    final = next(e for e in events if e["event"] == "safety_telemetry_final")
+    assert final["n_filter_calls"] == 16384
+    assert final["loss_positive_fraction"] > 0.0
+    assert final["lambda_var"] > 1e-9
+    assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
+    assert final["intervention_max"] > 0.0
+    windows = [e for e in events if e["event"] == "safety_telemetry"]
+    assert [window["n_obs"] for window in windows] == [64 * 64] * 4
+    assert audit_run_log(result.outcome.log_path).passed
+    assert not touched(result.curve)
+
+
+def test_crossing_batch_without_the_filter_would_touch(tmp_path):
+    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    config = shipped("crossing", tmp_path, *overrides, "safety.enabled=false")
+    curve = run(config, tmp_path).curve
+    assert touched(curve)
+
+
 def test_crossing_run_with_a_filter_of_another_environment_is_refused(tmp_path):
     config = shipped("crossing", tmp_path)
     env, other = (build_env(config.env, root_seed=config.seed) for _ in range(2))
@@ -149,6 +183,18 @@ RESUME_CASES = {
             "happo.rollout_length=64",
             "partner.class_name=crossing_wanderer",
             "~partner.extra",
+        ],
+    ),
+    "guarded batch": (
+        "crossing",
+        [
+            "total_frames=6000",
+            "checkpoint_every=1000",
+            "env.num_envs=8",
+            "env.episode_length=60",
+            "happo.rollout_length=64",
+            "+env.options.num_robots=3",
+            "+safety.intervention_penalty=0.1",
         ],
     ),
     "push": ("mpe_cooperative_push", ["total_frames=3000", "checkpoint_every=600"]),

@@ -258,3 +258,52 @@ class HalvingDriver:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.lambda_ = {tuple(pair): value for pair, value in state["lambda"]}
+
+
+@dataclass
+class HalvingBatchDriver:
+    """`HalvingDriver` for a batch; row i starts at lambda -i."""
+
+    env: Any
+    num_envs: int = 4
+    cartesian_accel_capacity: float = 2.0
+    bounds: Any = field(default_factory=lambda: SimpleNamespace(action_linf_component=2.0))
+    lambda_bound: float = 1.4
+    partner_uids: tuple[str, ...] = ("partner",)
+    calls: list[Any] = field(default_factory=list)
+
+    def drives(self, env: Any) -> bool:
+        return env is self.env
+
+    def begin_run(self, seed: int) -> None:
+        self.calls.append(("run", seed))
+        self.lambda_ = -np.arange(float(self.num_envs)).reshape(-1, 1)
+
+    def begin_episode(self) -> None:
+        self.calls.append("episode")
+
+    def begin_rows(self, rows: list[int]) -> None:
+        self.calls.append(list(rows))
+
+    def step(self, nominal_action: Any, partner_ids: Any = None) -> Any:
+        self.calls.append(partner_ids)
+        action = nominal_action.astype(np.float64)
+        action = np.where(abs(action) > 1.0, action / 2.0, action)
+        self.lambda_ = self.lambda_ - 1e-3
+        flags = np.zeros(self.num_envs, dtype=bool)
+        return SimpleNamespace(
+            action=action,
+            loss=np.full((self.num_envs, 1), 0.5),
+            scored=np.arange(self.num_envs) > 0,
+            braked=np.arange(self.num_envs) == 1,
+            infeasible=np.arange(self.num_envs) < 2,
+            uncertified=flags,
+            intervention=abs(action - nominal_action)[:, 0],
+            lambda_=self.lambda_.copy(),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lambda": self.lambda_.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.lambda_ = np.array(state["lambda"])

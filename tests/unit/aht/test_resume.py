@@ -15,6 +15,7 @@ from cadenza.aht.run_files import RunFiles
 from cadenza.aht.train import train
 from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
 from tests.unit.aht.parts import (
+    HalvingBatchDriver,
     HalvingDriver,
     NoisyBatchEnv,
     NoisyPartner,
@@ -38,7 +39,10 @@ def run(folder: Path, *, stop_at=None, config=None, env=None, partner=None, **op
 
     config = config or config_in(folder)
     env = env or NoisyPointEnv()
-    safety = HalvingDriver(env) if config.safety.enabled else None
+    safety = None
+    if config.safety.enabled:
+        count = config.env.num_envs
+        safety = HalvingDriver(env) if count == 1 else HalvingBatchDriver(env, num_envs=count)
     options.setdefault("trainer_factory", TrainerFactoryOf())
     return train(
         config,
@@ -132,23 +136,28 @@ def test_resume_several_times_equals_an_unbroken_run(tmp_path):
     assert_same_run(run(tmp_path, resume=True), whole)
 
 
-def batch_config(folder: Path):
+def batch_config(folder: Path, **changes):
     return config_in(
         folder,
         total_frames=96,
         checkpoint_every=30,
         env={"task": "noisy_point", "num_envs": 3},
         happo={"rollout_length": 5, "batch_size": 5},
+        **changes,
     )
 
 
 @pytest.mark.parametrize("stop_at", [30, 66])
-def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at):
+@pytest.mark.parametrize("safety", [False, True])
+def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at, safety):
+    def config(folder):
+        return batch_config(folder, safety={"enabled": safety})
+
     whole_folder, broken = tmp_path / "whole", tmp_path / "broken"
-    whole = run(whole_folder, config=batch_config(whole_folder), env=NoisyBatchEnv(3))
+    whole = run(whole_folder, config=config(whole_folder), env=NoisyBatchEnv(3))
     with pytest.raises(StopError):
-        run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), stop_at=stop_at)
-    resumed = run(broken, config=batch_config(broken), env=NoisyBatchEnv(3), resume=True)
+        run(broken, config=config(broken), env=NoisyBatchEnv(3), stop_at=stop_at)
+    resumed = run(broken, config=config(broken), env=NoisyBatchEnv(3), resume=True)
     assert resumed.outcome.resumed_from == stop_at // 30 * 30
     assert_same_run(resumed, whole)
 

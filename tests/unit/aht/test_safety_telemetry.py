@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cadenza.aht.safety_telemetry import (
@@ -181,3 +182,66 @@ def test_audit_of_a_missing_log_says_so(tmp_path):
     verdict = audit_run_log(tmp_path / "none.jsonl")
     assert (verdict.exit_code, verdict.passed) == (2, False)
     assert "not found" in verdict.message
+
+
+def test_batch_of_steps_counts_like_the_single_steps():
+    rng = np.random.default_rng(0)
+    batch, single = SafetyAggregator(2, 10.0), SafetyAggregator(2, 10.0)
+    for _ in range(40):
+        lambda_, loss = -rng.uniform(0, 7, (5, 2)), np.maximum(0.0, rng.normal(size=(5, 2)))
+        flags = rng.integers(0, 2, (4, 5)).astype(bool)
+        intervention = np.maximum(0.0, rng.normal(size=5))
+        batch.observe_batch(
+            lambda_,
+            braking_fired=flags[0],
+            qp_infeasible=flags[1],
+            uncertified=flags[2],
+            loss=loss,
+            scored=flags[3],
+            intervention=intervention,
+        )
+        for row in range(5):
+            single.observe(
+                lambda_[row].tolist(),
+                fallback_fired=bool(flags[0, row]),
+                braking_fired=bool(flags[0, row]),
+                qp_infeasible=bool(flags[1, row]),
+                uncertified=bool(flags[2, row]),
+                loss={"a": loss[row, 0], "b": loss[row, 1]} if flags[3, row] else None,
+                intervention=float(intervention[row]),
+            )
+    ours, theirs = (a.finalise(safety_enabled=True) for a in (batch, single))
+    words = ("event", "predictor_kind", "lambda_clamp_bound")
+    assert [ours.pop(word) for word in words] == [theirs.pop(word) for word in words]
+    assert ours == pytest.approx(theirs, rel=1e-12)
+    assert batch.flush_window_stats() == pytest.approx(single.flush_window_stats(), rel=1e-12)
+
+
+def test_batch_without_a_scored_step_has_no_loss():
+    aggregator = SafetyAggregator(1, 10.0)
+    none = np.zeros(2, dtype=bool)
+    aggregator.observe_batch(
+        np.zeros((2, 1)),
+        braking_fired=none,
+        qp_infeasible=none,
+        uncertified=none,
+        loss=np.ones((2, 1)),
+        scored=none,
+        intervention=np.zeros(2),
+    )
+    final = aggregator.finalise(safety_enabled=True)
+    assert (final["n_filter_calls"], final["n_loss"], final["loss_mean"]) == (2, 0, 0.0)
+
+
+def test_batch_of_other_pairs_is_refused():
+    none = np.zeros(2, dtype=bool)
+    with pytest.raises(InputError, match=r"expected lambda_ of shape \(B, 2\), got \(2, 1\)"):
+        SafetyAggregator(2, 10.0).observe_batch(
+            np.zeros((2, 1)),
+            braking_fired=none,
+            qp_infeasible=none,
+            uncertified=none,
+            loss=np.zeros((2, 1)),
+            scored=none,
+            intervention=np.zeros(2),
+        )

@@ -14,6 +14,7 @@ from cadenza.core.checkpoints import load_checkpoint
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from tests.unit.aht.parts import (
+    HalvingBatchDriver,
     HalvingDriver,
     NoisyBatchEnv,
     NoisyPartner,
@@ -511,9 +512,75 @@ def test_safety_that_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_safety_with_a_batch_is_refused_whether_or_not_a_driver_comes(tmp_path):
-    config = batch_config(tmp_path, safety={"enabled": True})
+def test_safety_of_a_batch_executes_filtered_actions_and_charges_each_environment(tmp_path):
+    config = batch_config(tmp_path, safety={"enabled": True, "intervention_penalty": 2.0})
     env = EvenBatchEnv()
-    for driver in (None, HalvingDriver(env)):
-        with pytest.raises(ConfigurationError, match=r"num_envs = 1 with safety\.enabled"):
-            run(tmp_path, config=config, env=env, safety=driver)
+    driver = HalvingBatchDriver(env)
+    result, _, _, factory = run(tmp_path, config=config, env=env, safety=driver)
+    reference = TallyTrainer()
+    nominal = reference._rng.normal(size=(4, 4)).astype(np.float32)  # first rollout: (T, N)
+    expected = np.where(abs(nominal) > 1.0, nominal / 2, nominal)
+    assert np.array([copy.actions[:4] for copy in env.copies]).T.tolist() == expected.tolist()
+    change = np.where(abs(nominal) > 1.0, np.minimum(abs(nominal), 2.0) - abs(expected), 0.0)
+    lines = events(result)
+    window = next(line for line in lines if line["event"] == "safety_telemetry")
+    assert window["n_obs"] == 16
+    assert window["intervention_mean"] == pytest.approx(change.mean(), rel=1e-6)
+    assert window["intervention_max"] == pytest.approx(change.max(), rel=1e-6)
+    assert window["intervention_fraction"] == (change > 0).mean()
+    assert (window["n_braking_fires"], window["n_fallback_fires"]) == (4, 4)
+    assert (window["n_qp_infeasible"], window["n_loss"]) == (8, 12)
+    assert window["lambda_min"] == pytest.approx(-3.004)
+    final = lines[-2]
+    assert final["n_filter_calls"] == 64
+    # 16 steps, row i at -i - 0.001 k; the newest tenth is the last step
+    assert final["lambda_mean"] == pytest.approx(-1.5 - 1e-3 * 8.5)
+    assert final["lambda_steady_state"] == pytest.approx(-1.5 - 0.016)
+    assert factory.built[0].updates == [4] * 4
+    assert sum(result.curve.per_step_ego_rewards) * 4 == pytest.approx(
+        sum(e.episode_return for e in result.curve.episodes)
+    )  # recorded returns are the environment's
+
+
+def test_safety_penalty_of_a_batch_lowers_the_learners_rewards_only(tmp_path):
+    seen = {}
+    for penalty in (0.0, 2.0):
+        folder = tmp_path / str(penalty)
+        config = batch_config(folder, safety={"enabled": True, "intervention_penalty": penalty})
+        config = config.model_copy(update={"total_frames": 12})
+        env = EvenBatchEnv()
+        result, _, _, factory = run(folder, config=config, env=env, safety=HalvingBatchDriver(env))
+        seen[penalty] = (np.array(factory.built[0].rewards), result.curve.per_step_ego_rewards)
+    nominal = TallyTrainer()._rng.normal(size=(3, 4)).astype(np.float32)
+    change = np.where(abs(nominal) > 1.0, np.minimum(abs(nominal), 2.0) - abs(nominal) / 2, 0.0)
+    assert seen[0.0][0] - seen[2.0][0] == pytest.approx(2.0 * change.sum(axis=1), rel=1e-5)
+    assert seen[0.0][1] == seen[2.0][1]
+    assert change.sum() > 0
+
+
+def test_safety_driver_of_a_batch_is_told_which_environments_began_anew(tmp_path):
+    env = NoisyBatchEnv(4)  # horizons 5, 6, 7, 8
+    driver = HalvingBatchDriver(env)
+    run(tmp_path, config=batch_config(tmp_path, safety={"enabled": True}), env=env, safety=driver)
+    assert driver.calls[:3] == [("run", 3), "episode", "partner-0001"]
+    rows = [call for call in driver.calls if isinstance(call, list)]
+    # episodes end at iterations 5, 6, 7, 8, 10, 12, 14, 15, 16
+    assert rows == [[0], [1], [2], [3], [0], [1], [2], [0], [3]]
+    assert driver.calls.index([0]) == 2 + 5
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_safety_driver_of_the_other_kind_is_refused(tmp_path, batched):
+    env = NoisyPointEnv() if batched else EvenBatchEnv()
+    driver = HalvingBatchDriver(env) if batched else HalvingDriver(env)
+    make = config_in if batched else batch_config
+    config = make(tmp_path, safety={"enabled": True})
+    with pytest.raises(ConfigurationError, match=r"safety driver of env\.num_envs = [14] "):
+        run(tmp_path, config=config, env=env, safety=driver)
+    assert not (tmp_path / "out").exists()
+
+
+def test_safety_of_a_batch_without_a_driver_is_refused(tmp_path):
+    config = batch_config(tmp_path, safety={"enabled": True})
+    with pytest.raises(ConfigurationError, match="no safety driver was passed"):
+        run(tmp_path, config=config, env=EvenBatchEnv())

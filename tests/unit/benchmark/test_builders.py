@@ -6,6 +6,7 @@ import pytest
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.background_robots import background_seed
 from cadenza.benchmark.builders import (
+    build_batched_safety_driver,
     build_env,
     build_partner,
     build_safety_driver,
@@ -20,6 +21,7 @@ from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
+from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.driver import SafetyDriver
 
 WANDERER = PartnerConfig(class_name="crossing_wanderer")
@@ -136,17 +138,28 @@ def test_driver_guards_the_very_environment_it_was_built_from():
     assert driver.env is env
 
 
+@pytest.mark.parametrize("num_robots", [2, 4])
+def test_driver_of_a_batch_guards_the_very_batch_it_was_built_from(num_robots):
+    env = build_env(many(num_robots, num_envs=3), root_seed=0, partner=WANDERER)
+    driver = build_batched_safety_driver(env, SafetyConfig(enabled=True, clamp_floor_ratio=0.5))
+    assert isinstance(driver, BatchedSafetyDriver)
+    assert driver.drives(env)
+    assert (driver.num_envs, len(driver.partner_uids)) == (3, num_robots - 1)
+    assert driver.lambda_bound == 0.5 * 2.0
+    assert build_batched_safety_driver(env, SafetyConfig()) is None
+
+
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("build", "num_envs", "message"),
     [
-        (crossing(num_envs=2), r"safety.enabled: expected env.num_envs = 1, got 2"),
-        (EnvConfig(task="mpe_cooperative_push"), r"MPECooperativePushEnv without build_agent_snap"),
+        (build_safety_driver, 1, "MPECooperativePushEnv without build_agent_snapshots"),
+        (build_batched_safety_driver, 2, "PushEnv without build_agent_batch"),
     ],
 )
-def test_filter_for_an_environment_it_cannot_guard_is_refused(config, message):
-    env = build_env(config, root_seed=0)
+def test_filter_for_an_environment_it_cannot_guard_is_refused(build, num_envs, message):
+    env = build_env(EnvConfig(task="mpe_cooperative_push", num_envs=num_envs), root_seed=0)
     with pytest.raises(ConfigurationError, match=message):
-        build_safety_driver(env, SafetyConfig(enabled=True))
+        build(env, SafetyConfig(enabled=True))
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

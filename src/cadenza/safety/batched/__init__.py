@@ -14,8 +14,10 @@ from typing import Any, Final
 _EXPORTS: Final = {
     "BatchProjection": "projection",
     "BatchedEgoFilter": "filter",
+    "BatchedSafetyDriver": "driver",
     "BatchedStep": "filter",
     "PairRowsBatch": "rows",
+    "SafetyBatchStep": "step",
     "STATUS_NAMES": "status",
     "pair_rows_batch": "rows",
     "project_batch": "projection",

@@ -1,0 +1,295 @@
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.envs.crossing import CrossingEnv
+from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.batched.margin_rule import next_lambda
+from cadenza.safety.conformal import update_margin
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.state import SafetyState
+from tests.unit.safety.batch_scenes import Twins
+
+#: Agreement of actions where one row can be met; where several can, whose intersection may be
+#: sharp; and where the least violation is returned.
+ONE_ROW, ROWS, VIOLATED = 1e-12, 1e-10, 1e-8
+
+
+def assert_equal_steps(batched, scalar, partner_uids):
+    for row, step in enumerate(scalar):
+        keys = [tuple(sorted(("ego", uid))) for uid in partner_uids]
+        tolerance = ONE_ROW if len(keys) == 1 else ROWS
+        if step.infeasible:
+            tolerance = VIOLATED
+        np.testing.assert_allclose(batched.action[row], step.action, rtol=0, atol=tolerance)
+        assert batched.infeasible[row] == step.infeasible
+        assert batched.braked[row] == step.braked
+        assert batched.uncertified[row] == step.uncertified
+        assert batched.intervention[row] == pytest.approx(step.intervention, abs=tolerance)
+        assert batched.lambda_[row].tolist() == [step.lambda_[key] for key in keys]  # to the bit
+        assert batched.scored[row] == (step.loss is not None)
+        loss = step.loss or dict.fromkeys(keys, 0.0)
+        np.testing.assert_allclose(batched.loss[row], [loss[key] for key in keys], atol=1e-12)
+        np.testing.assert_allclose(batched.margin[row], step.info["margin"], rtol=0, atol=1e-12)
+        used = [step.info["lambda"][key] for key in keys]
+        np.testing.assert_allclose(batched.used_lambda[row], used, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "num_robots", "options"),
+    [
+        (1, 2, {}),
+        (7, 2, {}),
+        (5, 3, {"eta": 0.1, "miss_rate": 0.3}),
+        (3, 5, {"margin_m": 0.05, "cbf_gamma": 2.0, "tau_brake": 0.5}),
+        (4, 2, {"lambda_safe": -0.4, "n_warmup_steps": 3, "clamp_floor_ratio": 0.1}),
+        (3, 3, {"barrier": "wae"}),
+    ],
+)
+def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options):
+    twins = Twins(num_envs, num_robots, episode_length=60, **options)
+    changed = infeasible = braked = 0
+    for _ in range(150):
+        batched, scalar = twins.step()
+        assert_equal_steps(batched, scalar, twins.driver.partner_uids)
+        changed += int((batched.intervention > 0.0).sum())
+        infeasible += int(batched.infeasible.sum())
+        braked += int(batched.braked.sum())
+    assert changed > 20
+    assert twins.ended >= num_envs
+    assert np.abs(twins.driver.lambda_).max() > 0.0 or options.get("barrier")
+    if num_robots > 2 and options.get("barrier") is None:
+        assert infeasible > 0
+
+
+def test_braking_and_its_reasons_equal_those_of_single_drivers():
+    twins = Twins(6, 5, seed=3, tau_brake=1.0)
+    reasons = set()
+    for _ in range(200):
+        batched, scalar = twins.step()
+        assert_equal_steps(batched, scalar, twins.driver.partner_uids)
+        assert sorted(batched.brake_reasons) == np.flatnonzero(batched.braked).tolist()
+        reasons.update(*batched.brake_reasons.values())
+    assert "ttc" in reasons
+
+
+def test_partner_swap_starts_that_environment_over_and_a_return_goes_on():
+    twins = Twins(3, eta=0.1, miss_rate=0.1, n_warmup_steps=4)
+    sequence = ["a"] * 25 + ["b"] * 5 + ["a"] * 5
+    for step_index, uid in enumerate(sequence):
+        before = twins.driver.lambda_
+        batched, scalar = twins.step(partner_ids=["a", uid, None])
+        assert_equal_steps(batched, scalar, twins.driver.partner_uids)
+        if step_index == 25:
+            assert before[1, 0] < 0.0
+            assert batched.lambda_[1].tolist() == [0.0]
+            assert batched.scored.tolist() == [True, False, True]
+    assert twins.driver.partner_swaps.tolist() == [0, 2, 0]
+
+
+def test_one_identity_stands_for_all_environments():
+    twins = Twins(2)
+    for uid in ("a", "b", None, "b"):
+        twins.step(partner_ids=uid)
+    assert twins.driver.partner_swaps.tolist() == [1, 1]
+
+
+def test_forgotten_partner_starts_over():
+    twins = Twins(1, eta=0.1, miss_rate=0.1, partner_memory=1)
+    for uid in ["a"] * 20 + ["b"] * 3 + ["c"] * 3:
+        twins.step(partner_ids=uid)
+    batched, scalar = twins.step(partner_ids="a")
+    assert batched.lambda_.tolist() == [[0.0]]
+    assert_equal_steps(batched, scalar, twins.driver.partner_uids)
+
+
+def test_no_forecast_is_scored_across_a_reset():
+    batch = VectorCrossingEnv(2, episode_length=5)
+    batch.reset(seed=0)
+    driver = BatchedSafetyDriver.from_env(batch, ego_uid="ego", options=SafetyOptions(eta=0.5))
+    zeros = np.zeros((2, 2), dtype=np.float32)
+    for step_index in range(6):
+        step = driver.step(zeros)
+        assert step.scored.tolist() == [step_index not in (0, 5)] * 2
+        _, _, terminated, truncated, _ = batch.step({"ego": zeros, "partner": zeros})
+        driver.begin_rows(np.flatnonzero(terminated | truncated).tolist())
+    assert np.all(driver.lambda_ == 0.0)  # nobody moves, so every forecast was right
+
+
+def test_mutant_that_scores_across_a_reset_would_be_caught():
+    batch = VectorCrossingEnv(2, episode_length=5)
+    batch.reset(seed=0)
+    driver = BatchedSafetyDriver.from_env(batch, ego_uid="ego", options=SafetyOptions(eta=0.5))
+    zeros = np.zeros((2, 2), dtype=np.float32)
+    fast = np.ones((2, 2), dtype=np.float32)
+    for _ in range(6):
+        driver.step(zeros)
+        batch.step({"ego": zeros, "partner": fast})
+    assert np.any(driver.lambda_ < 0.0)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 40])
+def test_saved_driver_continues_to_the_bit(cut):
+    first, second = (
+        Twins(4, 3, seed=1, episode_length=30, eta=0.05, n_warmup_steps=20) for _ in range(2)
+    )
+    ids = ["a", "b", None, "a"]
+    for _ in range(cut):
+        first.step(ids)
+        second.step(ids)
+    state = json.loads(json.dumps(second.driver.state_dict()))
+    fresh = BatchedSafetyDriver.from_env(
+        second.batch, ego_uid="ego", options=SafetyOptions(eta=0.05, n_warmup_steps=20)
+    )
+    fresh.load_state_dict(state)
+    second.driver = fresh
+    swapped = ["b", "b", "c", "a"]
+    for _ in range(25):
+        a, _ = first.step(swapped)
+        b, _ = second.step(swapped)
+        assert a.action.tobytes() == b.action.tobytes()
+        assert a.lambda_.tobytes() == b.lambda_.tobytes()
+        assert a.braked.tolist() == b.braked.tolist()
+    assert first.driver.state_dict() == second.driver.state_dict()
+    assert first.driver.partner_swaps.tolist() == [1, 0, 0, 0]
+
+
+def test_begin_run_forgets_everything():
+    twins = Twins(2, eta=0.1)
+    fresh = twins.driver.state_dict()
+    for uid in ("a", "b", "b"):
+        twins.step(uid)
+    assert twins.driver.state_dict() != fresh
+    twins.driver.begin_run(1)
+    assert twins.driver.state_dict() == fresh
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "expected version 1, got 2"),
+        ({"lambda": [[0.0]]}, r"lambda_: expected shape \(2, 1\) for this batch, got \(1, 1\)"),
+        ({"lambda": [[0.0], [float("nan")]]}, "lambda_: expected finite numbers"),
+        ({"partner_ids": ["a"]}, "partner_ids: expected 2 entries, got 1"),
+        ({"braking_pairs": [[], [["a"]]]}, "expected a complete record"),
+        ({"forecast": "far"}, "expected a complete record"),
+        ({"kept": None}, "expected a complete record"),
+    ],
+)
+def test_malformed_state_is_refused_and_changes_nothing(changes, message):
+    driver = Twins(2).driver
+    before = driver.state_dict()
+    with pytest.raises(InputError, match=message):
+        driver.load_state_dict({**before, **changes})
+    assert driver.state_dict() == before
+    missing = {key: value for key, value in before.items() if key != "warmup"}
+    with pytest.raises(InputError, match="expected a complete record"):
+        driver.load_state_dict(missing)
+
+
+def test_inactive_rows_pass_the_bits_through():
+    twins = Twins(3)
+    nominal = np.array([[0.1 + 0.2, -0.0], [1e-300, 0.5], [-0.25, 2.0]])
+    step = twins.driver.step(nominal)
+    assert step.action.tobytes() == nominal.tobytes()
+    assert step.intervention.tolist() == [0.0, 0.0, 0.0]
+    assert nominal is not step.action
+
+
+@pytest.mark.parametrize(
+    ("nominal", "message"),
+    [
+        (np.zeros(2), r"expected shape \(2, 2\), got \(2,\)"),
+        (np.zeros((3, 2)), r"expected shape \(2, 2\), got \(3, 2\)"),
+        (np.array([[0.0, np.nan], [0.0, 0.0]]), "expected finite numbers"),
+    ],
+)
+def test_malformed_actions_are_refused(nominal, message):
+    with pytest.raises(InputError, match=message):
+        Twins(2).driver.step(nominal)
+
+
+def test_wrong_number_of_partner_ids_is_refused():
+    with pytest.raises(InputError, match="one partner id for each of 2 environments, got 3"):
+        Twins(2).driver.step(np.zeros((2, 2)), ["a", "b", "c"])
+
+
+def test_driver_knows_the_batch_it_reads_through_wrappers():
+    batch = VectorCrossingEnv(2)
+    wrapped = gymnasium.vector.VectorWrapper(batch)
+    driver = BatchedSafetyDriver.from_env(batch, ego_uid="ego")
+    assert driver.drives(batch)
+    assert driver.drives(wrapped)
+    assert not driver.drives(VectorCrossingEnv(2))
+    assert driver.num_envs == 2
+
+
+class Scaled(gymnasium.vector.VectorActionWrapper):
+    def actions(self, actions):
+        return actions
+
+
+class Faster(VectorCrossingEnv):
+    """Models that the batched driver must refuse."""
+
+    change = staticmethod(lambda models: models)
+
+    def build_control_models(self):
+        return self.change(super().build_control_models())
+
+
+def test_driver_of_an_env_that_it_cannot_guard_is_refused():
+    with pytest.raises(ConfigurationError, match="batch wrapped in Scaled, which changes actions"):
+        BatchedSafetyDriver.from_env(Scaled(VectorCrossingEnv(2)), ego_uid="ego")
+    with pytest.raises(ConfigurationError, match="expected a batch with build_agent_batch"):
+        BatchedSafetyDriver.from_env(CrossingEnv(), ego_uid="ego")
+    with pytest.raises(ConfigurationError, match="expected a control model of the ego 'nobody'"):
+        BatchedSafetyDriver.from_env(VectorCrossingEnv(2), ego_uid="nobody")
+
+
+def test_driver_refuses_egos_and_agents_it_cannot_treat():
+    env = Faster(2)
+    env.reset(seed=0)
+    env.change = lambda models: {"ego": models["ego"]}
+    with pytest.raises(ConfigurationError, match="expected at least one partner, got none"):
+        BatchedSafetyDriver.from_env(env, ego_uid="ego")
+    env.change = lambda models: {**models, "ego": object()}
+    with pytest.raises(ConfigurationError, match="Cartesian acceleration, got a object"):
+        BatchedSafetyDriver.from_env(env, ego_uid="ego")
+    env.change = lambda models: {**models, "third": models["partner"]}
+    driver = BatchedSafetyDriver.from_env(env, ego_uid="ego")
+    with pytest.raises(InputError, match=r"expected the agents \['ego', 'partner', 'third'\]"):
+        driver.step(np.zeros((2, 2)))
+
+
+def test_option_that_a_batch_does_not_follow_is_refused():
+    with pytest.raises(ConfigurationError, match=r"horizon_steps: expected 1 for a batch"):
+        BatchedSafetyDriver.from_env(
+            VectorCrossingEnv(2), ego_uid="ego", options=SafetyOptions(horizon_steps=2)
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vectorised_rule_has_the_bits_of_the_scalar_one(seed):
+    rng = np.random.default_rng(seed)
+    lambda_ = -rng.uniform(0.0, 1.5, (40, 3)) * rng.integers(0, 2, (40, 3))
+    lambda_[0] = 0.7  # a relaxing slack has no margin
+    scores = rng.normal(scale=0.3, size=(40, 3))
+    scores[1] = 0.0
+    warm = rng.integers(0, 2, 40).astype(bool)
+    settings = {"gamma": 5.0, "lambda_bound": 1.4}
+    actual = next_lambda(lambda_, scores, warm, eta=0.03, miss_rate=0.07, **settings)
+    for row in range(40):
+        keys = [("a", "b"), ("a", "c"), ("a", "d")]
+        state = SafetyState(
+            dict(zip(keys, lambda_[row].tolist(), strict=True)),
+            epsilon=0.07,
+            eta=0.03,
+            warmup_steps_remaining=int(warm[row]),
+        )
+        update_margin(state, dict(zip(keys, scores[row].tolist(), strict=True)), **settings)
+        assert actual[row].tolist() == list(state.lambda_.values())
