@@ -16,9 +16,6 @@ from cadenza.safety.oscbf import (
     Obstacle,
     OSCBFResult,
     Priority,
-    SelfCollisionRule,
-    SingularityRule,
-    SpeedRule,
     TorqueOSCBF,
     VelocityOSCBF,
 )
@@ -73,6 +70,7 @@ def run_velocity(
         state = arm().state(q, q_dot, with_manipulability=constraints.singularity is not None)
         seen = obstacles(k * DT)
         rows = mutate(controller.rows(state, seen)) if mutate else None
+        seen = () if mutate else seen
         result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
         log.states.append(state)
         log.results.append(result)
@@ -104,6 +102,7 @@ def run_torque(
         state = arm().state(data.qpos, data.qvel, with_manipulability=needs)
         seen = obstacles(k * DT)
         rows = mutate(controller.rows(state, seen)) if mutate else None
+        seen = () if mutate else seen
         result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
         log.states.append(state)
         log.results.append(result)
@@ -167,12 +166,3 @@ def table(height: float = 0.0, priority: Priority = CALM) -> HalfSpaceRule:
 def speed(state: ArmState) -> float:
     """Return the end effector's speed, m/s."""
     return float(np.linalg.norm(state.ee_jacobian[:3] @ state.q_dot))
-
-
-__all__ = [
-    "ArmConstraints",
-    "Obstacle",
-    "SelfCollisionRule",
-    "SingularityRule",
-    "SpeedRule",
-]

@@ -74,6 +74,22 @@ class RowBuilder:
         self._pairs = arm.self_collision_pairs
         self._pair_radii = self._radii[self._pairs].sum(axis=1)
 
+    def given_or_built(
+        self, state: ArmState, obstacles: Sequence[Obstacle], rows: BarrierRows | None
+    ) -> BarrierRows:
+        """Return ``rows``, or those at ``state`` when it is None.
+
+        Raises:
+            InputError: Both rows and obstacles, which are rows already.
+        """
+        if rows is None:
+            return self.build(state, obstacles)
+        if len(obstacles):
+            raise InputError(
+                "solve: expected rows or obstacles, got both; pass the obstacles to rows() only."
+            )
+        return rows
+
     def build(self, state: ArmState, obstacles: Sequence[Obstacle]) -> BarrierRows:
         """Return the rows at ``state``; the end effector's speed limit is no barrier.
 
@@ -195,7 +211,7 @@ class RowBuilder:
 def smallest(values: FloatArray, count: int) -> NDArray[np.intp]:
     """Return the indices of the ``count`` smallest values, in ascending order of index."""
     if values.shape[0] <= count:
-        return np.arange(values.shape[0])
+        return np.arange(values.shape[0], dtype=np.intp)
     chosen = np.argpartition(values, count - 1)[:count]
     chosen.sort()
     return chosen

@@ -93,14 +93,14 @@ class TorqueOSCBF:
                 beside ``a_nom``, the posture's, which gets what the task leaves.
             a_nom: Nominal acceleration of the end effector, shape (6,), linear part first.
             obstacles: Obstacles at this instant.
-            rows: Barriers already built by `rows` for this state and these obstacles.
+            rows: Barriers of this state that `rows` has built, obstacles included.
 
         Raises:
-            InputError: No nominal, torques beside another one, a wrong shape, or an entry that is
-                not finite.
+            InputError: No nominal, torques beside another one, a wrong shape, an entry that is not
+                finite, or both rows and obstacles.
         """
         nominal, P = self._nominal(state, torque_nom, q_ddot_nom, a_nom)
-        barriers = self._rows.build(state, obstacles) if rows is None else rows
+        barriers = self._rows.given_or_built(state, obstacles, rows)
         dt, rules = self._dt, self._rules
         A, b = self._with_torque_rows(state, *barriers.acceleration_rows(state.q_dot))
         box = acceleration_box(

@@ -77,14 +77,15 @@ class VelocityOSCBF:
                 beside ``nu_nom``, the posture motion, which gets what the task leaves.
             nu_nom: Nominal twist of the end effector, shape (6,), linear part first.
             obstacles: Obstacles at this instant.
-            rows: Barriers already built by `rows` for this state and these obstacles.
+            rows: Barriers of this state that `rows` has built, obstacles included.
 
         Raises:
-            InputError: Neither nominal given, a wrong shape, or an entry that is not finite.
+            InputError: Neither nominal given, a wrong shape, an entry that is not finite, or both
+                rows and obstacles.
         """
         n = self._limits.n_joints
         check_nominals("VelocityOSCBF.solve", n, q_dot_nom=q_dot_nom, nu_nom=nu_nom)
-        barriers = self._rows.build(state, obstacles) if rows is None else rows
+        barriers = self._rows.given_or_built(state, obstacles, rows)
         frame = task_frame(self._cost, state.ee_jacobian, state.mass_matrix)
         if nu_nom is not None:
             posture = np.zeros(n) if q_dot_nom is None else q_dot_nom

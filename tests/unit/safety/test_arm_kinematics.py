@@ -1,0 +1,233 @@
+"""Kinematics and dynamics of the arm against hand calculation, finite differences and MuJoCo."""
+
+import mujoco
+import numpy as np
+import pytest
+
+from cadenza.safety.arms import SEVEN_DOF_ARM, MujocoArm
+from tests.unit.safety.arm_scenes import arm
+
+# A tree with slides, two joints on one body, and a branch beside the end effector's chain.
+TREE = """
+<mujoco><compiler angle="radian"/><worldbody>
+  <body name="cart"><joint type="slide" axis="1 0 0"/><joint type="hinge" axis="0 0 1"/>
+    <geom type="sphere" size="0.1" mass="1"/>
+    <body name="arm" pos="0.3 0 0.2"><joint type="hinge" axis="0 1 0"/>
+      <geom type="capsule" fromto="0 0 0 0 0 0.4" size="0.05" mass="1"/>
+      <body name="lift" pos="0 0 0.4"><joint type="slide" axis="0 0 1"/>
+        <joint type="hinge" axis="1 0 0" pos="0 0.05 0"/>
+        <geom type="capsule" fromto="0 0 0 0.3 0 0" size="0.04" mass="1"/>
+        <site name="ee" pos="0.3 0.1 0"/></body></body>
+    <body name="mast" pos="-0.2 0 0"><joint type="hinge" axis="0 1 1"/>
+      <geom type="capsule" fromto="0 0 0 0 0 0.5" size="0.04" mass="1"/></body>
+  </body>
+</worldbody></mujoco>
+"""
+
+
+def random_state(robot, seed):
+    rng = np.random.default_rng(seed)
+    return robot.home() + rng.uniform(-1, 1, robot.n_joints), rng.normal(size=robot.n_joints)
+
+
+def forwarded(model, q, q_dot):
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = q, q_dot
+    mujoco.mj_forward(model, data)
+    return data
+
+
+def test_end_effector_stands_where_the_links_put_it():
+    # Upright: offsets 0.08 - 0.08 + 0.09 in x; 0.33 + 0.32 + 0.38 - 0.21 in z.
+    upright = arm().state(np.zeros(7), np.zeros(7))
+    assert upright.ee_position == pytest.approx([0.09, 0.0, 0.82])
+    # Home: upper arm leans back by 0.6, forearm forward by 1.6, the hand hangs down.
+    home = arm().state(arm().home(), np.zeros(7))
+    x = 0.32 * np.sin(-0.6) + 0.08 * np.cos(0.6) - 0.08 * np.cos(1.6) + 0.38 * np.sin(1.6) + 0.09
+    z = (
+        0.33
+        + 0.32 * np.cos(0.6)
+        + 0.08 * np.sin(0.6)
+        + 0.08 * np.sin(1.6)
+        + 0.38 * np.cos(1.6)
+        - 0.21
+    )
+    assert home.ee_position == pytest.approx([x, 0.0, z])
+    assert home.ee_rotation[:, 2] == pytest.approx([0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("robot", [MujocoArm(), MujocoArm(TREE)], ids=["arm", "tree"])
+@pytest.mark.parametrize("seed", range(5))
+def test_jacobians_are_derivatives_of_positions(robot, seed):
+    q, q_dot = random_state(robot, seed)
+    state, step = robot.state(q, q_dot), 1e-6
+    ahead = robot.state(q + step * q_dot, q_dot)
+    behind = robot.state(q - step * q_dot, q_dot)
+    moved = (ahead.sphere_centers - behind.sphere_centers) / (2 * step)
+    assert state.sphere_velocities == pytest.approx(moved, abs=1e-8)
+    assert state.sphere_jacobians @ q_dot == pytest.approx(moved, abs=1e-8)
+    ee = (ahead.ee_position - behind.ee_position) / (2 * step)
+    assert state.ee_jacobian[:3] @ q_dot == pytest.approx(ee, abs=1e-8)
+    turn = (ahead.ee_rotation - behind.ee_rotation) / (2 * step) @ state.ee_rotation.T
+    spin = [turn[2, 1], turn[0, 2], turn[1, 0]]
+    assert state.ee_jacobian[3:] @ q_dot == pytest.approx(spin, abs=1e-8)
+
+
+@pytest.mark.parametrize("robot", [MujocoArm(), MujocoArm(TREE)], ids=["arm", "tree"])
+@pytest.mark.parametrize("seed", range(5))
+def test_bias_is_the_acceleration_at_constant_joint_velocity(robot, seed):
+    q, q_dot = random_state(robot, seed)
+    state, step = robot.state(q, q_dot), 1e-6
+    ahead = robot.state(q + step * q_dot, q_dot)
+    behind = robot.state(q - step * q_dot, q_dot)
+    spheres = (ahead.sphere_velocities - behind.sphere_velocities) / (2 * step)
+    assert state.sphere_bias == pytest.approx(spheres, abs=1e-7)
+    twist = (ahead.ee_jacobian - behind.ee_jacobian) @ q_dot / (2 * step)
+    assert state.ee_bias == pytest.approx(twist, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_jacobian_and_its_rate_agree_with_mujoco(seed):
+    robot = arm()
+    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
+    q, q_dot = random_state(robot, seed)
+    state, data = robot.state(q, q_dot), forwarded(model, q, q_dot)
+    linear, angular = np.zeros((3, 7)), np.zeros((3, 7))
+    mujoco.mj_jacSite(model, data, linear, angular, 0)
+    assert state.ee_jacobian == pytest.approx(np.vstack([linear, angular]), abs=1e-12)
+    mujoco.mj_jacDot(model, data, linear, angular, data.site_xpos[0], model.site_bodyid[0])
+    assert state.ee_bias == pytest.approx(np.vstack([linear, angular]) @ q_dot, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inertia_and_bias_forces_agree_with_energies(seed):
+    robot = arm()
+    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
+    model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_ENERGY
+    q, q_dot = random_state(robot, seed)
+    kinetic = forwarded(model, q, q_dot).energy[1]
+    assert 0.5 * q_dot @ robot.state(q, q_dot).mass_matrix @ q_dot == pytest.approx(kinetic)
+    # At rest the bias forces are the gradient of the potential energy.
+    step, rest = 1e-6, np.zeros(7)
+    gradient = [
+        (
+            forwarded(model, q + step * unit, rest).energy[0]
+            - forwarded(model, q - step * unit, rest).energy[0]
+        )
+        / (2 * step)
+        for unit in np.eye(7)
+    ]
+    assert robot.state(q, rest).bias_forces == pytest.approx(gradient, abs=1e-6)
+
+
+def test_torques_of_the_model_produce_the_acceleration_in_the_simulator():
+    robot = arm()
+    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
+    model.dof_damping[:] = 0.3  # a passive force, so its sign counts
+    damped = MujocoArm(SEVEN_DOF_ARM)
+    damped._model.dof_damping[:] = 0.3
+    q, q_dot = robot.home(), np.linspace(-0.5, 0.5, 7)
+    wanted = np.linspace(1.0, -1.0, 7)
+    state = damped.state(q, q_dot)
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = q, q_dot
+    data.ctrl[:] = state.mass_matrix @ wanted + state.bias_forces
+    mujoco.mj_forward(model, data)
+    assert data.qacc == pytest.approx(wanted, abs=1e-9)
+
+
+def test_manipulability_is_the_product_of_singular_values_with_its_derivatives():
+    robot = arm()
+    q, q_dot = random_state(robot, 3)
+    state = robot.state(q, q_dot, with_manipulability=True)
+    J = state.ee_jacobian
+    assert state.manipulability == pytest.approx(np.sqrt(np.linalg.det(J @ J.T)))
+    step = 1e-5
+
+    def value(t):
+        return robot.state(q + t * q_dot, q_dot, with_manipulability=True).manipulability
+
+    slope = (value(step) - value(-step)) / (2 * step)
+    assert state.manipulability_gradient @ q_dot == pytest.approx(slope, abs=1e-8)
+    curvature = (value(1e-3) - 2 * value(0.0) + value(-1e-3)) / 1e-6
+    assert state.manipulability_curvature == pytest.approx(curvature, rel=1e-4)
+
+
+def test_manipulability_gradient_is_finite_in_a_singular_configuration():
+    state = arm().state(np.zeros(7), np.ones(7), with_manipulability=True)
+    assert state.manipulability == pytest.approx(0.0, abs=1e-12)
+    assert np.isfinite(state.manipulability_gradient).all()
+    rest = arm().state(np.zeros(7), np.zeros(7), with_manipulability=True)
+    assert rest.manipulability_curvature == 0.0
+
+
+def test_state_without_manipulability_says_so():
+    assert arm().state(arm().home(), np.zeros(7)).manipulability is None
+
+
+def test_spheres_cover_every_geom():
+    robot = arm()
+    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
+    rng = np.random.default_rng(0)
+    q, rest = robot.home(), np.zeros(7)
+    state, data = robot.state(q, rest), forwarded(model, q, rest)
+    for geom in range(model.ngeom):
+        radius, half = model.geom_size[geom, 0], model.geom_size[geom, 1]
+        axis = data.geom_xmat[geom].reshape(3, 3)[:, 2]
+        along = rng.uniform(-half, half, size=(400, 1))
+        out = rng.normal(size=(400, 3))
+        out /= np.linalg.norm(out, axis=1, keepdims=True)
+        points = data.geom_xpos[geom] + along * axis + radius * out
+        distance = np.linalg.norm(points[:, None] - state.sphere_centers, axis=2)
+        assert (distance - robot.sphere_radii).min(axis=1).max() <= 1e-9
+    assert (robot.sphere_radii <= 1.1 * model.geom_size[:, 0].max()).all()
+
+
+def test_a_finer_cover_needs_more_spheres():
+    assert len(MujocoArm(inflation=1.02).sphere_radii) > len(arm().sphere_radii)
+
+
+def test_pairs_leave_out_neighbours_exclusions_and_one_rigid_part():
+    links = arm().sphere_links
+    named = {frozenset((links[i], links[j])) for i, j in arm().self_collision_pairs}
+    assert frozenset(("base", "link7")) in named
+    assert frozenset(("link6", "link7")) not in named  # parent and child
+    assert frozenset(("link5", "link7")) not in named  # excluded by the model
+    assert all(len(pair) == 2 for pair in named)
+    fewer = MujocoArm(exclude=(("base", "link7"),))
+    names = fewer.sphere_links
+    assert all({names[i], names[j]} != {"base", "link7"} for i, j in fewer.self_collision_pairs)
+
+
+def test_spheres_on_the_axis_of_their_only_joint_do_not_move():
+    links, moving = np.array(arm().sphere_links), arm().movable_spheres
+    assert not moving[links == "base"].any()
+    assert not moving[links == "link1"].any()
+    assert moving[links == "link2"].all()
+    assert moving[links == "link7"].all()
+
+
+def test_limits_come_from_the_model():
+    limits = arm().limits
+    assert limits.lower[3] == -2.9
+    assert limits.upper[5] == 3.6
+    assert limits.velocity.tolist() == [2, 2, 2, 2, 2.5, 2.5, 2.5]
+    assert limits.acceleration.tolist() == [15, 10, 12, 12, 15, 20, 20]
+    assert limits.torque.tolist() == [90, 90, 90, 90, 15, 15, 15]
+    bare = MujocoArm(TREE).limits
+    assert np.isinf(bare.upper).all()
+    assert np.isinf(bare.velocity).all()
+    assert np.isinf(bare.torque).all()
+
+
+def test_home_without_a_keyframe_is_the_reference():
+    assert MujocoArm(TREE).home().tolist() == [0.0] * 6
+
+
+def test_state_keeps_its_numbers_when_the_arm_moves_on():
+    first = arm().state(arm().home(), np.zeros(7))
+    position, centers = first.ee_position.copy(), first.sphere_centers.copy()
+    arm().state(arm().home() + 0.3, np.ones(7))
+    assert first.ee_position.tolist() == position.tolist()
+    assert first.sphere_centers.tolist() == centers.tolist()
