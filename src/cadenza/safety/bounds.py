@@ -1,7 +1,9 @@
 """Numeric envelope of one task, as every safety layer reads it."""
 
+import math
+import numbers
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 from cadenza.core.errors import InputError
 
@@ -24,7 +26,7 @@ class Bounds:
             ``sqrt(d)`` times that only describes the corners of the box.
         action_rate: Largest change of the action between two steps, action unit per step.
         comm_latency_ms: Mean latency of the communication link, ms.
-        force_limit: Contact force threshold, N.
+        force_limit: Contact force above which braking separates the agents, N; 0 means no limit.
 
     Raises:
         InputError: A field is not a number, not positive where it must be, or absurdly large.
@@ -38,11 +40,22 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = float(getattr(self, field.name))
+            value: Any = getattr(self, field.name)
             lowest = 0.0 if field.name in _MAY_BE_ZERO else MIN_BOUND
-            if not lowest <= value <= MAX_BOUND:
+            number = _as_float(value)
+            if not lowest <= number <= MAX_BOUND:
                 raise InputError(
                     f"Bounds.{field.name}: expected a number in [{lowest:g}, {MAX_BOUND:g}], "
-                    f"got {value}."
+                    f"got {value!r}."
                 )
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, field.name, number)
+
+
+def _as_float(value: object) -> float:
+    """Return a real number as a float; NaN, which no range contains, for anything else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an integer has no upper limit
+        return math.inf

@@ -10,6 +10,7 @@ JSON forms of a `LambdaDict`:
 
 import itertools
 import math
+import numbers
 import warnings
 from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
@@ -103,18 +104,20 @@ def lambda_from_jsonable(payload: object, *, uids: Iterable[str] | None = None) 
         A fresh dictionary with canonical keys.
 
     Raises:
-        TypeError: Not a list, entries of mixed kinds, or version 2 without ``uids``.
+        TypeError: Not a list, an entry that is neither an object nor a number, entries of mixed
+            kinds, or version 2 without ``uids``.
         InputError: A pair of one agent, a pair given twice, a missing field, a wrong count, or
             a value that is not a finite number.
     """
     if not isinstance(payload, list):
         raise TypeError(f"lambda payload: expected list, got {type(payload).__name__}.")
     entries = cast("list[object]", payload)
-    if not entries and uids is None:
-        return {}
     if entries and isinstance(entries[0], dict):
         return _read_version_3(entries)
-    return _read_version_2(entries, uids)
+    keys = None if uids is None else make_pair_keys(uids)
+    if not entries and not keys:
+        return {}
+    return _read_version_2(entries, keys)
 
 
 def _read_version_3(entries: list[object]) -> LambdaDict:
@@ -138,10 +141,15 @@ def _read_version_3(entries: list[object]) -> LambdaDict:
     return result
 
 
-def _read_version_2(entries: list[object], uids: Iterable[str] | None) -> LambdaDict:
-    if uids is None:
+def _read_version_2(entries: list[object], keys: list[tuple[str, str]] | None) -> LambdaDict:
+    for index, entry in enumerate(entries):
+        if not _is_number(entry):
+            raise TypeError(
+                f"lambda payload[{index}]: expected a number like the entries before it, "
+                f"got {type(entry).__name__}."
+            )
+    if keys is None:
         raise TypeError("lambda payload: a flat list of numbers needs uids to name its pairs.")
-    keys = make_pair_keys(uids)
     if len(entries) != len(keys):
         raise InputError(
             f"lambda payload: expected the canonical pair count {len(keys)} of the given uids, "
@@ -164,9 +172,16 @@ def _store(target: LambdaDict, a: str, b: str, value: object) -> None:
     key = canonical_pair_key(a, b)
     if key in target:
         raise InputError(f"lambda values: expected each pair once, got the duplicate {key}.")
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value):
         raise InputError(f"lambda value of {key}: expected a number, got {value!r}.")
-    number = float(value)
+    try:
+        number = float(cast("float", value))
+    except OverflowError:  # an integer of JSON has no upper limit
+        number = math.inf
     if not math.isfinite(number):
         raise InputError(f"lambda value of {key}: expected a finite number, got {number}.")
     target[key] = number
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, numbers.Real)

@@ -40,6 +40,26 @@ def test_bounds_refuse_negative_and_non_finite_numbers(name, value):
         Bounds(**(dict.fromkeys(FIELDS, 1.0) | {name: value}))
 
 
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("value", ["5", None, True, [1.0], 1j, 10**400])
+def test_bounds_refuse_what_is_no_number(name, value):
+    with pytest.raises(InputError, match=rf"Bounds.{name}: expected a number in .*, got "):
+        Bounds(**(dict.fromkeys(FIELDS, 1.0) | {name: value}))
+
+
+def test_bounds_take_numbers_of_other_libraries_as_floats():
+    bounds = Bounds(np.float32(0.5), np.int64(2), 1, 0, 0)
+    assert (bounds.action_linf_component, bounds.cartesian_accel_capacity) == (0.5, 2.0)
+    assert all(type(getattr(bounds, name)) is float for name in FIELDS)
+
+
+def test_bounds_of_equal_numbers_are_equal():
+    assert Bounds(1, 2, 3, 4, 5) == Bounds(1.0, 2.0, 3.0, 4.0, 5.0)
+    for name in FIELDS:
+        values = dict(zip(FIELDS, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
+        assert Bounds(**values) != Bounds(**(values | {name: 9.0}))
+
+
 def test_double_integrator_maps_are_the_identity():
     model = DoubleIntegratorControlModel("a", 3)
     u = np.array([1.0, -2.0, 3.0])

@@ -84,8 +84,28 @@ def test_wire_version_2_needs_uids_and_warns_once():
         values = lambda_from_jsonable([1, 2.0, 3.0], uids=["c", "b", "a"])
     assert values == {("a", "b"): 1.0, ("a", "c"): 2.0, ("b", "c"): 3.0}
     assert [w.category for w in caught] == [DeprecationWarning]
+    assert caught[0].filename == __file__  # points at the caller
+    assert "0.6.0" in str(caught[0].message)
     with pytest.raises(TypeError, match="needs uids"):
         lambda_from_jsonable([1.0])
+
+
+def test_wire_version_2_without_pairs_is_the_empty_form_and_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lambda_from_jsonable([], uids=iter(["a"])) == {}
+        assert lambda_from_jsonable([], uids=[]) == {}
+
+
+@pytest.mark.parametrize("entry", [{"a": "a", "b": "b", "value": 1.0}, "1", None, True, [1.0]])
+def test_wire_version_2_entry_that_is_no_number_is_refused(entry):
+    with pytest.raises(TypeError, match=r"payload\[1\]: expected a number like"):
+        lambda_from_jsonable([1.0, entry], uids=["a", "b", "c"])
+
+
+def test_wire_version_2_repeated_uids_are_refused():
+    with pytest.raises(InputError, match="duplicate 'a'"):
+        lambda_from_jsonable([1.0], uids=["a", "a"])
 
 
 def test_wire_version_2_wrong_count_is_refused():
@@ -109,6 +129,7 @@ def test_wire_not_a_list_is_refused(payload):
         ([{"a": 1, "b": "b", "value": 1.0}], TypeError, "expected agent ids as text"),
         ([{"a": "a", "b": "b", "value": 1.0}, 3.0], TypeError, "expected an object"),
         ([{"a": "a", "b": "b", "value": float("nan")}], InputError, "expected a finite number"),
+        ([{"a": "a", "b": "b", "value": 10**400}], InputError, "expected a finite number, got inf"),
         ([{"a": "a", "b": "b", "value": "1"}], InputError, "expected a number, got '1'"),
         ([{"a": "a", "b": "b", "value": True}], InputError, "expected a number, got True"),
     ],
@@ -121,3 +142,13 @@ def test_wire_malformed_entry_is_refused(entries, error, message):
 def test_wire_non_finite_value_is_not_written():
     with pytest.raises(InputError, match="expected a finite number"):
         lambda_to_jsonable({("a", "b"): float("inf")})
+
+
+def test_wire_numbers_of_other_libraries_are_written_as_floats():
+    payload = lambda_to_jsonable({("a", "b"): np.float32(0.5), ("a", "c"): np.int64(2)})
+    assert json.dumps([entry["value"] for entry in payload]) == "[0.5, 2.0]"
+
+
+def test_ego_pair_keys_of_duplicate_uids_are_refused():
+    with pytest.raises(InputError, match="duplicate 'p'"):
+        make_ego_pair_keys("ego", ["p", "ego", "p"])
