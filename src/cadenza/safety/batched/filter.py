@@ -269,8 +269,9 @@ class BatchedEgoFilter:
         if self._options.rate_limit == "soft":
             freed = self._solve(nominal, rows, lambda_, box)
             solution = solution.where(solution.failed, freed)
+        limited = ~previous_action.isnan().any(1)
         active, exceeded = ~narrow.holds(nominal), ~narrow.holds(solution.u)
-        return _report(nominal, rows, solution, active, exceeded)
+        return _report(nominal, rows, solution, active & limited, exceeded & limited)
 
     def _rows(self, step: StepInput) -> EgoRowsBatch:
         """Return the rows of one step at lambda = 0."""

@@ -1,0 +1,238 @@
+"""The batched filter takes the decisions of the filter of one environment, option by option."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
+from cadenza.safety.batched.status import OPTIMAL, STATUS_NAMES
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.ego_only import EgoOnlyCBFQP
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import FilterInfo, SafetyState
+
+ENVIRONMENTS = 12
+DT = 0.05
+BOUNDS = Bounds(2.0, 2.0, 0.8, 0.0, 0.0)
+EGO_RADIUS = 0.2
+#: Options, and which optional arguments of a call they are compared with.
+CASES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
+    "default": ({}, frozenset()),
+    "semi-implicit with margin and lambda": (
+        {"plant": "semi_implicit", "margin_m": 0.01},
+        frozenset({"lambda"}),
+    ),
+    "gamma": ({"cbf_gamma": 2.0}, frozenset({"lambda"})),
+    "undeclared ages": ({}, frozenset({"ages"})),
+    "declared ages": ({"max_age_s": 0.1}, frozenset({"ages", "lambda"})),
+    "forecast, ages": ({}, frozenset({"ages", "forecast"})),
+    "trusted forecast": (
+        {"prediction_error": 0.1},
+        frozenset({"ages", "forecast", "lambda"}),
+    ),
+    "classical row": ({"barrier": "wae"}, frozenset({"ages", "forecast"})),
+    "cubic row": ({"barrier": "wae", "cbf_power": 3}, frozenset({"lambda"})),
+    "published filter": (
+        {"barrier": "wae", "compat": "upstream"},
+        frozenset({"ages", "forecast", "lambda"}),
+    ),
+    "shared rows": ({"budget_split": "proportional"}, frozenset({"lambda"})),
+    "soft rate limit": ({"rate_limit": "soft"}, frozenset({"previous", "lambda"})),
+    "hard rate limit": ({"rate_limit": "hard"}, frozenset({"previous"})),
+}
+
+
+@dataclass
+class Crowd:
+    """Random scenes of an ego among N partners; some partners overlap the ego."""
+
+    partners: int
+    dim: int
+    with_: frozenset[str]
+    seed: int
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        shape = (ENVIRONMENTS, self.partners, self.dim)
+        directions = rng.normal(size=shape)
+        directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+        self.uids = [f"p{k}" for k in range(self.partners)]
+        self.positions = directions * rng.uniform(0.3, 1.6, size=(*shape[:2], 1))
+        self.velocities = rng.normal(size=shape) * 0.3
+        self.ego_velocity = rng.normal(size=(ENVIRONMENTS, self.dim)) * 0.4
+        self.ego_position = rng.normal(size=(ENVIRONMENTS, self.dim)) * 1e-3
+        self.nominal = rng.uniform(-2.5, 2.5, size=(ENVIRONMENTS, self.dim))
+        self.radii = rng.uniform(0.1, 0.25, self.partners)
+        self.lambda_ = rng.normal(size=shape[:2]) * ("lambda" in self.with_)
+        ages = np.where(rng.random(shape[:2]) < 0.3, 0.0, rng.uniform(0.0, 0.12, shape[:2]))
+        self.ages = ages * ("ages" in self.with_)
+        self.ahead = self.velocities + rng.normal(size=shape) * 0.03 * ("forecast" in self.with_)
+        self.previous = rng.uniform(-2.0, 2.0, size=(ENVIRONMENTS, self.dim))
+        self.previous[0] = np.nan  # the first step of an episode
+
+    def models(self) -> dict[str, DoubleIntegratorControlModel]:
+        ego = {"ego": DoubleIntegratorControlModel("ego", self.dim)}
+        return ego | {
+            uid: DoubleIntegratorControlModel(uid, self.dim, capacity=0.3 + 0.1 * k)
+            for k, uid in enumerate(self.uids)
+        }
+
+    def batch(self, options: dict[str, Any], **arguments: Any) -> BatchedStep:
+        models = self.models()
+        guard = BatchedEgoFilter(
+            ego_model=models["ego"],
+            partner_models=[models[uid] for uid in self.uids],
+            bounds=BOUNDS,
+            dt=DT,
+            **options,
+        )
+        given = {
+            "lambda_": self.lambda_ if "lambda" in self.with_ else None,
+            "age_s": self.ages if "ages" in self.with_ else None,
+            "predicted_velocities": self.ahead if "forecast" in self.with_ else None,
+            "previous_action": self.previous if "previous" in self.with_ else None,
+        }
+        return guard.filter(
+            torch.tensor(self.nominal),
+            torch.tensor(self.ego_position),
+            torch.tensor(self.ego_velocity),
+            torch.tensor(self.positions),
+            torch.tensor(self.velocities),
+            EGO_RADIUS,
+            self.radii.tolist(),
+            **{
+                name: None if value is None else torch.tensor(value)
+                for name, value in given.items()
+            },
+        )
+
+    def single(self, i: int, options: dict[str, Any]) -> tuple[np.ndarray, FilterInfo] | None:
+        """Return the single filter's answer in environment ``i``; None where it raises."""
+        guard = EgoOnlyCBFQP(control_models=self.models(), **options)
+        ego = AgentSnapshot(self.ego_position[i], self.ego_velocity[i], EGO_RADIUS)
+        agents, ahead = {"ego": ego}, {}
+        for k, uid in enumerate(self.uids):
+            place, speed, radius = self.positions[i, k], self.velocities[i, k], self.radii[k]
+            agents[uid] = AgentSnapshot(place, speed, radius, age_s=self.ages[i, k])
+            ahead[uid] = AgentSnapshot(place, self.ahead[i, k], radius)
+        state = SafetyState({("ego", uid): self.lambda_[i, k] for k, uid in enumerate(self.uids)})
+        previous = self.previous[i] if "previous" in self.with_ and i > 0 else None
+        try:
+            return guard.filter(
+                self.nominal[i],
+                {"agent_states": agents},
+                state,
+                BOUNDS,
+                ego_uid="ego",
+                partner_predicted_states=ahead,
+                dt=DT,
+                previous_action=previous,
+            )
+        except ConcertoSafetyInfeasible:
+            return None
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(seed=st.integers(0, 10**6), partners=st.integers(1, 5), dim=st.sampled_from([2, 3]))
+@settings(max_examples=8, deadline=None)
+def test_batch_equals_single_filter(case: str, seed: int, partners: int, dim: int) -> None:
+    options, with_ = CASES[case]
+    crowd = Crowd(partners, dim, with_, seed)
+    step = crowd.batch(options)
+    for i in range(ENVIRONMENTS):
+        answer = crowd.single(i, options)
+        if answer is None:
+            assert int(step.status[i]) > OPTIMAL
+            continue
+        action, info = answer
+        assert STATUS_NAMES[int(step.status[i])] == info["status"]
+        tolerance = 1e-12 if int(step.status[i]) <= OPTIMAL else 1e-5
+        np.testing.assert_allclose(step.action[i].numpy(), action, rtol=0.0, atol=tolerance)
+        np.testing.assert_allclose(step.slack[i].numpy(), info["slack"], rtol=1e-9, atol=tolerance)
+        np.testing.assert_allclose(step.margin[i].numpy(), info["margin"], rtol=0.0, atol=1e-14)
+        np.testing.assert_allclose(
+            np.maximum(0.0, -step.h[i].numpy()),
+            info["constraint_violation"],
+            rtol=1e-13,
+            atol=1e-13,
+        )
+        np.testing.assert_allclose(
+            step.lambda_[i].numpy(), list(info["lambda"].values()), rtol=0.0, atol=1e-12
+        )
+        assert float(step.intervention[i]) == pytest.approx(info["intervention"], abs=tolerance)
+        for name in ("uncertified", "rate_active", "rate_exceeded"):
+            assert bool(getattr(step, name)[i]) == info[name], name
+
+
+def test_cases_cover_every_outcome() -> None:
+    """Otherwise the comparison above could agree on nothing but passed-through actions."""
+    for case, (options, with_) in CASES.items():
+        seen = {
+            int(code)
+            for seed in range(4)
+            for code in Crowd(3, 2, with_, seed).batch(options).status
+        }
+        assert seen >= {1, 2}, case
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=10, deadline=None)
+def test_order_of_partners_and_environments_changes_nothing(seed: int) -> None:
+    crowd = Crowd(3, 2, frozenset({"ages", "lambda"}), seed)
+    step = crowd.batch({})
+    rng = np.random.default_rng(seed)
+    partners, environments = rng.permutation(3), rng.permutation(ENVIRONMENTS)
+    for name in ("positions", "velocities", "lambda_", "ages", "ahead"):
+        setattr(crowd, name, getattr(crowd, name)[environments][:, partners])
+    for name in ("ego_position", "ego_velocity", "nominal", "previous"):
+        setattr(crowd, name, getattr(crowd, name)[environments])
+    crowd.radii, crowd.uids = crowd.radii[partners], [crowd.uids[k] for k in partners]
+    models = Crowd(3, 2, frozenset(), 0).models()
+    crowd.models = lambda: models  # the capacities travel with the partners
+    moved = crowd.batch({})
+    assert torch.equal(step.status[environments], moved.status)
+    solved = moved.status <= OPTIMAL
+    difference = (step.action[environments] - moved.action).abs()
+    assert bool((difference[solved] <= 1e-12).all())
+    assert bool((difference <= 1e-5).all())
+    torch.testing.assert_close(step.h[environments][:, partners], moved.h, rtol=0.0, atol=0.0)
+
+
+@given(seed=st.integers(0, 10**6), dim=st.sampled_from([2, 3]))
+@settings(max_examples=10, deadline=None)
+def test_float32_rows_are_met_to_float32(seed: int, dim: int) -> None:
+    crowd = Crowd(2, dim, frozenset(), seed)
+    exact = crowd.batch({})
+    models = crowd.models()
+    guard = BatchedEgoFilter(
+        ego_model=models["ego"],
+        partner_models=[models[uid] for uid in crowd.uids],
+        bounds=BOUNDS,
+        dt=DT,
+    )
+    single = guard.filter(
+        *(
+            torch.tensor(values, dtype=torch.float32)
+            for values in (
+                crowd.nominal,
+                crowd.ego_position,
+                crowd.ego_velocity,
+                crowd.positions,
+                crowd.velocities,
+            )
+        ),
+        EGO_RADIUS,
+        crowd.radii.tolist(),
+    )
+    assert single.action.dtype == torch.float32
+    torch.testing.assert_close(single.h.double(), exact.h, rtol=1e-4, atol=1e-5)
+    both = (single.status <= OPTIMAL) & (exact.status <= OPTIMAL)
+    difference = (single.action.double() - exact.action).abs().amax(1)[both]
+    assert bool((difference <= 5e-3).all())  # 1e-6 m/s over dt, over the sine of two normals

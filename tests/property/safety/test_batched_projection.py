@@ -1,0 +1,199 @@
+"""Batched projection: equal to the projection of one environment, and optimal on its own terms."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.safety.batched.projection import project_batch
+from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
+from cadenza.safety.projection import SLACK_WEIGHT, RowSet, project
+from cadenza.safety.solvers import DaqpSolver, SolveStatus
+
+#: Problems per example: the batch mixes all four outcomes.
+BATCH = 48
+BOX = 2.0
+
+
+def draw_problems(seed: int, n: int, m: int) -> dict[str, torch.Tensor]:
+    """Unit rows through and beside the box; a third of the batch is easy, some is infeasible."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(BATCH, m, n))
+    A /= np.linalg.norm(A, axis=2, keepdims=True)
+    b = rng.normal(size=(BATCH, m)) - 0.1
+    b[: BATCH // 3] += 1.5
+    return {
+        "u_hat": torch.tensor(rng.normal(size=(BATCH, n)) * 2.0),
+        "A": torch.tensor(A),
+        "b": torch.tensor(b),
+        "h": torch.tensor(rng.normal(size=(BATCH, m))),
+        "time_left": torch.tensor(rng.uniform(0.01, 2.0, size=(BATCH, m))),
+    }
+
+
+def solve(problems: dict[str, torch.Tensor], **options: object):
+    return project_batch(
+        problems["u_hat"],
+        problems["A"],
+        problems["b"],
+        -BOX,
+        BOX,
+        first=problems["h"].argmin(1),
+        weight=SLACK_WEIGHT * (1.0 + 1.0 / problems["time_left"]),
+        **options,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def solve_one(problems: dict[str, torch.Tensor], i: int):
+    n = problems["u_hat"].shape[1]
+    rows = RowSet(*(problems[name][i].tolist() for name in ("A", "b", "h", "time_left")))
+    return project(problems["u_hat"][i].tolist(), rows, [-BOX] * n, [BOX] * n, DaqpSolver())
+
+
+sizes = st.tuples(st.sampled_from([1, 2, 3, 4, 7]), st.integers(1, 6))
+
+
+@given(seed=st.integers(0, 10**6), size=sizes, fixed_shape=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_batch_equals_single_projection(
+    seed: int, size: tuple[int, int], fixed_shape: bool
+) -> None:
+    problems = draw_problems(seed, *size)
+    answer = solve(problems, fixed_shape=fixed_shape)
+    for i in range(BATCH):
+        x, status = solve_one(problems, i)
+        feasible = status is SolveStatus.OPTIMAL
+        assert (int(answer.status[i]) in (INACTIVE, OPTIMAL)) == feasible
+        # Near-parallel rows amplify rounding; the least violation balances forces of 1e5.
+        tolerance = 1e-12 if feasible else 1e-6
+        np.testing.assert_allclose(answer.u[i].numpy(), x, rtol=0.0, atol=tolerance)
+
+
+@given(seed=st.integers(0, 10**6), size=sizes)
+@settings(max_examples=40, deadline=None)
+def test_answers_meet_rows_and_box_and_nominal_passes_bit_for_bit(
+    seed: int, size: tuple[int, int]
+) -> None:
+    problems = draw_problems(seed, *size)
+    answer = solve(problems)
+    assert bool((answer.u.abs() <= BOX).all())
+    residual = (problems["A"] * answer.u.unsqueeze(1)).sum(-1) - problems["b"]
+    solved = answer.status <= OPTIMAL
+    assert bool((residual[solved] <= 1e-9 * (1.0 + problems["b"][solved].abs())).all())
+    assert torch.equal(answer.residual, residual.amax(1))
+    passed = answer.status == INACTIVE
+    assert torch.equal(answer.u[passed], problems["u_hat"][passed])
+    nominal = (problems["A"] * problems["u_hat"].unsqueeze(1)).sum(-1) <= problems["b"]
+    harmless = nominal.all(1) & (problems["u_hat"].abs() <= BOX).all(1)
+    assert torch.equal(passed, harmless)
+
+
+@given(seed=st.integers(0, 10**6), size=sizes)
+@settings(max_examples=20, deadline=None)
+def test_infeasible_environments_never_get_the_nominal_action(
+    seed: int, size: tuple[int, int]
+) -> None:
+    problems = draw_problems(seed, *size)
+    answer = solve(problems)
+    lost = answer.status == INFEASIBLE
+    changed = (answer.u[lost] != problems["u_hat"][lost]).any(1)
+    assert bool(changed.all())
+    first = problems["h"].argmin(1)[lost].view(-1, 1)
+    row = problems["A"][lost].gather(1, first.unsqueeze(2).expand(-1, -1, size[0])).squeeze(1)
+    reach = -BOX * row.abs().sum(1)
+    level = torch.maximum(problems["b"][lost].gather(1, first).squeeze(1), reach)
+    missed = (row * answer.u[lost]).sum(1) - level
+    assert bool((missed <= 2e-8 * (1.0 + level.abs())).all())  # as far as the box allows
+
+
+@given(seed=st.integers(0, 10**6), size=sizes, order=st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_order_of_rows_and_environments_changes_nothing(
+    seed: int, size: tuple[int, int], order
+) -> None:
+    problems = draw_problems(seed, *size)
+    rows = list(range(size[1]))
+    environments = list(range(BATCH))
+    order.shuffle(rows)
+    order.shuffle(environments)
+    shuffled = {
+        name: values[environments][:, rows] if name != "u_hat" else values[environments]
+        for name, values in problems.items()
+    }
+    answer, moved = solve(problems), solve(shuffled)
+    assert torch.equal(answer.status[environments], moved.status)
+    solved = moved.status <= OPTIMAL
+    difference = (answer.u[environments] - moved.u).abs()
+    assert float(difference[solved].sum()) < 1e-9
+
+
+@given(seed=st.integers(0, 10**6), size=sizes)
+@settings(max_examples=20, deadline=None)
+def test_float32_agrees_to_its_own_rounding(seed: int, size: tuple[int, int]) -> None:
+    problems = draw_problems(seed, *size)
+    exact = solve(problems)
+    single = {name: values.float() for name, values in problems.items()}
+    rough = solve(single)
+    assert rough.u.dtype == torch.float32
+    both = (exact.status <= OPTIMAL) & (rough.status <= OPTIMAL)
+    assert int((exact.status != rough.status).sum()) <= 2  # a row that is met by less than 1e-6
+    residual = (single["A"] * rough.u.unsqueeze(1)).sum(-1) - single["b"]
+    assert bool((residual[both] <= 2e-5 * (1.0 + single["b"][both].abs())).all())
+    close = (exact.u[both] - rough.u[both].double()).abs().amax(1) < 1e-3
+    assert float(close.double().mean()) > 0.95  # near-parallel rows amplify 1e-7
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 4), m=st.integers(2, 4))
+@settings(max_examples=15, deadline=None)
+def test_rows_that_are_off_and_infinite_levels_do_not_exist(seed: int, n: int, m: int) -> None:
+    problems = draw_problems(seed, n, m)
+    mask = torch.rand(BATCH, m, generator=torch.Generator().manual_seed(seed)) < 0.5
+    answer = project_batch(problems["u_hat"], problems["A"], problems["b"], -BOX, BOX, mask)
+    level = torch.where(mask, problems["b"], torch.inf)
+    infinite = project_batch(problems["u_hat"], problems["A"], level, -BOX, BOX)
+    assert torch.equal(answer.u, infinite.u)
+    kept = mask[:, 0] & ~mask[:, 1:].any(1)
+    alone = project_batch(
+        problems["u_hat"][kept], problems["A"][kept, :1], problems["b"][kept, :1], -BOX, BOX
+    )
+    solved = alone.status <= OPTIMAL
+    assert torch.equal(answer.status[kept], alone.status)
+    difference = (answer.u[kept] - alone.u).abs()[solved]
+    assert bool((difference <= 1e-14).all())
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (3, 3), (4, 3), (2, 1)])
+def test_gradient_is_that_of_the_solution_map(n: int, m: int) -> None:
+    problems = draw_problems(7, n, m)
+    answer = solve(problems)
+    keep = _away_from_kinks(problems, answer)[:8]
+    assert bool((answer.status[keep] == OPTIMAL).sum() >= 3)
+    inputs = tuple(
+        problems[name][keep].clone().requires_grad_(True) for name in ("u_hat", "A", "b")
+    )
+    assert torch.autograd.gradcheck(
+        lambda u, A, b: project_batch(u, A, b, -BOX, BOX).u, inputs, eps=1e-7, atol=1e-5
+    )
+
+
+def _away_from_kinks(problems: dict[str, torch.Tensor], answer) -> torch.Tensor:
+    """Indices of solved environments whose active set is the same in a neighbourhood."""
+    nearby = torch.ones(BATCH, dtype=torch.bool)
+    held = ((problems["A"] * answer.u.unsqueeze(1)).sum(-1) - problems["b"]).abs() < 1e-9
+    clipped = answer.u.abs() >= BOX
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        moved = {
+            name: values + 1e-4 * torch.randn(values.shape, generator=generator).double()
+            if name in ("u_hat", "A", "b")
+            else values
+            for name, values in problems.items()
+        }
+        other = project_batch(moved["u_hat"], moved["A"], moved["b"], -BOX, BOX)
+        same = ((moved["A"] * other.u.unsqueeze(1)).sum(-1) - moved["b"]).abs() < 1e-9
+        nearby &= (same == held).all(1) & ((other.u.abs() >= BOX) == clipped).all(1)
+        nearby &= other.status == answer.status
+    nearby &= answer.status <= OPTIMAL
+    order = torch.argsort(-answer.status.int(), stable=True)  # environments with active rows first
+    return order[nearby[order]]

@@ -1,0 +1,250 @@
+"""Batched projection on problems with answers by hand, and its refusals."""
+
+import pytest
+import torch
+
+from cadenza.core.errors import InputError
+from cadenza.safety.batched import active_set
+from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
+from cadenza.safety.batched.projection import CHUNK, project_batch
+from cadenza.safety.batched.status import (
+    BAD_INPUT,
+    INACTIVE,
+    INFEASIBLE,
+    NOT_CONVERGED,
+    OPTIMAL,
+)
+
+F = torch.float64
+
+
+def tensor(*environments):
+    """One entry per environment."""
+    return torch.tensor(environments, dtype=F)
+
+
+def test_one_row_projection_by_hand():
+    # Nearest point of x + y <= 1 to (1, 1) is (1/2, 1/2); with the box x <= 0.2 it is (0.2, 0.8).
+    u, A, b = tensor([1.0, 1.0]), tensor([[1.0, 1.0]]), tensor([1.0])
+    free = project_batch(u, A, b)
+    assert free.u.tolist() == [[0.5, 0.5]]
+    assert free.status.tolist() == [OPTIMAL]
+    boxed = project_batch(u, A, b, None, tensor(0.2, 5.0))
+    torch.testing.assert_close(boxed.u, tensor([0.2, 0.8]), rtol=0.0, atol=1e-15)
+    assert boxed.residual.item() == pytest.approx(0.0, abs=1e-15)
+
+
+def test_crossing_of_two_rows_by_hand():
+    # x <= 0 and y <= -1 hold (2, 3) back to their crossing.
+    A = tensor([[1.0, 0.0], [0.0, 1.0]])
+    answer = project_batch(tensor([2.0, 3.0]), A, tensor([0.0, -1.0]))
+    assert answer.u.tolist() == [[0.0, -1.0]]
+
+
+def test_row_with_the_opposite_sign_pushes_the_other_way():
+    u = tensor([0.0, 0.0])
+    for sign in (1.0, -1.0):
+        answer = project_batch(u, tensor([[sign, 0.0]]), tensor([-1.0]), -2.0, 2.0)
+        assert answer.u.tolist() == [[-sign, 0.0]]
+
+
+def test_box_without_rows_clips_and_reports_no_residual():
+    answer = project_batch(
+        tensor([3.0, 0.5]), torch.zeros(1, 0, 2, dtype=F), torch.zeros(1, 0).double(), -1.0, 1.0
+    )
+    assert answer.u.tolist() == [[1.0, 0.5]]
+    assert answer.status.tolist() == [OPTIMAL]
+    assert answer.residual.tolist() == [-torch.inf]
+
+
+def test_harmless_nominal_passes_bit_for_bit():
+    u = torch.randn(50, 3, dtype=F, generator=torch.Generator().manual_seed(0))
+    A = torch.randn(50, 2, 3, dtype=F, generator=torch.Generator().manual_seed(1))
+    answer = project_batch(u, A, torch.full((50, 2), 1e3, dtype=F), -1e3, 1e3)
+    assert torch.equal(answer.u, u)
+    assert answer.status.tolist() == [INACTIVE] * 50
+
+
+def test_infeasible_row_gives_full_retreat():
+    answer = project_batch(tensor([1.0, 0.0]), tensor([[1.0, 0.0]]), tensor([-5.0]), -2.0, 2.0)
+    assert answer.u.tolist() == [[-2.0, 0.0]]
+    assert answer.status.tolist() == [INFEASIBLE]
+    assert answer.residual.tolist() == [3.0]
+
+
+def test_most_urgent_of_two_contradicting_rows_is_met():
+    # x <= -1 and -x <= -1: whoever comes first is met, the other as well as it can be.
+    A, b = tensor([[1.0, 0.0], [-1.0, 0.0]]), tensor([-1.0, -1.0])
+    for first, x in ((0, -1.0), (1, 1.0)):
+        answer = project_batch(tensor([0.0, 0.3]), A, b, -2.0, 2.0, first=torch.tensor([first]))
+        assert answer.status.tolist() == [INFEASIBLE]
+        assert answer.u[0, 0].item() == pytest.approx(x, abs=1e-8)
+        assert answer.u[0, 1].item() == pytest.approx(0.3, abs=1e-12)
+
+
+def test_weights_decide_between_the_rows_that_are_not_first():
+    # Row 0 is met by every action. Of x <= -1 (weight r_1) and -x <= -1 (weight r_2) the optimum
+    # of 1/2 x^2 + r_1/2 (x + 1)^2 + r_2/2 (1 - x)^2 is x = (r_2 - r_1) / (1 + r_1 + r_2).
+    A = tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])
+    answer = project_batch(
+        tensor([0.0, 0.0]),
+        A,
+        tensor([1.0, -1.0, -1.0]),
+        -2.0,
+        2.0,
+        first=torch.tensor([0]),
+        weight=tensor([1.0, 1000.0, 3000.0]),
+    )
+    assert answer.u[0, 0].item() == pytest.approx(2000.0 / 4001.0, abs=1e-9)
+
+
+def test_fixed_shape_gives_the_same_answers():
+    generator = torch.Generator().manual_seed(3)
+    u, A, b = (
+        torch.randn(shape, dtype=F, generator=generator)
+        for shape in ((200, 4), (200, 3, 4), (200, 3))
+    )
+    compact = project_batch(u, A, b, -1.0, 1.0, fixed_shape=False, rescue="none")
+    fixed = project_batch(u, A, b, -1.0, 1.0, fixed_shape=True, rescue="none")
+    assert {OPTIMAL, INFEASIBLE} <= set(compact.status.tolist())
+    assert torch.equal(compact.status, fixed.status)
+    torch.testing.assert_close(compact.u, fixed.u, rtol=0.0, atol=1e-9)
+
+
+def test_large_batches_are_cut_without_a_seam():
+    size = CHUNK + 7
+    generator = torch.Generator().manual_seed(4)
+    u = torch.randn(size, 2, dtype=F, generator=generator)
+    A = torch.randn(size, 1, 2, dtype=F, generator=generator)
+    b = torch.zeros(size, 1, dtype=F)
+    whole = project_batch(u, A, b, -1.0, 1.0)
+    tail = project_batch(u[CHUNK - 3 :], A[CHUNK - 3 :], b[CHUNK - 3 :], -1.0, 1.0)
+    assert torch.equal(whole.u[CHUNK - 3 :], tail.u)
+    assert whole.status.shape == (size,)
+
+
+def test_empty_batch_comes_back_empty():
+    answer = project_batch(
+        torch.zeros(0, 2).double(),
+        torch.zeros(0, 3, 2).double(),
+        torch.zeros(0, 3).double(),
+        -1.0,
+        1.0,
+    )
+    assert answer.u.shape == (0, 2)
+    assert answer.status.shape == answer.residual.shape == (0,)
+
+
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_bad_numbers_stay_in_their_environment(fixed_shape):
+    u = torch.ones(4, 2, dtype=F)
+    A = torch.ones(4, 2, 2, dtype=F)
+    b = torch.ones(4, 2, dtype=F)
+    good = project_batch(u, A, b, -2.0, 2.0)
+    u[1, 0], A[2, 1, 1], b[3, 0] = torch.nan, torch.inf, torch.nan
+    answer = project_batch(u, A, b, 0.25, 2.0, validate=False, fixed_shape=fixed_shape)
+    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, BAD_INPUT, BAD_INPUT]
+    assert answer.u[0].tolist() == good.u[0].tolist()
+    assert answer.u[1:].tolist() == [[0.25, 0.25]] * 3  # the point of the box nearest to zero
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("u_hat", "u_hat: expected finite"), ("A", "A: expected finite"), ("b", "b: expected finite")],
+)
+def test_bad_numbers_are_refused_with_the_environment(name, message):
+    given = {
+        "u_hat": torch.ones(3, 2).double(),
+        "A": torch.ones(3, 1, 2).double(),
+        "b": torch.ones(3, 1).double(),
+    }
+    given[name][2] = torch.nan
+    with pytest.raises(InputError, match=f"{message}.*environment 2"):
+        project_batch(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"u_hat": torch.ones(3, 2)}, "all float64 or all float32"),
+        ({"u_hat": torch.ones(2).double()}, r"expected u_hat \(B, n\)"),
+        ({"A": torch.ones(3, 2, 2).double()}, r"expected u_hat \(B, n\)"),
+        ({"b": torch.ones(4, 1).double()}, "expected b of 3 rows"),
+        ({"active_mask": torch.ones(3, 2, dtype=torch.bool)}, "active_mask"),
+        ({"active_mask": torch.ones(3, 1)}, "active_mask"),
+        ({"lo": torch.ones(5)}, "lo: expected a number"),
+        ({"lo": 1.0, "hi": -1.0}, "lo <= hi"),
+        ({"rescue": "hope"}, "rescue 'daqp' or 'none'"),
+    ],
+)
+def test_malformed_arguments_are_refused(change, message):
+    given = {
+        "u_hat": torch.ones(3, 2).double(),
+        "A": torch.ones(3, 1, 2).double(),
+        "b": torch.ones(3, 1).double(),
+    }
+    with pytest.raises(InputError, match=message):
+        project_batch(**(given | change))
+
+
+def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypatch):
+    monkeypatch.setattr(active_set, "STEPS_PER_CONSTRAINT", 0)  # nothing is iterated
+    u = tensor([3.0, 3.0, 0.0, 0.0])
+    A = torch.eye(4, dtype=F)[:2].view(1, 2, 4)
+    b = tensor([1.0, 2.0])
+    rescued = project_batch(u, A, b, -5.0, 5.0, rescue="daqp")
+    assert rescued.status.tolist() == [OPTIMAL]
+    torch.testing.assert_close(rescued.u, tensor([1.0, 2.0, 0.0, 0.0]), rtol=0.0, atol=1e-12)
+    left = project_batch(u, A, b, -5.0, 5.0, rescue="none", first=torch.tensor([1]))
+    assert left.status.tolist() == [NOT_CONVERGED]
+    assert left.u.tolist() == [[3.0, 2.0, 0.0, 0.0]]  # the most urgent row alone
+
+
+def test_slack_follows_its_weight():
+    # min 1/2 (x - 2)^2 + 1/2 v^2 / s with x - v <= 0: x = 2 s / (1 + s); s = 1/4 gives 0.4.
+    problem = SoftProblem(
+        u=tensor([2.0]),
+        A=tensor([[1.0]]),
+        b=tensor([0.0]),
+        s=tensor([0.25]),
+        lower=tensor([-9.0]),
+        upper=tensor([9.0]),
+    )
+    answer = solve_active_set(problem, compact=True)
+    assert answer.solved.tolist() == [True]
+    assert answer.x.item() == pytest.approx(0.4, abs=1e-14)
+
+
+def test_gradient_is_zero_without_a_solution_and_identity_at_passthrough():
+    u = tensor([1.0, 0.0], [0.5, 0.5]).requires_grad_(True)
+    A = tensor([[1.0, 0.0]], [[1.0, 0.0]]).requires_grad_(True)
+    b = tensor([-5.0], [5.0]).requires_grad_(True)
+    answer = project_batch(u, A, b, -2.0, 2.0)
+    answer.u.sum().backward()
+    assert u.grad.tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert A.grad.abs().sum() == b.grad.abs().sum() == 0.0
+
+
+def test_gradient_with_a_flipped_sign_would_be_caught():
+    # x = u - (a u - b) a / |a|^2 with a = (1, 0): dx/db = (1, 0), and dx/du = diag(0, 1).
+    u, A = tensor([1.0, 1.0]).requires_grad_(True), tensor([[1.0, 0.0]])
+    b = tensor([0.0]).requires_grad_(True)
+    project_batch(u, A, b).u[0, 0].backward()
+    assert b.grad.tolist() == [[1.0]]
+    assert u.grad.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_graph_replays_the_projection():
+    generator = torch.Generator().manual_seed(3)
+    u, A, b = (
+        torch.randn(shape, dtype=F, generator=generator) for shape in ((64, 2), (64, 3, 2), (64, 3))
+    )
+    expected = project_batch(u, A, b, -1.0, 1.0)
+    u_gpu, A_gpu, b_gpu = u.cuda(), A.cuda(), b.cuda()
+    project_batch(u_gpu, A_gpu, b_gpu, -1.0, 1.0, validate=False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = project_batch(u_gpu, A_gpu, b_gpu, -1.0, 1.0, validate=False)
+    graph.replay()
+    torch.testing.assert_close(answer.u.cpu(), expected.u, rtol=0.0, atol=1e-6)
