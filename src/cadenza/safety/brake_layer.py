@@ -9,12 +9,18 @@ from collections.abc import Mapping
 from typing import cast
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import InputError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.braking import BrakeDecision, Pair, maybe_brake
+from cadenza.safety.braking import RELEASE_FACTOR, BrakeDecision, Pair, maybe_brake
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.emergency_jacobian import JacobianEmergencyController
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.protocols import (
+    AgentControlModel,
+    EmergencyController,
+    StateDependentControlModel,
+)
 from cadenza.safety.snapshot import AgentSnapshot
 
 
@@ -59,6 +65,7 @@ class BrakeLayer:
         forces: Mapping[Pair, float] | None,
         *,
         infeasible: bool,
+        previous_action: FloatArray | None,
     ) -> BrakeDecision | None:
         """Return what the braking layer says; None if it was not asked.
 
@@ -67,6 +74,7 @@ class BrakeLayer:
             agents: Every agent.
             forces: Contact force by canonical pair, N.
             infeasible: No action met every row.
+            previous_action: Action executed in the last step, shape (A,); None on the first.
         """
         watched = agents
         if not infeasible:
@@ -85,6 +93,9 @@ class BrakeLayer:
             dt=self._dt if options.brake_stopping else None,
             control_models=self._models if options.brake_stopping else None,
             still_braking=self._pairs if options.brake_hysteresis else (),
+            latency_s=options.brake_latency_s,
+            contact_forces=forces,
+            previous_action=self._rate_reference(previous_action),
         )
         self._pairs = frozenset(decision.dangers)
         return decision
@@ -94,12 +105,21 @@ class BrakeLayer:
         limit = self._bounds.force_limit
         if not forces or limit <= 0.0:
             return []
-        return [
-            uid
-            for uid in self._models
-            if uid != self._ego_uid
-            and forces.get(canonical_pair_key(self._ego_uid, uid), 0.0) > limit
-        ]
+        pressing: list[str] = []
+        for uid in self._models:
+            if uid == self._ego_uid:
+                continue
+            key = canonical_pair_key(self._ego_uid, uid)
+            held = key in self._pairs and self._options.brake_hysteresis
+            if forces.get(key, 0.0) * (RELEASE_FACTOR if held else 1.0) > limit:
+                pressing.append(uid)
+        return pressing
+
+    def _rate_reference(self, previous: FloatArray | None) -> dict[str, FloatArray] | None:
+        """Return the action that an override may not leave too fast; None if it may."""
+        if previous is None or self._options.rate_limit != "hard":
+            return None
+        return {self._ego_uid: previous}
 
     def state_dict(self) -> list[list[str]]:
         """Return the pairs that braked one step ago."""
@@ -116,3 +136,35 @@ class BrakeLayer:
         except (TypeError, ValueError) as error:
             raise InputError(f"braking pairs: expected a complete record: {error!r}") from error
         self._pairs = frozenset(pairs)
+
+
+def emergency_controllers_of(
+    ego_uid: str,
+    models: Mapping[str, AgentControlModel],
+    controllers: Mapping[str, EmergencyController] | None,
+) -> Mapping[str, EmergencyController] | None:
+    """Return the controllers to brake with: the given ones, or what fits the ego's model.
+
+    None stands for pushes in Cartesian acceleration.
+
+    Raises:
+        ConfigurationError: The ego has no control model, or nothing given fits it.
+    """
+    if ego_uid not in models:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected a control model of the ego {ego_uid!r}, got {sorted(models)}."
+        )
+    model = models[ego_uid]
+    if controllers is None and not isinstance(model, DoubleIntegratorControlModel):
+        if isinstance(model, StateDependentControlModel):
+            return {ego_uid: JacobianEmergencyController(control_model=model)}
+        raise ConfigurationError(
+            f"SafetyRuntime: the action of {ego_uid!r} is no Cartesian acceleration; "
+            "pass the emergency_controller of its embodiment."
+        )
+    if controllers is not None and ego_uid not in controllers:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected an emergency controller of {ego_uid!r}, "
+            f"got {sorted(controllers)}."
+        )
+    return controllers

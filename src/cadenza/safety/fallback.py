@@ -1,6 +1,6 @@
 """Last known state of all agents, carried on while observations are unusable.
 
-Ego:       moves by the actions it executes, p + v dt + a dt^2 / 2.
+Ego:       moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias included.
 Partners:  keep their last packet, which grows older by dt per step, so the rows widen with it.
 Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped to an action and
            scaled as a whole into its box, so that its direction stays.
@@ -15,23 +15,25 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.emergency import DEFAULT_STOP_TIME_S
+from cadenza.safety.emergency import DEFAULT_STOP_TIME_S, braking_accel, scale_into_box
 from cadenza.safety.forecasting import snapshot_from_dict, snapshot_to_dict
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
 
 def stop_action(model: AgentControlModel, ego: AgentSnapshot, bounds: Bounds) -> FloatArray:
     """Return the action that slows the ego down along its velocity, shape (action_dim,)."""
-    speed = float(np.linalg.norm(ego.velocity))
-    if speed == 0.0:
-        return np.zeros(model.action_dim)
-    gain = min(1.0 / DEFAULT_STOP_TIME_S, bounds.cartesian_accel_capacity / speed)
-    action = np.array(model.cartesian_accel_to_action(ego, -gain * ego.velocity), dtype=np.float64)
-    largest = float(np.max(np.abs(action)))
-    if largest > bounds.action_linf_component:
-        action *= bounds.action_linf_component / largest
-    return action
+    accel = braking_accel(ego, bounds.cartesian_accel_capacity, DEFAULT_STOP_TIME_S)
+    accel = accel - _bias(model, ego)
+    action = np.array(model.cartesian_accel_to_action(ego, accel), dtype=np.float64)
+    return scale_into_box(action, bounds.action_linf_component)
+
+
+def _bias(model: AgentControlModel, ego: AgentSnapshot) -> FloatArray:
+    """Return the ego's acceleration under a zero action, shape (d,), m/s^2."""
+    if isinstance(model, StateDependentControlModel):
+        return model.bias_accel(ego)
+    return np.zeros_like(ego.velocity)
 
 
 class LastKnownState:
@@ -72,6 +74,7 @@ class LastKnownState:
                 moved = (agent.position, agent.velocity, agent.radius, agent.age_s + dt)
             else:
                 accel = self._model.action_to_cartesian_accel(agent, action)
+                accel = accel + _bias(self._model, agent)
                 position = agent.position + agent.velocity * dt + 0.5 * dt * dt * accel
                 moved = (position, agent.velocity + dt * accel, agent.radius, agent.age_s)
             self._agents[uid] = AgentSnapshot(*moved)

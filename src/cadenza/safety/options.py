@@ -103,7 +103,7 @@ class SafetyOptions:
         solver: Solves several active rows; a name of `cadenza.safety.solvers`.
         brake_stopping: Also brake, in a step no action can make safe, when the stopping distance
             runs short, not only on time to collision.
-        brake_latency_s: Time until a brake command acts, s, >= 0; lengthens the stopping distance.
+        brake_latency_s: Time until a brake command acts, s, >= 0; braking begins that much sooner.
         brake_hysteresis: Keep braking for a pair until its thresholds are exceeded by a quarter,
             so that the override does not flicker.
 
@@ -235,11 +235,6 @@ class SafetyOptions:
             "lambda_safe",
             self.lambda_start == "lambda_safe" or self.lambda_safe == 0.0,
             "0 with lambda_start = 'error_bound', which computes the start",
-        )
-        self._require(
-            "brake_latency_s",
-            self.brake_stopping or self.brake_latency_s == 0.0,
-            "0 without brake_stopping",
         )
 
     def _require(self, name: str, holds: bool, expected: str) -> None:

@@ -20,15 +20,14 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.safety.adaptation import SlackAdaptation
 from cadenza.safety.arguments import require_action
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.brake_layer import BrakeLayer
+from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.braking import Pair
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.ego_only import EgoOnlyCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.fallback import LastKnownState, stop_action
@@ -72,7 +71,7 @@ class SafetyRuntime:
         plant: How the plant integrates one step.
         options: Configuration.
         emergency_controllers: Turns a push into an action, by agent; the ego's is needed unless
-            its action is its Cartesian acceleration.
+            its action is its Cartesian acceleration or its model offers a Jacobian.
 
     Raises:
         ConfigurationError: The ego has no control model, or needs an emergency controller.
@@ -90,7 +89,7 @@ class SafetyRuntime:
         options: SafetyOptions | None = None,
         emergency_controllers: Mapping[str, EmergencyController] | None = None,
     ) -> None:
-        _check_ego(ego_uid, control_models, emergency_controllers)
+        controllers = emergency_controllers_of(ego_uid, control_models, emergency_controllers)
         self._options = SafetyOptions() if options is None else options
         self._ego_uid = ego_uid
         self._models = dict(control_models)
@@ -115,7 +114,7 @@ class SafetyRuntime:
         self._brakes = BrakeLayer(
             ego_uid=ego_uid,
             control_models=self._models,
-            controllers=emergency_controllers,
+            controllers=controllers,
             bounds=bounds,
             dt=control_timestep,
             options=self._options,
@@ -354,7 +353,13 @@ class SafetyRuntime:
         if starts:
             self._adaptation.settle(info["lambda"])
         info["prediction_gap_loss"] = loss
-        decision = self._brakes.decide(action, agents, forces, infeasible=is_infeasible(info))
+        decision = self._brakes.decide(
+            action,
+            agents,
+            forces,
+            infeasible=is_infeasible(info),
+            previous_action=self._previous_action,
+        )
         if decision is not None and decision.override is not None:
             action = decision.override[self._ego_uid]
             info["intervention"] = distance(action, nominal)
@@ -435,24 +440,3 @@ class SafetyRuntime:
         self._telemetry.load_state_dict(payload["telemetry"])
         self._previous_action = action
         self._brakes.load_state_dict(payload["brakes"])
-
-
-def _check_ego(
-    ego_uid: str,
-    models: Mapping[str, AgentControlModel],
-    controllers: Mapping[str, EmergencyController] | None,
-) -> None:
-    if ego_uid not in models:
-        raise ConfigurationError(
-            f"SafetyRuntime: expected a control model of the ego {ego_uid!r}, got {sorted(models)}."
-        )
-    if controllers is None and not isinstance(models[ego_uid], DoubleIntegratorControlModel):
-        raise ConfigurationError(
-            f"SafetyRuntime: the action of {ego_uid!r} is no Cartesian acceleration; "
-            "pass the emergency_controller of its embodiment."
-        )
-    if controllers is not None and ego_uid not in controllers:
-        raise ConfigurationError(
-            f"SafetyRuntime: expected an emergency controller of {ego_uid!r}, "
-            f"got {sorted(controllers)}."
-        )

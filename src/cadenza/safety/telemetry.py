@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
@@ -36,6 +36,8 @@ class BrakeEvent:
         time_to_collision: At constant velocity, s; None if the paths never touch.
         distance: Free distance between the balls, m.
         closing_speed: m/s.
+        force: Measured contact force, N; None if none was measured.
+        age_s: Age of the older of the two snapshots, s.
     """
 
     step: int
@@ -44,6 +46,8 @@ class BrakeEvent:
     time_to_collision: float | None
     distance: float
     closing_speed: float
+    force: float | None
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +126,7 @@ class RuntimeTelemetry:
             "run_brakes": dict(self._run_brakes),
             "episode": dict(self._episode),
             "episode_brakes": dict(self._episode_brakes),
-            "events": [
-                {
-                    "step": e.step,
-                    "pair": list(e.pair),
-                    "reason": e.reason,
-                    "time_to_collision": e.time_to_collision,
-                    "distance": e.distance,
-                    "closing_speed": e.closing_speed,
-                }
-                for e in self._events
-            ],
+            "events": [asdict(event) for event in self._events],
         }
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
@@ -172,4 +166,6 @@ def _event(step: int, pair: tuple[str, str], danger: PairDanger) -> BrakeEvent:
         time_to_collision=ttc if ttc < float("inf") else None,
         distance=danger.distance,
         closing_speed=danger.closing_speed,
+        force=danger.force,
+        age_s=danger.age_s,
     )

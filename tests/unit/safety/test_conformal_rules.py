@@ -1,0 +1,246 @@
+"""The conformal rules behind their Protocol: numbers by hand, memory, and what is refused."""
+
+import json
+import math
+
+import pytest
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.safety.conformal import ConformalRule, DtaciTracker, RuleSettings, make_rule
+from cadenza.safety.conformal.dtaci import pinball_loss
+from cadenza.safety.conformal.margin import (
+    INTEGRAL_OFFSET,
+    INTEGRAL_SATURATION,
+    IntegralMargin,
+    update_margin,
+)
+from cadenza.safety.conformal.rules import SUPPORTED_RULES
+from cadenza.safety.state import SafetyState
+
+AB, AC = ("a", "b"), ("a", "c")
+GAMMA = 5.0
+
+
+def settings(**changes):
+    return RuleSettings(**{"gamma": GAMMA, "lambda_bound": 5.0, **changes})
+
+
+def begun(name, lambda_=None, **changes):
+    """Return a rule and its state at the given slack."""
+    lambda_ = {AB: 0.0, AC: 0.0} if lambda_ is None else lambda_
+    rule = make_rule(name, settings(**changes))
+    rule.begin(lambda_)
+    return rule, SafetyState(dict(lambda_), epsilon=0.1, eta=0.02)
+
+
+VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [("two_sided", {"integral_gain": 0.05})]
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_rule_scores_only_the_pairs_that_fell_due(name, changes):
+    rule, state = begun(name, {AB: -0.5, AC: -0.5}, **changes)
+    state.warmup_steps_remaining = 2
+    assert isinstance(rule, ConformalRule)
+    rule.update(state, {AB: 3.0})
+    assert state.lambda_[AC] == -0.5
+    assert state.lambda_[AB] < -0.5
+    assert state.warmup_steps_remaining == 1
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_rule_restored_through_json_continues_exactly(name, changes):
+    rule, state = begun(name, **changes)
+    scores = [{AB: math.sin(3.0 * k), AC: 0.1 * math.cos(k)} for k in range(60)]
+    for score in scores[:30]:
+        rule.update(state, score)
+    memory, saved = json.loads(json.dumps([rule.to_dict(), state.to_dict()]))
+    other, _ = begun(name, **changes)
+    other.load_dict(memory)
+    again = SafetyState.from_dict(saved)
+    for score in scores[30:]:
+        rule.update(state, score)
+        other.update(again, score)
+    assert again == state
+    assert other.to_dict() == rule.to_dict()
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_rule_bad_scores_are_refused_without_a_trace(name, changes):
+    rule, state = begun(name, **changes)
+    before = (rule.to_dict(), state.to_dict())
+    with pytest.raises(InputError, match="expected a pair of"):
+        rule.update(state, {("x", "y"): 0.0})
+    with pytest.raises(InputError, match="expected a finite number, got nan"):
+        rule.update(state, {AB: 1.0, AC: math.nan})
+    assert (rule.to_dict(), state.to_dict()) == before
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 7}, "of version 7"),
+        ({"rule": "other"}, "got rule 'other'"),
+        ({"pairs": None}, "expected a complete record"),
+        ({"pairs": [{"a": "a"}]}, "expected a complete record"),
+        ({"pairs": [{"a": "x", "b": "y", "memory": [0, 0, 0]}]}, "expected the pairs"),
+    ],
+)
+def test_rule_record_of_something_else_is_refused(name, changes, change, message):
+    rule, _ = begun(name, **changes)
+    before = rule.to_dict()
+    with pytest.raises(InputError, match=message):
+        rule.load_dict(before | change)
+    assert rule.to_dict() == before
+
+
+def test_two_sided_rule_without_integral_is_update_margin():
+    rule, state = begun("two_sided", {AB: -0.3, AC: 0.0})
+    same = SafetyState({AB: -0.3, AC: 0.0}, epsilon=0.1, eta=0.02, warmup_steps_remaining=3)
+    state.warmup_steps_remaining = 3
+    for k in range(20):
+        scores = {AB: 0.1 * math.sin(k), AC: 0.1 * math.cos(k)}
+        rule.update(state, scores)
+        update_margin(same, scores, gamma=GAMMA, lambda_bound=5.0)
+    assert state == same
+
+
+def test_integral_term_by_hand():
+    # One miss at miss rate 0.1: base = 0.02 * 0.9, x = 0.9, t = 501.
+    rule, state = begun("two_sided", {AB: 0.0}, integral_gain=0.5)
+    rule.update(state, {AB: 1.0})
+    angle = 0.9 * math.log(INTEGRAL_OFFSET + 1) / ((INTEGRAL_OFFSET + 1) * INTEGRAL_SATURATION)
+    assert state.lambda_[AB] == pytest.approx(-GAMMA * (0.018 + 0.5 * math.tan(angle)))
+    assert pytest.approx(2 / math.pi * 0.05 * math.log(500)) == INTEGRAL_SATURATION
+
+
+def test_integral_term_saturates_at_both_ends():
+    high = IntegralMargin(base=0.1, excess=60.0, steps=0)
+    assert high.used(0.01, 0.7) == 0.7
+    low = IntegralMargin(base=0.1, excess=-60.0, steps=0)
+    assert low.used(0.01, 0.7) == 0.0
+    assert IntegralMargin(base=0.1, excess=-20.0).used(0.01, 0.7) < 0.1
+
+
+@pytest.mark.parametrize("memory", [None, [1, 2], [1, 2, "x"], [math.nan, 0, 0], [0, 0, -1]])
+def test_integral_memory_malformed_is_refused(memory):
+    with pytest.raises(InputError, match="expected three"):
+        IntegralMargin.from_list(memory)
+
+
+def test_pinball_loss_by_hand_is_least_at_the_quantile():
+    assert pinball_loss(1.0, 0.6, 0.1) == pytest.approx(0.9 * 0.4)
+    assert pinball_loss(0.2, 0.6, 0.1) == pytest.approx(0.1 * 0.4)
+    scores = [k / 100 for k in range(1, 101)]
+
+    def total(margin):
+        return sum(pinball_loss(score, margin, 0.1) for score in scores)
+
+    assert min(scores, key=total) == pytest.approx(0.9, abs=0.011)
+
+
+def test_dtaci_first_step_by_hand():
+    # Steps 0.1 and 0.4, score 1, miss rate 0.2, margins 0.5: equal losses leave equal weights;
+    # both miss, so the margins become 0.58 and 0.82 and their mean 0.7.
+    tracker = DtaciTracker.start(0.5, steps=(0.1, 0.4), interval=10)
+    tracker.update(1.0, miss_rate=0.2, largest=10.0)
+    assert tracker.margins == pytest.approx([0.58, 0.82])
+    assert tracker.weights == pytest.approx([0.5, 0.5])
+    assert tracker.margin == pytest.approx(0.7)
+    assert tracker.loss_power == pytest.approx(0.16)  # (0.8 * 0.5)^2
+    # Score 1 again: losses 0.8 * (0.42, 0.18) = (0.336, 0.144); V = 0.9 * 0.16 + their mean square.
+    tracker.update(1.0, miss_rate=0.2, largest=10.0)
+    power = 0.9 * 0.16 + 0.5 * (0.336**2 + 0.144**2)
+    rho = math.sqrt((math.log(2 * 2 * 10) + 1) / power)
+    ratio = math.exp(-rho * (0.336 - 0.144))
+    sigma = 1 / 20
+    first = (1 - sigma) * ratio / (1 + ratio) + sigma / 2
+    assert tracker.weights == pytest.approx([first, 1 - first])
+    assert tracker.margins == pytest.approx([0.66, 1.14])
+
+
+def test_dtaci_weights_move_to_the_step_that_fits():
+    def heaviest(score_of):
+        tracker = DtaciTracker.start(0.9, steps=(0.002, 0.02, 0.2))
+        for k in range(800):
+            tracker.update(score_of(k), miss_rate=0.1, largest=10.0)
+        assert sum(tracker.weights) == pytest.approx(1.0)
+        return max(range(3), key=tracker.weights.__getitem__)
+
+    # Spread evenly over [0, 1] the quantile stays at 0.9; in a slow wave it runs away.
+    assert heaviest(lambda k: (k * 0.618) % 1.0) == 0
+    assert heaviest(lambda k: 5.0 + 5.0 * math.sin(k / 40)) == 2
+
+
+def test_dtaci_rule_starts_all_experts_at_the_given_slack():
+    rule, state = begun("dtaci", {AB: -1.0}, step_grid=(0.1, 0.3))
+    rule.update(state, {AB: 0.0})  # no miss: 0.2 falls by 0.1 eps and 0.3 eps, eps = 0.1
+    assert state.lambda_[AB] < 0.0
+    memory = rule.to_dict()["pairs"][0]["memory"]
+    assert memory["margins"] == pytest.approx([0.19, 0.17])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 0}, "expected schema version 1, got 0"),
+        ({"steps": []}, "expected step sizes > 0"),
+        ({"steps": [0.1, -0.2]}, "expected step sizes > 0"),
+        ({"interval": 0}, "expected an interval >= 1"),
+        ({"margins": [0.1]}, "expected 2 margins"),
+        ({"weights": [0.5, math.nan]}, "expected 2 margins"),
+        ({"loss_power": "much"}, "expected a complete record"),
+        ({"margins": None}, "expected a complete record"),
+    ],
+)
+def test_dtaci_record_malformed_is_refused(change, message):
+    record = DtaciTracker.start(0.1, steps=(0.1, 0.2)).to_dict()
+    with pytest.raises(InputError, match=message):
+        DtaciTracker.from_dict(record | change)
+
+
+def test_dtaci_grid_must_match_the_settings_it_is_loaded_under():
+    rule, _ = begun("dtaci")
+    other, _ = begun("dtaci", step_grid=(0.5,))
+    with pytest.raises(InputError, match=r"expected the step grid \(0.5,\)"):
+        other.load_dict(rule.to_dict())
+    with pytest.raises(InputError, match="expected a margin >= 0"):
+        DtaciTracker.start(-0.1)
+
+
+def test_huriot_sibai_rule_relaxes_up_to_its_limit_only():
+    rule, state = begun("huriot_sibai", {AB: 0.0}, lambda_max=0.003)
+    rule.update(state, {AB: -4.0})  # no loss: + eta epsilon = 0.002
+    assert state.lambda_[AB] == pytest.approx(0.002)
+    rule.update(state, {AB: -4.0})
+    assert state.lambda_[AB] == 0.003
+    strict, state = begun("huriot_sibai", {AB: 0.0})
+    strict.update(state, {AB: -4.0})
+    assert state.lambda_[AB] == 0.0
+    strict.update(state, {AB: 1.0})
+    assert state.lambda_[AB] == pytest.approx(0.02 * (0.1 - 1.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gamma": 0.0}, "gamma must be strictly positive"),
+        ({"lambda_bound": math.inf}, "lambda_bound must be strictly positive"),
+        ({"lambda_max": 5.1}, r"lambda_max: expected a number in \[0, 5\]"),
+        ({"integral_gain": -0.1}, "integral_gain: expected a finite number >= 0"),
+        ({"step_grid": ()}, "expected step sizes > 0"),
+    ],
+)
+def test_rule_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        make_rule("dtaci", settings(**change))
+
+
+def test_rule_of_another_name_or_rate_is_refused():
+    with pytest.raises(UnknownNameError, match=r"expected one of .*, got 'magic'"):
+        make_rule("magic", settings())
+    for name, changes in (("dtaci", {}), ("two_sided", {"integral_gain": 0.1})):
+        rule, state = begun(name, **changes)
+        state.epsilon = 1.5
+        with pytest.raises(InputError, match="expected a miss rate in"):
+            rule.update(state, {AB: 0.0})
