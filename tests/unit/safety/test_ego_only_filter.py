@@ -244,6 +244,38 @@ def test_filter_projects_the_row_through_the_control_model():
     assert info["status"] == "optimal"
 
 
+class Drifting(Skewed):
+    """The same map with an acceleration of its own: a = J u + beta."""
+
+    def __init__(self, beta):
+        self.beta = np.array(beta)
+
+    def jacobian(self, state):
+        return self.J
+
+    def bias_accel(self, state):
+        return self.beta
+
+    def max_cartesian_accel(self, bounds):
+        return 1.5
+
+
+def test_filter_counts_the_acceleration_of_a_zero_action():
+    partner = DoubleIntegratorControlModel("p", 2, capacity=0.5)
+
+    def action(model):
+        guard = ExpCBFQP.ego_only(control_models={"ego": model, "p": partner})
+        return call(guard, [0.9, 0.3, -0.2], approach(0.7), bounds=box(1.0), dt=0.1)[0]
+
+    # n = (-1, 0). The box reaches 2 - 0.1 or more everywhere, the credit stays at the 1.5 declared.
+    plain, toward, away = (action(Drifting([b, 0.0])) for b in (0.0, 0.1, -0.1))
+    c_max = -0.15 + math.sqrt(0.0225 + 0.8)  # alpha = 1
+    assert plain[0] == pytest.approx(((c_max - 0.7) / 0.1 - 0.5) / 2.0, abs=1e-12)
+    # A drift of 0.1 m/s^2 at the partner takes that much from the level; u_0 acts twofold.
+    assert toward[0] == pytest.approx(plain[0] - 0.05, abs=1e-12)
+    assert away[0] == pytest.approx(plain[0] + 0.05, abs=1e-12)
+
+
 def test_filter_model_that_returns_nan_is_named():
     class Broken(Skewed):
         J = np.array([[np.nan, 0.0, 0.0], [0.0, 1.5, 0.5]])
@@ -323,10 +355,14 @@ def test_filter_barrier_values_match_the_violation_it_reports():
     assert info["constraint_violation"] == pytest.approx([-values["ego", "p"]])
 
 
-def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal():
+@pytest.mark.parametrize(
+    "status",
+    [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER, SolveStatus.BAD_INPUT, SolveStatus.INFEASIBLE],
+)
+def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal(status):
     class Failing:
-        def run(self, P_diagonal, q, A, b, lower, upper):
-            return QPSolution(-q, SolveStatus.NUMERICAL, 1)
+        def run(self, P, q, A, b, lower, upper):
+            return QPSolution(-q, status, 1)
 
     agents = {
         "ego": agent([0, 0], [0.9, 0.9]),
@@ -335,12 +371,26 @@ def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal():
     }
     guard = ego_filter(partners=("p", "q"), solver=Failing())
     action, info = call(guard, [2.0, 2.0], agents)
-    assert info["status"] == "numerical"
+    assert info["status"] == status.value
     assert info["uncertified"] is True
+    assert info["slack"].max() > 0.0
     assert action.tolist() != [2.0, 2.0]
     good, good_info = call(ego_filter(partners=("p", "q")), [2.0, 2.0], agents)
     assert good_info["status"] == "optimal"
     assert np.all(good < 2.0)
+
+
+def test_filter_statuses_are_inactive_or_those_of_the_solvers():
+    assert {status.value for status in SolveStatus} == {
+        "optimal",
+        "infeasible",
+        "max_iter",
+        "numerical",
+        "bad_input",
+    }
+    assert call(ego_filter(), [0.0, 0.0], approach(0.0, 3.0))[1]["status"] == "inactive"
+    assert call(ego_filter(), [9.0, 0.0], approach(0.0, 3.0))[1]["status"] == "optimal"
+    assert call(ego_filter(), [2.0, 0.4], approach(3.0, 0.6))[1]["status"] == "infeasible"
 
 
 def arguments(**change):
