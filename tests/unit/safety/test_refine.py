@@ -25,6 +25,19 @@ def test_refine_reaches_the_optimum_from_any_active_set(multipliers):
     assert x == pytest.approx(ANSWER, abs=1e-14)
 
 
+def test_refine_lets_rows_leave_that_entered_too_early():
+    # min 1/8 (x^2 + y^2) + 2.5 y; x + y >= 0, 3 x + 2.5 y <= -0.5 and 2 x + y <= 0 in the plane.
+    # On x + y = 0 the second row reads x <= -1, the third x <= 0: the optimum is (-1, 1).
+    problem = dense_problem(
+        *(np.full(2, 0.25), np.array([0.0, 2.5])),
+        *(np.array([[-1.0, -1.0], [3.0, 2.5], [2.0, 1.0]]), np.array([0.0, -0.5, 0.0])),
+        *(np.full(2, -1e30), np.full(2, 1e30)),
+    )
+    for multipliers in (np.zeros(3), np.ones(3), np.array([0.0, 0.0, 9.0])):
+        x = refine(problem, np.array([-1.01, 1.0]), multipliers)
+        assert x == pytest.approx([-1.0, 1.0], abs=1e-13)
+
+
 def test_refine_of_contradicting_rows_proves_nothing():
     contradiction = dense_problem(
         *(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array([-1.0, -1.0])),
