@@ -36,7 +36,7 @@ class EnvHooks:
         Raises:
             ConfigurationError: A hook is missing, or a wrapper would change the filtered action.
         """
-        _require_untouched_actions(env)
+        require_untouched_actions(env)
         return cls(
             snapshots=hook(env, "build_agent_snapshots"),
             control_models=hook(env, "build_control_models")(),
@@ -62,7 +62,7 @@ def hook(env: object, name: str) -> Any:
         ) from error
 
 
-def _require_untouched_actions(env: object) -> None:
+def require_untouched_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium import ActionWrapper
 

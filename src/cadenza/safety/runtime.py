@@ -228,6 +228,18 @@ class SafetyRuntime:
             nominal_action, scene.agents, scene.partner_id, scene.ages_s, contact_forces
         )
 
+    def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
+        """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
+        return self._barrier_values(snapshots)
+
+    def note_executed(self, action: FloatArray) -> None:
+        """Say that another action than the last step's is executed; the rate limit starts there.
+
+        Args:
+            action: What the plant executes, shape (A,).
+        """
+        self._previous_action = action
+
     def step_blind(self, nominal_action: FloatArray, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
 
