@@ -1,4 +1,4 @@
-"""Every action the ego-only filter returns is the best there is: KKT conditions, or least violation.
+"""Every action of the ego-only filter is the best there is: KKT conditions, or least violation.
 
 Rows come from the filter's own builder, the conditions from SciPy's non-negative least squares and
 from quadprog.
