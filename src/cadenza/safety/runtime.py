@@ -23,6 +23,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.adaptation import SlackAdaptation
 from cadenza.safety.arguments import require_action
+from cadenza.safety.authority import check_authority
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
@@ -74,7 +75,9 @@ class SafetyRuntime:
             its action is its Cartesian acceleration or its model offers a Jacobian.
 
     Raises:
-        ConfigurationError: The ego has no control model, or needs an emergency controller.
+        ConfigurationError: The ego has no control model, needs an emergency controller, or
+            declares an acceleration that its action box cannot produce; where that depends on
+            its state, the first step raises.
         MissingExtraError: The solver's library is not installed.
     """
 
@@ -120,6 +123,8 @@ class SafetyRuntime:
             options=self._options,
         )
         self._telemetry = RuntimeTelemetry()
+        self._authority_known = False
+        self._check_authority(None)
         self.begin_episode()
 
     def _build_filters(self, plant: Plant) -> None:
@@ -291,6 +296,7 @@ class SafetyRuntime:
             forces = require_forces(contact_forces, self._models)
         except InputError as error:
             return self.step_blind(nominal_action, error)
+        self._check_authority(agents[self._ego_uid])
         self._notice(partner_id)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
@@ -301,6 +307,16 @@ class SafetyRuntime:
         self._last.carry_on(step.action)
         self._finish(step)
         return step
+
+    def _check_authority(self, ego: AgentSnapshot | None) -> None:
+        """Refuse a model that declares what the box cannot do; once, as soon as it can be told.
+
+        The published filter takes every declaration at its word.
+        """
+        if self._authority_known or self._options.compat == "upstream":
+            return
+        model = self._models[self._ego_uid]
+        self._authority_known = check_authority(model, self._bounds, snapshot=ego) is not None
 
     def _notice(self, partner_id: str | None) -> None:
         """Change the adaptation when another partner took the seat."""

@@ -367,7 +367,7 @@ def test_driver_needs_an_emergency_controller_for_other_embodiments():
             return 2.0 * cartesian_accel
 
         def max_cartesian_accel(self, bounds):
-            return 9.0
+            return 2.0
 
     class Arm(GuardedEnv):
         def build_control_models(self):
