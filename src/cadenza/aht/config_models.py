@@ -7,13 +7,19 @@ Order:   fields that carry the upstream identity come first and in upstream orde
          `extension` and enters the fingerprint only when it differs from its default.
 """
 
+from dataclasses import fields
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from cadenza.safety.options import DEFAULT_MARGIN_M, DEFAULT_MISS_RATE
-from cadenza.safety.state import DEFAULT_ETA
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.ego_options import Barrier, Compat, RateLimit
+from cadenza.safety.options import LambdaStart, OnBadInput, SafetyOptions
+from cadenza.safety.wae import CbfPower
 
+#: The safety runtime's options and their defaults, which the safety section repeats.
+_DEFAULTS: Final = SafetyOptions()
+_OPTIONS: Final = fields(SafetyOptions)
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
 EXTENSION_KEY: Final = "cadenza_extension"
 #: ``"identity"``: changes results, so it enters the fingerprint; ``"sink"``: it does not.
@@ -23,6 +29,11 @@ ExtensionKind = Literal["identity", "sink"]
 def extension(kind: ExtensionKind = "identity") -> dict[str, Any]:
     """Return the field marker of a field that upstream configurations do not have."""
     return {EXTENSION_KEY: kind}
+
+
+def _own(default: Any) -> Any:
+    """Return the field of a safety option that the runtime checks and upstream does not have."""
+    return Field(default=default, json_schema_extra=extension())
 
 
 class FrozenModel(BaseModel):
@@ -181,6 +192,30 @@ class SafetyConfig(FrozenModel):
         margin_m: Extra distance kept between the robots' surfaces, m, >= 0.
         miss_rate: Target share of forecasts worse than the adaptive margin allows, in (0, 1).
         eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
+        conformal_rule: This and what follows up to ``brake_hysteresis``: see
+            `cadenza.safety.options.SafetyOptions`, whose defaults hold here too.
+        integral_gain: Integral term of the adaptive margin, m/s.
+        dtaci_steps: Step sizes of the aggregated rule, m/s per miss.
+        target_loss: Target of the one-sided rule, m/s.
+        lambda_max: Largest lambda of the one-sided rule, m/s^2.
+        horizon_steps: Control steps from a forecast to its score.
+        lambda_start: Where lambda starts with a new partner.
+        partner_memory: Partners remembered for their return.
+        prediction_error: Error up to which forecasts are trusted, m/s^2; None never.
+        on_bad_input: Raise or brake at a malformed observation.
+        max_age_s: Packet age the guarantee covers, s.
+        latency_floor: Take packets to be at least as old as the link's mean latency.
+        comm_tick_s: Time per unit of the packets' age, s; None means one control step.
+        age_jump_s: Rise of a packet's age that starts the warm-up again, s.
+        barrier: Row of a pair.
+        compat: Reproduce the published filter.
+        cbf_power: Exponent of the classical row.
+        budget_split: How rows are shared with partners that run the same filter.
+        rate_limit: Whether the action's rate of change is limited.
+        solver: Solver of several active rows.
+        brake_stopping: Also brake when the stopping distance runs short.
+        brake_latency_s: Time until a brake command acts, s.
+        brake_hysteresis: Release a braking pair late.
         intervention_penalty: Subtracted from the reward the learner sees, per m/s^2 by which the
             filter changed the action; recorded returns keep the environment's reward. Needs
             ``enabled``.
@@ -191,15 +226,46 @@ class SafetyConfig(FrozenModel):
     cbf_gamma: float = Field(default=5.0, gt=0.0)
     lambda_safe: float = Field(default=0.0, le=0.0)
     n_warmup_steps: int = Field(default=50, ge=0)
-    predictor_kind: Literal["constant_velocity"] = "constant_velocity"
+    predictor_kind: str = "constant_velocity"
     tau_brake: float = Field(default=0.100, gt=0.0)
     clamp_floor_ratio: float = Field(default=0.7, gt=0.0, le=1.0)
-    margin_m: float = Field(default=DEFAULT_MARGIN_M, ge=0.0, json_schema_extra=extension())
+    margin_m: float = Field(default=_DEFAULTS.margin_m, ge=0.0, json_schema_extra=extension())
     miss_rate: float = Field(
-        default=DEFAULT_MISS_RATE, gt=0.0, lt=1.0, json_schema_extra=extension()
+        default=_DEFAULTS.miss_rate, gt=0.0, lt=1.0, json_schema_extra=extension()
     )
-    eta: float = Field(default=DEFAULT_ETA, ge=0.0, json_schema_extra=extension())
+    eta: float = Field(default=_DEFAULTS.eta, ge=0.0, json_schema_extra=extension())
+    conformal_rule: str = _own(_DEFAULTS.conformal_rule)
+    integral_gain: float = _own(_DEFAULTS.integral_gain)
+    dtaci_steps: tuple[float, ...] = _own(_DEFAULTS.dtaci_steps)
+    target_loss: float = _own(_DEFAULTS.target_loss)
+    lambda_max: float = _own(_DEFAULTS.lambda_max)
+    horizon_steps: int = _own(_DEFAULTS.horizon_steps)
+    lambda_start: LambdaStart = _own(_DEFAULTS.lambda_start)
+    partner_memory: int = _own(_DEFAULTS.partner_memory)
+    prediction_error: float | None = _own(_DEFAULTS.prediction_error)
+    on_bad_input: OnBadInput = _own(_DEFAULTS.on_bad_input)
+    max_age_s: float = _own(_DEFAULTS.max_age_s)
+    latency_floor: bool = _own(_DEFAULTS.latency_floor)
+    comm_tick_s: float | None = _own(_DEFAULTS.comm_tick_s)
+    age_jump_s: float = _own(_DEFAULTS.age_jump_s)
+    barrier: Barrier = _own(_DEFAULTS.barrier)
+    compat: Compat | None = _own(_DEFAULTS.compat)
+    cbf_power: CbfPower = _own(_DEFAULTS.cbf_power)
+    budget_split: str | None = _own(_DEFAULTS.budget_split)
+    rate_limit: RateLimit = _own(_DEFAULTS.rate_limit)
+    solver: str = _own(_DEFAULTS.solver)
+    brake_stopping: bool = _own(_DEFAULTS.brake_stopping)
+    brake_latency_s: float = _own(_DEFAULTS.brake_latency_s)
+    brake_hysteresis: bool = _own(_DEFAULTS.brake_hysteresis)
     intervention_penalty: float = Field(default=0.0, ge=0.0, json_schema_extra=extension())
+
+    def to_options(self) -> SafetyOptions:
+        """Return the settings as the safety runtime takes them.
+
+        Raises:
+            ConfigurationError: A value is out of range, or without effect beside another.
+        """
+        return SafetyOptions(**{field.name: getattr(self, field.name) for field in _OPTIONS})
 
     @model_validator(mode="after")
     def _clamp_below_saturation(self) -> Self:
@@ -209,6 +275,14 @@ class SafetyConfig(FrozenModel):
                 f"({self.saturation_threshold}), got {self.clamp_floor_ratio}; "
                 "otherwise a clamped lambda always counts as saturated."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _options_fit_together(self) -> Self:
+        try:
+            self.to_options()
+        except ConfigurationError as error:
+            raise ValueError(str(error).replace("SafetyOptions.", "safety.")) from error
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,6 @@
 the very environment that will be stepped, so the filter never watches another scene.
 """
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -19,7 +18,6 @@ from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -122,7 +120,7 @@ def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver |
     if not safety_config.enabled:
         return None
     _require_hooks(env, _SAFETY_HOOKS)
-    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=_options(safety_config))
+    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=safety_config.to_options())
 
 
 def build_batched_safety_driver(
@@ -146,7 +144,9 @@ def build_batched_safety_driver(
     from cadenza.safety.batched.driver import BatchedSafetyDriver
 
     _require_hooks(env, _BATCH_SAFETY_HOOKS)
-    return BatchedSafetyDriver.from_env(env, ego_uid=env.ego_uid, options=_options(safety_config))
+    return BatchedSafetyDriver.from_env(
+        env, ego_uid=env.ego_uid, options=safety_config.to_options()
+    )
 
 
 def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
@@ -158,12 +158,6 @@ def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
             f"{type(env).__name__} without {missing[0]}; disable the filter or choose a task that "
             "supports it (`cadenza tasks list`)."
         )
-
-
-def _options(safety_config: SafetyConfig) -> SafetyOptions:
-    """Return the settings as the driver takes them."""
-    names = {field.name for field in fields(SafetyOptions)}
-    return SafetyOptions(**safety_config.model_dump(include=names))
 
 
 def make_crossing_env(request: EnvRequest) -> Any:

@@ -87,6 +87,11 @@ class SafetyDriver:
         return self._env
 
     @property
+    def options(self) -> SafetyOptions:
+        """The configuration."""
+        return self._runtime.options
+
+    @property
     def bounds(self) -> Bounds:
         """Envelope of the task."""
         return self._hooks.bounds

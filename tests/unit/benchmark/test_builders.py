@@ -1,7 +1,10 @@
 """Environments, partners and safety drivers from configurations."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.background_robots import background_seed
@@ -23,6 +26,7 @@ from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.options import SafetyOptions
 
 WANDERER = PartnerConfig(class_name="crossing_wanderer")
 SEATS = ("ego", "partner")
@@ -303,3 +307,71 @@ def test_background_robot_that_cannot_restart_rows_is_refused():
         assert build_partner(PartnerConfig(class_name="foreign"), env=object()).spec
         with pytest.raises(ConfigurationError, match=r"PartnerBase to drive 'robot_2', got F"):
             build_env(many(3), root_seed=0, partner=PartnerConfig(class_name="foreign"))
+
+
+def test_safety_section_has_every_option_with_its_default():
+    options = {field.name: field.default for field in fields(SafetyOptions)}
+    section = {
+        name: field.default
+        for name, field in SafetyConfig.model_fields.items()
+        if name not in {"enabled", "intervention_penalty"}  # of the training loop
+    }
+    assert section == options
+    assert SafetyConfig().to_options() == SafetyOptions()
+
+
+#: A legal value of every option that is not its default, and what it needs beside it.
+CHANGED_OPTIONS = {
+    "cbf_gamma": (4.0, {}),
+    "saturation_threshold": (0.8, {}),
+    "lambda_safe": (-0.1, {}),
+    "n_warmup_steps": (7, {}),
+    "predictor_kind": ("ensemble", {}),
+    "tau_brake": (0.2, {}),
+    "clamp_floor_ratio": (0.5, {}),
+    "margin_m": (0.01, {}),
+    "miss_rate": (0.2, {}),
+    "eta": (0.02, {}),
+    "conformal_rule": ("dtaci", {}),
+    "integral_gain": (0.01, {}),
+    "dtaci_steps": ((0.01, 0.1), {"conformal_rule": "dtaci"}),
+    "target_loss": (0.1, {"conformal_rule": "huriot_sibai"}),
+    "lambda_max": (0.2, {"conformal_rule": "huriot_sibai"}),
+    "horizon_steps": (3, {}),
+    "lambda_start": ("error_bound", {}),
+    "partner_memory": (2, {}),
+    "prediction_error": (0.4, {}),
+    "on_bad_input": ("brake", {}),
+    "max_age_s": (0.1, {}),
+    "latency_floor": (True, {}),
+    "comm_tick_s": (0.01, {}),
+    "age_jump_s": (0.3, {}),
+    "barrier": ("wae", {}),
+    "compat": ("upstream", {"barrier": "wae"}),
+    "cbf_power": (3, {"barrier": "wae"}),
+    "budget_split": ("proportional", {}),
+    "rate_limit": ("soft", {}),
+    "solver": ("auto", {}),
+    "brake_stopping": (True, {}),
+    "brake_latency_s": (0.1, {}),
+    "brake_hysteresis": (False, {}),
+}
+
+
+def test_safety_section_reaches_the_driver_field_by_field():
+    assert CHANGED_OPTIONS.keys() == {field.name for field in fields(SafetyOptions)}
+    env = build_env(EnvConfig(task="crossing"), root_seed=0)
+    for name, (value, beside) in CHANGED_OPTIONS.items():
+        driver = build_safety_driver(env, SafetyConfig(enabled=True, **{name: value}, **beside))
+        assert driver is not None
+        assert driver.options == SafetyOptions(**{name: value}, **beside), name
+        assert getattr(driver.options, name) == value
+
+
+def test_safety_section_refuses_unknown_keys_and_options_without_effect():
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        SafetyConfig.model_validate({"solvr": "daqp"})
+    with pytest.raises(ValidationError, match=r"safety.dtaci_steps: expected its default with"):
+        SafetyConfig(dtaci_steps=(0.1,))
+    with pytest.raises(ValidationError, match='cbf_power belongs to barrier="wae"'):
+        SafetyConfig(cbf_power=3)
