@@ -136,8 +136,7 @@ def build_batched_safety_driver(
         The driver; None if the filter is disabled.
 
     Raises:
-        ConfigurationError: The filter is enabled for a task without the hooks, or with settings
-            that a batch cannot follow.
+        ConfigurationError: The filter is enabled for a task without the hooks.
     """
     if not safety_config.enabled:
         return None

@@ -8,8 +8,12 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.margin_rule import next_lambda
+from cadenza.safety.batched.vector_engine import VectorEngine
 from cadenza.safety.conformal import update_margin
+from cadenza.safety.control_models import JacobianControlModel
+from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.batch_scenes import Twins
@@ -36,6 +40,9 @@ def assert_equal_steps(batched, scalar, partner_uids):
         np.testing.assert_allclose(batched.loss[row], [loss[key] for key in keys], atol=1e-12)
         np.testing.assert_allclose(batched.margin[row], step.info["margin"], rtol=0, atol=1e-12)
         used = [step.info["lambda"][key] for key in keys]
+        violation = step.info["constraint_violation"]
+        np.testing.assert_allclose(batched.constraint_violation[row], violation, atol=1e-12)
+        np.testing.assert_allclose(batched.slack[row], step.info["slack"], atol=1e-7)
         np.testing.assert_allclose(batched.used_lambda[row], used, rtol=0, atol=1e-10)
 
 
@@ -48,6 +55,7 @@ def assert_equal_steps(batched, scalar, partner_uids):
         (3, 5, {"margin_m": 0.05, "cbf_gamma": 2.0, "tau_brake": 0.5}),
         (4, 2, {"lambda_safe": -0.4, "n_warmup_steps": 3, "clamp_floor_ratio": 0.1}),
         (3, 3, {"barrier": "wae"}),
+        (3, 3, {"brake_stopping": True, "tau_brake": 0.05}),
     ],
 )
 def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options):
@@ -60,6 +68,7 @@ def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options
         infeasible += int(batched.infeasible.sum())
         braked += int(batched.braked.sum())
     assert changed > 20
+    assert twins.driver.vectorised
     assert twins.ended >= num_envs
     assert np.abs(twins.driver.lambda_).max() > 0.0 or options.get("barrier")
     if num_robots > 2 and options.get("barrier") is None:
@@ -171,11 +180,11 @@ def test_begin_run_forgets_everything():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "expected version 1, got 2"),
         ({"lambda": [[0.0]]}, r"lambda_: expected shape \(2, 1\) for this batch, got \(1, 1\)"),
         ({"lambda": [[0.0], [float("nan")]]}, "lambda_: expected finite numbers"),
         ({"partner_ids": ["a"]}, "partner_ids: expected 2 entries, got 1"),
-        ({"braking_pairs": [[], [["a"]]]}, "expected a complete record"),
+        ({"brakes": [[]]}, "brakes: expected 2 entries"),
+        ({"brakes": [[], [["a"]]]}, "braking pairs: expected a complete record"),
         ({"forecast": "far"}, "expected a complete record"),
         ({"kept": None}, "expected a complete record"),
     ],
@@ -184,11 +193,30 @@ def test_malformed_state_is_refused_and_changes_nothing(changes, message):
     driver = Twins(2).driver
     before = driver.state_dict()
     with pytest.raises(InputError, match=message):
-        driver.load_state_dict({**before, **changes})
+        driver.load_state_dict({**before, "state": {**before["state"], **changes}})
     assert driver.state_dict() == before
-    missing = {key: value for key, value in before.items() if key != "warmup"}
-    with pytest.raises(InputError, match="expected a complete record"):
-        driver.load_state_dict(missing)
+
+
+def test_state_of_another_version_engine_or_batch_is_refused():
+    vector, rowwise = Twins(2).driver, Twins(2, horizon_steps=2).driver
+    state = vector.state_dict()
+    for changes, message in (
+        ({"version": 2}, "expected version 1 of VectorEngine, got 2"),
+        ({"engine": "RowwiseEngine"}, "of VectorEngine, got 1 of 'RowwiseEngine'"),
+        ({"state": None}, "expected a record, got None"),
+        ({"state": {}}, "expected a complete record"),
+    ):
+        with pytest.raises(InputError, match=message):
+            vector.load_state_dict({**state, **changes})
+    before = rowwise.state_dict()
+    rows = before["state"]["rows"]
+    for bad, message in (
+        (rows[:1], "rows: expected 2 records"),
+        ([rows[0], {}], "expected version 2, got None"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rowwise.load_state_dict({**before, "state": {"rows": bad}})
+        assert rowwise.state_dict() == before
 
 
 def test_inactive_rows_pass_the_bits_through():
@@ -247,30 +275,104 @@ def test_driver_of_an_env_that_it_cannot_guard_is_refused():
         BatchedSafetyDriver.from_env(Scaled(VectorCrossingEnv(2)), ego_uid="ego")
     with pytest.raises(ConfigurationError, match="expected a batch with build_agent_batch"):
         BatchedSafetyDriver.from_env(CrossingEnv(), ego_uid="ego")
-    with pytest.raises(ConfigurationError, match="expected a control model of the ego 'nobody'"):
+    with pytest.raises(ConfigurationError, match="control models of the ego 'nobody'"):
         BatchedSafetyDriver.from_env(VectorCrossingEnv(2), ego_uid="nobody")
 
 
-def test_driver_refuses_egos_and_agents_it_cannot_treat():
+ROWWISE = [
+    {"conformal_rule": "dtaci"},
+    {"conformal_rule": "huriot_sibai", "target_loss": 0.01},
+    {"integral_gain": 0.05},
+    {"horizon_steps": 3},
+    {"lambda_start": "error_bound"},
+    {"rate_limit": "soft"},
+    {"solver": "quadprog"},
+    {"barrier": "wae", "compat": "upstream"},
+]
+
+
+@pytest.mark.parametrize("options", ROWWISE)
+def test_every_other_option_is_followed_environment_by_environment(options):
+    twins = Twins(3, 3, seed=2, episode_length=40, **options)
+    assert not twins.driver.vectorised
+    for _ in range(60):
+        batched, scalar = twins.step("a")
+        assert_equal_steps(batched, scalar, twins.driver.partner_uids)
+        assert batched.action.tobytes() == np.array([step.action for step in scalar]).tobytes()
+    assert twins.ended >= 3
+
+
+def test_rowwise_driver_saves_and_continues_to_the_bit():
+    options = {"horizon_steps": 2, "rate_limit": "soft", "eta": 0.05}
+    first, second = (Twins(2, 3, seed=4, **options) for _ in range(2))
+    for _ in range(20):
+        first.step(["a", "b"])
+        second.step(["a", "b"])
+    state = json.loads(json.dumps(second.driver.state_dict()))
+    fresh = Twins(2, 3, seed=4, **options).driver
+    fresh = BatchedSafetyDriver.from_env(
+        second.batch, ego_uid="ego", options=SafetyOptions(**options)
+    )
+    fresh.load_state_dict(state)
+    second.driver = fresh
+    for _ in range(20):
+        a, _ = first.step(["c", "b"])
+        b, _ = second.step(["c", "b"])
+        assert a.action.tobytes() == b.action.tobytes()
+    assert second.driver.partner_swaps.tolist() == [1, 0]
+    assert first.driver.state_dict() == second.driver.state_dict()
+    second.driver.begin_run(0)
+    assert second.driver.partner_swaps.tolist() == [0, 0]
+
+
+def test_malformed_scene_raises_or_brakes_as_the_options_say():
+    for brake in (False, True):
+        options = {"on_bad_input": "brake"} if brake else {}
+        twins = Twins(2, **options)
+        twins.step()
+        twins.batch._positions[:] = np.nan
+        nominal = np.ones((2, 2))
+        if not brake:
+            with pytest.raises(InputError, match="positions: expected finite numbers"):
+                twins.driver.step(nominal)
+            continue
+        step = twins.driver.step(nominal)
+        assert step.uncertified.tolist() == [True, True]
+        assert not np.any(np.all(step.action == nominal, axis=1))
+
+
+def test_ego_of_another_embodiment_goes_by_its_emergency_controller():
+    env = Faster(2)
+    env.reset(seed=0)
+    env.change = lambda models: {
+        **models,
+        "ego": JacobianControlModel(
+            "ego", 2, 2, jacobian_fn=lambda _: np.eye(2), max_cartesian_accel_value=2.0
+        ),
+    }
+    driver = BatchedSafetyDriver.from_env(
+        env, ego_uid="ego", emergency_controller=CartesianAccelEmergencyController()
+    )
+    assert not driver.vectorised
+    assert driver.step(np.full((2, 2), 0.5)).action.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_vector_engine_refuses_what_it_would_ignore():
+    hooks = BatchEnvHooks.of(VectorCrossingEnv(2))
+    with pytest.raises(ConfigurationError, match="expected a double integrator and options among"):
+        VectorEngine(hooks, ego_uid="ego", options=SafetyOptions(horizon_steps=2))
+
+
+def test_driver_refuses_agents_it_does_not_know():
     env = Faster(2)
     env.reset(seed=0)
     env.change = lambda models: {"ego": models["ego"]}
-    with pytest.raises(ConfigurationError, match="expected at least one partner, got none"):
-        BatchedSafetyDriver.from_env(env, ego_uid="ego")
-    env.change = lambda models: {**models, "ego": object()}
-    with pytest.raises(ConfigurationError, match="Cartesian acceleration, got a object"):
+    with pytest.raises(ConfigurationError, match=r"least one partner, got \['ego'\]"):
         BatchedSafetyDriver.from_env(env, ego_uid="ego")
     env.change = lambda models: {**models, "third": models["partner"]}
     driver = BatchedSafetyDriver.from_env(env, ego_uid="ego")
     with pytest.raises(InputError, match=r"expected the agents \['ego', 'partner', 'third'\]"):
         driver.step(np.zeros((2, 2)))
-
-
-def test_option_that_a_batch_does_not_follow_is_refused():
-    with pytest.raises(ConfigurationError, match=r"horizon_steps: expected 1 for a batch"):
-        BatchedSafetyDriver.from_env(
-            VectorCrossingEnv(2), ego_uid="ego", options=SafetyOptions(horizon_steps=2)
-        )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -16,7 +16,6 @@ class SafetyBatchStep:
     Attributes:
         action: Actions to execute, shape (B, A), float64; the nominal bits where nothing was
             active.
-        status: Codes of `cadenza.safety.batched.status`, shape (B,).
         loss: Forecast error per pair, max(0, score), shape (B, N), m/s; 0 where nothing was scored.
         scored: Whether the environment had a forecast to score, shape (B,).
         braked: The emergency controller's action is executed, shape (B,).
@@ -25,14 +24,13 @@ class SafetyBatchStep:
         intervention: Euclidean distance between executed and nominal action, shape (B,).
         lambda_: Slack per pair after this step's update, shape (B, N), m/s^2.
         used_lambda: Slack per pair that entered the rows, shape (B, N), m/s^2.
-        h: Barrier values before the action, shape (B, N), m/s.
+        constraint_violation: max(0, -h) before the action, shape (B, N), m/s.
         margin: Free distances less the safety margin, shape (B, N), m.
         slack: By how much the filter's action misses each row, shape (B, N), m/s^2.
         brake_reasons: Reasons of each environment's braking, by environment; only those braked.
     """
 
     action: FloatArray
-    status: NDArray[np.int8]
     loss: FloatArray
     scored: NDArray[np.bool_]
     braked: NDArray[np.bool_]
@@ -41,7 +39,7 @@ class SafetyBatchStep:
     intervention: FloatArray
     lambda_: FloatArray
     used_lambda: FloatArray
-    h: FloatArray
+    constraint_violation: FloatArray
     margin: FloatArray
     slack: FloatArray
     brake_reasons: Mapping[int, tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""What the batched driver remembers between steps, and its JSON form.
+"""What the vector engine remembers between steps, and its JSON form.
 
 Axes:   B = environments, N = partners, d = Cartesian dimension.
 Units:  m, m/s, m/s^2.
@@ -6,17 +6,13 @@ Units:  m, m/s, m/s^2.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.braking import Pair
-
-#: Version of `DriverMemory.to_dict`; a reader refuses any other.
-MEMORY_VERSION: Final = 1
 
 
 class KeptSlack(NamedTuple):
@@ -32,7 +28,7 @@ class KeptSlack(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
-class DriverMemory:
+class BatchMemory:
     """Memory of B environments.
 
     Attributes:
@@ -43,7 +39,6 @@ class DriverMemory:
         has_forecast: Whether the forecast is of this episode, shape (B,).
         forecast: Forecast positions of the partners, shape (B, N, d).
         forecast_velocity: Forecast velocities, shape (B, N, d).
-        braking_pairs: Pairs that were dangerous one step ago, per environment.
         kept: Partners that left, per environment; the one that left longest ago first.
     """
 
@@ -54,13 +49,12 @@ class DriverMemory:
     has_forecast: NDArray[np.bool_]
     forecast: FloatArray
     forecast_velocity: FloatArray
-    braking_pairs: list[frozenset[Pair]]
     kept: list[dict[str, KeptSlack]]
 
     @classmethod
     def fresh(
         cls, shape: tuple[int, int, int], *, lambda_safe: float, n_warmup_steps: int
-    ) -> "DriverMemory":
+    ) -> "BatchMemory":
         """Return the memory at the start of a run; ``shape`` is (B, N, d)."""
         envs = shape[0]
         return cls(
@@ -71,14 +65,12 @@ class DriverMemory:
             has_forecast=np.zeros(envs, dtype=np.bool_),
             forecast=np.zeros(shape),
             forecast_velocity=np.zeros(shape),
-            braking_pairs=[frozenset()] * envs,
             kept=[{} for _ in range(envs)],
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; floats survive exactly."""
         return {
-            "version": MEMORY_VERSION,
             "lambda": self.lambda_.tolist(),
             "warmup": self.warmup.tolist(),
             "partner_ids": list(self.partner_ids),
@@ -86,9 +78,6 @@ class DriverMemory:
             "has_forecast": self.has_forecast.tolist(),
             "forecast": self.forecast.tolist(),
             "forecast_velocity": self.forecast_velocity.tolist(),
-            "braking_pairs": [
-                [list(pair) for pair in sorted(pairs)] for pairs in self.braking_pairs
-            ],
             "kept": [
                 [[uid, slack.lambda_, slack.warmup] for uid, slack in kept.items()]
                 for kept in self.kept
@@ -96,17 +85,12 @@ class DriverMemory:
         }
 
     @classmethod
-    def from_dict(cls, payload: Mapping[str, Any], shape: tuple[int, int, int]) -> "DriverMemory":
+    def from_dict(cls, payload: Mapping[str, Any], shape: tuple[int, int, int]) -> "BatchMemory":
         """Return the memory that `to_dict` described, of B, N and d = ``shape``.
 
         Raises:
-            InputError: Another version or shape, or malformed content.
+            InputError: Another shape, or malformed content.
         """
-        if payload.get("version") != MEMORY_VERSION:
-            raise InputError(
-                f"BatchedSafetyDriver state: expected version {MEMORY_VERSION}, got "
-                f"{payload.get('version')!r}."
-            )
         try:
             memory = cls(
                 lambda_=np.array(payload["lambda"], dtype=np.float64),
@@ -116,10 +100,6 @@ class DriverMemory:
                 has_forecast=np.array(payload["has_forecast"], dtype=np.bool_),
                 forecast=np.array(payload["forecast"], dtype=np.float64),
                 forecast_velocity=np.array(payload["forecast_velocity"], dtype=np.float64),
-                braking_pairs=[
-                    frozenset((str(a), str(b)) for a, b in pairs)
-                    for pairs in payload["braking_pairs"]
-                ],
                 kept=[
                     {
                         str(uid): KeptSlack([float(value) for value in lambda_], int(warmup))
@@ -151,7 +131,7 @@ class DriverMemory:
                     f"BatchedSafetyDriver state: {name}: expected shape {wanted} for this batch, "
                     f"got {getattr(self, name).shape}."
                 )
-        for name in ("partner_ids", "braking_pairs", "kept"):
+        for name in ("partner_ids", "kept"):
             if len(getattr(self, name)) != shape[0]:
                 raise InputError(
                     f"BatchedSafetyDriver state: {name}: expected {shape[0]} entries, got "

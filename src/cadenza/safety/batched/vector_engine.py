@@ -1,0 +1,311 @@
+"""The conformal layer and the filter for many environments at once; braking where it is needed.
+
+Order:   conformal update, forecast, filter, braking, as in `cadenza.safety.runtime`.
+Axes:    B = environments, N = partners in string order, A = action, d = Cartesian dimension.
+Units:   as in `cadenza.safety.runtime`.
+Limits:  egos whose action is their Cartesian acceleration, and the options `VECTORISED`;
+         `cadenza.safety.batched.rowwise_engine` treats all others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.agent_batch import AgentBatch
+from cadenza.safety.batched.barrier_values import BarrierValues
+from cadenza.safety.batched.env_hooks import BatchEnvHooks
+from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
+from cadenza.safety.batched.margin_rule import next_lambda
+from cadenza.safety.batched.memory import BatchMemory, KeptSlack
+from cadenza.safety.batched.scene import Scene, scene_of
+from cadenza.safety.batched.status import INFEASIBLE
+from cadenza.safety.batched.step import SafetyBatchStep
+from cadenza.safety.brake_layer import BrakeLayer
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.safety_step import distance
+
+#: Options that the engine follows; any other must keep its default.
+VECTORISED: Final = frozenset(
+    {
+        "cbf_gamma",
+        "saturation_threshold",
+        "lambda_safe",
+        "n_warmup_steps",
+        "tau_brake",
+        "clamp_floor_ratio",
+        "margin_m",
+        "miss_rate",
+        "eta",
+        "partner_memory",
+        "barrier",
+        "cbf_power",
+        "budget_split",
+        "brake_stopping",
+        "brake_latency_s",
+        "brake_hysteresis",
+    }
+)
+
+
+def is_vectorised(hooks: BatchEnvHooks, ego_uid: str, options: SafetyOptions) -> bool:
+    """Return whether `VectorEngine` treats this ego with these options."""
+    if not isinstance(hooks.control_models.get(ego_uid), DoubleIntegratorControlModel):
+        return False
+    return all(
+        field.name in VECTORISED or getattr(options, field.name) == field.default
+        for field in fields(options)
+    )
+
+
+class VectorEngine:
+    """Decides for B environments at once.
+
+    Args:
+        hooks: What the batch offers.
+        ego_uid: The agent to guard; see `is_vectorised`.
+        options: Configuration.
+
+    Raises:
+        ConfigurationError: Not an ego or options for this engine, or no authority against a
+            partner.
+    """
+
+    def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
+        ego_model = hooks.control_models[ego_uid]
+        if not (
+            isinstance(ego_model, DoubleIntegratorControlModel)
+            and is_vectorised(hooks, ego_uid, options)
+        ):
+            raise ConfigurationError(
+                "VectorEngine: expected a double integrator and options among "
+                f"{sorted(VECTORISED)}, got others; build a BatchedSafetyDriver, which chooses."
+            )
+        self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
+        self._hooks, self._ego_uid, self._options = hooks, ego_uid, options
+        self._lambda_bound = options.clamp_floor_ratio * hooks.bounds.cartesian_accel_capacity
+        partner_models = [hooks.control_models[uid] for uid in self.partner_uids]
+        self._filter = BatchedEgoFilter(
+            ego_model=ego_model,
+            partner_models=partner_models,
+            bounds=hooks.bounds,
+            dt=hooks.control_timestep,
+            plant=hooks.plant,
+            **options.filter_options(),
+        )
+        self._barrier = BarrierValues(
+            ego_model=ego_model,
+            partner_models=partner_models,
+            bounds=hooks.bounds,
+            options=self._filter.options,
+            dt=hooks.control_timestep,
+        )
+        self._brakes = [
+            BrakeLayer(
+                ego_uid=ego_uid,
+                control_models=hooks.control_models,
+                controllers=None,
+                bounds=hooks.bounds,
+                dt=hooks.control_timestep,
+                options=options,
+            )
+            for _ in range(hooks.num_envs)
+        ]
+        self._shape = (hooks.num_envs, len(self.partner_uids), ego_model.position_dim)
+        self.begin_run(0)
+
+    @property
+    def lambda_(self) -> FloatArray:
+        """Copy of the slack per pair, shape (B, N), m/s^2."""
+        return self._memory.lambda_.copy()
+
+    @property
+    def partner_swaps(self) -> NDArray[np.int64]:
+        """How often each environment's partner changed since `begin_run`, shape (B,)."""
+        return self._memory.partner_swaps.copy()
+
+    def begin_run(self, seed: int) -> None:
+        """Forget everything; nothing is drawn from ``seed``."""
+        del seed
+        self._memory = BatchMemory.fresh(
+            self._shape,
+            lambda_safe=self._options.lambda_safe,
+            n_warmup_steps=self._options.n_warmup_steps,
+        )
+        for layer in self._brakes:
+            layer.forget()
+
+    def begin_rows(self, rows: Iterable[int]) -> None:
+        """Forget the last state of the environments ``rows``."""
+        for row in rows:
+            self._memory.has_forecast[row] = False
+            self._brakes[row].forget()
+
+    def decide(
+        self, nominal: FloatArray, agents: AgentBatch, partner_ids: Sequence[str | None]
+    ) -> SafetyBatchStep:
+        """Return the actions to execute.
+
+        Args:
+            nominal: The policy's actions, shape (B, A), float64.
+            agents: Motion of all agents.
+            partner_ids: Identity of each environment's partner; None if unknown.
+
+        Raises:
+            InputError: An action is not finite, or the agents are others than those with a control
+                model.
+        """
+        require_finite("BatchedSafetyDriver.step: nominal_action", nominal)
+        scene = scene_of(agents, self._ego_uid, self.partner_uids)
+        self._notice_partners(partner_ids)
+        loss, scored = self._update_conformal(scene)
+        outcome = self._filter.filter(
+            torch.as_tensor(nominal),
+            scene.ego_position,
+            scene.ego_velocity,
+            scene.partner_positions,
+            scene.partner_velocities,
+            scene.ego_radius,
+            scene.partner_radii,
+            lambda_=torch.as_tensor(self._memory.lambda_),
+        )
+        self._forecast(scene)
+        return self._finish(nominal, agents, outcome, loss, scored)
+
+    def decide_blind(self, nominal: FloatArray, error: InputError) -> SafetyBatchStep:
+        """Raise ``error``: the options do not say to brake when an observation is unusable."""
+        del nominal
+        raise error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        return {**self._memory.to_dict(), "brakes": [layer.state_dict() for layer in self._brakes]}
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Malformed content or another batch; the engine is then unchanged.
+        """
+        memory = BatchMemory.from_dict(payload, self._shape)
+        brakes: object = payload.get("brakes")
+        if not isinstance(brakes, list) or len(cast("list[Any]", brakes)) != len(self._brakes):
+            raise InputError(
+                f"BatchedSafetyDriver state: brakes: expected {len(self._brakes)} entries, got "
+                f"{brakes!r}."
+            )
+        stored = cast("list[Any]", brakes)
+        before = [layer.state_dict() for layer in self._brakes]
+        try:
+            for layer, pairs in zip(self._brakes, stored, strict=True):
+                layer.load_state_dict(pairs)
+        except InputError:
+            for layer, pairs in zip(self._brakes, before, strict=True):
+                layer.load_state_dict(pairs)
+            raise
+        self._memory = memory
+
+    def _notice_partners(self, partner_ids: Sequence[str | None]) -> None:
+        """Start the conformal layer over where another partner took the seat."""
+        memory = self._memory
+        for row, (known, uid) in enumerate(zip(memory.partner_ids, partner_ids, strict=True)):
+            if uid is None or uid == known:
+                continue
+            memory.partner_ids[row] = uid
+            if known is not None:
+                self._swap(row, left=known, came=uid)
+
+    def _swap(self, row: int, *, left: str, came: str) -> None:
+        """Remember the partner that left; start over, or go on as with the one that came."""
+        memory, options = self._memory, self._options
+        kept = memory.kept[row]
+        kept[left] = KeptSlack(memory.lambda_[row].tolist(), int(memory.warmup[row]))
+        while len(kept) > options.partner_memory:
+            del kept[next(iter(kept))]
+        fresh = KeptSlack([options.lambda_safe] * self._shape[1], options.n_warmup_steps)
+        slack = kept.pop(came, fresh)
+        memory.lambda_[row], memory.warmup[row] = slack.lambda_, slack.warmup
+        memory.partner_swaps[row] += 1
+        memory.has_forecast[row] = False
+
+    def _update_conformal(self, scene: Scene) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Score the last forecasts of the partners and move lambda; return loss and who was scored.
+
+        The ego enters both sides as it is now: its own action is no error of the forecast.
+        """
+        memory, options = self._memory, self._options
+        scored = memory.has_forecast.copy()
+        if not scored.any():
+            return np.zeros(self._shape[:2]), scored
+        expected = self._barrier.of(
+            scene, torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)
+        )
+        actual = self._barrier.of(scene, scene.partner_positions, scene.partner_velocities)
+        scores = (expected - actual).numpy()
+        updated = next_lambda(
+            memory.lambda_,
+            scores,
+            memory.warmup > 0,
+            eta=options.eta,
+            miss_rate=options.miss_rate,
+            gamma=options.cbf_gamma,
+            lambda_bound=self._lambda_bound,
+        )
+        memory.lambda_ = np.where(scored[:, None], updated, memory.lambda_)
+        memory.warmup[scored] = np.maximum(0, memory.warmup[scored] - 1)
+        return np.where(scored[:, None], np.maximum(0.0, scores), 0.0), scored
+
+    def _forecast(self, scene: Scene) -> None:
+        """Forecast the partners one step ahead at constant velocity."""
+        memory, velocities = self._memory, scene.partner_velocities
+        ahead = scene.partner_positions + velocities * self._hooks.control_timestep
+        memory.forecast, memory.forecast_velocity = ahead.numpy(), velocities.numpy()
+        memory.has_forecast[:] = True
+
+    def _finish(
+        self,
+        nominal: FloatArray,
+        agents: AgentBatch,
+        outcome: BatchedStep,
+        loss: FloatArray,
+        scored: NDArray[np.bool_],
+    ) -> SafetyBatchStep:
+        """Brake where no action met the rows, and return the record of the step."""
+        action = outcome.action.numpy().copy()
+        intervention = outcome.intervention.numpy().copy()
+        infeasible = outcome.status.numpy() >= INFEASIBLE
+        braked = np.zeros(len(action), dtype=np.bool_)
+        reasons: dict[int, tuple[str, ...]] = {}
+        for row, layer in enumerate(self._brakes):
+            if not infeasible[row]:
+                layer.forget()
+                continue
+            decision = layer.decide(
+                action[row], agents.snapshots(row), None, infeasible=True, previous_action=None
+            )
+            if decision is not None and decision.override is not None:
+                action[row] = decision.override[self._ego_uid]
+                intervention[row] = distance(action[row], nominal[row])
+                braked[row] = True
+                reasons[row] = tuple(danger.reason for danger in decision.dangers.values())
+        return SafetyBatchStep(
+            action=action,
+            loss=loss,
+            scored=scored,
+            braked=braked,
+            infeasible=infeasible,
+            uncertified=outcome.uncertified.numpy(),
+            intervention=intervention,
+            lambda_=self.lambda_,
+            used_lambda=outcome.lambda_.numpy(),
+            constraint_violation=np.maximum(0.0, -outcome.h.numpy()),
+            margin=outcome.margin.numpy(),
+            slack=outcome.slack.numpy(),
+            brake_reasons=reasons,
+        )
