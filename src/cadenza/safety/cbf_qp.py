@@ -48,7 +48,8 @@ class ExpCBFQP:
             dt: Control step, s, of the joint modes; the ego-only filter takes it in every call.
 
         Raises:
-            ConfigurationError: As the constructors of the mode, or ``dt`` for the ego-only mode.
+            ConfigurationError: As the constructors of the mode, ``dt`` for the ego-only mode, or
+                another kind of ``mode``.
         """
         if mode is SafetyMode.EGO_ONLY:
             if dt is not None:
@@ -58,12 +59,12 @@ class ExpCBFQP:
                 )
             return cls.ego_only(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma)
         if mode is SafetyMode.CENTRALIZED:
-            return cls.centralized(
-                control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt
-            )
-        return cls.shared_control(
-            control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt
-        )
+            build = cls.centralized
+        elif mode is SafetyMode.SHARED_CONTROL:
+            build = cls.shared_control
+        else:
+            raise ConfigurationError(f"ExpCBFQP: mode: expected a SafetyMode, got {mode!r}.")
+        return build(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt)
 
     @classmethod
     def ego_only(

@@ -50,6 +50,11 @@ def test_calling_the_class_without_a_mode_protects_the_ego_alone():
         ExpCBFQP(control_models=MODELS, mode=SafetyMode.CENTRALIZED)
 
 
+def test_calling_the_class_with_the_value_of_a_mode_is_refused():
+    with pytest.raises(ConfigurationError, match="expected a SafetyMode, got 'centralized'"):
+        ExpCBFQP(control_models=MODELS, mode="centralized", dt=0.05)
+
+
 @pytest.mark.parametrize(
     ("build", "kind"),
     [
