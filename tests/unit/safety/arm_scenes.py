@@ -7,7 +7,7 @@ from functools import cache
 import mujoco
 import numpy as np
 
-from cadenza.safety.arms import SEVEN_DOF_ARM, MujocoArm
+from cadenza.safety.arms import SEVEN_DOF_ARM, JointLimits, MujocoArm
 from cadenza.safety.arms.state import ArmState
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.oscbf import (
@@ -166,3 +166,27 @@ def table(height: float = 0.0, priority: Priority = CALM) -> HalfSpaceRule:
 def speed(state: ArmState) -> float:
     """Return the end effector's speed, m/s."""
     return float(np.linalg.norm(state.ee_jacobian[:3] @ state.q_dot))
+
+
+class LimitedArm:
+    """The seven-joint arm with other joint limits."""
+
+    def __init__(self, **changes: np.ndarray) -> None:
+        own = arm().limits
+        names = ("lower", "upper", "velocity", "acceleration", "torque")
+        self.limits = JointLimits(**({name: getattr(own, name) for name in names} | changes))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(arm(), name)
+
+
+def plain_rows(*rows: tuple[np.ndarray, float, Priority]) -> BarrierRows:
+    """Return barriers whose velocity rows are exactly a @ q' <= b, and q'' rows at rest too."""
+    return BarrierRows(
+        gradient=-np.array([a for a, _, _ in rows]),
+        h=np.zeros(len(rows)),
+        drift=np.array([b for _, b, _ in rows]),
+        bias=np.array([b for _, b, _ in rows]),
+        priorities=[priority for _, _, priority in rows],
+        names=[f"row{k}" for k in range(len(rows))],
+    )

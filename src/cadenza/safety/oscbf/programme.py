@@ -221,8 +221,8 @@ def _answer(problem: Programme, u: FloatArray, status: str, solve_ms: float) -> 
     if problem.cone is not None:
         residual = np.append(residual, problem.cone.excess(u))
         scale = np.append(scale, 1.0 + problem.cone.limit)
-    slack = np.where(residual > _MET * scale, residual, 0.0)
-    if not math.isfinite(float(slack.sum())):  # rows that are no numbers are missed by all means
-        slack = np.where(np.isfinite(residual), slack, np.inf)
-    binding = np.flatnonzero(residual >= -_BINDING * scale)
+    # Rows that are no numbers compare false both times: they count as missed without measure.
+    slack = np.where(residual <= _MET * scale, 0.0, residual)
+    slack[np.isnan(residual)] = np.inf
+    binding = np.flatnonzero(~(residual < -_BINDING * scale))
     return Answer(u, status, slack, tuple(binding.tolist()), solve_ms)

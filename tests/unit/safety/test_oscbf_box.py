@@ -1,0 +1,122 @@
+"""Joint limits as one interval per joint, against the scalar formulas of the pair barrier."""
+
+import numpy as np
+import pytest
+
+from cadenza.safety.arms import JointLimits
+from cadenza.safety.barrier import next_closing_limit
+from cadenza.safety.oscbf.box import acceleration_box, velocity_box
+
+DT = 0.01
+
+
+def limits(**changes):
+    values = {"lower": [-1.0], "upper": [1.0], "velocity": [2.0], "acceleration": [5.0]}
+    values = values | {"torque": [np.inf]} | changes
+    return JointLimits(**{name: np.array(value, float) for name, value in values.items()})
+
+
+def one(value):
+    return np.array([value], float)
+
+
+def test_far_from_every_limit_the_acceleration_binds():
+    box = velocity_box(limits(), one(0.0), one(0.3), dt=DT, gain=50.0)
+    assert box.lower == pytest.approx([0.25])
+    assert box.upper == pytest.approx([0.35])
+    assert box.conflicting == ()
+
+
+def test_speed_limit_binds_before_the_acceleration():
+    box = velocity_box(limits(velocity=[0.32]), one(0.0), one(0.3), dt=DT, gain=50.0)
+    assert box.upper == pytest.approx([0.32])
+
+
+def test_gain_limits_the_approach():
+    # 0.02 before the limit: gain 5 allows 0.1, stopping in time allows 0.35.
+    box = velocity_box(limits(), one(0.98), one(0.1), dt=DT, gain=5.0)
+    assert box.upper == pytest.approx([0.1])
+    assert velocity_box(limits(), one(0.98), one(0.1), dt=DT, gain=6.0).upper[0] > 0.11
+
+
+def test_gain_gives_way_to_the_acceleration_limit():
+    # gain 5 asks for 0.1 from 0.3 at once; braking with 5 rad/s^2 reaches 0.25, and still stops.
+    box = velocity_box(limits(), one(0.98), one(0.3), dt=DT, gain=5.0)
+    assert box.upper == pytest.approx([0.25])
+    assert box.conflicting == ()
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize("excess", [0.0, 1e-3, 0.05])
+def test_stopping_speed_is_that_of_the_pair_barrier(side, excess):
+    far = limits(acceleration=[5.0], velocity=[50.0])
+    q, q_dot = one(side * (1.0 - excess)), one(0.0)
+    expected = next_closing_limit(excess, 0.0, 5.0, DT, gamma=1.0, plant="semi_implicit")
+    box = velocity_box(far, q, q_dot, dt=DT, gain=100.0)
+    reached = box.upper[0] if side > 0 else -box.lower[0]
+    assert reached == pytest.approx(min(expected, 5.0 * DT, 100.0 * excess))
+
+
+@pytest.mark.parametrize(("excess", "speed"), [(0.02, 0.3), (0.011, 0.3), (0.1, 0.9)])
+def test_zero_order_hold_uses_the_slower_branch(excess, speed):
+    expected = next_closing_limit(excess, speed, 5.0, DT, gamma=1.0, plant="zoh")
+    wide = limits(velocity=[50.0])
+    box = acceleration_box(wide, one(1.0 - excess), one(speed), dt=DT, gain=100.0)
+    assert box.upper[0] == pytest.approx(np.clip((expected - speed) / DT, -5.0, 5.0))
+    mirrored = acceleration_box(wide, one(excess - 1.0), one(-speed), dt=DT, gain=100.0)
+    assert mirrored.lower[0] == pytest.approx(-box.upper[0])
+
+
+def test_braking_share_keeps_a_reserve():
+    # With half the deceleration the stopping speed is that of 2.5 rad/s^2.
+    wide = limits(velocity=[50.0])
+    expected = next_closing_limit(0.02, 0.25, 2.5, DT, gamma=1.0, plant="semi_implicit")
+    box = velocity_box(wide, one(0.98), one(0.25), dt=DT, gain=100.0, braking_share=0.5)
+    assert box.upper[0] == pytest.approx(expected)
+    held = acceleration_box(wide, one(0.98), one(0.27), dt=DT, gain=100.0, braking_share=0.5)
+    expected = next_closing_limit(0.02, 0.27, 2.5, DT, gamma=1.0, plant="zoh")
+    assert held.upper[0] == pytest.approx((expected - 0.27) / DT)
+
+
+def test_unlimited_joints_have_no_bounds():
+    free = JointLimits.unlimited(2)
+    box = velocity_box(free, np.zeros(2), np.ones(2), dt=DT, gain=5.0)
+    assert (box.upper > 1e10).all()
+    assert (box.lower < -1e10).all()
+    finite = limits(lower=[-np.inf], upper=[np.inf], velocity=[np.inf])
+    held = acceleration_box(finite, one(3.0), one(1.0), dt=DT, gain=5.0)
+    assert (held.lower[0], held.upper[0]) == (-5.0, 5.0)
+
+
+def test_unlimited_acceleration_may_use_the_whole_gap():
+    free = limits(acceleration=[np.inf], velocity=[np.inf])
+    box = velocity_box(free, one(0.98), one(0.0), dt=DT, gain=100.0)
+    assert box.upper == pytest.approx([0.02 / DT])
+
+
+def test_beyond_the_limit_the_joint_returns():
+    box = velocity_box(limits(), one(1.01), one(-0.05), dt=DT, gain=5.0)
+    assert box.upper == pytest.approx([-0.05])
+    assert box.conflicting == ()
+
+
+def test_states_that_cannot_stop_are_named_and_brake_fully():
+    box = velocity_box(limits(), np.array([0.999]), one(1.0), dt=DT, gain=5.0)
+    assert box.conflicting == (0,)
+    assert (box.lower[0], box.upper[0]) == (pytest.approx(0.95), pytest.approx(0.95))
+    held = acceleration_box(limits(), np.array([0.999]), one(1.0), dt=DT, gain=5.0)
+    assert held.conflicting == (0,)
+    assert (held.lower[0], held.upper[0]) == (-5.0, -5.0)
+
+
+def test_too_fast_for_the_speed_limit_is_named():
+    box = velocity_box(limits(velocity=[0.1]), one(0.0), one(0.5), dt=DT, gain=5.0)
+    assert box.conflicting == (0,)
+    assert box.upper == pytest.approx([0.45])
+
+
+def test_limits_that_cross_meet_in_the_middle():
+    # Beyond the upper limit it must return at 50 * 0.3 = 15, but the speed limit is 2.
+    box = velocity_box(limits(acceleration=[np.inf]), one(1.3), one(0.0), dt=DT, gain=50.0)
+    assert box.conflicting == (0,)
+    assert box.upper[0] == box.lower[0] == pytest.approx(0.5 * (-15.0 - 2.0))

@@ -1,0 +1,344 @@
+"""The velocity filter: cost, priorities, conflicts, and what it never does."""
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.geometry import Capsule
+from cadenza.safety.oscbf import (
+    OSCBF,
+    ArmConstraints,
+    Obstacle,
+    ObstacleRule,
+    OSCBFConstraints,
+    Priority,
+    SelfCollisionRule,
+    SingularityRule,
+    SpeedRule,
+    TaskCost,
+    VelocityOSCBF,
+)
+from cadenza.safety.oscbf.cost import task_frame
+from cadenza.safety.oscbf.rows import BarrierRows
+from cadenza.safety.solvers import QPSolution, SolveStatus
+from tests.unit.safety.arm_scenes import DT, LimitedArm, arm, plain_rows, table
+
+#: No acceleration limit: what is tested here is one step on its own.
+AGILE = LimitedArm(acceleration=np.full(7, np.inf))
+HARD, SOFT = Priority(), Priority(hard=False, weight=50.0)
+
+
+def state_at(shift=0.0, q_dot=None):
+    rest = np.zeros(7) if q_dot is None else q_dot
+    return arm().state(arm().home() + shift, rest, with_manipulability=True)
+
+
+def agile(constraints=None, **options):
+    return VelocityOSCBF(AGILE, dt=DT, constraints=constraints, **options)
+
+
+def test_inactive_nominal_passes_bit_for_bit():
+    nominal = np.random.default_rng(0).uniform(-0.3, 0.3, 7)
+    rules = ArmConstraints(self_collision=SelfCollisionRule(), half_spaces=(table(),))
+    result = agile(rules).solve(state_at(), q_dot_nom=nominal)
+    assert result.solver_status == "inactive"
+    assert result.q_dot.tolist() == nominal.tolist()
+    assert result.slack.tolist() == [0.0] * 9
+    assert result.certified
+    assert result.hard_rows == (True,) * 9
+    assert result.row_names[0].startswith("self:")
+    assert result.row_names[-1].startswith("half_space:table/")
+    assert result.q_ddot is None
+
+
+def test_posture_does_not_disturb_the_task():
+    state, twist = state_at(), np.array([0.1, -0.05, 0.08, 0.2, 0.0, -0.1])
+    posture = np.linspace(-0.5, 0.5, 7)
+    result = agile().solve(state, nu_nom=twist, q_dot_nom=posture)
+    J = state.ee_jacobian
+    assert J @ result.q_dot == pytest.approx(twist, abs=1e-4)  # the inverse is damped
+    # The posture still moves the arm, inside the null space of the task.
+    without = agile().solve(state, nu_nom=twist)
+    assert np.linalg.norm(result.q_dot - without.q_dot) > 0.05
+    # One weighted cost for both, on the other hand, mixes them.
+    mixed = OSCBF(n_joints=7).solve(
+        q_dot_nom=posture,
+        nu_nom=twist,
+        jacobian=J,
+        constraints=OSCBFConstraints(np.zeros((0, 7)), np.zeros(0)),
+    )
+    assert np.abs(J @ mixed.q_dot - twist).max() > 0.02
+
+
+@pytest.mark.parametrize("inverse", ["damped", "dynamic"])
+def test_cost_of_null_space_motion_is_the_posture_weight_alone(inverse):
+    state = state_at()
+    cost = TaskCost(weight_joint=2.0, weight_operational=30.0, inverse=inverse, damping=1e-6)
+    frame = task_frame(cost, state.ee_jacobian, state.mass_matrix)
+    still = np.linalg.svd(state.ee_jacobian)[2][-1]  # unit vector with J x = 0
+    assert still @ frame.P @ still == pytest.approx(4.0)
+    pure = frame.inverse @ np.array([0.3, 0.1, -0.2, 0.0, 0.5, 0.1])  # no posture part
+    task = state.ee_jacobian @ pure
+    assert pure @ frame.P @ pure == pytest.approx(900.0 * task @ task, rel=1e-6)
+    assert np.linalg.eigvalsh(frame.P).min() > 0.0
+
+
+def test_row_is_met_in_the_null_space_when_that_suffices():
+    state, twist = state_at(), np.array([0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
+    still = np.linalg.svd(state.ee_jacobian)[2][-1]
+    free = agile().solve(state, nu_nom=twist).q_dot
+    a = still + 0.1 * state.ee_jacobian[0]
+    rows = plain_rows((a, float(a @ free) - 0.05, HARD))
+    strict = agile(cost=TaskCost(weight_operational=1000.0)).solve(state, nu_nom=twist, rows=rows)
+    assert strict.binding_rows == (0,)
+    assert state.ee_jacobian @ strict.q_dot == pytest.approx(twist, abs=1e-5)
+    # The weight matters: with an even one the task gives way.
+    even = agile(cost=TaskCost(weight_operational=0.1)).solve(state, nu_nom=twist, rows=rows)
+    assert np.abs(state.ee_jacobian @ even.q_dot - twist).max() > 1e-3
+
+
+def test_soft_row_is_relaxed_as_the_closed_form_says():
+    state, nominal = state_at(), np.linspace(-0.2, 0.2, 7)
+    a, b = np.linspace(1.0, -1.0, 7), -1.0
+    P = task_frame(TaskCost(), state.ee_jacobian, state.mass_matrix).P
+    step = np.linalg.solve(P, a)
+    for weight in (50.0, 500.0):
+        soft = Priority(hard=False, weight=weight)
+        result = agile().solve(state, q_dot_nom=nominal, rows=plain_rows((a, b, soft)))
+        pull = (a @ nominal - b) / (a @ step + 1.0 / weight)
+        assert result.q_dot == pytest.approx(nominal - pull * step, abs=1e-8)
+        assert result.slack == pytest.approx([pull / weight], abs=1e-8)
+        assert result.hard_rows == (False,)
+        assert result.solver_status == "optimal"
+
+
+def test_hard_row_stands_when_a_soft_one_contradicts_it():
+    e = np.eye(7)[0]
+    rows = plain_rows((e, -0.2, HARD), (-e, -0.3, SOFT))  # q' <= -0.2 and q' >= 0.3
+    result = agile().solve(state_at(), q_dot_nom=np.zeros(7), rows=rows)
+    assert result.q_dot[0] == pytest.approx(-0.2, abs=1e-9)
+    assert result.slack == pytest.approx([0.0, 0.5], abs=1e-8)
+    assert result.active_rows == (1,)
+    assert result.certified
+
+
+def test_contradicting_hard_rows_brake_and_are_flagged():
+    e, nominal = np.eye(7)[0], np.full(7, 0.4)
+    rows = plain_rows((e, -1.0, HARD), (-e, -1.0, HARD))
+    result = agile().solve(state_at(), q_dot_nom=nominal, rows=rows)
+    assert result.solver_status == "infeasible"
+    assert result.braking
+    assert not result.certified
+    assert result.q_dot == pytest.approx(np.zeros(7), abs=1e-6)
+    assert result.slack == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+def test_braking_prefers_hard_rows_over_soft_ones():
+    e = np.eye(7)[0]
+    rows = plain_rows((e, -1.0, HARD), (-e, -1.0, HARD), (e, -0.9, SOFT))
+    result = agile().solve(state_at(), q_dot_nom=np.zeros(7), rows=rows)
+    # 2e6 q' + 50 (q' + 0.9) = 0, but for the unit cost of speed.
+    assert result.q_dot[0] == pytest.approx(-45.0 / 2e6, rel=1e-3)
+
+
+class Failing:
+    """A solver that finds nothing."""
+
+    name = "failing"
+
+    def __init__(self, status):
+        self.status = status
+
+    def run(self, P, q, *_args, **_options):
+        return QPSolution(np.full(len(q), np.nan), self.status, 0)
+
+
+@pytest.mark.parametrize("status", [SolveStatus.MAX_ITER, SolveStatus.NUMERICAL])
+def test_failed_solver_brakes_within_the_acceleration_limits(status):
+    moving = np.full(7, 0.5)
+    controller = VelocityOSCBF(arm(), dt=DT, solver=Failing(status))
+    result = controller.solve(state_at(q_dot=moving), q_dot_nom=np.full(7, 9.0))
+    assert result.solver_status == status.value
+    assert result.q_dot == pytest.approx(0.5 - arm().limits.acceleration * DT)
+
+
+def test_rows_that_are_no_numbers_brake():
+    rows = plain_rows((np.full(7, np.nan), 0.0, HARD))
+    result = agile().solve(state_at(), q_dot_nom=np.full(7, 0.1), rows=rows)
+    assert result.solver_status == "bad_input"
+    assert result.q_dot.tolist() == [0.0] * 7
+    assert result.slack.tolist() == [np.inf]
+
+
+def test_acceleration_limits_bind_from_step_to_step():
+    result = VelocityOSCBF(arm(), dt=DT).solve(state_at(), q_dot_nom=np.full(7, 2.0))
+    share = np.abs(result.q_dot) / (arm().limits.acceleration * DT)
+    assert share.max() == pytest.approx(1.0)
+    assert (share <= 1.0 + 1e-12).all()
+
+
+def test_joint_gain_and_braking_share_change_the_command():
+    near = arm().limits.upper - 0.02
+    state = arm().state(near, np.zeros(7))
+    slow = VelocityOSCBF(AGILE, dt=DT, constraints=ArmConstraints(joint_gain=2.0))
+    command = slow.solve(state, q_dot_nom=np.ones(7)).q_dot
+    assert command.max() == pytest.approx(0.04)
+    assert (command <= 0.04 + 1e-12).all()
+    moving = arm().state(near, np.full(7, 0.45))
+    commands = [
+        VelocityOSCBF(
+            arm(), dt=DT, constraints=ArmConstraints(joint_gain=400.0, braking_share=share)
+        )
+        .solve(moving, q_dot_nom=np.ones(7))
+        .q_dot
+        for share in (0.3, 1.0)
+    ]
+    assert (commands[0] < commands[1] - 1e-3).any()
+
+
+def test_states_outside_the_joint_limits_are_named():
+    beyond = arm().home()
+    beyond[0] = arm().limits.upper[0] + 0.2
+    result = VelocityOSCBF(arm(), dt=DT).solve(
+        arm().state(beyond, np.zeros(7)), q_dot_nom=np.zeros(7)
+    )
+    assert result.conflicting_joints == (0,)
+    assert not result.certified
+    assert result.q_dot[0] == pytest.approx(-arm().limits.acceleration[0] * DT)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_speed_limit_scales_the_task_down(seed):
+    rng = np.random.default_rng(seed)
+    direction = rng.normal(size=3)
+    twist = np.concatenate([2.0 * direction / np.linalg.norm(direction), np.zeros(3)])
+    fast = LimitedArm(acceleration=np.full(7, np.inf), velocity=np.full(7, np.inf))
+    rules = ArmConstraints(speed=SpeedRule(limit=0.5))
+    state = state_at()
+    result = VelocityOSCBF(fast, dt=DT, constraints=rules).solve(state, nu_nom=twist)
+    velocity = state.ee_jacobian[:3] @ result.q_dot
+    assert result.certified
+    assert result.row_names == ("ee_speed",)
+    assert 0.497 <= np.linalg.norm(velocity) <= 0.5 + 1e-12
+    # Turning costs nothing while translation does, so the direction may yield a little.
+    assert velocity @ direction / np.linalg.norm(velocity) / np.linalg.norm(direction) > 0.95
+
+
+def test_soft_speed_limit_is_exceeded_at_a_price():
+    twist = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    state = state_at()
+    speeds = []
+    for weight in (10.0, 1e5):
+        soft = SpeedRule(limit=0.3, priority=Priority(hard=False, weight=weight))
+        result = agile(ArmConstraints(speed=soft)).solve(state, nu_nom=twist)
+        speeds.append(float(np.linalg.norm(state.ee_jacobian[:3] @ result.q_dot)))
+        assert result.hard_rows == (False,)
+        assert result.slack == pytest.approx([max(0.0, speeds[-1] - 0.3)], abs=1e-9)
+    assert speeds[0] > 0.5
+    assert 0.29 < speeds[1] < 0.31
+
+
+def test_speed_limit_that_no_step_can_meet_is_flagged_and_slows_down():
+    # Already at 2 rad/s in the first joint, about 0.7 m/s: one step cannot shed that.
+    moving = np.array([2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    rules = ArmConstraints(speed=SpeedRule(limit=0.2))
+    state = state_at(q_dot=moving)
+    result = VelocityOSCBF(arm(), dt=DT, constraints=rules).solve(state, q_dot_nom=moving)
+    assert result.solver_status == "infeasible"
+    assert result.q_dot[0] == pytest.approx(2.0 - 15.0 * DT)
+    assert result.slack[0] == pytest.approx(
+        np.linalg.norm(state.ee_jacobian[:3] @ result.q_dot) - 0.2
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "obstacles"),
+    [
+        (ArmConstraints(self_collision=SelfCollisionRule(margin_m=0.2)), ()),
+        (
+            ArmConstraints(obstacles=ObstacleRule(margin_m=0.05)),
+            (Obstacle.ball("b", np.array([0.45, 0.0, 0.5]), 0.05),),
+        ),
+        (
+            ArmConstraints(),
+            (
+                Obstacle(
+                    name="rod",
+                    shape=Capsule(np.array([0.45, -0.5, 0.5]), np.array([0.45, 0.5, 0.5]), 0.1),
+                ),
+            ),
+        ),
+        (ArmConstraints(half_spaces=(table(0.45),)), ()),
+        (ArmConstraints(singularity=SingularityRule(minimum=0.09)), ()),
+        (ArmConstraints(speed=SpeedRule(limit=0.05)), ()),
+    ],
+    ids=["self", "ball", "capsule", "half_space", "singularity", "speed"],
+)
+def test_every_rule_changes_the_command(rules, obstacles):
+    state, nominal = state_at(), np.array([0.0, 0.3, 0.0, -0.3, 0.0, 0.3, 0.0])
+    bare = agile().solve(state, q_dot_nom=nominal)
+    guarded = agile(rules).solve(state, q_dot_nom=nominal, obstacles=obstacles)
+    assert bare.q_dot.tolist() == nominal.tolist()
+    assert np.abs(guarded.q_dot - nominal).max() > 1e-3
+
+
+def test_dynamic_inverse_changes_the_posture_motion():
+    state, twist, posture = state_at(), np.zeros(6), np.linspace(-0.3, 0.3, 7)
+    commands = [
+        agile(cost=TaskCost(inverse=kind)).solve(state, nu_nom=twist, q_dot_nom=posture).q_dot
+        for kind in ("damped", "dynamic")
+    ]
+    assert np.abs(commands[0] - commands[1]).max() > 1e-3
+    for command in commands:
+        assert state.ee_jacobian @ command == pytest.approx(np.zeros(6), abs=1e-4)
+
+
+def test_damping_keeps_the_command_bounded_where_the_arm_is_singular():
+    state = arm().state(np.zeros(7), np.zeros(7))
+    up = np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    free = VelocityOSCBF(
+        LimitedArm(
+            **dict.fromkeys(("velocity", "acceleration"), np.full(7, np.inf)),
+            lower=np.full(7, -9.0),
+            upper=np.full(7, 9.0),
+        ),
+        dt=DT,
+    )
+    calm = free.solve(state, nu_nom=up).q_dot
+    assert np.linalg.norm(calm) < 20.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "at least one of q_dot_nom, nu_nom"),
+        ({"q_dot_nom": np.zeros(6)}, r"q_dot_nom: expected shape \(7,\)"),
+        ({"nu_nom": np.zeros(3)}, r"nu_nom: expected shape \(6,\)"),
+        ({"q_dot_nom": np.full(7, np.nan)}, "q_dot_nom: expected finite"),
+        (
+            {
+                "q_dot_nom": np.zeros(7),
+                "rows": BarrierRows(np.zeros((0, 7)), np.zeros(0), np.zeros(0), np.zeros(0)),
+                "obstacles": [Obstacle.ball("b", np.ones(3), 0.1)],
+            },
+            "rows or obstacles, got both",
+        ),
+    ],
+)
+def test_malformed_calls_are_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        agile().solve(state_at(), **arguments)
+
+
+@pytest.mark.parametrize("dt", [0.0, -1.0, np.nan, np.inf])
+def test_steps_without_length_are_refused(dt):
+    with pytest.raises(ConfigurationError, match="dt: expected a finite step"):
+        VelocityOSCBF(arm(), dt=dt)
+
+
+def test_gains_beyond_the_sampling_rate_are_refused():
+    rules = ArmConstraints(obstacles=ObstacleRule(priority=Priority(gain=5.0, second_gain=600.0)))
+    with pytest.raises(ConfigurationError, match="every gain <= 1 / dt = 500"):
+        VelocityOSCBF(arm(), dt=DT, constraints=rules)
+    with pytest.raises(ConfigurationError, match="got 501"):
+        VelocityOSCBF(arm(), dt=DT, constraints=ArmConstraints(joint_gain=501.0))
