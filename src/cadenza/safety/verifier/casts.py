@@ -165,7 +165,8 @@ def draw_cast(
         first: Number of the batch's first episode within its scenario.
         rng: Only source of randomness.
     """
-    episodes, partners, dim = motion.positions.shape
+    episodes, dim = motion.ego_position.shape
+    partners = scenario.partners
     opponents, controllers = len(config.adversaries), len(config.ego_nominals)
     numbers: IndexArray = first + np.arange(episodes, dtype=np.intp)
     shared: IndexArray = (numbers % opponents)[:, None]
@@ -174,7 +175,7 @@ def draw_cast(
     adversaries: IndexArray = np.where(mixed, others, shared)
     centre = motion.positions.mean(axis=1) - motion.ego_position
     spread = _GOAL_SPREAD_M * rng.normal(size=(episodes, dim))
-    phase: FloatArray = rng.random(episodes * partners)
+    phase: FloatArray = rng.uniform(size=(episodes * partners,))
     return Cast(
         scenario,
         config,

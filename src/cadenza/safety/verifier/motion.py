@@ -21,7 +21,8 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.barrier import Plant
 
 #: Halvings of a bracket of one step. The distance is quadratic around its minimum, so a place
-#: known to 2^-30 of a step fixes the distance to 2^-60 of its curvature: below rounding.
+#: known to 2^-30 of a step fixes the distance to 2^-60 of its curvature: below rounding. (Where
+#: the centres meet, to 2^-30 of the way.)
 _BISECTIONS: Final = 30
 
 

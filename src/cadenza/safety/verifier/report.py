@@ -50,6 +50,10 @@ class VerificationReport:
         """Return the total of the adversarial scenarios with one partner."""
         return total([r for r in self.results if r.partners == 1 and r.kind == "adversarial"])
 
+    def everything(self) -> Counts:
+        """Return the total of all scenarios."""
+        return total(self.results)
+
     def stationary(self) -> Counts:
         """Return the total of the scenarios with a standing partner."""
         return total([r for r in self.results if r.kind == "stationary"])

@@ -1,0 +1,262 @@
+"""`cadenza safety verify` and `cadenza safety tables`."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.progress import progress_bar
+from cadenza.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cadenza.safety.verifier.report import VerificationReport
+    from cadenza.safety.verifier.results import Counts, ScenarioResult
+
+#: Columns of the scenarios' tables, and of the totals over several partners.
+_SCENARIO_COLUMNS: Final = (
+    "scenario",
+    "episodes",
+    "steps",
+    "overlaps",
+    "at most",
+    "unfiltered",
+    "infeasible",
+    "changed",
+    "free / m",
+)
+_TOTAL_COLUMNS: Final = (
+    "partners",
+    "episodes",
+    "overlaps",
+    "rate, 95 % interval",
+    "unfiltered",
+    "infeasible",
+    "uncertified",
+    "free / m",
+)
+_NOTE: Final = (
+    "overlaps: episodes in which balls overlapped; at most: exact 95 % bound on their rate;\n"
+    "unfiltered: steps that executed an unsafe nominal action; changed: by the filter;\n"
+    "infeasible: steps in which no action meets every row; free: smallest free distance"
+)
+
+
+def verify(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [KEY=VALUE ...]",
+            help="A configuration, and values to change, e.g. dts=[0.05] margin_m=0.001.",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Adversarial steps with one partner.")
+    ] = None,
+    partners: Annotated[
+        list[int] | None,
+        typer.Option("--partners", help="Number of partners; may be given several times."),
+    ] = None,
+    plant: Annotated[
+        str | None, typer.Option("--plant", help="Simulate zoh or semi_implicit only.")
+    ] = None,
+    barrier: Annotated[
+        str | None, typer.Option("--barrier", help="Row of the filter: sampled or wae.")
+    ] = None,
+    compat: Annotated[
+        str | None,
+        typer.Option("--compat", help="upstream: the filter as the original has it; with wae."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed of all draws.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report and picture.")] = Path(
+        "runs/verify"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run adversarial partners against the safety filter and count what gets through.
+
+    Ends with code 1 unless one partner never gets in and no unfiltered action is executed.
+    """
+    with typed_exits(as_json=as_json, go_on="run the same command again"):
+        from cadenza.safety.verifier.config import load_verifier_config
+        from cadenza.safety.verifier.run import verify as run_verification
+
+        path, values = _split_words(words or [])
+        options = {
+            "steps": steps,
+            "partners": partners or None,
+            "plants": plant,
+            "barrier": barrier,
+            "compat": compat,
+            "seed": seed,
+        }
+        values |= {key: value for key, value in options.items() if value is not None}
+        config = load_verifier_config(path, values)
+        started = time.perf_counter()
+        with progress_bar("verifying", quiet=quiet or as_json) as progress:
+            report = run_verification(config, progress)
+        elapsed_s = time.perf_counter() - started
+        report_path, picture = report.save(out)
+        if as_json:
+            files = {"report": str(report_path), "picture": str(picture)}
+            print_json({**report.to_jsonable(), **files, "elapsed_s": round(elapsed_s, 3)})
+        else:
+            _print_report(report, elapsed_s)
+            print_text(f"report: {report_path}\nworst episode: {picture}")
+    if not report.holds:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def tables(
+    file: Annotated[Path, typer.Argument(help="A three_tables.json of any version.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, of the current version.")
+    ] = False,
+    allow_unhashed: Annotated[
+        bool, typer.Option("--allow-unhashed", help="Accept a file that carries no hash.")
+    ] = False,
+) -> None:
+    """Check a stored three-table safety report and show it; older versions are upgraded."""
+    with typed_exits(as_json=as_json):
+        from cadenza.safety.reporting.files import parse_three_tables
+        from cadenza.safety.reporting.rendering import render_latex, render_markdown
+        from cadenza.safety.reporting.tables import INTERVAL_NOTE, provenance_lines, report_tables
+
+        if markdown + latex + as_json > 1:
+            raise ConfigurationError(
+                "safety tables: expected one of --markdown, --latex and --json, got several."
+            )
+        report = parse_three_tables(file, require_hash=not allow_unhashed)
+        if as_json:
+            print_json(report.to_document())
+        elif markdown or latex:
+            print_text((render_latex if latex else render_markdown)(report).rstrip("\n"))
+        else:
+            for table in report_tables(report):
+                print_table(table.title, table.header, table.rows)
+            print_text(INTERVAL_NOTE)
+            for name, value in provenance_lines(report.details):
+                print_text(f"{name}: {value}")
+
+
+def _split_words(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Return the configuration file, if the first word is none of ``key=value``, and the values.
+
+    Raises:
+        ConfigurationError: A word is neither.
+    """
+    path = Path(words[0]) if words and "=" not in words[0] else None
+    values: dict[str, Any] = {}
+    for word in words[path is not None :]:
+        key, equals, text = word.partition("=")
+        if not (equals and key):
+            raise ConfigurationError(
+                f"safety verify: expected key=value after the configuration, got {word!r}."
+            )
+        values[key] = _parse_value(key, text)
+    return path, values
+
+
+def _parse_value(key: str, text: str) -> Any:
+    """Return ``text`` read as YAML, as in a configuration file."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(
+            f"safety verify: {key}: expected a value as in YAML, got {text!r}."
+        ) from error
+
+
+def _print_report(report: "VerificationReport", elapsed_s: float) -> None:
+    """Print the scenarios, the totals and the verdict, which comes last."""
+    single = [r for r in report.results if r.partners == 1 and r.kind == "adversarial"]
+    several = [r for r in report.results if r.partners > 1]
+    standing = [r for r in report.results if r.kind == "stationary"]
+    for title, results in (
+        ("One adversarial partner", single),
+        ("Several adversarial partners", several),
+        ("One partner that stands still, 8 m ahead", standing),
+    ):
+        if results:
+            print_table(title, _SCENARIO_COLUMNS, [_scenario_cells(r) for r in results])
+    print_text(f"{_NOTE}\n")
+    if several:
+        counts = [(str(n), report.several(n)) for n in report.config.partners if n > 1]
+        rows = [_total_cells(name, entry) for name, entry in counts]
+        print_table("Several partners: rates, no guarantee", _TOTAL_COLUMNS, rows)
+    for name, entry in (
+        ("One adversarial partner", report.single_adversarial()),
+        ("One standing partner", report.stationary()),
+    ):
+        if entry.episodes:
+            print_text(_paragraph(name, entry))
+    everything = report.everything()
+    print_text(
+        f"Repeated through the filter of one environment: {everything.compared_steps} steps, "
+        f"largest difference {everything.largest_difference:.1e} m/s²\n"
+    )
+    for failure in report.failures:
+        print_text(f"FAILED: {failure}")
+    print_text(f"The claim {'holds' if report.holds else 'does NOT hold'} ({elapsed_s:.1f} s).")
+
+
+def _scenario_cells(result: "ScenarioResult") -> tuple[str, ...]:
+    counts = result.counts
+    partners = f"{result.partners}p " if result.partners > 1 else ""
+    age = "" if result.delay == "none" else f" {result.delay} age"
+    plant = result.plant.removesuffix("_implicit")
+    return (
+        f"{partners}{result.dim}-D {plant} {result.dt:g} s{age}",
+        str(counts.episodes),
+        str(counts.steps),
+        str(counts.penetrated_episodes),
+        f"{counts.episode_interval()[1]:.2%}",
+        str(counts.unfiltered_steps),
+        str(counts.infeasible_steps),
+        f"{counts.share(counts.changed_steps):.0%}",
+        f"{counts.min_margin_m:.0e}",
+    )
+
+
+def _total_cells(name: str, counts: "Counts") -> tuple[str, ...]:
+    low, high = counts.episode_interval()
+    return (
+        name,
+        str(counts.episodes),
+        str(counts.penetrated_episodes),
+        f"{counts.penetrated_episodes / counts.episodes:.2%} ({low:.2%} - {high:.2%})",
+        str(counts.unfiltered_steps),
+        f"{counts.share(counts.infeasible_steps):.2%}",
+        f"{counts.share(counts.uncertified_steps):.2%}",
+        f"{counts.min_margin_m:.0e}",
+    )
+
+
+def _paragraph(name: str, counts: "Counts") -> str:
+    """Return a few lines on a group of scenarios."""
+    low, high = counts.episode_interval()
+    episodes = f"{low:.3%} to {high:.3%}" if counts.penetrated_episodes else f"at most {high:.3%}"
+    overlap_bound = counts.step_bound(counts.penetrated_steps)
+    unfiltered_bound = counts.step_bound(counts.unfiltered_steps)
+    return (
+        f"{name}: {counts.steps} steps in {counts.episodes} episodes\n"
+        f"  overlaps            {counts.penetrated_episodes} episodes, "
+        f"{counts.penetrated_steps} steps; 95 %: {episodes} of the episodes, at most "
+        f"{overlap_bound:.1e} of the steps\n"
+        f"  unfiltered actions  {counts.unfiltered_steps}; 95 %: at most {unfiltered_bound:.1e} of "
+        "the steps\n"
+        f"  missed rows         {counts.missed_steps}\n"
+        f"  infeasible steps    {counts.infeasible_steps}\n"
+        f"  uncertified steps   {counts.uncertified_steps}\n"
+        f"  changed actions     {counts.share(counts.changed_steps):.1%} of the steps\n"
+        f"  free distance       at least {counts.min_margin_m:.2g} m "
+        f"(centres {counts.min_distance_m:.3g} m)"
+    )
