@@ -87,7 +87,7 @@ class SafetyState:
 
 
 #: What one filter call reports. Arrays have one entry per partner, shape (n,), in the string
-#: order of the partner ids.
+#: order of the partner ids; those of a joint filter one per pair, in canonical order.
 #:
 #: lambda: slack per pair that entered the rows of this step, m/s^2.
 #: constraint_violation: max(0, -h), m/s, at the state before the action; 0 in the safe set.

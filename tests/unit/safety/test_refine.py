@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from cadenza.safety.solvers import refine as refine_module
 from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
 from cadenza.safety.solvers.dense_problem import dense_problem
 from cadenza.safety.solvers.interface import SolveStatus
@@ -45,6 +46,12 @@ def test_refine_of_contradicting_rows_proves_nothing():
     )
     assert refine(contradiction, np.zeros(1), np.ones(2)) is None
     assert refine(contradiction, np.zeros(1), np.zeros(2)) is None
+
+
+def test_refine_gives_up_when_rows_keep_entering(monkeypatch):
+    monkeypatch.setattr(refine_module, "_SPARE_ENTRIES", 1 - len(PROBLEM.h))
+    assert refine(PROBLEM, np.array(ANSWER), np.array([1.6, 0.0])) is not None  # no entry needed
+    assert refine(PROBLEM, np.array(ANSWER), np.zeros(2)) is None
 
 
 def test_dense_problem_stacks_the_bounds_that_exist():
