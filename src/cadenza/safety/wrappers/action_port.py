@@ -1,0 +1,160 @@
+"""The ego's part of an environment's action, in the units of its control model.
+
+Two vocabularies: the environment's action (any real dtype, any scale, perhaps one entry of a Dict
+of agents) and the control model's action (float64, box |u_k| <= c). A port translates one ego
+action, shape (n,), or a batch of them, shape (B, n).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError, InputError
+
+#: Maps an action to another unit, component by component or as a whole; batches included.
+ActionMap: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
+
+#: Relative difference between an action and its way there and back that is rounding to float32.
+_ROUNDING: Final = 1e-5
+
+
+class ActionPort:
+    """Takes the ego's action out of an environment's action, and puts a filtered one back.
+
+    Args:
+        space: The environment's action space: a Box, or a Dict with a Box under the ego's id.
+        ego_uid: The ego's id.
+        action_dim: Components of the control model's action, n.
+        c: Half width of the filter's box, in the control model's unit.
+        to_control: From the environment's unit to the control model's; None for equal units.
+        from_control: The inverse; given together with ``to_control``.
+
+    Raises:
+        ConfigurationError: The space does not fit, the environment would clip a filtered action,
+            or the maps are no inverses of each other.
+    """
+
+    def __init__(
+        self,
+        space: Space[Any],
+        *,
+        ego_uid: str,
+        action_dim: int,
+        c: float,
+        to_control: ActionMap | None = None,
+        from_control: ActionMap | None = None,
+    ) -> None:
+        if (to_control is None) != (from_control is None):
+            raise ConfigurationError(
+                "SafetyFilterWrapper: expected action_to_control and action_from_control together, "
+                "got one of them."
+            )
+        self._key = ego_uid if isinstance(space, spaces.Dict) else None
+        self._box = _ego_box(cast("Space[Any]", space), ego_uid, action_dim)
+        self._to: ActionMap = _unchanged if to_control is None else to_control
+        self._from: ActionMap = _unchanged if from_control is None else from_control
+        self._require_room(c)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the ego's action."""
+        return self._box.shape
+
+    def ego_action(self, action: Any) -> NDArray[Any]:
+        """Return the ego's part of an environment action, in the environment's unit.
+
+        Raises:
+            InputError: The ego has no action, or one of another shape or kind.
+        """
+        part = action
+        if self._key is not None:
+            if not isinstance(action, Mapping) or self._key not in action:
+                raise InputError(
+                    f"SafetyFilterWrapper: expected a mapping with an action of the ego "
+                    f"{self._key!r}, got {action!r}."
+                )
+            part = cast("Mapping[str, Any]", action)[self._key]
+        values = np.asarray(part)
+        if values.shape != self.shape or values.dtype.kind not in "fiu":
+            raise InputError(
+                f"SafetyFilterWrapper: expected the ego's action as real numbers of shape "
+                f"{self.shape}, got {values.dtype} {values.shape}."
+            )
+        return values
+
+    def nominal(self, ego_action: NDArray[Any]) -> FloatArray:
+        """Return an ego action in the control model's unit."""
+        return np.asarray(self._to(ego_action), dtype=np.float64)
+
+    def applied(self, control: FloatArray) -> NDArray[Any]:
+        """Return a filtered action in the environment's unit and dtype, inside its box."""
+        values = np.asarray(self._from(control)).astype(self._box.dtype)
+        # Rounding to the box's dtype may step over a bound by one unit in the last place.
+        return np.clip(values, self._box.low, self._box.high)
+
+    def put(self, action: Any, ego_action: NDArray[Any]) -> Any:
+        """Return the environment's action with the ego's part replaced."""
+        if self._key is None:
+            return ego_action
+        return {**cast("Mapping[str, Any]", action), self._key: ego_action}
+
+    def _require_room(self, c: float) -> None:
+        """Raise unless the environment executes every action of the filter's box as it is."""
+        for sign in (-1.0, 1.0):
+            corner = np.full(self.shape, sign * c)
+            values = np.asarray(self._from(corner), dtype=np.float64)
+            if values.shape != self.shape:
+                raise ConfigurationError(
+                    f"SafetyFilterWrapper: action_from_control: expected shape {self.shape}, got "
+                    f"{values.shape}."
+                )
+            room = _ROUNDING * (1.0 + np.abs(values))
+            if bool(((values < self._box.low - room) | (values > self._box.high + room)).any()):
+                raise ConfigurationError(
+                    "SafetyFilterWrapper: expected an action space that holds the filter's whole "
+                    f"box |u_k| <= {c:g}, got low {_extreme(self._box.low)} and high "
+                    f"{_extreme(self._box.high)}: the environment would clip a filtered action; "
+                    "lower Bounds.action_linf_component, or pass action_to_control and "
+                    "action_from_control if the units differ."
+                )
+            back = np.asarray(self._to(values), dtype=np.float64)
+            if back.shape != self.shape or not np.allclose(back, corner, _ROUNDING, 1e-9):
+                raise ConfigurationError(
+                    "SafetyFilterWrapper: expected action_to_control to undo action_from_control, "
+                    f"got {_extreme(back)} back from {sign * c:g}."
+                )
+
+
+def _ego_box(space: Space[Any], ego_uid: str, action_dim: int) -> "spaces.Box[Any]":
+    part: Any = space
+    if isinstance(part, spaces.Dict):
+        part = dict(cast("Mapping[str, Any]", part)).get(ego_uid)
+    if not isinstance(part, spaces.Box):
+        raise ConfigurationError(
+            f"SafetyFilterWrapper: expected a Box of actions, or a Dict with a Box under "
+            f"{ego_uid!r}, got {space}; discrete actions cannot be projected."
+        )
+    box = cast("spaces.Box[Any]", part)
+    if box.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ConfigurationError(
+            f"SafetyFilterWrapper: expected a Box of float32 or float64, got {box.dtype}, which "
+            "cannot hold a filtered action."
+        )
+    if not box.shape or box.shape[-1] != action_dim:
+        raise ConfigurationError(
+            f"SafetyFilterWrapper: expected {action_dim} action components like the ego's control "
+            f"model, got shape {box.shape}."
+        )
+    return box
+
+
+def _unchanged(action: NDArray[Any]) -> NDArray[Any]:
+    return action
+
+
+def _extreme(values: NDArray[Any]) -> str:
+    return f"{np.min(values):g} ... {np.max(values):g}"

@@ -1,0 +1,67 @@
+"""Where a wrapper learns about the scene: from the caller, else from hooks of the environment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cadenza.safety.barrier import Plant
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.env_hooks import hook
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Returns every agent's snapshot from environment, last observation and last info.
+SnapshotSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], dict[str, AgentSnapshot]]
+#: Returns the partner's identity, or None if unknown, from the same.
+PartnerSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], str | None]
+#: Returns measured contact forces per pair, N, from the same.
+ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a wrapper must know about the task, once.
+
+    Attributes:
+        ego_uid: The agent whose action is filtered.
+        control_models: Model of every agent by id.
+        bounds: Envelope of the task.
+        control_timestep: Time one ``step`` takes, s.
+        plant: How the environment integrates one step.
+    """
+
+    ego_uid: str
+    control_models: Mapping[str, AgentControlModel]
+    bounds: Bounds
+    control_timestep: float
+    plant: Plant
+
+    @classmethod
+    def of(
+        cls,
+        env: object,
+        look_up: Callable[[object, str], Any] = hook,
+        *,
+        ego_uid: str | None,
+        control_models: Mapping[str, AgentControlModel] | None,
+        bounds: Bounds | None,
+        control_timestep: float | None,
+        plant: Plant | None,
+    ) -> "Task":
+        """Return the task of ``env``; what is None is looked up in the environment.
+
+        Raises:
+            ConfigurationError: Something is neither given nor offered by the environment.
+        """
+        if control_models is None:
+            control_models = look_up(env, "build_control_models")()
+        return cls(
+            ego_uid=look_up(env, "ego_uid") if ego_uid is None else ego_uid,
+            control_models=dict(control_models or {}),
+            bounds=look_up(env, "build_bounds")() if bounds is None else bounds,
+            control_timestep=float(
+                look_up(env, "control_timestep") if control_timestep is None else control_timestep
+            ),
+            plant=look_up(env, "plant") if plant is None else plant,
+        )

@@ -1,0 +1,255 @@
+"""A Gymnasium wrapper that filters the ego's action in every step."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.safety.barrier import Plant
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.env_hooks import hook, require_untouched_actions
+from cadenza.safety.fallback import stop_action
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
+from cadenza.safety.wrappers.record import safety_record
+from cadenza.safety.wrappers.scene_source import ForceSource, PartnerSource, SnapshotSource, Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FallbackRequest:
+    """What a fallback is asked with: a step in which no action met every row.
+
+    Attributes:
+        nominal: The policy's action in the control model's unit, shape (n,).
+        retreat: The runtime's action, shape (n,): least violation, or braking.
+        snapshots: Every agent's state.
+        bounds: Envelope of the task.
+    """
+
+    nominal: FloatArray
+    retreat: FloatArray
+    snapshots: Mapping[str, AgentSnapshot]
+    bounds: Bounds
+
+
+#: What is executed when no action meets every row: the runtime's retreat, a stop along the
+#: velocity, or what the caller's function returns (in the control model's unit).
+Fallback: TypeAlias = Literal["retreat", "stop"] | Callable[[FallbackRequest], FloatArray]
+
+
+class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
+    """Filters the ego's action and reports in ``info["safety"]``; see `safety_record` for its keys.
+
+    What is not given is looked up in the environment: ``build_agent_snapshots()``,
+    ``build_control_models()``, ``build_bounds()``, ``control_timestep``, ``plant``, ``ego_uid``.
+    An action that needs no change is handed on as the caller's own object.
+
+    ``reset(seed=k)`` starts everything over, so that equal seeds give equal episodes; ``reset()``
+    keeps what was learnt about the partner.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        ego_uid: str | None = None,
+        snapshots: SnapshotSource | None = None,
+        control_models: Mapping[str, AgentControlModel] | None = None,
+        bounds: Bounds | None = None,
+        control_timestep: float | None = None,
+        plant: Plant | None = None,
+        options: SafetyOptions | None = None,
+        emergency_controllers: Mapping[str, EmergencyController] | None = None,
+        fallback: Fallback = "retreat",
+        action_to_control: ActionMap | None = None,
+        action_from_control: ActionMap | None = None,
+        partner_id: PartnerSource | None = None,
+        contact_forces: ForceSource | None = None,
+    ) -> None:
+        """Wrap ``env``.
+
+        Args:
+            env: Environment whose action is a Box, or a Dict of Boxes by agent.
+            ego_uid: The agent whose action is filtered.
+            snapshots: Called with (env, observation, info) before every step.
+            control_models: Model of every agent by id.
+            bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
+            control_timestep: Time one ``step`` takes, s.
+            plant: How the environment integrates one step.
+            options: Configuration of the runtime; None means the defaults.
+            emergency_controllers: See `SafetyRuntime`.
+            fallback: What is executed when no action meets every row.
+            action_to_control: From the environment's action unit to the control model's.
+            action_from_control: The inverse of ``action_to_control``.
+            partner_id: Called like ``snapshots``; None means an unknown partner.
+            contact_forces: Called like ``snapshots``; None means no measurements.
+
+        Raises:
+            ConfigurationError: The action space does not fit, a wrapper inside changes actions
+                after the filter, something is neither given nor offered, or the fallback does not
+                go with the options.
+        """
+        super().__init__(env)
+        require_untouched_actions(env)
+        self._task = task = Task.of(
+            env,
+            ego_uid=ego_uid,
+            control_models=control_models,
+            bounds=bounds,
+            control_timestep=control_timestep,
+            plant=plant,
+        )
+        if snapshots is None:
+            build = hook(env, "build_agent_snapshots")
+            snapshots = lambda _env, _obs, _info: build()  # noqa: E731
+        self._snapshots: SnapshotSource = snapshots
+        self._partner_id, self._forces = partner_id, contact_forces
+        self._options = SafetyOptions() if options is None else options
+        self._fallback = _checked_fallback(fallback, self._options)
+        self._runtime = SafetyRuntime(
+            ego_uid=task.ego_uid,
+            control_models=task.control_models,
+            bounds=task.bounds,
+            control_timestep=task.control_timestep,
+            plant=task.plant,
+            options=self._options,
+            emergency_controllers=emergency_controllers,
+        )
+        self._port = ActionPort(
+            env.action_space,
+            ego_uid=task.ego_uid,
+            action_dim=task.control_models[task.ego_uid].action_dim,
+            c=task.bounds.action_linf_component,
+            to_control=action_to_control,
+            from_control=action_from_control,
+        )
+        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._last_step: SafetyStep | None = None
+
+    @property
+    def last_step(self) -> SafetyStep | None:
+        """The last decision, with the time it took; None before the first."""
+        return self._last_step
+
+    @property
+    def runtime(self) -> SafetyRuntime:
+        """The runtime that decides: its telemetry, slack and resumable state."""
+        return self._runtime
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; with a seed, forget what was learnt about the partner too."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        if seed is None:
+            self._runtime.begin_episode()
+        else:
+            self._runtime.begin_run(seed)
+        self._last = (observation, info)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Filter the ego's action, step, and add the record to the info.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: The action is malformed, or the scene is and the options say "raise".
+        """
+        given = self._port.ego_action(action)
+        nominal = self._port.nominal(given)
+        step, barrier, fell_back = self._decide(nominal)
+        self._last_step = step
+        untouched = np.array_equal(step.action, nominal)
+        applied = given if untouched else self._port.applied(step.action)
+        executed = action if untouched else self._port.put(action, applied)
+        observation, reward, terminated, truncated, info = self.env.step(executed)
+        info = dict(info)
+        info["safety"] = safety_record(
+            step,
+            ego_uid=self._task.ego_uid,
+            barrier=barrier,
+            nominal=given.copy(),
+            applied=applied.copy(),
+            fallback=fell_back,
+        )
+        self._last = (observation, info)
+        return observation, reward, bool(terminated), bool(truncated), info
+
+    def _decide(self, nominal: FloatArray) -> tuple[SafetyStep, LambdaDict, bool]:
+        """Return the step to take, h per pair, and whether the fallback decided."""
+        if self._last is None:
+            raise NotReadyError(
+                "SafetyFilterWrapper.step: expected an episode in progress; call reset()."
+            )
+        sources = (self.env, *self._last)
+        try:
+            snapshots = self._snapshots(*sources)
+            forces = None if self._forces is None else self._forces(*sources)
+        except InputError as error:  # a snapshot refuses numbers that are not finite
+            return self._runtime.step_blind(nominal, error), {}, False
+        step = self._runtime.step(
+            nominal,
+            snapshots,
+            partner_id=None if self._partner_id is None else self._partner_id(*sources),
+            contact_forces=forces,
+        )
+        if step.bad_input is not None:
+            return step, {}, False
+        barrier = self._runtime.barrier_values(snapshots)
+        if not step.infeasible or self._fallback == "retreat":
+            return step, barrier, False
+        action = self._fall_back(nominal, step.action, snapshots)
+        self._runtime.note_executed(action)
+        intervention = math.dist(action.tolist(), nominal.tolist())
+        return replace(step, action=action, intervention=intervention), barrier, True
+
+    def _fall_back(
+        self, nominal: FloatArray, retreat: FloatArray, snapshots: Mapping[str, AgentSnapshot]
+    ) -> FloatArray:
+        """Return the fallback's action, inside the box.
+
+        Raises:
+            InputError: The caller's function returned something that is no action.
+        """
+        task = self._task
+        if not callable(self._fallback):
+            ego = task.ego_uid
+            return stop_action(task.control_models[ego], snapshots[ego], task.bounds)
+        request = FallbackRequest(nominal.copy(), retreat.copy(), snapshots, task.bounds)
+        answer: NDArray[Any] = np.asarray(self._fallback(request))
+        if (
+            answer.shape != nominal.shape
+            or answer.dtype.kind not in "fiu"
+            or not np.isfinite(answer).all()
+        ):
+            raise InputError(
+                f"SafetyFilterWrapper: fallback: expected finite numbers of shape {nominal.shape}, "
+                f"got {answer}."
+            )
+        c = task.bounds.action_linf_component
+        return np.clip(answer.astype(np.float64), -c, c)
+
+
+def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:
+    if not callable(fallback) and fallback not in ("retreat", "stop"):
+        raise ConfigurationError(
+            f"SafetyFilterWrapper: fallback: expected 'retreat', 'stop' or a function, got "
+            f"{fallback!r}."
+        )
+    if fallback != "retreat" and options.on_bad_input == "brake":
+        raise ConfigurationError(
+            "SafetyFilterWrapper: expected fallback 'retreat' with on_bad_input='brake', which "
+            f"carries the state on by the runtime's own actions, got {fallback!r}."
+        )
+    return fallback
