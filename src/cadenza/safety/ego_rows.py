@@ -56,7 +56,8 @@ class EgoRows:
         margin: Free distance less the safety margin, at the same estimate, m.
         time_left: Time until the margin is used up at today's closing speed, s; inf if never.
         uncovered: The certificate does not cover the step: a state is outside the safe set for
-            sure, a packet older than declared, or a partner forecast to break its bound.
+            sure, a packet older than declared, the ego's own state old, or a partner forecast to
+            break its bound.
     """
 
     a: list[list[float]]
@@ -79,7 +80,7 @@ def build_ego_rows(
     """Return the rows against all partners.
 
     Args:
-        ego: The ego now; its age is not looked at.
+        ego: The ego now; an old snapshot of itself voids the certificate.
         partners: The last packet of every partner.
         predicted: The partners one step ahead, in the same order.
         pairs: Constants of each pair.
@@ -87,7 +88,7 @@ def build_ego_rows(
         rule: How rows are built.
         shares: The ego's share of each row; None if the partners do not cooperate.
     """
-    rows = EgoRows([], [], [], [], [], False)
+    rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
     radius, level_of = ego.radius + rule.margin_m, rule.level
     for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):

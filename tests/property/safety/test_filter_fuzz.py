@@ -147,3 +147,20 @@ def test_larger_lambda_never_moves_the_action_farther(nominal, gap, velocity, fi
             distances.append(info["intervention"])
     for tighter, looser in itertools.pairwise(distances):
         assert looser <= tighter + 1e-6
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nominal=st.tuples(st.floats(-4.0, 4.0), st.floats(-4.0, 4.0)),
+    velocity=vectors,
+    partners=st.lists(st.tuples(vectors, vectors), min_size=1, max_size=4),
+)
+def test_where_standing_still_is_allowed_the_change_is_no_larger_than_the_nominal(
+    nominal, velocity, partners
+):
+    agents = {"ego": agent([0, 0], velocity)}
+    agents |= {f"p{k}": agent(p, v) for k, (p, v) in enumerate(partners)}
+    guard = ego_filter(0.5, 2, tuple(agents)[1:])
+    if call(guard, [0.0, 0.0], agents)[1]["status"] == "inactive":
+        _, info = call(guard, nominal, agents)
+        assert info["intervention"] <= math.hypot(*nominal) + 1e-5

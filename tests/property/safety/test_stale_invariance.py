@@ -300,6 +300,16 @@ def test_stale_row_implies_the_true_row_and_is_feasible():
     assert largest_shortfall() <= 1e-9
 
 
+def test_stale_row_implies_the_true_row_for_any_step_age_and_partner():
+    rng = np.random.default_rng(11)
+    for _ in range(3000):
+        dt = float(rng.uniform(0.005, 0.1))
+        late = max(1, int(rng.uniform(0.0, 0.35) / dt))
+        plant = str(rng.choice(["zoh", "semi_implicit"]))
+        a_p = float(rng.uniform(0.0, 0.9))
+        assert shortfall(rng, late=late, dt=dt, plant=plant, a_p=a_p) <= 1e-9
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("position", 0.0), ("velocity", 0.0), ("sine", 0.0), ("tilt", 0.0)]
 )

@@ -190,6 +190,11 @@ def test_filter_packet_older_than_declared_is_uncertified_but_not_ignored():
     assert older < action_of(declared, scene(0.2))[0]
 
 
+def test_filter_that_knows_the_ego_itself_from_the_past_only_is_not_certified():
+    agents = {**scene(), "ego": AgentSnapshot([0.0, 0.0], [0.9, 0.0], 0.2, 0.05)}
+    assert action_of(ego_filter(max_age_s=0.2), agents)[1]["uncertified"] is True
+
+
 def test_filter_needs_at_most_the_credited_braking_while_the_state_may_be_safe():
     # The worst state of this packet is far outside the safe set, the best one inside: full
     # credited braking, 2 m/s^2 straight back, is proved to be enough.
