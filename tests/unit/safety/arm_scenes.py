@@ -22,6 +22,8 @@ from cadenza.safety.oscbf import (
 from cadenza.safety.oscbf.rows import BarrierRows
 
 DT = 2e-3
+#: Step of the closed loops.
+LOOP_DT = 4e-3
 #: Gentle enough that braking for a barrier stays within what the joints can decelerate.
 CALM = Priority(gain=4.0, second_gain=8.0)
 
@@ -59,23 +61,23 @@ def run_velocity(
     nominal: Callable[[ArmState], dict[str, np.ndarray]],
     *,
     q: np.ndarray,
-    steps: int = 700,
+    steps: int,
     obstacles: Target = lambda t: (),
     mutate: Mutation | None = None,
 ) -> Log:
     """Integrate q+ = q + q' dt under the velocity filter."""
-    controller = VelocityOSCBF(arm(), dt=DT, constraints=constraints)
+    controller = VelocityOSCBF(arm(), dt=LOOP_DT, constraints=constraints)
     q, q_dot, log = q.copy(), np.zeros(7), Log()
     for k in range(steps):
         state = arm().state(q, q_dot, with_manipulability=constraints.singularity is not None)
-        seen = obstacles(k * DT)
+        seen = obstacles(k * LOOP_DT)
         rows = mutate(controller.rows(state, seen)) if mutate else None
         seen = () if mutate else seen
         result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
         log.states.append(state)
         log.results.append(result)
         q_dot = result.q_dot
-        q = q + DT * q_dot
+        q = q + LOOP_DT * q_dot
     return log
 
 
@@ -84,12 +86,12 @@ def run_torque(
     nominal: Callable[[ArmState], dict[str, np.ndarray]],
     *,
     q: np.ndarray,
-    steps: int = 700,
+    steps: int,
     obstacles: Target = lambda t: (),
     mutate: Mutation | None = None,
 ) -> Log:
     """Step the MuJoCo model under the torque filter."""
-    controller = TorqueOSCBF(arm(), dt=DT, constraints=constraints)
+    controller = TorqueOSCBF(arm(), dt=LOOP_DT, constraints=constraints)
     model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
     # The filter alone keeps joints and links where they belong.
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_LIMIT
@@ -100,14 +102,14 @@ def run_torque(
     for k in range(steps):
         needs = constraints.singularity is not None
         state = arm().state(data.qpos, data.qvel, with_manipulability=needs)
-        seen = obstacles(k * DT)
+        seen = obstacles(k * LOOP_DT)
         rows = mutate(controller.rows(state, seen)) if mutate else None
         seen = () if mutate else seen
         result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
         log.states.append(state)
         log.results.append(result)
         data.ctrl[:] = result.torque
-        for _ in range(round(DT / model.opt.timestep)):
+        for _ in range(round(LOOP_DT / model.opt.timestep)):
             mujoco.mj_step(model, data)
     return log
 
