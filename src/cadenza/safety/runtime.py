@@ -97,6 +97,7 @@ class SafetyRuntime:
         self._ego_uid = ego_uid
         self._models = dict(control_models)
         self._bounds = bounds
+        self._saturation = self._options.saturation_threshold * bounds.cartesian_accel_capacity
         self._dt = control_timestep
         self._build_filters(plant)
         self._adaptation = SlackAdaptation(
@@ -416,6 +417,8 @@ class SafetyRuntime:
     def _finish(self, step: SafetyStep) -> None:
         self._previous_action = step.action
         self._telemetry.observe(step)
+        if max(map(abs, step.lambda_.values()), default=0.0) >= self._saturation:
+            self._telemetry.count("saturated")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""

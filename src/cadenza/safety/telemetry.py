@@ -22,6 +22,7 @@ COUNTED: Final = (
     "uncertified",
     "braked",
     "bad_inputs",
+    "saturated",
 )
 
 

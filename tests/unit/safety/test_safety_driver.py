@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.driver import SafetyDriver
 from cadenza.safety.options import SafetyOptions
@@ -393,3 +394,25 @@ def test_driver_bad_action_is_a_typed_error():
         driver.step(np.array([np.nan, 0.0]))
     with pytest.raises(InputError, match="expected shape"):
         driver.step(np.zeros(3))
+
+
+def test_driver_scene_with_nan_is_an_error_or_brakes():
+    env = approach(speed=1.0)
+    careful, strict = driver_of(env, on_bad_input="brake"), driver_of(env)
+    careful.step(np.zeros(2))
+    env.duel.positions[1][0] = math.nan
+    with pytest.raises(InputError, match="position: expected finite"):
+        strict.step(np.zeros(2))
+    step = careful.step(np.zeros(2))
+    assert "expected finite" in step.bad_input
+    assert step.action.tolist() == [-2.0, 0.0]  # full braking from 1 m/s
+    assert careful.telemetry.run.counts["bad_inputs"] == 1
+    assert careful.options.on_bad_input == "brake"
+
+
+def test_driver_hands_contact_forces_on():
+    env = approach(gap=0.41)
+    step = driver_of(env).step(np.zeros(2), contact_forces={PAIR: 1e3})
+    assert not step.braked  # this env declares no force limit
+    env.build_bounds = lambda: Bounds(2.0, 2.0, 1.0, 0.0, 5.0)
+    assert driver_of(env).step(np.zeros(2), contact_forces={PAIR: 1e3}).braked

@@ -1,0 +1,68 @@
+"""Coverage of the rules, in the runtime, against a partner that is calm, erratic and calm again.
+
+Coverage is judged on the signed score: the share of steps whose score exceeds the margin in force.
+It must come within two points of the miss rate asked for, over the run, wherever the quantile of
+the scores is positive. (Where it is not, a margin of 0 already misses less often than asked.)
+"""
+
+import numpy as np
+import pytest
+
+from cadenza.safety.conformal.margin import SCORE_TOLERANCE
+from tests.property.safety.drifting import REGIMES, run, wander
+
+STEPS = 6000
+RULES = {
+    "two_sided": {},
+    "two_sided with integral": {"integral_gain": 0.02},
+    "dtaci": {"conformal_rule": "dtaci"},
+}
+
+
+@pytest.mark.parametrize("miss_rate", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("rule", RULES)
+def test_drifting_partner_is_covered_within_two_points(rule, miss_rate):
+    for seed in range(3):
+        scores, margins, _ = run(seed, STEPS, miss_rate=miss_rate, **RULES[rule])
+        misses = scores > margins + SCORE_TOLERANCE
+        assert abs(misses.mean() - miss_rate) < 0.02
+        calm, erratic, again = np.array_split(margins, 3)
+        assert erratic.mean() > 2.5 * calm.mean()  # it rises ...
+        assert again.mean() < 0.5 * erratic.mean()  # ... and falls
+        for part in np.array_split(misses, 3):
+            assert abs(part.mean() - miss_rate) < 0.03
+
+
+@pytest.mark.parametrize("miss_rate", [0.05, 0.1, 0.2])
+def test_drifting_partner_defeats_a_fixed_margin(miss_rate):
+    scores, _, _ = run(0, STEPS, eta=0.0)
+    calm = scores[: STEPS // 3]
+    fixed = np.quantile(calm, 1.0 - miss_rate)  # exact for the regime it was tuned in
+    assert np.mean(calm > fixed) == pytest.approx(miss_rate, abs=0.001)
+    assert np.mean(scores > fixed) > miss_rate + 0.05
+
+
+@pytest.mark.parametrize("miss_rate", [0.05, 0.2])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_sided_rule_obeys_its_bound_in_every_run(seed, miss_rate):
+    eta = 0.02
+    scores, margins, last = run(seed, 1500, miss_rate=miss_rate, eta=eta, n_warmup_steps=0)
+    misses = scores > margins + SCORE_TOLERANCE
+    # (1/K) sum m <= epsilon + (q_K - q_0) / (eta K), q_0 = 0.
+    assert misses.mean() <= miss_rate + last / (eta * len(misses)) + 1e-12
+    # And an equality as long as the margin does not touch 0 or its upper end.
+    if margins[200:].min() > 0.0:
+        tail = misses[200:].mean() - miss_rate
+        assert tail == pytest.approx((last - margins[200]) / (eta * len(misses[200:])), abs=1e-9)
+
+
+def test_scene_the_partner_stays_out_of_reach_and_within_its_bound():
+    agents = list(wander(0, STEPS))
+    positions = np.array([a["partner"].position for a in agents])
+    velocities = np.array([a["partner"].velocity for a in agents])
+    assert np.linalg.norm(positions, axis=1).min() > 2.0
+    accel = np.linalg.norm(np.diff(velocities, axis=0), axis=1) / 0.05
+    assert accel.max() <= max(REGIMES) + 1e-9
+    calm, erratic, again = np.array_split(accel, 3)
+    assert erratic.mean() > 4.5 * calm.mean()
+    assert erratic.mean() > 4.5 * again.mean()
