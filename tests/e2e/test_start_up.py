@@ -22,7 +22,7 @@ def test_command_line_imports_nothing_heavy_before_a_command_runs():
 def test_help_lists_every_command(tmp_path):
     done = cadenza("--help", cwd=tmp_path)
     assert done.code == 0
-    for command in ("quickstart", "train", "eval", "doctor", "partners", "tasks"):
+    for command in ("quickstart", "train", "eval", "safety", "doctor", "partners", "tasks"):
         assert command in done.out
 
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.guards import Answer, batched_guard
@@ -245,6 +246,14 @@ def test_equal_seeds_give_equal_bytes_and_other_seeds_others():
     first = verify(small).to_bytes()
     assert verify(small).to_bytes() == first
     assert verify(dataclasses.replace(small, seed=1)).to_bytes() != first
+
+
+def test_age_that_leaves_no_authority_is_refused_before_anything_is_played():
+    played = []
+    config = dataclasses.replace(ONE, max_age_s=5.0)
+    with pytest.raises(ConfigurationError, match="lower max_age_s or partner_accel"):
+        verify(config, lambda *report: played.append(report))
+    assert played == []
 
 
 def test_large_scenarios_are_played_in_batches_and_counted_once(monkeypatch):

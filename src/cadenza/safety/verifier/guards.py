@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.bounds import Bounds
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import MIN_BOUND, Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.pairs import make_ego_pair_keys
@@ -110,7 +111,11 @@ def filter_options(scenario: Scenario, config: VerifierConfig) -> dict[str, Any]
 
 
 def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
-    """Return what the filter of a scenario promises, for the independent check."""
+    """Return what the filter of a scenario promises, for the independent check.
+
+    Raises:
+        ConfigurationError: The declared age leaves the ego no authority.
+    """
     contact = config.contact_m + config.margin_m
     reach = float(np.sqrt(scenario.dim)) * scenario.ego_accel
     if config.compat == "upstream":
@@ -124,6 +129,12 @@ def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
             contact_m=contact,
             dt=scenario.dt,
             max_age_s=scenario.max_age_s if config.barrier == "sampled" else 0.0,
+        )
+    if not alpha >= MIN_BOUND:
+        raise ConfigurationError(
+            f"verifier: max_age_s: expected packets fresh enough to leave the ego authority, got "
+            f"{scenario.max_age_s:g} s, which leaves {alpha:.3g} m/s^2 of {scenario.ego_accel:g} "
+            f"against a partner of {push:g} m/s^2; lower max_age_s or partner_accel."
         )
     return Condition(
         barrier=cast("Barrier", config.barrier),

@@ -6,7 +6,7 @@ from pathlib import Path
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord
-from cadenza.safety.verifier.guards import GuardFactory, batched_guard
+from cadenza.safety.verifier.guards import GuardFactory, batched_guard, scenario_condition
 from cadenza.safety.verifier.report import VerificationReport
 from cadenza.safety.verifier.results import ScenarioResult
 from cadenza.safety.verifier.scenarios import plan_scenarios
@@ -35,6 +35,8 @@ def verify(
         ConfigurationError: The filter refuses its options, as when the ego has no authority left.
     """
     scenarios = plan_scenarios(config)
+    for scenario in scenarios:  # what cannot be played is refused before anything is
+        scenario_condition(scenario, config)
     steps_in_all = sum(scenario.steps for scenario in scenarios)
     done, contact_m = 0, config.contact_m
     results: list[ScenarioResult] = []

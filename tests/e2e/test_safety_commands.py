@@ -1,0 +1,195 @@
+"""`cadenza safety verify` and `cadenza safety tables` through the command line."""
+
+import json
+
+import pytest
+
+from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.safety.reporting import (
+    AssumptionRow,
+    ConditionRow,
+    GapRow,
+    ThreeTableReport,
+    emit_three_tables,
+)
+from cadenza.safety.reporting.payload import text_hash
+from tests.e2e.commands import REPOSITORY, cadenza
+
+#: Words that make a verification of a few seconds.
+QUICK = ["--steps", "4000", "dts=[0.05]", "delays=[none, varying]", "several_steps=600"]
+
+
+def test_verify_reports_rows_totals_and_verdict(tmp_path):
+    done = cadenza("safety", "verify", *QUICK, "--partners", "1", "--partners", "3", cwd=tmp_path)
+    assert done.code == 0
+    assert "2-D zoh 0.05 s varying age" in done.out
+    assert "3p 3-D semi 0.05 s" in done.out
+    assert "One adversarial partner: 4000 steps in 40 episodes" in done.out
+    assert "unfiltered actions  0; 95 %: at most 7.5e-04 of the steps" in done.out  # 3.0 / 4000
+    assert "The claim holds" in done.out
+    assert done.err == ""
+    stored = json.loads((tmp_path / "runs" / "verify" / "verification.json").read_bytes())
+    assert stored["holds"] is True
+    assert (tmp_path / "runs" / "verify" / "worst_episode.png").stat().st_size > 10_000
+
+
+def test_verify_json_is_one_object_and_its_file_repeats_to_the_byte(tmp_path):
+    words = ["safety", "verify", *QUICK, "--partners", "1", "--seed", "3", "--json", "--out"]
+    first, second = (cadenza(*words, tmp_path / name, cwd=tmp_path) for name in ("a", "b"))
+    assert first.code == second.code == 0
+    payload = first.json
+    assert payload["config"]["seed"] == 3
+    assert payload["totals"]["one_partner_adversarial"]["unfiltered_steps"] == 0
+    assert payload["elapsed_s"] > 0.0
+    assert payload["report"] == str(tmp_path / "a" / "verification.json")
+    for name in ("verification.json", "worst_episode.png"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    stored = json.loads((tmp_path / "a" / "verification.json").read_bytes())
+    claimed = stored.pop("content_hash")
+    assert sha256_bytes(canonical_json(stored)) == claimed
+
+
+def test_verify_of_the_original_filter_fails_and_says_how(tmp_path):
+    done = cadenza(
+        "safety", "verify", *QUICK, "--barrier", "wae", "--compat", "upstream", cwd=tmp_path
+    )
+    assert done.code == 1
+    assert "episodes with one partner had an overlap" in done.out
+    assert "the unfiltered action was executed in" in done.out
+    assert "The claim does NOT hold" in done.out
+    stored = json.loads((tmp_path / "runs" / "verify" / "verification.json").read_bytes())
+    assert stored["holds"] is False
+    # Straight through the standing partner, whose ball begins at 0.4 m.
+    assert stored["totals"]["one_partner_stationary"]["min_distance_m"] < 0.05
+
+
+def test_verify_takes_a_file_and_lets_options_win(tmp_path):
+    shipped = REPOSITORY / "configs" / "safety" / "verify.yaml"
+    done = cadenza(
+        "safety",
+        "verify",
+        shipped,
+        "steps=99999999",
+        *["dts=[0.1]", "dims=3", "stationary=false"],
+        *["--steps", "500", "--partners", "1", "--plant", "zoh", "--json"],
+        cwd=tmp_path,
+    )
+    assert done.code == 0
+    config = done.json["config"]
+    assert (config["steps"], config["partners"], config["plants"]) == (500, [1], ["zoh"])
+    assert (config["dts"], config["dims"]) == ([0.1], [3])
+    assert len(done.json["scenarios"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["step=3"], "unknown key step"),
+        (["missing.yaml"], "missing.yaml: expected a YAML file, got none"),
+        (["steps=3", "more"], "expected key=value after the configuration, got 'more'"),
+        (["steps=[1"], "steps: expected a value as in YAML"),
+        (["steps=many"], "steps: expected a whole number, got 'many'"),
+        (["--compat", "upstream"], "set barrier=wae"),
+        (["--plant", "euler"], "plants: expected one of zoh, semi_implicit"),
+        (["max_age_s=5"], "lower max_age_s or partner_accel"),
+    ],
+)
+def test_verify_refuses_a_wrong_configuration_in_one_line(tmp_path, words, message):
+    done = cadenza("safety", "verify", *words, cwd=tmp_path)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_verify_json_error_is_one_object(tmp_path):
+    done = cadenza("safety", "verify", "step=3", "--json", cwd=tmp_path)
+    assert done.code == 2
+    assert done.json["error"]["kind"] == "ConfigurationError"
+
+
+@pytest.mark.slow
+def test_verify_holds_over_a_hundred_thousand_steps(tmp_path):
+    done = cadenza("safety", "verify", "--steps", "100000", "--json", cwd=tmp_path)
+    assert done.code == 0
+    totals = done.json["totals"]
+    single, several = totals["one_partner_adversarial"], totals["several_partners"]
+    assert single["steps"] >= 100_000
+    for name in ("penetrated_steps", "unfiltered_steps", "missed_steps", "infeasible_steps"):
+        assert single[name] == 0
+    assert several["unfiltered_steps"] == several["missed_steps"] == 0
+    assert several["infeasible_steps"] > 0
+    assert totals["one_partner_stationary"]["penetrated_steps"] == 0
+    assert totals["one_partner_stationary"]["min_margin_m"] < 1e-3
+    assert len(done.json["scenarios"]) == 48 + 16 + 12
+
+
+@pytest.fixture
+def stored_tables(tmp_path):
+    report = ThreeTableReport(
+        table_1=(AssumptionRow("A1", "bounded gradient", 1, 200),),
+        table_2=(ConditionRow("pred", "Learn", None, 20, 2, 1),),
+        table_3=(GapRow("pred/Learn", 0.25, 0.01, 0.125),),
+    )
+    return emit_three_tables(out_dir=tmp_path / "tables", report=report)[0]
+
+
+def test_tables_shows_a_stored_report(tmp_path, stored_tables):
+    done = cadenza("safety", "tables", stored_tables, cwd=tmp_path)
+    assert done.code == 0
+    assert "bounded gradient" in done.out
+    assert "Wilson" in done.out
+
+
+@pytest.mark.parametrize(
+    ("option", "mark"), [("--markdown", "| bounded gradient |"), ("--latex", r"\begin{tabular}")]
+)
+def test_tables_prints_markup(tmp_path, stored_tables, option, mark):
+    done = cadenza("safety", "tables", stored_tables, option, cwd=tmp_path)
+    assert done.code == 0
+    assert mark in done.out
+
+
+def test_tables_upgrades_an_old_version(tmp_path, stored_tables):
+    document = json.loads(stored_tables.read_text(encoding="utf-8"))
+    old = {key: document[key] for key in ("table_1", "table_2", "table_3")} | {"schema_version": 1}
+    for row in old["table_2"]:
+        del row["max_slack"], row["slack_l2"]
+    stored_tables.write_text(json.dumps(old), encoding="utf-8")
+    refused = cadenza("safety", "tables", stored_tables, cwd=tmp_path)
+    assert refused.code == 10
+    assert "expected a content_hash, got none" in refused.err
+    accepted = cadenza(
+        "safety", "tables", stored_tables, "--allow-unhashed", "--json", cwd=tmp_path
+    )
+    assert accepted.json["schema_version"] == 3
+    assert accepted.json["table_2"][0]["max_slack"] == 0.0
+    stored_tables.write_text(json.dumps({**old, "content_hash": text_hash(old)}), encoding="utf-8")
+    assert cadenza("safety", "tables", stored_tables, cwd=tmp_path).code == 0
+
+
+def test_tables_refuses_a_file_that_was_changed(tmp_path, stored_tables):
+    text = stored_tables.read_text(encoding="utf-8")
+    stored_tables.write_text(text.replace('"violations": 2', '"violations": 0'), encoding="utf-8")
+    done = cadenza("safety", "tables", stored_tables, "--json", cwd=tmp_path)
+    assert done.code == 10
+    assert "content_hash mismatch" in done.json["error"]["message"]
+    assert done.err.count("\n") == 1
+
+
+def test_tables_refuses_what_is_no_report(tmp_path):
+    missing = cadenza("safety", "tables", "none.json", cwd=tmp_path)
+    assert missing.code == 2
+    assert "none.json" in missing.err
+    (tmp_path / "other.json").write_text("[1]", encoding="utf-8")
+    other = cadenza("safety", "tables", "other.json", cwd=tmp_path)
+    assert other.code == 10
+    assert other.err.count("\n") == 1
+
+
+def test_tables_prints_one_format_at_a_time(tmp_path, stored_tables):
+    done = cadenza("safety", "tables", stored_tables, "--latex", "--markdown", cwd=tmp_path)
+    assert done.code == 2
+    assert "expected one of --markdown, --latex and --json" in done.err
