@@ -1,11 +1,12 @@
 """Safety: keeps the ego's action clear of partners whose intentions nobody knows.
 
-Start at:    `SafetyDriver` (one call per control step) and `docs/safety.md` (what it guarantees).
+Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntime` (the same without
+             an env) and `docs/safety.md` (what it guarantees).
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
              after a failed solve it is the least unsafe action, never the unfiltered one.
 May import:  `core`.  Must not import: any other folder of the package.
 Layout:      contracts (`api` gathers them), row maths (`barrier`), solvers, filters, conformal
-             layer, braking and emergency controllers, driver.
+             layer, forecasts, braking and emergency controllers, runtime, driver.
 """
 
 import importlib
@@ -37,6 +38,7 @@ _EXPORTS: Final = {
     "SafetyDriver": "driver",
     "SafetyMode": "mode",
     "SafetyOptions": "options",
+    "SafetyRuntime": "runtime",
     "SafetyState": "state",
     "StateDependentControlModel": "protocols",
     "canonical_pair_key": "pairs",
