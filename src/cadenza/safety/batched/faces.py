@@ -13,8 +13,9 @@ Capture: no branch depends on data.
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,74 +63,129 @@ def project_on_faces(
 
 def _planar(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return the candidates of the plane, shape (K, 2, B)."""
-    parts = [_flats_2d(u, A, b), _edges(u, A, b, lower, upper)]
-    return torch.cat(parts)
+    patterns = _edge_patterns(2, A.device)
+    excess = (A * u).sum(1) - b
+    flats = _flats_2d(u, A.unbind(1), excess)
+    return torch.cat((torch.stack(flats, 1), _edges(A, b, lower, upper, patterns)))
 
 
 def _spatial(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return the candidates of space, shape (K, 3, B)."""
-    parts = [_flats_3d(u, A, b), _edges(u, A, b, lower, upper)]
-    low, high = lower.expand_as(u), upper.expand_as(u)
-    for axis in range(3):
-        kept = [k for k in range(3) if k != axis]
-        for bound in (low[axis], high[axis]):
-            flat = _flats_2d(u[kept], A[:, kept], b - A[:, axis] * bound)  # (K, 2, B)
-            columns = [flat[:, 0], flat[:, 1]]
-            columns.insert(axis, bound.expand_as(flat[:, 0]))
-            parts.append(torch.stack(columns, 1))
+    patterns = _edge_patterns(3, A.device)
+    parts = [_flats_3d(u, A, b), _edges(A, b, lower, upper, patterns)]
+    parts.append(_sides(u, A, b, lower, upper))
     return torch.cat(parts)
 
 
-def _edges(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return where rows meet the edges of the box, one component free: (K, n, B)."""
-    n, m = u.shape[0], A.shape[0]
-    low, high = lower.expand_as(u), upper.expand_as(u)
-    parts: list[Tensor] = []
-    for free in range(n):
-        others = [k for k in range(n) if k != free]
-        for bounds in itertools.product((low, high), repeat=n - 1):
-            rest = b
-            columns: list[Tensor] = []
-            for k, bound in zip(others, bounds, strict=True):
-                rest = rest - A[:, k] * bound[k]
-                columns.append(bound[k].expand(m, -1))
-            columns.insert(free, rest / A[:, free])
-            parts.append(torch.stack(columns, 1))
-    return torch.cat(parts)
+class _EdgePatterns(NamedTuple):
+    """Edges of the box, P of them: the free component, the held ones and their bounds.
+
+    Attributes:
+        free: Free component, shape (P,).
+        held: Held components, shape (n - 1, P).
+        bound: Index into lower bounds followed by upper bounds, shape (n - 1, P).
+        order: Where component k is found in (free, held...), shape (P, n).
+    """
+
+    free: Tensor
+    held: Tensor
+    bound: Tensor
+    order: Tensor
 
 
-def _foot(u: Tensor, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the residuals at ``u``, (m, B), and the feet of ``u`` on the planes, (m, n, B)."""
-    excess = (A * u).sum(1) - b
-    return excess, u - (excess / A.square().sum(1)).unsqueeze(1) * A
+@cache
+def _edge_patterns(n: int, device: torch.device) -> _EdgePatterns:
+    free: list[int] = []
+    held: list[list[int]] = []
+    bound: list[list[int]] = []
+    order: list[list[int]] = []
+    for k in range(n):
+        others = [i for i in range(n) if i != k]
+        for sides in itertools.product((0, n), repeat=n - 1):
+            free.append(k)
+            held.append(others)
+            bound.append([i + side for i, side in zip(others, sides, strict=True)])
+            order.append([0 if i == k else 1 + others.index(i) for i in range(n)])
+    return _EdgePatterns(
+        torch.tensor(free, device=device),
+        torch.tensor(held, device=device).T,
+        torch.tensor(bound, device=device).T,
+        torch.tensor(order, device=device),
+    )
 
 
-def _flats_2d(u: Tensor, A: Tensor, b: Tensor) -> Tensor:
-    """Return the feet on all lines and the crossings of all pairs of lines: (K, 2, B)."""
-    excess, feet = _foot(u, A, b)
-    if A.shape[0] < 2:
+def _edges(A: Tensor, b: Tensor, lower: Tensor, upper: Tensor, patterns: _EdgePatterns) -> Tensor:
+    """Return where rows meet the edges of the box, one component free: (m P, n, B)."""
+    m, n, size = A.shape
+    bounds = torch.cat((lower.expand(n, size), upper.expand(n, size)))  # (2n, B)
+    values = [bounds[index] for index in patterns.bound]  # (P, B) each
+    rest = b.unsqueeze(1)  # (m, P, B) from here on
+    for component, value in zip(patterns.held, values, strict=True):
+        rest = rest - A[:, component] * value
+    found = [rest / A[:, patterns.free], *(value.expand_as(rest) for value in values)]
+    count = patterns.free.shape[0]
+    order = patterns.order.T.reshape(n, 1, count, 1).expand(n, m, count, size)
+    return torch.stack(found).gather(0, order).reshape(n, m * count, size).transpose(0, 1)
+
+
+def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the candidates on the six sides of the box, two components free: (K, 3, B)."""
+    m, n, size = A.shape
+    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)))  # (2, 3, B)
+    # Side (side, axis); its two free components are axis + 1 and axis + 2, cyclically.
+    first, second = torch.roll(A, -1, 1), torch.roll(A, -2, 1)  # (m, 3, B)
+    u_first, u_second = torch.roll(u, -1, 0), torch.roll(u, -2, 0)
+    level = b.view(m, 1, 1, size) - A.unsqueeze(1) * bounds  # (m, 2, 3, B)
+    columns = (first.unsqueeze(1), second.unsqueeze(1))  # (m, 1, 3, B)
+    excess = columns[0] * u_first + columns[1] * u_second - level
+    x_first, x_second = _flats_2d(torch.stack((u_first, u_second)), columns, excess)
+    fixed = bounds.expand_as(x_first)  # (K, 2, 3, B)
+    candidates = torch.stack((fixed, x_first, x_second), 3)  # (K, 2, 3, 3, B)
+    # On axis a the entries are components a, a + 1, a + 2; roll them to 0, 1, 2.
+    turned = [torch.roll(candidates[:, :, axis], axis, 2) for axis in range(n)]
+    return torch.cat(turned, 1).reshape(-1, n, size)
+
+
+def _flats_2d(u: Tensor, columns: Sequence[Tensor], excess: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the feet of u on all lines, and the crossings of all pairs of lines.
+
+    Args:
+        u: Nominal points, (2, ..., B).
+        columns: Entries of the rows, (m, ..., B) each.
+        excess: Residuals of the rows at ``u``, (m, ..., B).
+
+    Returns:
+        Both coordinates, (m + m (m - 1) / 2, ..., B).
+    """
+    a_x, a_y = columns
+    scale = excess / (a_x * a_x + a_y * a_y)
+    feet = (u[0] - scale * a_x, u[1] - scale * a_y)
+    m = excess.shape[0]
+    if m < 2:
         return feet
-    first, second = _choices(A.shape[0], 2, A.device).unbind(1)
-    a, c = A[first], A[second]  # (K, 2, B)
+    first, second = _choices(m, 2, excess.device).unbind(1)
     r, s = excess[first], excess[second]
-    determinant = a[:, 0] * c[:, 1] - a[:, 1] * c[:, 0]
-    step_x = (r * c[:, 1] - s * a[:, 1]) / determinant
-    step_y = (s * a[:, 0] - r * c[:, 0]) / determinant
-    return torch.cat((feet, u - torch.stack((step_x, step_y), 1)))
+    p_x, p_y, q_x, q_y = a_x[first], a_y[first], a_x[second], a_y[second]
+    determinant = p_x * q_y - p_y * q_x
+    crossings = (
+        u[0] - (r * q_y - s * p_y) / determinant,
+        u[1] - (s * p_x - r * q_x) / determinant,
+    )
+    return torch.cat((feet[0], crossings[0])), torch.cat((feet[1], crossings[1]))
 
 
 def _flats_3d(u: Tensor, A: Tensor, b: Tensor) -> Tensor:
     """Return the feet on all planes and lines, and the crossings of three planes: (K, 3, B)."""
-    excess, feet = _foot(u, A, b)
-    parts, m = [feet], A.shape[0]
+    m = A.shape[0]
+    excess = (A * u).sum(1) - b
+    parts = [u - (excess / A.square().sum(1)).unsqueeze(1) * A]
     if m >= 2:
         first, second = _choices(m, 2, A.device).unbind(1)
         a, c = A[first], A[second]
         d = _cross(a, c)
         # Dual basis of the plane of a and c: steps that move one residual and not the other.
-        step = excess[first].unsqueeze(1) * _cross(c, d) + excess[second].unsqueeze(1) * _cross(
-            d, a
-        )
+        step = excess[first].unsqueeze(1) * _cross(c, d)
+        step = step + excess[second].unsqueeze(1) * _cross(d, a)
         parts.append(u - step / d.square().sum(1, keepdim=True))
     if m >= 3:
         first, second, third = _choices(m, 3, A.device).unbind(1)

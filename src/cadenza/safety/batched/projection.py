@@ -16,7 +16,7 @@ Two ways: on a CPU each stage looks only at the environments that are left; with
 Axes:     arguments have B first; inside, B is last.
 """
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -31,8 +31,8 @@ from cadenza.safety.projection import SLACK_WEIGHT
 #: What solves the environments that the batched iterations leave.
 Rescue: TypeAlias = Literal["daqp", "none"]
 
-#: Environments per pass on a CPU: the arrays of a pass stay in the cache.
-CHUNK: Final = 8192
+#: Numbers in the largest arrays of a pass on a CPU; 32768 is where torch begins to use threads.
+_CHUNK_NUMBERS: Final = 32767
 
 
 class BatchProjection(NamedTuple):
@@ -100,12 +100,34 @@ def project_batch(
     if rescue not in ("daqp", "none"):
         raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
     stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
+    given = (u_hat, A, b, lower, upper, rows_on, first, weight)
+    if fixed or u_hat.shape[0] <= (size := chunk_size(A.shape[1], A.shape[2])):
+        return _project(given, stages)
+    parts = [
+        _project(tuple(None if x is None else x[start : start + size] for x in given), stages)
+        for start in range(0, u_hat.shape[0], size)
+    ]
+    return BatchProjection(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def chunk_size(m: int, n: int) -> int:
+    """Return how many environments a CPU takes at once, for m rows and n components.
+
+    The largest arrays of a pass then stay in the cache, and below the size from which torch splits
+    an operation over threads, which costs more than it brings for arrays this small.
+    """
+    return max(64, _CHUNK_NUMBERS // max(2 * n * n, m * n))
+
+
+def _project(given: "tuple[Tensor | None, ...]", stages: Stages) -> BatchProjection:
+    """Solve one batch; ``given`` is (u_hat, A, b, lower, upper, rows_on, first, weight)."""
+    u_hat, A, b, lower, upper, rows_on = cast("tuple[Tensor, ...]", given[:6])
+    first, weight = given[6:]
     # From here on B is last, so that every operation runs over contiguous memory.
     problem = SoftProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
     with torch.no_grad():
         problem, good = _clean(problem, rows_on.T)
-        batch = Batch(problem, *_hierarchy(problem, first, weight, rows_on))
-        x, status = _run(stages, batch)
+        x, status = stages.run(Batch(problem, *_hierarchy(problem, first, weight, rows_on)))
         x = torch.where(good, x, _into_box(torch.zeros_like(x), problem))
         status = torch.where(good, status, BAD_INPUT).to(torch.int8)
         residual = _largest_residual(problem, x)
@@ -113,28 +135,6 @@ def project_batch(
     if torch.is_grad_enabled() and (u_hat.requires_grad or A.requires_grad or b.requires_grad):
         u = differentiable(u_hat, A, b, u, status, problem)
     return BatchProjection(u, status, residual)
-
-
-def _run(stages: Stages, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return actions (n, B) and status (B,), in passes where that helps the cache."""
-    size = batch.first.shape[0]
-    if not stages.compact or size <= CHUNK:
-        return stages.run(_contiguous(batch))
-    parts = [
-        stages.run(_contiguous(_between(batch, start, start + CHUNK)))
-        for start in range(0, size, CHUNK)
-    ]
-    return torch.cat([part.x for part in parts], 1), torch.cat([part.status for part in parts])
-
-
-def _between(batch: Batch, start: int, end: int) -> Batch:
-    problem = SoftProblem(*(data[..., start:end] for data in batch.problem))
-    return Batch(problem, batch.first[start:end], batch.weight[:, start:end])
-
-
-def _contiguous(batch: Batch) -> Batch:
-    problem = SoftProblem(*(data.contiguous() for data in batch.problem))
-    return Batch(problem, batch.first, batch.weight)
 
 
 def _clean(problem: SoftProblem, rows_on: Tensor) -> tuple[SoftProblem, Tensor]:
@@ -146,12 +146,12 @@ def _clean(problem: SoftProblem, rows_on: Tensor) -> tuple[SoftProblem, Tensor]:
     good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0)
     on = rows_on & (b < torch.inf) & good
     clean = SoftProblem(
-        torch.where(good, u, 0.0),
-        torch.where(on.unsqueeze(1), A, 0.0),
-        torch.where(on, b, 1.0),  # 0 @ x <= 1 holds and never binds
-        s,
-        lower,
-        upper,
+        torch.where(good, u, 0.0).contiguous(),
+        torch.where(on.unsqueeze(1), A, 0.0).contiguous(),
+        torch.where(on, b, 1.0).contiguous(),  # 0 @ x <= 1 holds and never binds
+        s.contiguous(),
+        lower.contiguous(),
+        upper.contiguous(),
     )
     return clean, good
 

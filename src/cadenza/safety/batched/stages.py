@@ -17,8 +17,9 @@ from cadenza.safety.batched.one_row import ROUNDING, project_one_row_batch
 from cadenza.safety.batched.rescue import rescue_with_daqp
 from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, NOT_CONVERGED, OPTIMAL
 
-#: Numbers per array in the enumeration of faces on a CPU: the arrays of a pass fit the cache.
-_FACE_NUMBERS: Final = 1 << 17
+#: Numbers per array in the enumeration of faces on a CPU: the arrays of a pass fit the cache, and
+#: torch uses no threads on them.
+_FACE_NUMBERS: Final = 32767
 
 
 class Batch(NamedTuple):
@@ -123,8 +124,9 @@ class Stages:
 
     def _faces(self, problem: SoftProblem) -> tuple[Tensor, Tensor]:
         """Enumerate faces; on a CPU in parts whose arrays fit the cache."""
-        count, (m, size) = face_count(problem.u.shape[0], problem.b.shape[0]), problem.b.shape
-        step = max(64, _FACE_NUMBERS // (count * m)) if self.compact else size
+        n, (m, size) = problem.u.shape[0], problem.b.shape
+        count = face_count(n, m)
+        step = max(64, _FACE_NUMBERS // (count * max(m, n))) if self.compact else size
         parts = [
             project_on_faces(p.u, p.A, p.b, p.lower, p.upper)
             for p in (

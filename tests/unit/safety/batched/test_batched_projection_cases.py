@@ -6,7 +6,7 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import active_set
 from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
-from cadenza.safety.batched.projection import CHUNK, project_batch
+from cadenza.safety.batched.projection import chunk_size, project_batch
 from cadenza.safety.batched.status import (
     BAD_INPUT,
     INACTIVE,
@@ -112,14 +112,15 @@ def test_fixed_shape_gives_the_same_answers():
 
 
 def test_large_batches_are_cut_without_a_seam():
-    size = CHUNK + 7
+    chunk = chunk_size(1, 2)
+    size = chunk + 7
     generator = torch.Generator().manual_seed(4)
     u = torch.randn(size, 2, dtype=F, generator=generator)
     A = torch.randn(size, 1, 2, dtype=F, generator=generator)
     b = torch.zeros(size, 1, dtype=F)
     whole = project_batch(u, A, b, -1.0, 1.0)
-    tail = project_batch(u[CHUNK - 3 :], A[CHUNK - 3 :], b[CHUNK - 3 :], -1.0, 1.0)
-    assert torch.equal(whole.u[CHUNK - 3 :], tail.u)
+    tail = project_batch(u[chunk - 3 :], A[chunk - 3 :], b[chunk - 3 :], -1.0, 1.0)
+    assert torch.equal(whole.u[chunk - 3 :], tail.u)
     assert whole.status.shape == (size,)
 
 

@@ -1,0 +1,235 @@
+"""Batched safety: projections and whole filter steps per second, two threads.
+
+Ours:      `project_batch` on float64 batches, the batch size stated in the name; `BatchedEgoFilter`
+           from states to actions and flags.
+Peers:     one environment after the other: DAQP and Clarabel through qpsolvers, as users call
+           them, on the same problems; for the filter, the filter of one environment.
+Problems:  mixed: every second environment needs another action; worst: all of them do, and the
+           one-row answer never suffices. Rows and box leave a solution, since the peers have no
+           answer otherwise.
+Protocol:  sustained rate over about a second per figure; torch on two threads.
+
+Usage:  python -m perf.bench_batched
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import qpsolvers
+import scipy.sparse as sp
+import torch
+
+from cadenza.safety.batched.filter import BatchedEgoFilter
+from cadenza.safety.batched.projection import project_batch
+from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
+from perf.timing import Row, measure_rate, print_table
+
+#: Promised projections per second on two cores, by number of rows.
+BUDGETS = {1: 2e6, 3: 150e3}
+#: Environments per call of `project_batch`, and of the filter.
+BATCH, FILTER_BATCH = 8192, 4096
+THREADS = 2
+BOX = 2.0
+DT = 0.05
+PARTNER_ACCEL = 0.7
+#: Problems that the peers solve one by one.
+PEER_PROBLEMS = 300
+
+
+@dataclass(frozen=True)
+class Problems:
+    """A batch of projections: u (B, n), A (B, m, n), b (B, m)."""
+
+    u: torch.Tensor
+    A: torch.Tensor
+    b: torch.Tensor
+
+
+def rows() -> list[Row]:
+    """Return all measurements of the batched safety layer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        return [
+            *projection_rows(2, 1),
+            *projection_rows(3, 1),
+            *projection_rows(2, 3),
+            *projection_rows(3, 3),
+            *(filter_row(partners, dim) for partners, dim in ((1, 2), (3, 2), (3, 3))),
+        ]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def projection_rows(n: int, m: int) -> list[Row]:
+    """Time one size against both peers, mixed and in the worst case."""
+    result: list[Row] = []
+    for name, problems in (("mixed", mixed(n, m)), ("worst", worst(n, m))):
+        label = f"projection, {m} row{'s' if m > 1 else ''}, n = {n}, {name}, batch {BATCH}"
+        ours = measure_rate(
+            lambda p=problems: project_batch(p.u, p.A, p.b, -BOX, BOX), work_per_call=BATCH
+        )
+        for peer in ("daqp", "clarabel"):
+            theirs = peer_rate(problems, peer)
+            budget = BUDGETS[m] if peer == "daqp" else None
+            result.append(
+                Row(
+                    label,
+                    ours,
+                    theirs,
+                    unit="1/s",
+                    budget=budget,
+                    better="higher",
+                    peer_name=f"qpsolvers + {peer}, one by one",
+                )
+            )
+    return result
+
+
+def random_problems(n: int, m: int, count: int, seed: int) -> Problems:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    A = normal(count, m, n)
+    A /= A.norm(dim=2, keepdim=True)
+    inside = (torch.rand(count, n, generator=generator, dtype=torch.float64) * 2.0 - 1.0) * BOX
+    room = torch.rand(count, m, generator=generator, dtype=torch.float64) * 0.3
+    return Problems(normal(count, n) * 1.5, A, (A * inside.unsqueeze(1)).sum(-1) + room)
+
+
+def mixed(n: int, m: int) -> Problems:
+    """Return as many problems with an active row as without, in random order."""
+    problems = random_problems(n, m, 12 * BATCH, seed=n + 10 * m)
+    status = project_batch(problems.u, problems.A, problems.b, -BOX, BOX).status
+    idle = (status == INACTIVE).nonzero().squeeze(1)[: BATCH // 2]
+    busy = (status == OPTIMAL).nonzero().squeeze(1)[: BATCH // 2]
+    order = torch.cat((idle, busy)) if idle.numel() == BATCH // 2 else busy.new_tensor([])
+    if order.numel() != BATCH:
+        raise RuntimeError(f"bench_batched: too few problems of one kind for n = {n}, m = {m}.")
+    order = order[torch.randperm(BATCH, generator=torch.Generator().manual_seed(0))]
+    return Problems(problems.u[order], problems.A[order], problems.b[order])
+
+
+def worst(n: int, m: int) -> Problems:
+    """Return problems whose solution holds two rows, or, with one row, all active."""
+    problems = random_problems(n, m, 40 * BATCH, seed=1 + n + 10 * m)
+    answer = project_batch(problems.u, problems.A, problems.b, -BOX, BOX)
+    held = ((problems.A * answer.u.unsqueeze(1)).sum(-1) - problems.b).abs() < 1e-9
+    busy = (held.sum(1) >= min(m, 2)) & (answer.status == OPTIMAL)
+    order = busy.nonzero().squeeze(1)[:BATCH]
+    if order.numel() != BATCH:
+        raise RuntimeError(f"bench_batched: too few hard problems for n = {n}, m = {m}.")
+    return Problems(problems.u[order], problems.A[order], problems.b[order])
+
+
+def peer_rate(problems: Problems, solver: str) -> float:
+    """Return problems per second of a loop over qpsolvers."""
+    n = problems.u.shape[1]
+    bounds = np.full(n, BOX)
+    sparse = solver == "clarabel"
+    P = sp.csc_matrix(np.eye(n)) if sparse else np.eye(n)
+    tasks = [
+        (-u, sp.csc_matrix(A) if sparse else A, b)
+        for u, A, b in zip(
+            problems.u[:PEER_PROBLEMS].numpy(),
+            problems.A[:PEER_PROBLEMS].numpy(),
+            problems.b[:PEER_PROBLEMS].numpy(),
+            strict=True,
+        )
+    ]
+
+    def solve_all() -> None:
+        for q, G, h in tasks:
+            qpsolvers.solve_qp(P, q, G, h, lb=-bounds, ub=bounds, solver=solver)
+
+    return measure_rate(solve_all, work_per_call=PEER_PROBLEMS, seconds=0.5)
+
+
+def filter_row(partners: int, dim: int) -> Row:
+    """Time the batched filter and the filter of one environment on the same scenes."""
+    rng = np.random.default_rng(partners + dim)
+    uids = [f"p{k}" for k in range(partners)]
+    models = {"ego": DoubleIntegratorControlModel("ego", dim)} | {
+        uid: DoubleIntegratorControlModel(uid, dim, capacity=PARTNER_ACCEL) for uid in uids
+    }
+    bounds = Bounds(BOX, BOX, 1.0, 0.0, 0.0)
+    guard = BatchedEgoFilter(
+        ego_model=models["ego"],
+        partner_models=[models[uid] for uid in uids],
+        bounds=bounds,
+        dt=DT,
+    )
+    shape = (FILTER_BATCH, partners, dim)
+    directions = rng.normal(size=shape)
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    scene = [
+        rng.uniform(-BOX, BOX, size=(FILTER_BATCH, dim)),
+        np.zeros((FILTER_BATCH, dim)),
+        rng.normal(size=(FILTER_BATCH, dim)) * 0.4,
+        directions * rng.uniform(0.5, 2.5, size=(*shape[:2], 1)),
+        rng.normal(size=shape) * 0.3,
+    ]
+    tensors = [torch.tensor(values) for values in scene]
+    radii = torch.full((partners,), 0.2, dtype=torch.float64)
+    status = guard.filter(*tensors, 0.2, radii).status
+    single = single_calls(scene, uids, models, bounds)
+    ours = measure_rate(lambda: guard.filter(*tensors, 0.2, radii), work_per_call=FILTER_BATCH)
+    theirs = measure_rate(single, work_per_call=PEER_PROBLEMS, seconds=0.5)
+    active = float((status > INACTIVE).double().mean())
+    lost = float((status >= INFEASIBLE).double().mean())
+    return Row(
+        f"filter, {partners} partner{'s' if partners > 1 else ''}, d = {dim}, {active:.0%} active, "
+        f"{lost:.0%} infeasible, batch {FILTER_BATCH}",
+        ours,
+        theirs,
+        unit="1/s",
+        better="higher",
+        peer_name="our filter of one environment",
+    )
+
+
+def single_calls(
+    scene: list[np.ndarray],
+    uids: list[str],
+    models: dict[str, DoubleIntegratorControlModel],
+    bounds: Bounds,
+) -> Callable[[], None]:
+    """Return a call that filters the first scenes one by one; building snapshots is not counted."""
+    guard = ExpCBFQP.ego_only(control_models=models)
+    state = SafetyState({("ego", uid): 0.0 for uid in uids})
+    nominal, place, speed, places, speeds = scene
+    calls = []
+    for i in range(PEER_PROBLEMS):
+        agents = {"ego": AgentSnapshot(place[i], speed[i], 0.2)}
+        for k, uid in enumerate(uids):
+            agents[uid] = AgentSnapshot(places[i, k], speeds[i, k], 0.2)
+        calls.append((nominal[i], agents))
+
+    def filter_all() -> None:
+        for action, agents in calls:
+            guard.filter(
+                action,
+                {"agent_states": agents},
+                state,
+                bounds,
+                ego_uid="ego",
+                partner_predicted_states=agents,
+                dt=DT,
+            )
+
+    return filter_all
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    print_table((__doc__ or "").splitlines()[0], rows())
+    print(f"{time.perf_counter() - started:.0f} s")
