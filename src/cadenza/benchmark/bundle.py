@@ -2,9 +2,11 @@
 
 Files:    ``bundle.json`` (schedule, headline numbers, manifest), ``plan.json``, one hash-chained
           ``episodes_seed<seed>.jsonl`` per seed, ``partners.json``, ``REPRO.txt``, optionally
-          ``prereg.yaml`` and ``failures.json``, and ``SHA256SUMS.txt`` over all others.
+          ``prereg.yaml`` and ``failures.json``, where the filter ran ``three_tables.json`` and
+          ``three_tables.md``, and ``SHA256SUMS.txt`` over all others.
 Promise:  equal episodes, plan and code give equal bytes; nothing in a bundle depends on time, host
-          paths or the number of workers, except the declared platform fingerprint.
+          paths or the number of workers, except the declared platform fingerprint and
+          the version of the filter's solver.
 Writing:  into a hidden folder beside the target, every file and the folder synced, then renamed: a
           bundle exists completely or not at all.
 """
@@ -24,6 +26,7 @@ from typing import Final
 from cadenza.benchmark.builders import partner_spec
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
 from cadenza.benchmark.executor import JobFailure
+from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
 from cadenza.core.files import fsync_folder, make_folder, sha256_bytes
@@ -37,6 +40,7 @@ from cadenza.evaluation.results import (
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
 from cadenza.partners.spec import PARTNER_ID_LENGTH, PartnerSpec
+from cadenza.safety.reporting.files import report_files
 
 BUNDLE_NAME: Final = "bundle.json"
 SUMS_NAME: Final = "SHA256SUMS.txt"
@@ -208,6 +212,9 @@ def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
         files[PREREG_NAME] = request.prereg.content
     if request.failures:
         files[FAILURES_NAME] = _pretty_json(_failure_material(request))
+    tables = safety_report(plan, request.episodes, solver_version=solver_version_of(plan))
+    if tables is not None:
+        files |= report_files(tables)
     files[BUNDLE_NAME] = _pretty_json(_bundle(request, files).model_dump(mode="json"))
     files[SUMS_NAME] = encode_sums({name: sha256_bytes(data) for name, data in files.items()})
     return files

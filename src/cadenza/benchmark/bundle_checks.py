@@ -27,12 +27,14 @@ from cadenza.benchmark.bundle import (
 from cadenza.benchmark.cell_files import check_cell_episodes
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
 from cadenza.benchmark.check_rows import CheckResult, guarded
+from cadenza.benchmark.safety_tables import safety_report
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
+from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
 
 #: Largest relative difference between a stated number and its recomputation: other BLAS builds
 #: round sums differently.
@@ -81,6 +83,7 @@ def content_checks(case: BundleUnderTest) -> list[CheckResult]:
         ("episodes", _check_episodes),
         ("failures", _check_failures),
         ("summary", _check_summary),
+        ("safety", _check_safety_tables),
         ("partners", _check_partners),
         ("repro", _check_repro),
         ("prereg", _check_prereg),
@@ -184,6 +187,27 @@ def _check_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
         ok = equal_within(value, fresh[name], SUMMARY_REL_TOL)
         detail = "" if ok else f"states {value}, the episodes give {fresh[name]}"[:200]
         yield CheckResult(name=f"summary:{name}", ok=ok, detail=detail)
+
+
+def _check_safety_tables(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The tables are those that the episodes give; bundles without safety records have none."""
+    episodes = [episode for group in case.episodes.values() for episode in group]
+    stored = case.files.get(JSON_NAME)
+    if stored is None:
+        missing = safety_report(case.plan, episodes, solver_version=None) is not None
+        detail = "missing, though the filter ran" if missing else "no safety records"
+        present = [name for name in (JSON_NAME, MARKDOWN_NAME) if name in case.files]
+        yield CheckResult(name="safety:absent", ok=not missing and not present, detail=detail)
+        return
+    report = parse_report(stored, source=JSON_NAME)
+    yield CheckResult(name="safety:hash", ok=True, detail=report.content_hash()[:12])
+    version = None if report.details is None else report.details.solver_version
+    same = report == safety_report(case.plan, episodes, solver_version=version)
+    detail = "" if same else "other than what the episodes give"
+    yield CheckResult(name="safety:tables", ok=same, detail=detail)
+    text = case.files.get(MARKDOWN_NAME) == report_files(report)[MARKDOWN_NAME]
+    detail = "" if text else f"not the text of {JSON_NAME}"
+    yield CheckResult(name="safety:markdown", ok=text, detail=detail)
 
 
 def equal_within(a: object, b: object, relative: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
@@ -76,6 +77,7 @@ class EpisodeWorld:
         partner: Frozen partner.
         guard: Safety driver built from ``env``; None executes the policy's actions as they are.
         has_success: Whether the task has a success predicate.
+        monitor: Watches the filter's assumptions; None records nothing about them.
     """
 
     env: EnvLike
@@ -85,6 +87,7 @@ class EpisodeWorld:
     partner: PartnerLike
     guard: EpisodeGuard | None
     has_success: bool = True
+    monitor: AssumptionMonitor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
@@ -205,6 +208,8 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
             step = world.guard.step(action, partner_id=tag.partner)
             intervention = intervention_size(action, step.action, world.seat)
             tally.add_filter_step(step, intervention)
+            if world.monitor is not None:
+                world.monitor.observe(step)
             action = step.action
         obs, reward, terminated, truncated, info = world.env.step(
             {world.seat.uid: action, world.partner_uid: partner_action}
@@ -240,6 +245,8 @@ def _begin(world: EpisodeWorld, seed: int) -> tuple[Mapping[str, Any], Mapping[s
     if world.guard is not None:
         world.guard.begin_run(seed)
         world.guard.begin_episode()
+    if world.monitor is not None:
+        world.monitor.begin_episode()
     return obs, info
 
 
@@ -275,4 +282,5 @@ def _result(
         intervention_peak=tally.intervention_peak if filtered else None,
         infeasible_steps=tally.infeasible if filtered else None,
         uncertified_steps=tally.uncertified if filtered else None,
+        safety=None if world.monitor is None else world.monitor.record(),
     )

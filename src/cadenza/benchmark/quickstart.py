@@ -3,7 +3,8 @@
 An ego is trained on the crossing task beside one partner with the safety filter on, and evaluated
 beside every built-in partner, with the filter and without, from the same starts.
 
-Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``.
+Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``,
+          and, where the filter ran, the bundle's ``three_tables.json`` and ``three_tables.md``.
 Resume:   the same call on the same folder goes on after a kill and repeats nothing. Results of
           other code or settings are moved next to the folder first, never mixed or deleted.
 """
@@ -34,11 +35,12 @@ from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.evaluation.bundle_schema import CellSummary
 from cadenza.evaluation.report.render import write_report
 from cadenza.evaluation.results import ResultBundle, load_run_archive
+from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME
 
 _logger = logging.getLogger(__name__)
 
@@ -212,6 +214,7 @@ def _finish(
         checks=checks,
         folder=out / "evaluation",
     )
+    _copy_safety_tables(bundle_dir, out)
     return QuickstartResult(
         report=write_report(build_view(run), out / "report.html"),
         bundle=bundle_dir,
@@ -221,6 +224,15 @@ def _finish(
         checks=checks,
         n_episodes=bundle.summary.n_episodes,
     )
+
+
+def _copy_safety_tables(bundle: Path, out: Path) -> None:
+    """Put the bundle's safety tables beside the report; none if the filter never ran."""
+    for name in (MARKDOWN_NAME, JSON_NAME):
+        if (bundle / name).is_file():
+            atomic_write_bytes(out / name, (bundle / name).read_bytes())
+        else:
+            (out / name).unlink(missing_ok=True)  # of an earlier call with the filter
 
 
 def training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:

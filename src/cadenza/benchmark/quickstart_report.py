@@ -12,6 +12,7 @@ from cadenza.benchmark.cell_runner import CellRunner
 from cadenza.benchmark.cells import Cell, EvaluationPlan
 from cadenza.benchmark.check_rows import CheckResult, all_ok
 from cadenza.benchmark.evaluation_run import EvaluationOutcome
+from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
@@ -29,6 +30,7 @@ from cadenza.evaluation.report.view import (
 )
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.partners.registry import partner_card
+from cadenza.safety.reporting.tables import INTERVAL_NOTE, report_tables
 
 #: Episodes in the moving mean of the learning curve.
 _LEARNING_WINDOW: Final = 50
@@ -94,7 +96,7 @@ def build_view(run: QuickstartRun) -> ReportView:
         ego_uid=run.plan.env.agent_uids[0],
         learning=_learning(run),
         rollouts=tuple(_rollouts(run)),
-        tables=tuple(_settings(run)),
+        tables=(*_safety_tables(run), *_settings(run)),
         repro_command=run.bundle.repro_command,
     )
 
@@ -281,6 +283,20 @@ def _replay(runner: CellRunner, cell: Cell, episode: int) -> Rollout:
         success=result.success,
         interventions=trajectory.interventions,
     )
+
+
+def _safety_tables(run: QuickstartRun) -> Iterator[Table]:
+    """Yield the tables of ``three_tables.md``; none if the filter never ran."""
+    report = safety_report(run.plan, run.episodes, solver_version=solver_version_of(run.plan))
+    if report is None:
+        return
+    for table in report_tables(report):
+        yield Table(
+            title=f"Safety, {table.title[0].lower()}{table.title[1:]}",
+            columns=table.header,
+            rows=table.rows,
+            caption=INTERVAL_NOTE if table.rows else table.empty,
+        )
 
 
 def _settings(run: QuickstartRun) -> Iterator[Table]:

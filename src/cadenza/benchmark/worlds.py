@@ -4,10 +4,12 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.episodes import EpisodeWorld
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
 from cadenza.benchmark.tasks import get_task
+from cadenza.safety.env_hooks import EnvHooks
 
 
 @contextmanager
@@ -39,4 +41,7 @@ def open_world(
             partner=build_partner(partner, env=live_env),
             guard=build_safety_driver(live_env, safety),
             has_success=get_task(env.task).has_success,
+            monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)
+            if safety.enabled
+            else None,
         )

@@ -1,6 +1,6 @@
 """One evaluation episode: its record and its line-per-episode file format."""
 
-from typing import Any, Final, Self, cast
+from typing import Annotated, Any, Final, Self, cast
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
@@ -21,6 +21,39 @@ _LIFTED_KEYS: Final = {
     "partner": ("partner", "member"),
     "n_steps": ("n_steps",),
 }
+
+
+class SafetyRecord(Archive):
+    """What the safety filter's assumptions and lambda did in one filtered episode.
+
+    Attributes:
+        control_timestep_s: Control step, s.
+        overlapping_steps: Steps that began with robots closer than radii and safety margin allow.
+        accel_checks: Steps in which every partner's acceleration could be measured.
+        accel_breaches: Of these, those with a partner beyond its declared bound.
+        lambda_mean: Mean of lambda over steps and pairs, m/s^2.
+        lambda_var: Variance over steps of its mean over pairs, (m/s^2)^2.
+        slack_peak: Most by which the filter's action missed a row, m/s^2; 0 if every row was met.
+        brake_reasons: Dangerous pairs in steps that braked, by reason.
+    """
+
+    control_timestep_s: Annotated[float, Field(strict=True, gt=0.0, allow_inf_nan=False)]
+    overlapping_steps: Count
+    accel_checks: Count
+    accel_breaches: Count
+    lambda_mean: Finite
+    lambda_var: NonNegative
+    slack_peak: NonNegative
+    brake_reasons: dict[str, Count]
+
+    @model_validator(mode="after")
+    def _breaches_were_checked(self) -> Self:
+        if self.accel_breaches > self.accel_checks:
+            raise ValueError(
+                f"SafetyRecord.accel_breaches: expected at most accel_checks = "
+                f"{self.accel_checks}, got {self.accel_breaches}."
+            )
+        return self
 
 
 class EpisodeResult(Archive):
@@ -52,6 +85,8 @@ class EpisodeResult(Archive):
         intervention_peak: Largest such change, in the unit of the action.
         infeasible_steps: Steps on which no action satisfied every constraint.
         uncertified_steps: Steps on which the filter acted without its guarantee.
+        safety: Assumptions and lambda of a filtered episode; ``None`` without a filter, and in
+            older archives.
     """
 
     seed: Integer
@@ -76,6 +111,7 @@ class EpisodeResult(Archive):
     intervention_peak: NonNegative | None = None
     infeasible_steps: Count | None = None
     uncertified_steps: Count | None = None
+    safety: SafetyRecord | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -120,6 +156,12 @@ class EpisodeResult(Archive):
                 raise ValueError(
                     f"EpisodeResult.{name}: expected at most n_steps = {self.n_steps}, got {count}."
                 )
+        record = self.safety
+        if record is not None and max(record.overlapping_steps, record.accel_checks) > self.n_steps:
+            raise ValueError(
+                f"EpisodeResult.safety: expected at most n_steps = {self.n_steps} steps, got "
+                f"{record.overlapping_steps} and {record.accel_checks}."
+            )
         return self
 
 

@@ -20,7 +20,7 @@ from cadenza.evaluation.bundle_schema import (
     ResultBundle,
     SeedSchedule,
 )
-from cadenza.evaluation.episodes import EpisodeResult
+from cadenza.evaluation.episodes import EpisodeResult, SafetyRecord
 from cadenza.evaluation.schema_types import (
     LEGACY_ESTIMATOR,
     MIN_RESAMPLES,
@@ -45,6 +45,7 @@ __all__ = [
     "IntervalRecord",
     "PlatformFingerprint",
     "ResultBundle",
+    "SafetyRecord",
     "SeedSchedule",
     "SpikeRun",
     "SubStage",

@@ -14,6 +14,7 @@ import pytest
 
 from cadenza.benchmark.quickstart import run_quickstart, training_config
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.reporting import parse_three_tables, verify_markdown
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
 OVERRIDES = (
@@ -78,6 +79,19 @@ def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "The ego was trained once, with one training seed." in page
     assert "The sources had uncommitted changes, or none could be proved" in page
+
+
+def test_quickstart_writes_the_safety_tables_of_the_bundle_beside_the_report(reference):
+    out, result, _ = reference
+    for name in ("three_tables.json", "three_tables.md"):
+        assert (out / name).read_bytes() == (result.bundle / name).read_bytes()
+    verify_markdown(out / "three_tables.md", out / "three_tables.json")
+    tables = parse_three_tables(out / "three_tables.json")
+    assert [row.assumption for row in tables.table_1] == ["A1", "A2", "A3"]
+    assert all(row.violations == 0 for row in tables.table_1)
+    assert tables.table_1[0].n_steps > 100
+    assert tables.table_2[0].n_episodes == result.n_episodes // 2
+    assert "Safety, table 1: assumptions" in result.report.read_text()
 
 
 def test_quickstart_evaluates_the_partner_as_it_was_trained_with(reference):

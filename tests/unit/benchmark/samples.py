@@ -10,7 +10,7 @@ from cadenza.benchmark.cells import (
     PolicyEntry,
     initial_state_seed,
 )
-from cadenza.evaluation.results import EpisodeResult, PlatformFingerprint
+from cadenza.evaluation.results import EpisodeResult, PlatformFingerprint, SafetyRecord
 from cadenza.evaluation.summary import SummarySettings
 
 WEIGHTS = "ab" * 32
@@ -44,6 +44,20 @@ def make_plan(**changes):
     return EvaluationPlan.model_validate(fields | changes)
 
 
+def make_safety_record(i: int) -> SafetyRecord:
+    """Return a record of an episode of 100 + i steps."""
+    return SafetyRecord(
+        control_timestep_s=0.05,
+        overlapping_steps=i,
+        accel_checks=99 + i,
+        accel_breaches=2 * i,
+        lambda_mean=-0.25 * i,
+        lambda_var=0.5,
+        slack_peak=0.125 * i,
+        brake_reasons={"ttc": 2, "contact": 1} if i == 2 else {},
+    )
+
+
 def make_cell_episodes(plan: EvaluationPlan, cell: Cell):
     """Return plausible episodes of ``cell``: contacts happen without filter only."""
     episodes = []
@@ -64,6 +78,13 @@ def make_cell_episodes(plan: EvaluationPlan, cell: Cell):
                 contact=contact,
                 min_distance_m=0.41 if not contact else 0.39,
                 interventions=3 if filtered else None,
+                intervention_mean=0.5 if filtered else None,
+                intervention_peak=1.0 + i if filtered else None,
+                violating_steps=i if filtered else None,
+                infeasible_steps=i // 2 if filtered else None,
+                uncertified_steps=i if filtered else None,
+                fallback_fired=2 if filtered and i == 2 else 0,
+                safety=make_safety_record(i) if filtered else None,
                 metadata={"policy": cell.policy},
             )
         )

@@ -31,6 +31,8 @@ def test_bundle_files_are_the_documented_ones():
         "episodes_seed5.jsonl",
         "partners.json",
         "plan.json",
+        "three_tables.json",
+        "three_tables.md",
     ]
 
 

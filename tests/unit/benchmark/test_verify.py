@@ -2,6 +2,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from cadenza.benchmark.bundle_checks import equal_within
 from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
 from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.safety.reporting import emit_three_tables, parse_three_tables
 from tests.unit.benchmark.samples import make_plan, make_request
 
 GIT = shutil.which("git")
@@ -339,7 +341,7 @@ def test_bundle_with_absurdly_many_or_large_files_is_refused_unread(tmp_path, mo
     assert "expected at most 100 bytes" in row.detail
     monkeypatch.setattr(verify_module, "_MAX_FILES", 3)
     (row,) = verify_bundle_dir(folder)
-    assert "expected at most 3 files, got 7" in row.detail
+    assert "expected at most 3 files, got 9" in row.detail
 
 
 def test_registration_without_git_is_a_failed_row(tmp_path, registered, monkeypatch):
@@ -364,3 +366,65 @@ def test_registration_with_git_that_never_answers_is_a_failed_row(
     monkeypatch.setattr(bundle_checks, "_GIT_TIMEOUT_S", 0.2)
     rows = verify_bundle_dir(folder, repo_path=registered)
     assert "no answer" in rows[-1].detail
+
+
+def without_records(request):
+    episodes = [e.model_copy(update={"safety": None}) for e in request.episodes]
+    return {"episodes": episodes}
+
+
+def test_bundle_from_before_safety_was_recorded_passes_without_tables(tmp_path):
+    folder = stored(tmp_path, **without_records(make_request()))
+    assert not (folder / "three_tables.json").exists()
+    rows = {row.name: row for row in verify_bundle_dir(folder)}
+    assert rows["safety:absent"].ok
+    assert all(row.ok for row in rows.values())
+
+
+def test_removed_safety_tables_fail_although_the_checksums_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    for name in ("three_tables.json", "three_tables.md"):
+        (folder / name).unlink()
+        reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["safety:absent"]
+
+
+def test_markdown_without_its_record_fails(tmp_path):
+    folder = stored(tmp_path, **without_records(make_request()))
+    (folder / "three_tables.md").write_text("# fine\n")
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["safety:absent"]
+
+
+def test_changed_safety_tables_fail_although_all_hashes_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    report = parse_three_tables(folder / "three_tables.json")
+    row = replace(report.table_2[0], violations=0)
+    emit_three_tables(out_dir=folder, report=replace(report, table_2=(row,)))
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["safety:tables"]
+
+
+def test_changed_safety_text_fails_although_the_checksums_were_rewritten(tmp_path):
+    folder = stored(tmp_path)
+    path = folder / "three_tables.md"
+    path.write_text(path.read_text().replace("Violations", "Visits"))
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["safety:markdown"]
+
+
+def test_safety_tables_whose_hash_does_not_hold_are_one_failed_row(tmp_path):
+    folder = stored(tmp_path)
+    path = folder / "three_tables.json"
+    path.write_text(path.read_text().replace('"n_episodes": 12', '"n_episodes": 13'))
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == ["safety"]
+
+
+def test_bundle_made_with_another_solver_version_passes(tmp_path):
+    folder = stored(tmp_path)
+    report = parse_three_tables(folder / "three_tables.json")
+    details = replace(report.details, solver_version="0.0.1")
+    emit_three_tables(out_dir=folder, report=replace(report, details=details))
+    reseal(folder)
+    assert failed(verify_bundle_dir(folder)) == []

@@ -323,3 +323,47 @@ def test_load_archive_that_is_too_large_is_refused(tmp_path, monkeypatch):
 def test_load_archive_that_is_missing_says_so(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_run_archive(tmp_path / "none.json")
+
+
+SAFETY = {
+    "control_timestep_s": 0.05,
+    "overlapping_steps": 1,
+    "accel_checks": 9,
+    "accel_breaches": 2,
+    "lambda_mean": -0.5,
+    "lambda_var": 0.25,
+    "slack_peak": 0.0,
+    "brake_reasons": {"ttc": 3},
+}
+
+
+def episode_with_safety(**changes):
+    return EpisodeResult(
+        seed=0,
+        episode_idx=0,
+        initial_state_seed=0,
+        success=True,
+        n_steps=10,
+        safety={**SAFETY, **changes},
+    )
+
+
+def test_safety_record_survives_its_line():
+    episode = episode_with_safety()
+    assert EpisodeResult.model_validate_json(episode_line(episode)) == episode
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"accel_breaches": 10}, "accel_breaches: expected at most accel_checks = 9, got 10"),
+        ({"accel_checks": 11}, "expected at most n_steps = 10 steps, got 1 and 11"),
+        ({"overlapping_steps": 11}, "expected at most n_steps = 10 steps, got 11 and 9"),
+        ({"control_timestep_s": 0.0}, "greater than 0"),
+        ({"lambda_var": -1.0}, "greater than or equal to 0"),
+        ({"unknown": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_safety_record_out_of_range_is_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        episode_with_safety(**changes)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
-from cadenza.core.files import atomic_write_text
+from cadenza.core.files import atomic_write_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.safety.errors import ReportError
 from cadenza.safety.reporting.payload import canonical_text, require_intact
@@ -20,6 +20,14 @@ JSON_NAME: Final = "three_tables.json"
 MARKDOWN_NAME: Final = "three_tables.md"
 #: Largest record we read, bytes; a row takes a few hundred.
 MAX_REPORT_BYTES: Final = 1 << 24
+
+
+def report_files(report: ThreeTableReport) -> dict[str, bytes]:
+    """Return what `emit_three_tables` writes, by file name."""
+    return {
+        JSON_NAME: (canonical_text(report.to_document()) + "\n").encode("utf-8"),
+        MARKDOWN_NAME: render_markdown(report).encode("utf-8"),
+    }
 
 
 def emit_three_tables(*, out_dir: Path, report: ThreeTableReport) -> tuple[Path, Path]:
@@ -36,8 +44,9 @@ def emit_three_tables(*, out_dir: Path, report: ThreeTableReport) -> tuple[Path,
         StorageError: The file system refused; each file is whole, old or new.
     """
     json_path, markdown_path = out_dir / JSON_NAME, out_dir / MARKDOWN_NAME
-    atomic_write_text(markdown_path, render_markdown(report))
-    atomic_write_text(json_path, canonical_text(report.to_document()) + "\n")
+    files = report_files(report)
+    atomic_write_bytes(markdown_path, files[MARKDOWN_NAME])
+    atomic_write_bytes(json_path, files[JSON_NAME])
     return json_path, markdown_path
 
 
@@ -58,9 +67,22 @@ def parse_three_tables(json_path: Path, *, require_hash: bool = True) -> ThreeTa
             f"{json_path}: expected a report of at most {MAX_REPORT_BYTES} bytes, got "
             f"{json_path.stat().st_size}."
         )
-    source = json_path.name
+    return parse_report(json_path.read_bytes(), source=json_path.name, require_hash=require_hash)
+
+
+def parse_report(data: bytes, *, source: str, require_hash: bool = True) -> ThreeTableReport:
+    """Return the report that ``data`` holds; see `parse_three_tables`.
+
+    Args:
+        data: Bytes of a stored report.
+        source: How messages call it.
+        require_hash: Refuse a report without hash.
+
+    Raises:
+        ReportError: As `parse_three_tables`.
+    """
     try:
-        document = parse_json_object(json_path.read_bytes(), source=source)
+        document = parse_json_object(data, source=source)
     except IntegrityError as error:
         raise ReportError(str(error)) from error
     require_intact(document, require_hash=require_hash, source=source)

@@ -1,0 +1,213 @@
+"""The three safety tables of one policy, from its episodes: a pure function, so it can be checked.
+
+Table 1 counts, per condition, the steps in which an assumption of the filter did not hold; table 2
+violations and fallbacks; table 3 is filled where a condition is an oracle, one that forecasts by
+the ground truth and does not adapt. Nothing in them depends on a machine except the version of the
+solver, so latencies are left out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Final
+
+from cadenza.aht.config_models import SafetyConfig
+from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
+from cadenza.evaluation.results import EpisodeResult, SafetyRecord
+from cadenza.safety.reporting.details import ConditionDetails, ReportDetails
+from cadenza.safety.reporting.report import ThreeTableReport
+from cadenza.safety.reporting.rows import AssumptionRow, ConditionRow, GapRow
+
+#: Predictors that know the partner's next state instead of forecasting it.
+GROUND_TRUTH_PREDICTORS: Final = frozenset({"ground_truth"})
+#: What the three assumptions say and how they are counted.
+_ASSUMPTIONS: Final = {
+    "A1": "The gradient of the barrier is bounded: robots, with the safety margin, do not overlap.",
+    "A2": "The error of the partner forecast is bounded: no partner accelerates beyond its "
+    "declared bound.",
+    "A3": "Some action meets every row.",
+}
+_NO_ORACLE: Final = (
+    "Table 3 is empty: no condition forecasts partners by the ground truth, so there is no oracle "
+    "to compare lambda with."
+)
+_NO_LATENCY: Final = (
+    "Latencies are not part of these tables, which are the same on every machine; perf/ measures "
+    "them."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filtered:
+    """One filtered condition with its episodes and their safety records."""
+
+    entry: ConditionEntry
+    episodes: Sequence[EpisodeResult]
+    records: Sequence[SafetyRecord]
+
+    @property
+    def n_steps(self) -> int:
+        return sum(episode.n_steps or 0 for episode in self.episodes)
+
+    @property
+    def is_oracle(self) -> bool:
+        return _predictor(self.entry.safety) == "gt" and _mode(self.entry.safety) == "noLearn"
+
+
+def safety_report(
+    plan: EvaluationPlan,
+    episodes: Sequence[EpisodeResult],
+    *,
+    solver_version: str | None,
+) -> ThreeTableReport | None:
+    """Return the tables of one policy.
+
+    Args:
+        plan: The plan the episodes belong to.
+        episodes: Its episodes, in plan order.
+        solver_version: Version of the filter's solver; see `solver_version_of`.
+
+    Returns:
+        None if no filtered episode carries a safety record.
+    """
+    conditions = [c for c in _filtered(plan, episodes) if c.records]
+    if not conditions:
+        return None
+    oracle = next((condition for condition in conditions if condition.is_oracle), None)
+    notes = [_NO_LATENCY] if oracle is not None else [_NO_ORACLE, _NO_LATENCY]
+    settings = [condition.entry.safety for condition in conditions]
+    timesteps = {record.control_timestep_s for c in conditions for record in c.records}
+    return ThreeTableReport(
+        table_1=tuple(row for condition in conditions for row in _assumptions(condition)),
+        table_2=tuple(_condition_row(condition) for condition in conditions),
+        table_3=() if oracle is None else tuple(_gap(c, oracle) for c in conditions),
+        details=ReportDetails(
+            conditions=tuple(_details(condition) for condition in conditions),
+            seeds=plan.seeds,
+            config_hash=plan.digest,
+            solver=_only(safety.solver for safety in settings),
+            solver_version=solver_version,
+            control_timestep_s=timesteps.pop() if len(timesteps) == 1 else None,
+            predictor_kind=_only(safety.predictor_kind for safety in settings),
+            notes=tuple(notes),
+        ),
+    )
+
+
+def solver_version_of(plan: EvaluationPlan) -> str | None:
+    """Return the installed version of the solver that the plan's filtered conditions share."""
+    solver = _only(entry.safety.solver for entry in plan.conditions if entry.safety.enabled)
+    if solver is None:
+        return None
+    try:
+        return metadata.version(solver)
+    except metadata.PackageNotFoundError:  # our own closed form, or a chain of several
+        return None
+
+
+def _filtered(plan: EvaluationPlan, episodes: Sequence[EpisodeResult]) -> list[_Filtered]:
+    result: list[_Filtered] = []
+    for entry in plan.conditions:
+        if entry.safety.enabled:
+            played = [episode for episode in episodes if episode.condition == entry.name]
+            records = [episode.safety for episode in played if episode.safety is not None]
+            result.append(_Filtered(entry=entry, episodes=played, records=records))
+    return result
+
+
+def _assumptions(condition: _Filtered) -> list[AssumptionRow]:
+    records = condition.records
+    counts = {
+        "A1": (sum(r.overlapping_steps for r in records), condition.n_steps),
+        "A2": (sum(r.accel_breaches for r in records), sum(r.accel_checks for r in records)),
+        "A3": (sum(e.infeasible_steps or 0 for e in condition.episodes), condition.n_steps),
+    }
+    return [
+        AssumptionRow(
+            assumption=label,
+            description=f"{_ASSUMPTIONS[label]} Condition {condition.entry.name}.",
+            violations=violations,
+            n_steps=steps,
+        )
+        for label, (violations, steps) in counts.items()
+    ]
+
+
+def _condition_row(condition: _Filtered) -> ConditionRow:
+    safety, episodes = condition.entry.safety, condition.episodes
+    return ConditionRow(
+        predictor=_predictor(safety),
+        conformal_mode=_mode(safety),
+        vendor_compliance=None,
+        n_episodes=len(episodes),
+        violations=sum(episode.violating_steps or 0 for episode in episodes),
+        fallback_fires=sum(episode.fallback_fired for episode in episodes),
+    )
+
+
+def _details(condition: _Filtered) -> ConditionDetails:
+    episodes, records = condition.episodes, condition.records
+    changed = sum(episode.interventions or 0 for episode in episodes)
+    change = sum((e.interventions or 0) * (e.intervention_mean or 0.0) for e in episodes)
+    distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
+    return ConditionDetails(
+        condition=condition.entry.name,
+        n_steps=condition.n_steps,
+        violating_episodes=sum((e.violating_steps or 0) > 0 for e in episodes),
+        contact_episodes=_contacts(episodes),
+        infeasible_steps=sum(e.infeasible_steps or 0 for e in episodes),
+        uncertified_steps=sum(e.uncertified_steps or 0 for e in episodes),
+        intervened_steps=changed,
+        min_distance_m=min(distances, default=None),
+        intervention_mean=change / changed if changed else None,
+        intervention_peak=max((e.intervention_peak or 0.0 for e in episodes), default=None),
+        slack_peak=max((record.slack_peak for record in records), default=None),
+        brake_reasons=_total(record.brake_reasons for record in records),
+    )
+
+
+def _gap(condition: _Filtered, oracle: _Filtered) -> GapRow:
+    mean, variance = _lambda_moments(condition)
+    return GapRow(
+        condition=condition.entry.name,
+        lambda_mean=mean,
+        lambda_var=variance,
+        oracle_lambda_mean=_lambda_moments(oracle)[0],
+    )
+
+
+def _lambda_moments(condition: _Filtered) -> tuple[float, float]:
+    """Return mean and variance of lambda over all steps of a condition."""
+    played = [(e.n_steps or 0, e.safety) for e in condition.episodes if e.safety is not None]
+    steps = sum(n for n, _ in played)
+    mean = sum(n * record.lambda_mean for n, record in played) / steps
+    spread = [record.lambda_var + (record.lambda_mean - mean) ** 2 for _, record in played]
+    return mean, sum(n * value for (n, _), value in zip(played, spread, strict=True)) / steps
+
+
+def _predictor(safety: SafetyConfig) -> str:
+    return "gt" if safety.predictor_kind in GROUND_TRUTH_PREDICTORS else "pred"
+
+
+def _mode(safety: SafetyConfig) -> str:
+    adapts = safety.conformal_rule == "dtaci" or safety.eta > 0.0
+    return "Learn" if adapts else "noLearn"
+
+
+def _contacts(episodes: Sequence[EpisodeResult]) -> int | None:
+    flags = [episode.contact for episode in episodes]
+    return None if None in flags else sum(bool(flag) for flag in flags)
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for entry in counts:
+        total.update(entry)
+    return dict(sorted(total.items()))
+
+
+def _only(values: Iterable[str]) -> str | None:
+    """Return the value that all share; None if they differ or there is none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

@@ -1,0 +1,127 @@
+from importlib import metadata
+
+import pytest
+
+from cadenza.aht.config_models import SafetyConfig
+from cadenza.benchmark import safety_tables
+from cadenza.benchmark.cells import ConditionEntry
+from cadenza.benchmark.safety_tables import safety_report, solver_version_of
+from cadenza.safety.reporting import AssumptionRow, ConditionRow
+from tests.unit.benchmark.samples import make_cell_episodes, make_plan
+
+
+def episodes_of(plan, policy="ego"):
+    cells = [cell for cell in plan.cells.values() if cell.policy == policy]
+    return [episode for cell in cells for episode in make_cell_episodes(plan, cell)]
+
+
+def report_of(**changes):
+    plan = make_plan(**changes)
+    return safety_report(plan, episodes_of(plan), solver_version="1.2")
+
+
+def test_tables_add_up_the_episodes_of_the_filtered_condition():
+    # 2 partners x 2 seeds, 3 episodes i = 0, 1, 2 of 100 + i steps each: four times the sum over i
+    report = report_of()
+    counts = [(row.assumption, row.violations, row.n_steps) for row in report.table_1]
+    assert counts == [("A1", 4 * 3, 4 * 303), ("A2", 4 * 6, 4 * 300), ("A3", 4 * 1, 4 * 303)]
+    assert all("Condition filter_on." in row.description for row in report.table_1)
+    assert report.table_2 == (ConditionRow("pred", "Learn", None, 12, 4 * 3, 4 * 2),)
+    assert report.table_3 == ()
+    details = report.details
+    (condition,) = details.conditions
+    assert condition.to_jsonable() == {
+        "condition": "filter_on",
+        "n_steps": 4 * 303,
+        "violating_episodes": 8,
+        "contact_episodes": 0,
+        "infeasible_steps": 4,
+        "uncertified_steps": 12,
+        "intervened_steps": 36,
+        "min_distance_m": 0.41,
+        "intervention_mean": 0.5,
+        "intervention_peak": 3.0,
+        "slack_peak": 0.25,
+        "latency_p50_ms": None,
+        "latency_p99_ms": None,
+        "brake_reasons": {"contact": 4, "ttc": 8},
+    }
+    assert details.seeds == (0, 5)
+    assert details.config_hash == make_plan().digest
+    assert (details.solver, details.solver_version) == ("daqp", "1.2")
+    assert (details.control_timestep_s, details.predictor_kind) == (0.05, "constant_velocity")
+    assert details.notes[0].startswith("Table 3 is empty: no condition forecasts")
+
+
+def test_tables_have_one_row_per_filtered_condition():
+    frozen = SafetyConfig(enabled=True, eta=0.0, predictor_kind="constant_acceleration")
+    report = report_of(
+        conditions=(
+            ConditionEntry(name="on", safety=SafetyConfig(enabled=True)),
+            ConditionEntry(name="off", safety=SafetyConfig()),
+            ConditionEntry(name="frozen", safety=frozen),
+            ConditionEntry(
+                name="dtaci",
+                safety=SafetyConfig(enabled=True, conformal_rule="dtaci"),
+            ),
+        )
+    )
+    assert [row.conformal_mode for row in report.table_2] == ["Learn", "noLearn", "Learn"]
+    assert [entry.condition for entry in report.details.conditions] == ["on", "frozen", "dtaci"]
+    assert report.details.predictor_kind is None  # they differ
+    assert len(report.table_1) == 9
+
+
+def test_gap_is_taken_to_the_condition_that_knows_the_future(monkeypatch):
+    truth = "constant_acceleration"  # stands for a predictor that is told the future
+    monkeypatch.setattr(safety_tables, "GROUND_TRUTH_PREDICTORS", frozenset({truth}))
+    oracle = SafetyConfig(enabled=True, eta=0.0, predictor_kind=truth)
+    report = report_of(
+        conditions=(
+            ConditionEntry(name="on", safety=SafetyConfig(enabled=True)),
+            ConditionEntry(name="oracle", safety=oracle),
+        )
+    )
+    # lambda -0.25 i over 100 + i steps: mean -(0.25 * 101 + 0.5 * 102) / 303
+    mean = -(0.25 * 101 + 0.5 * 102) / 303
+    spread = (100 * mean**2 + 101 * (0.25 + mean) ** 2 + 102 * (0.5 + mean) ** 2) / 303
+    assert [row.condition for row in report.table_3] == ["on", "oracle"]
+    assert report.table_3[0].lambda_mean == pytest.approx(mean, rel=1e-12)
+    assert report.table_3[0].lambda_var == pytest.approx(0.5 + spread, rel=1e-12)
+    assert report.table_3[0].oracle_lambda_mean == report.table_3[1].lambda_mean
+    assert [row.predictor for row in report.table_2] == ["pred", "gt"]
+    assert not any("Table 3" in note for note in report.details.notes)
+
+
+def test_episodes_without_records_or_without_filter_give_no_tables():
+    plan = make_plan()
+    bare = [episode.model_copy(update={"safety": None}) for episode in episodes_of(plan)]
+    assert safety_report(plan, bare, solver_version=None) is None
+    unfiltered = make_plan(conditions=(ConditionEntry(name="off", safety=SafetyConfig()),))
+    assert safety_report(unfiltered, episodes_of(unfiltered), solver_version=None) is None
+
+
+def test_unknown_contacts_are_not_counted_as_none():
+    plan = make_plan()
+    episodes = [episode.model_copy(update={"contact": None}) for episode in episodes_of(plan)]
+    report = safety_report(plan, episodes, solver_version=None)
+    assert report.details.conditions[0].contact_episodes is None
+
+
+def test_solver_version_is_the_installed_one_where_conditions_agree():
+    assert solver_version_of(make_plan()) == metadata.version("daqp")
+
+    def plan(*solvers):
+        return make_plan(
+            conditions=tuple(
+                ConditionEntry(name=solver, safety=SafetyConfig(enabled=True, solver=solver))
+                for solver in solvers
+            )
+        )
+
+    assert solver_version_of(plan("closed_form")) is None
+    assert solver_version_of(plan("daqp", "quadprog")) is None
+
+
+def test_assumption_rows_are_checked_rows():
+    assert all(isinstance(row, AssumptionRow) for row in report_of().table_1)
