@@ -24,15 +24,15 @@ Axes:   scalars of one pair; units m, m/s, m/s^2, s.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.barrier import PairParameters, barrier_value, row_level
 from cadenza.safety.bounds import MIN_BOUND
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
+class Staleness(NamedTuple):  # a tuple, because one is built per row and step
     """How far the true state of a pair may be from the extrapolated one.
 
     Attributes:
@@ -50,8 +50,7 @@ class Staleness:
     tilt: float
 
 
-@dataclass(frozen=True, slots=True)
-class StaleLevel:
+class StaleLevel(NamedTuple):
     """Row of a pair whose partner is known from an old packet.
 
     Attributes:

@@ -6,7 +6,7 @@ balls never touch. Ages vary from step to step within the declared bound.
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -195,7 +195,7 @@ def test_delayed_adversary_never_gets_in_and_never_leaves_the_certificate(settin
 
 def without(field, value):
     def mutant(*arguments):
-        return replace(staleness(*arguments), **{field: value})
+        return staleness(*arguments)._replace(**{field: value})
 
     return mutant
 
@@ -316,7 +316,7 @@ def test_stale_row_implies_the_true_row_for_any_step_age_and_partner():
 def test_stale_row_without_one_of_its_terms_does_not(monkeypatch, field, value):
     def mutant(*arguments):
         whole = staleness(*arguments)
-        return replace(whole, **({"cosine": 1.0} if field == "sine" else {}), **{field: value})
+        return whole._replace(**({"cosine": 1.0} if field == "sine" else {}), **{field: value})
 
     monkeypatch.setattr(ego_rows, "staleness", mutant)
     assert largest_shortfall() > 1e-6
