@@ -282,3 +282,16 @@ def test_brake_push_opens_the_gap():
     override = maybe_brake(actions("a", "b"), snaps, bounds=BOUNDS).override
     normal = np.array([-1.0, 0.0])  # from b to a
     assert normal @ (override["a"] - override["b"]) == pytest.approx(10.0)
+
+
+def test_brake_controller_is_told_where_its_agent_is_now():
+    class Witness:
+        def compute_override(self, agent_state, pairwise_repulsion_vectors, bounds):
+            self.seen = agent_state
+            return np.zeros(2)
+
+    witness = Witness()
+    snaps = {"a": agent([0, 0], [1, 0], age_s=0.2), "b": agent([0.5, 0])}
+    maybe_brake(actions("a"), snaps, bounds=BOUNDS, emergency_controllers={"a": witness})
+    assert witness.seen.position == pytest.approx([0.2, 0.0])
+    assert witness.seen.age_s == 0.0

@@ -204,3 +204,11 @@ def test_jacobian_emergency_malformed_is_refused(kind):
         kind(control_model=arm(jacobian()), stop_time_s=math.nan)
     with pytest.raises(InputError, match=r"repulsion vector: expected shape \(3,\), got \(2,\)"):
         override(arm(jacobian()), [np.zeros(2)], kind=kind)
+
+
+def test_max_push_cancels_the_bias_where_it_pushes_nobody():
+    model = arm(np.eye(2), bias_fn=lambda _: np.array([0.0, 0.7]))
+    action = override(
+        model, [np.array([1.0, 0.0])], c=2.0, state=agent([0, 0]), kind=MaxPushEmergencyController
+    )
+    assert action == pytest.approx([2.0, -0.7], abs=1e-5)
