@@ -12,7 +12,8 @@ Adding one:  a rule in `rules`, its gradient in `rows`; both controllers then ha
 import importlib
 from typing import Any, Final
 
-#: Short names and the modules that define them; imported at first use.
+#: Short names and the modules that define them, a leading dot for a sibling of this package;
+#: imported at first use.
 _EXPORTS: Final = {
     "DEFAULT_CBF_ALPHA": "constraints",
     "DEFAULT_SLACK_PENALTY": "soft",
@@ -28,12 +29,12 @@ _EXPORTS: Final = {
     "Priority": "rules",
     "SelfCollisionRule": "rules",
     "SingularityRule": "rules",
-    "SlackAggregate": "result",
+    "SlackAggregate": ".reporting.slack",
     "SpeedRule": "rules",
     "TaskCost": "cost",
     "TorqueOSCBF": "torque",
     "VelocityOSCBF": "velocity",
-    "aggregate_oscbf_slack": "result",
+    "aggregate_oscbf_slack": ".reporting.slack",
     "collision_constraint_row": "constraints",
     "joint_limit_constraint_row": "constraints",
 }
@@ -43,4 +44,4 @@ def __getattr__(name: str) -> Any:
     """Import the module that defines ``name`` and return the object."""
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)

@@ -1,10 +1,9 @@
-"""What one solve of the operational-space filter reports, and its summary over a condition.
+"""What one solve of the operational-space filter reports.
 
 Units:  joint velocities rad/s, accelerations rad/s^2, torques Nm; slack in the unit of its row: m/s
         and rad/s at velocity level, m/s^2 at torque level.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,26 +58,3 @@ class OSCBFResult:
     def braking(self) -> bool:
         """Whether the command is the least violation at the lowest speed."""
         return self.solver_status not in ("inactive", "optimal")
-
-
-@dataclass(frozen=True, slots=True)
-class SlackAggregate:
-    """Slack over the steps of one condition.
-
-    Attributes:
-        max_slack: Largest ``OSCBFResult.max_slack``; 0 without steps.
-        slack_l2: Mean of ``OSCBFResult.slack_l2``; 0 without steps.
-    """
-
-    max_slack: float
-    slack_l2: float
-
-
-def aggregate_oscbf_slack(results: Iterable[OSCBFResult]) -> SlackAggregate:
-    """Return the summary of ``results``, which is consumed once."""
-    largest, total, count = 0.0, 0.0, 0
-    for result in results:
-        largest = max(largest, result.max_slack)
-        total += result.slack_l2
-        count += 1
-    return SlackAggregate(max_slack=largest, slack_l2=total / count if count else 0.0)
