@@ -8,6 +8,7 @@ Units:     m, m/s, m/s^2, s.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,19 +66,26 @@ class LastKnownState:
         self._agents = dict(agents)
 
     def carry_on(self, action: FloatArray) -> None:
-        """Move on by one control step in which the ego executes ``action``."""
+        """Move on by one control step in which the ego executes ``action``.
+
+        A state that leaves the range of accepted numbers is forgotten.
+        """
         if self._agents is None:
             return
+        try:
+            self._agents = {
+                uid: self._moved(uid, agent, action) for uid, agent in self._agents.items()
+            }
+        except InputError:
+            self._agents = None
+
+    def _moved(self, uid: str, agent: AgentSnapshot, action: FloatArray) -> AgentSnapshot:
         dt = self._dt
-        for uid, agent in self._agents.items():
-            if uid != self._ego_uid:
-                moved = (agent.position, agent.velocity, agent.radius, agent.age_s + dt)
-            else:
-                accel = self._model.action_to_cartesian_accel(agent, action)
-                accel = accel + _bias(self._model, agent)
-                position = agent.position + agent.velocity * dt + 0.5 * dt * dt * accel
-                moved = (position, agent.velocity + dt * accel, agent.radius, agent.age_s)
-            self._agents[uid] = AgentSnapshot(*moved)
+        if uid != self._ego_uid:
+            return replace(agent, age_s=agent.age_s + dt)
+        accel = self._model.action_to_cartesian_accel(agent, action) + _bias(self._model, agent)
+        position = agent.position + agent.velocity * dt + 0.5 * dt * dt * accel
+        return replace(agent, position=position, velocity=agent.velocity + dt * accel)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the agents as JSON-able values."""

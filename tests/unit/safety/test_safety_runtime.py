@@ -379,6 +379,14 @@ def test_runtime_blind_steps_avoid_where_the_partner_may_be_by_now():
     assert min(pushes) < -0.5
 
 
+def test_runtime_blind_state_beyond_all_numbers_is_forgotten():
+    runtime = make_runtime(on_bad_input="brake")
+    runtime.step(np.zeros(2), {"ego": agent([9.9e8, 0], [9e8, 0.0]), "p1": agent([5, 0])})
+    step = runtime.step(np.zeros(2), {})
+    assert step.action.tolist() == [0.0, 0.0]
+    assert runtime.state_dict()["last"] is None
+
+
 def test_runtime_bad_action_brakes_on_the_present_scene():
     runtime = make_runtime(on_bad_input="brake")
     moving = {"ego": agent([0, 0], [0.1, 0.0]), "p1": agent([5, 0])}
