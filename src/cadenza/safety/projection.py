@@ -53,8 +53,10 @@ class RowSet:
     def most_violated(self, x: list[float]) -> tuple[int, float]:
         """Return the row with the largest residual at ``x`` and that residual; (-1, 0) if none."""
         worst, largest = -1, 0.0
-        for j in range(len(self.b)):
-            residual = self.residual(j, x)
+        for j, (row, level) in enumerate(zip(self.a, self.b, strict=True)):
+            residual = -level  # `residual`, written out: every call passes here
+            for a_k, x_k in zip(row, x, strict=True):
+                residual += a_k * x_k
             if residual > largest:
                 worst, largest = j, residual
         return worst, largest

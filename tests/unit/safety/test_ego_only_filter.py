@@ -339,6 +339,12 @@ def test_filter_does_not_change_the_state_and_copies_lambda():
     assert state == slack(fill=-0.25)
 
 
+def test_filter_tells_its_options():
+    guard = ego_filter(max_age_s=0.2, rate_limit="soft", budget_split=None)
+    assert (guard.options.max_age_s, guard.options.rate_limit) == (0.2, "soft")
+    assert guard.options.budget_split is None
+
+
 def test_filter_reset_changes_nothing():
     guard = ego_filter()
     before, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95))
