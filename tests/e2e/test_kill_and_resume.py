@@ -118,6 +118,32 @@ def test_training_killed_three_times_ends_with_the_weights_of_an_unbroken_run(tm
     assert len(steps) == 6144 // 512
 
 
+def test_guarded_batch_killed_ends_with_the_weights_of_an_unbroken_run(tmp_path):
+    words = [*TRAINING, "env.num_envs=8", "happo.rollout_length=64", "env.episode_length=60"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    unbroken = cadenza(*words, "--json", cwd=whole)
+    assert unbroken.code == 0, unbroken.err
+    kill_when(words, broken, lambda: len(list(broken.rglob("*-state_step*.pt"))) >= 2)
+    finished = cadenza(*words, "--resume", "--json", cwd=broken)
+    assert finished.code == 0, finished.err
+    assert finished.json["resumed_from"] is not None
+    assert finished.json["mean_reward_last_10"] == unbroken.json["mean_reward_last_10"]
+    assert len(weights(whole)) == 6
+    assert weights(broken) == weights(whole)
+    records = [
+        next(
+            json.loads(line)
+            for line in (folder / outcome.json["log"]).read_text().splitlines()
+            if "safety_telemetry_final" in line
+        )
+        for folder, outcome in ((whole, unbroken), (broken, finished))
+    ]
+    assert records[0]["n_filter_calls"] == 6144
+    assert records[0]["lambda_mean"] == records[1]["lambda_mean"]
+
+
 def test_evaluation_killed_twice_gives_the_bundle_of_an_unbroken_one(tmp_path):
     (tmp_path / "small.yaml").write_text(EVALUATION, encoding="utf-8")
 
