@@ -33,7 +33,7 @@ def test_picture_is_a_png_with_equal_bytes_for_equal_episodes(report):
 
 def test_plane_shows_the_closest_distance_in_its_true_size(report):
     episode = report.worst
-    step, partner = picture._closest(episode)
+    step, partner = picture._closest(episode, 0.4)
     sample = picture._nearest_sample(episode, step, partner)
     plane = picture._plane(episode, sample, partner)
     assert plane @ plane.T == pytest.approx(np.eye(2), abs=1e-12)
@@ -51,7 +51,7 @@ def test_picture_shows_the_part_in_which_they_are_near():
     config = dataclasses.replace(CONFIG, barrier="wae", compat="upstream", dims=(2,))
     episode = verify(config).worst
     assert episode.scenario.kind == "stationary"
-    part = picture._telling_part(episode)
+    part = picture._telling_part(episode, 0.4)
     assert part.nearest.min() == episode.nearest.min()
     assert part.start_s > 1.0
     assert len(part.nearest) < len(episode.nearest) / 2

@@ -26,6 +26,10 @@ _GHOSTS: Final = 7
 _NEAR_M: Final = 2.5
 #: ... until this long after the closest moment, s.
 _AFTERWARDS_S: Final = 1.0
+#: The closest moment is the first within this share of the smallest free distance or overlap, ...
+_AS_NEAR: Final = 0.05
+#: ... taken as this at least, m.
+_SAME_M: Final = 0.01
 
 
 def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
@@ -41,8 +45,8 @@ def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
     figure: Any = Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.0, 1.1))
-    episode = _telling_part(episode)
-    step, partner = _closest(episode)
+    episode = _telling_part(episode, config.contact_m)
+    step, partner = _closest(episode, config.contact_m)
     _draw_paths(figure.add_subplot(grid[:, 0]), episode, config, step, partner)
     _draw_distances(figure.add_subplot(grid[0, 1]), episode, config, step)
     _draw_actions(figure.add_subplot(grid[1, 1]), episode, partner)
@@ -65,9 +69,9 @@ def _title(episode: EpisodeRecord, config: VerifierConfig) -> str:
     )
 
 
-def _telling_part(episode: EpisodeRecord) -> EpisodeRecord:
+def _telling_part(episode: EpisodeRecord, contact_m: float) -> EpisodeRecord:
     """Return the episode around its closest moment: while somebody is near, plus a second."""
-    step, _ = _closest(episode)
+    step, _ = _closest(episode, contact_m)
     steps, dt = len(episode.nearest), episode.scenario.dt
     far = np.flatnonzero(episode.nearest.min(axis=1) > _NEAR_M)
     before, after = far[far < step], far[far > step]
@@ -76,10 +80,15 @@ def _telling_part(episode: EpisodeRecord) -> EpisodeRecord:
     return episode.part(first, min(last, step + max(10, round(_AFTERWARDS_S / dt)), steps))
 
 
-def _closest(episode: EpisodeRecord) -> tuple[int, int]:
-    """Return the step and the partner of the smallest distance."""
-    step, partner = np.unravel_index(int(episode.nearest.argmin()), episode.nearest.shape)
-    return int(step), int(partner)
+def _closest(episode: EpisodeRecord, contact_m: float) -> tuple[int, int]:
+    """Return the first step that comes about as near as any, and the partner of that step.
+
+    An ego that is chased keeps a distance for seconds; how it got there is what one wants to see.
+    """
+    nearest = episode.nearest.min(axis=1)
+    lowest = float(nearest.min())
+    step = int(np.argmax(nearest <= lowest + _AS_NEAR * max(abs(contact_m - lowest), _SAME_M)))
+    return step, int(episode.nearest[step].argmin())
 
 
 def _nearest_sample(episode: EpisodeRecord, step: int, partner: int) -> int:
@@ -187,21 +196,17 @@ def _draw_actions(axes: Any, episode: EpisodeRecord, partner: int) -> None:
 
 def _shade(axes: Any, edges: FloatArray, where: BoolArray, colour: str, label: str) -> None:
     """Shade the steps in ``where``, over the whole height."""
-    if not where.any():
-        return
-    values = np.append(where, where[-1])
-    axes.fill_between(
-        edges,
-        0.0,
-        1.0,
-        where=values,
-        step="post",
-        transform=axes.get_xaxis_transform(),
-        color=colour,
-        alpha=0.12,
-        lw=0,
-        label=label,
-    )
+    if where.any():
+        axes.stairs(
+            where.astype(np.float64),
+            edges,
+            fill=True,
+            transform=axes.get_xaxis_transform(),
+            color=colour,
+            alpha=0.12,
+            lw=0,
+            label=label,
+        )
 
 
 def _finish(axes: Any) -> None:
