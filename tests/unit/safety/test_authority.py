@@ -219,3 +219,9 @@ def test_authority_check_refuses_an_agent_without_any():
     bad = Affine(np.eye(2), capacity=-1.0)
     with pytest.raises(ConfigurationError, match="'ego': expected max_cartesian_accel >= 0"):
         check_authority(DoubleIntegratorControlModel("ego", 2), box(2.0), partner_models=[bad])
+
+
+def test_authority_outside_what_the_box_reaches_is_zero_not_negative():
+    authority = measure_authority(Affine(np.eye(2), bias=(3.0, 0.0)), STATE, box(2.0))
+    assert authority.every_direction == 0.0
+    assert not authority.certified

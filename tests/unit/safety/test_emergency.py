@@ -32,6 +32,12 @@ def test_emergency_cancelled_vectors_brake_along_the_velocity():
     assert override([X, -X], velocity=(0.3, 0.0), stop_time_s=0.3) == pytest.approx([-1.0, 0.0])
 
 
+def test_emergency_braking_is_cut_at_the_capacity_also_in_a_wide_box():
+    assert override([X, -X], velocity=(3.0, -4.0), bounds=box(100.0, capacity=5.0)) == (
+        pytest.approx([-3.0, 4.0])
+    )
+
+
 def test_emergency_cancelled_vectors_at_rest_give_zero():
     assert np.abs(override([X, -X])).max() <= 1e-12
     assert override([]).tolist() == [0.0, 0.0]

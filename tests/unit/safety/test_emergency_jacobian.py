@@ -212,3 +212,11 @@ def test_max_push_cancels_the_bias_where_it_pushes_nobody():
         model, [np.array([1.0, 0.0])], c=2.0, state=agent([0, 0]), kind=MaxPushEmergencyController
     )
     assert action == pytest.approx([2.0, -0.7], abs=1e-5)
+
+
+def test_jacobian_emergency_does_not_leave_one_partner_for_another():
+    # Weak along z: the damped inverse flees from the partner on x and spares the weak joint.
+    model = arm(np.diag([1.0, 1.0, 0.01]), damping=0.1)
+    action = override(model, [X, Z], c=20.0)
+    assert action[0] == pytest.approx(5.0 / math.sqrt(2.0), rel=0.02)
+    assert action[2] == pytest.approx(20.0)

@@ -91,6 +91,12 @@ def test_k_nearest_pairs_break_ties_in_row_major_order():
     assert pairs.distance == pytest.approx([0.8, 0.8, 0.8])
 
 
+def test_k_nearest_pairs_of_many_ties_are_the_first_ones():
+    pile = cloud(np.zeros((60, 3)))
+    pairs = k_nearest_pairs(cloud([[1, 0, 0]]), pile, 25)
+    assert pairs.second.tolist() == list(range(25))
+
+
 def test_k_nearest_pairs_return_what_exclusions_leave():
     body = cloud([[0, 0, 0], [0.1, 0, 0], [0.5, 0, 0], [2.0, 0, 0]])
     links = [0, 0, 1, 2]
