@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from cadenza.safety.arms import SEVEN_DOF_ARM, MujocoArm
+from cadenza.safety.arms.spheres import cover_capsule
+from cadenza.safety.geometry import Capsule
 from tests.unit.safety.arm_scenes import arm
 
 # A tree with slides, two joints on one body, and a branch beside the end effector's chain.
@@ -181,7 +183,17 @@ def test_spheres_cover_every_geom():
         points = data.geom_xpos[geom] + along * axis + radius * out
         distance = np.linalg.norm(points[:, None] - state.sphere_centers, axis=2)
         assert (distance - robot.sphere_radii).min(axis=1).max() <= 1e-9
-    assert (robot.sphere_radii <= 1.1 * model.geom_size[:, 0].max()).all()
+
+
+def test_capsule_is_covered_by_the_fewest_balls_of_the_allowed_size():
+    # Radius 0.1, balls up to 0.125: spacing 2 sqrt(0.125^2 - 0.1^2) = 0.15, so 1 m takes 7 steps.
+    cloud = cover_capsule(Capsule(np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.1), 1.25)
+    assert len(cloud) == 8
+    assert cloud.radii == pytest.approx(np.full(8, np.hypot(0.1, 0.5 / 7)))
+    assert cloud.centers[:, 0] == pytest.approx(np.linspace(0.0, 1.0, 8))
+    # Exactly six spacings need no seventh.
+    exact = cover_capsule(Capsule(np.zeros(3), np.array([0.0, 0.9, 0.0]), 0.1), 1.25)
+    assert len(exact) == 7
 
 
 def test_a_finer_cover_needs_more_spheres():

@@ -134,6 +134,9 @@ def test_next_speed_is_limited():
     following = arm().state(state.q + DT * state.q_dot, result.q_dot)
     speed = float(np.linalg.norm(following.ee_jacobian[:3] @ result.q_dot))
     assert speed <= now + 1e-4
+    # To first order the next velocity is J q'+ + J' q' dt; the limit binds there, 0.1 % inside.
+    predicted = state.ee_jacobian[:3] @ result.q_dot + DT * state.ee_bias[:3]
+    assert 0.9989 * now <= np.linalg.norm(predicted) <= 0.9991 * now
     free = TorqueOSCBF(STRONG, dt=DT).solve(state, a_nom=push)
     assert np.linalg.norm(state.ee_jacobian[:3] @ free.q_dot) > now + 2e-3
 
