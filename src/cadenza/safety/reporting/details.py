@@ -53,7 +53,7 @@ class ConditionDetails:
         slack_peak: Most by which an executed action missed a row, m/s^2.
         latency_p50_ms: Median time of one filter step, ms.
         latency_p99_ms: Its 99 % quantile, ms.
-        brake_reasons: Steps braked, by reason.
+        brake_reasons: Dangerous pairs in steps that braked, by reason.
 
     Raises:
         InputError: A field is out of range.

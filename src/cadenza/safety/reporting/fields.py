@@ -22,13 +22,17 @@ def require_keys(owner: str, payload: Mapping[str, Any], names: tuple[str, ...])
 
 
 def as_text(name: str, value: object) -> str:
-    """Return ``value``, which must be text of at least one character.
+    """Return ``value``, which must be UTF-8 text of at least one character.
 
     Raises:
         InputError: It is not.
     """
     if not isinstance(value, str) or not value:
         raise InputError(f"{name}: expected text, got {value!r}.")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name}: expected text that UTF-8 can express, got {value!r}.") from error
     return value
 
 

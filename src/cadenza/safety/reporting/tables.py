@@ -176,7 +176,7 @@ def _details(conditions: Sequence[ConditionDetails]) -> TextTable:
             "Largest row slack",
             "p50, ms",
             "p99, ms",
-            "Braked",
+            "Braked for, pairs",
         ),
         rows=tuple(rows),
         empty="",

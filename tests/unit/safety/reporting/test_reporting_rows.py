@@ -78,6 +78,7 @@ def test_rows_are_immutable():
         ({"n_steps": float("nan")}, "n_steps: expected a whole number"),
         ({"assumption": ""}, "assumption: expected text"),
         ({"description": 3}, "description: expected text"),
+        ({"description": "\ud800"}, "expected text that UTF-8 can express"),
     ],
 )
 def test_assumption_row_out_of_range_is_refused(changes, message):
