@@ -92,9 +92,11 @@ def test_k_nearest_pairs_break_ties_in_row_major_order():
 
 
 def test_k_nearest_pairs_of_many_ties_are_the_first_ones():
-    pile = cloud(np.zeros((60, 3)))
-    pairs = k_nearest_pairs(cloud([[1, 0, 0]]), pile, 25)
-    assert pairs.second.tolist() == list(range(25))
+    # Odd balls are nearer than even ones; within each kind all distances are equal.
+    centers = np.zeros((60, 3))
+    centers[1::2, 0] = 0.5
+    pairs = k_nearest_pairs(cloud([[1, 0, 0]]), cloud(centers), 45)
+    assert pairs.second.tolist() == [*range(1, 60, 2), *range(0, 30, 2)]
 
 
 def test_k_nearest_pairs_return_what_exclusions_leave():
