@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from cadenza.safety.batched.extremes import first_largest, first_smallest
+
 #: Steps per constraint before a problem counts as not converged. Most problems need as many steps
 #: as they have active constraints; each one that has to leave again costs two more.
 STEPS_PER_CONSTRAINT: Final = 4
@@ -169,7 +171,7 @@ def _step(problem: SoftProblem, gram: Tensor, state: _State) -> _State:
     violation = torch.cat((rows, torch.where(side > 0.0, above, below)))
     scale = torch.cat((1.0 + problem.b.abs(), torch.ones_like(x)))
     urgency = torch.where(state.active, -torch.inf, violation / scale)
-    worst, choice = urgency.max(0)
+    worst, choice = urgency.amax(0), first_largest(urgency)
     p = torch.where(state.entering, state.p, choice)
     finished = state.finished | (~state.entering & (worst <= _WORTHWHILE[x.dtype]))
 
@@ -188,7 +190,7 @@ def _step(problem: SoftProblem, gram: Tensor, state: _State) -> _State:
     full = torch.where(independent, full.clamp_min(0.0), torch.inf)
     falls = state.active & (direction > _DEPENDENT[x.dtype] * direction.abs().amax(0))
     ratios = torch.where(falls, state.y / torch.where(falls, direction, 1.0), torch.inf)
-    partial, leaving = ratios.min(0)
+    partial, leaving = ratios.amin(0), first_smallest(ratios)
 
     infeasible = ~finished & (partial == torch.inf) & (full == torch.inf)
     moving = ~finished & ~infeasible

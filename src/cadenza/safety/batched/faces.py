@@ -15,11 +15,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from cadenza.safety.batched.extremes import first_smallest
 from cadenza.safety.batched.one_row import ROUNDING
 
 #: Dimensions the enumeration is written for.
@@ -45,87 +46,54 @@ def project_on_faces(
     """
     x = _planar(u, A, b, lower, upper) if u.shape[0] == 2 else _spatial(u, A, b, lower, upper)
     low, high = lower.expand_as(u), upper.expand_as(u)
-    tolerance = ROUNDING[u.dtype] * (1.0 + b.abs())
     # (K, m, B): residual of each row at each candidate
     residual = x[:, None, 0] * A[:, 0]
     for k in range(1, u.shape[0]):
         residual = torch.addcmul(residual, x[:, None, k], A[:, k])
-    meets = (residual <= b + tolerance).all(1)
+    missed = (residual - (b + ROUNDING[u.dtype] * (1.0 + b.abs()))).amax(1)
     slack = ROUNDING[u.dtype] * (1.0 + high - low)
-    meets &= ((x >= low - slack) & (x <= high + slack)).all(1)
+    outside = torch.maximum(x - (high + slack), (low - slack) - x).amax(1)
+    meets = (missed <= 0.0) & (outside <= 0.0)  # no candidate, a division by zero, meets nothing
     distance = torch.where(meets, (x - u).square().sum(1), torch.inf)
-    nearest, index = distance.min(0)
-    answer = x.gather(0, index.expand(1, *u.shape)).squeeze(0)
-    feasible = nearest < torch.inf
-    answer = torch.where(feasible, answer, u)
+    index, environment = first_smallest(distance), torch.arange(u.shape[1], device=u.device)
+    feasible = distance.amin(0) < torch.inf
+    answer = torch.where(feasible, x[index, :, environment].T, u)
     return torch.minimum(torch.maximum(answer, low), high), feasible
 
 
 def _planar(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return the candidates of the plane, shape (K, 2, B)."""
-    patterns = _edge_patterns(2, A.device)
     excess = (A * u).sum(1) - b
     flats = _flats_2d(u, A.unbind(1), excess)
-    return torch.cat((torch.stack(flats, 1), _edges(A, b, lower, upper, patterns)))
+    return torch.cat((torch.stack(flats, 1), _edges(A, b, lower, upper)))
 
 
 def _spatial(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return the candidates of space, shape (K, 3, B)."""
-    patterns = _edge_patterns(3, A.device)
-    parts = [_flats_3d(u, A, b), _edges(A, b, lower, upper, patterns)]
+    parts = [_flats_3d(u, A, b), _edges(A, b, lower, upper)]
     parts.append(_sides(u, A, b, lower, upper))
     return torch.cat(parts)
 
 
-class _EdgePatterns(NamedTuple):
-    """Edges of the box, P of them: the free component, the held ones and their bounds.
-
-    Attributes:
-        free: Free component, shape (P,).
-        held: Held components, shape (n - 1, P).
-        bound: Index into lower bounds followed by upper bounds, shape (n - 1, P).
-        order: Where component k is found in (free, held...), shape (P, n).
-    """
-
-    free: Tensor
-    held: Tensor
-    bound: Tensor
-    order: Tensor
-
-
-@cache
-def _edge_patterns(n: int, device: torch.device) -> _EdgePatterns:
-    free: list[int] = []
-    held: list[list[int]] = []
-    bound: list[list[int]] = []
-    order: list[list[int]] = []
-    for k in range(n):
-        others = [i for i in range(n) if i != k]
-        for sides in itertools.product((0, n), repeat=n - 1):
-            free.append(k)
-            held.append(others)
-            bound.append([i + side for i, side in zip(others, sides, strict=True)])
-            order.append([0 if i == k else 1 + others.index(i) for i in range(n)])
-    return _EdgePatterns(
-        torch.tensor(free, device=device),
-        torch.tensor(held, device=device).T,
-        torch.tensor(bound, device=device).T,
-        torch.tensor(order, device=device),
-    )
-
-
-def _edges(A: Tensor, b: Tensor, lower: Tensor, upper: Tensor, patterns: _EdgePatterns) -> Tensor:
-    """Return where rows meet the edges of the box, one component free: (m P, n, B)."""
+def _edges(A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return where rows meet the edges of the box, one component free: (K, n, B)."""
     m, n, size = A.shape
-    bounds = torch.cat((lower.expand(n, size), upper.expand(n, size)))  # (2n, B)
-    values = [bounds[index] for index in patterns.bound]  # (P, B) each
-    rest = b.unsqueeze(1)  # (m, P, B) from here on
-    for component, value in zip(patterns.held, values, strict=True):
-        rest = rest - A[:, component] * value
-    found = [rest / A[:, patterns.free], *(value.expand_as(rest) for value in values)]
-    count = patterns.free.shape[0]
-    order = patterns.order.T.reshape(n, 1, count, 1).expand(n, m, count, size)
-    return torch.stack(found).gather(0, order).reshape(n, m * count, size).transpose(0, 1)
+    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)), 1)  # (n, 2, B)
+    parts: list[Tensor] = []
+    for free in range(n):
+        columns: list[Tensor] = []
+        rest = b.view(m, *([1] * (n - 1)), size)
+        for place, held in enumerate(k for k in range(n) if k != free):
+            # (1, 2, B) in the plane; (1, 2, 1, B) and (1, 1, 2, B) in space: all pairs of bounds
+            sides = [2 if axis == place else 1 for axis in range(n - 1)]
+            value = bounds[held].view(1, *sides, size)
+            rest = rest - A[:, held].reshape(m, *([1] * (n - 1)), size) * value
+            columns.append(value)
+        found = rest / A[:, free].reshape(m, *([1] * (n - 1)), size)
+        columns = [value.expand_as(found) for value in columns]
+        columns.insert(free, found)
+        parts.append(torch.stack(columns, -2).reshape(-1, n, size))
+    return torch.cat(parts)
 
 
 def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from cadenza.safety.batched.ego_rows import (
     Motion,
     build_ego_rows_batch,
 )
+from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.inputs import StepInput, require_authority, require_step
 from cadenza.safety.batched.levels import sampled_level, wae_level_batch
 from cadenza.safety.batched.projection import Rescue, project_batch
@@ -364,7 +365,7 @@ def _most_urgent(rows: EgoRowsBatch) -> Tensor:
     lowest = rows.h == rows.h.amin(1, keepdim=True)
     time_left = torch.where(lowest, rows.time_left, torch.inf)
     soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
-    return soonest.to(torch.int8).argmax(1)  # the first of several
+    return first_largest(soonest.to(torch.int8).T)
 
 
 def _rate_box(previous: Tensor, rate: float, box: _Box) -> _Box:

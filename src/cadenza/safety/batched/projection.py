@@ -23,6 +23,7 @@ from torch import Tensor
 
 from cadenza.core.errors import InputError
 from cadenza.safety.batched.active_set import SoftProblem
+from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.gradient import differentiable
 from cadenza.safety.batched.stages import Batch, Stages
 from cadenza.safety.batched.status import BAD_INPUT
@@ -170,7 +171,7 @@ def _hierarchy(
     if m == 0:
         return torch.zeros(size, dtype=torch.int64, device=problem.u.device), weights
     x = _into_box(problem.u, problem)
-    return ((problem.A * x).sum(1) - problem.b).argmax(0), weights
+    return first_largest((problem.A * x).sum(1) - problem.b), weights
 
 
 def _into_box(x: Tensor, problem: SoftProblem) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
+from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.faces import FACE_DIMS, MAX_FACE_ROWS, face_count, project_on_faces
 from cadenza.safety.batched.least_violation import least_violation_batch
 from cadenza.safety.batched.one_row import ROUNDING, project_one_row_batch
@@ -101,7 +102,7 @@ class Stages:
             x, feasible = project_one_row_batch(u, A[0], b[0], problem.lower, problem.upper)
             return Answers(x, torch.where(feasible, _codes(x, OPTIMAL), INFEASIBLE))
         clipped = torch.minimum(torch.maximum(u, problem.lower), problem.upper)
-        worst = ((A * clipped).sum(1) - b).argmax(0, keepdim=True)
+        worst = first_largest((A * clipped).sum(1) - b).unsqueeze(0)
         row = A.gather(0, worst.unsqueeze(1).expand(1, *u.shape)).squeeze(0)
         level = b.gather(0, worst).squeeze(0)
         x, feasible = project_one_row_batch(u, row, level, problem.lower, problem.upper)
