@@ -82,8 +82,9 @@ class PartnerForecaster:
             expected = forecasts.pop(step, None)
             if expected is not None:
                 due[uid] = DueForecast(expected, current)
-            for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
-                del forecasts[old]
+            if forecasts:
+                for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
+                    del forecasts[old]
         return due
 
     def forecast(self) -> dict[str, Prediction]:

@@ -33,6 +33,8 @@ class PacketAges:
         self, agents: dict[str, AgentSnapshot], ages_s: Mapping[str, float]
     ) -> dict[str, AgentSnapshot]:
         """Return the agents with each partner's age raised to all that is known of it, s."""
+        if not ages_s and self._least == 0.0:
+            return agents
         aged = agents
         for uid, agent in agents.items():
             age = max(agent.age_s, self._least, ages_s.get(uid, 0.0))

@@ -99,9 +99,10 @@ def newest(history: Sequence[Observation], dt: float, age: float) -> Observation
     """
     if not history:
         raise InputError("predictor: expected a history of at least one packet, got none.")
-    for name, value in (("dt", dt), ("age", age)):
-        if not 0.0 <= value < math.inf:
-            raise InputError(f"predictor: {name}: expected a finite time >= 0 s, got {value}.")
+    if not 0.0 <= dt < math.inf:
+        raise InputError(f"predictor: dt: expected a finite time >= 0 s, got {dt}.")
+    if not 0.0 <= age < math.inf:
+        raise InputError(f"predictor: age: expected a finite time >= 0 s, got {age}.")
     return history[-1]
 
 

@@ -106,15 +106,15 @@ class RuntimeTelemetry:
     def observe(self, step: SafetyStep) -> None:
         """Take in what was decided."""
         index = self._episode["steps"]
-        for name, happened in (
-            ("steps", True),
-            ("infeasible", step.infeasible),
-            ("uncertified", step.uncertified),
-            ("braked", step.braked),
-            ("bad_inputs", step.bad_input is not None),
-        ):
-            if happened:
-                self.count(name)
+        self.count("steps")
+        if step.infeasible:
+            self.count("infeasible")
+        if step.uncertified:
+            self.count("uncertified")
+        if step.braked:
+            self.count("braked")
+        if step.bad_input is not None:
+            self.count("bad_inputs")
         for pair, danger in sorted(step.dangers.items()):
             self._run_brakes[danger.reason] += 1
             self._episode_brakes[danger.reason] += 1

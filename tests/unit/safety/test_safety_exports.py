@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import cadenza.safety
-from cadenza.safety import api
+from cadenza.safety import api, conformal
 
 
 def test_package_names_lead_to_their_definitions():
@@ -30,3 +30,11 @@ def test_package_import_loads_no_library():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == ["False", "False"]
+
+
+def test_conformal_names_lead_to_their_definitions():
+    for name, module in conformal._EXPORTS.items():
+        defined = getattr(importlib.import_module(f"cadenza.safety.conformal.{module}"), name)
+        assert getattr(conformal, name) is defined
+    with pytest.raises(AttributeError, match="no attribute 'update_everything'"):
+        _ = conformal.update_everything

@@ -129,8 +129,11 @@ class TwoSidedRule:
 
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
         """See `ConformalRule.update`."""
-        require_known_pairs(state.lambda_, scores)
         settings = self._settings
+        if not self._memory and scores.keys() == state.lambda_.keys():
+            update_margin(state, scores, gamma=settings.gamma, lambda_bound=settings.lambda_bound)
+            return
+        require_known_pairs(state.lambda_, scores)
         if not self._memory:
             scored = {key: state.lambda_[key] for key in scores}
             part = SafetyState(scored, state.epsilon, state.eta, state.warmup_steps_remaining)
