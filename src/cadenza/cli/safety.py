@@ -164,15 +164,21 @@ def _split_words(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _parse_value(key: str, text: str) -> Any:
-    """Return ``text`` read as YAML, as in a configuration file."""
+    """Return ``text`` read as YAML, as in a configuration file; 1e-3 is a number, too."""
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigurationError(
             f"safety verify: {key}: expected a value as in YAML, got {text!r}."
         ) from error
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)  # YAML wants 1.0e-3
+    except ValueError:
+        return value
 
 
 def _print_report(report: "VerificationReport", elapsed_s: float) -> None:

@@ -192,6 +192,25 @@ def test_action_that_serves_the_most_urgent_partner_too_little_is_caught():
     assert counts.missed_steps > 0
 
 
+def test_filter_is_not_held_to_what_old_packets_cannot_tell_it():
+    # Sixteen partners push the ego out of the safe set; from there on a nominal action may meet
+    # the rows of the packets and yet miss a condition of the true state.
+    config = dataclasses.replace(
+        SEVERAL,
+        several_steps=300,
+        partners=(16,),
+        dims=(3,),
+        plants=("semi_implicit",),
+        several_delays=("fixed",),
+        max_age_s=0.07,
+        margin_m=1e-3,
+        ego_nominals=VerifierConfig().ego_nominals,
+    )
+    counts = counts_of(config)
+    assert counts.uncertified_steps > 0
+    assert counts.unfiltered_steps == 0
+
+
 def leaving_the_box(scenario, config):
     guard = batched_guard(scenario, config)
 

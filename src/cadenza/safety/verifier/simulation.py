@@ -43,6 +43,8 @@ AGREEMENT: Final = 1e-10
 AGREEMENT_UNSOLVED: Final = 1e-6
 #: Difference at which the executed action is still the nominal one, m/s^2.
 _SAME_ACTION: Final = 1e-12
+#: How far outside the safe set rounding may put a state, m/s, as the filter sees it.
+_SAFE_SET_EDGE: Final = 1e-6
 #: Difference of barrier values below which two partners are equally urgent, m/s.
 _SAME_URGENCY: Final = 1e-9
 
@@ -210,18 +212,15 @@ def _judge(
         part.reshape(shape[:2]) for part in condition.shortfall(offset, velocity, repeated)
     )
     h = condition.barrier_values(offset, velocity).reshape(shape[:2])
-    fresh = (sight.ages_s == 0.0).all(axis=1)
+    held = _held_to(stage, sight, h)
     unchanged = np.abs(action - sight.nominal).max(axis=1) <= _SAME_ACTION
-    unfiltered = unchanged & (short > SHORTFALL_TOLERANCE).any(axis=1)
+    unfiltered = unchanged & (held & (short > SHORTFALL_TOLERANCE)).any(axis=1)
     urgent = h <= h.min(axis=1, keepdims=True) + _SAME_URGENCY
     # Of several equally urgent partners, the condition of one has to be met.
     forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
-    misses = ((short > forced) | ~urgent).all(axis=1)
-    if condition.barrier == "wae" and stage.config.compat is None:
-        unfiltered &= fresh  # what that row makes of an old packet is no promise to hold it to
-        misses &= fresh
-    elif shape[1] > 1:
-        misses &= fresh  # with old packets the filter decides who is the most urgent
+    misses = ((short > forced) | ~urgent).all(axis=1) & held.all(axis=1)
+    if shape[1] > 1 and stage.config.compat is None:
+        misses &= (sight.ages_s == 0.0).all(axis=1)  # else the filter judges by what it knows
     misses |= np.abs(action).max(axis=1) > condition.box * (1.0 + _SAME_ACTION)
     counts.unfiltered_steps += _count(unfiltered)
     counts.missed_steps += _count(misses & ~unfiltered)
@@ -229,6 +228,20 @@ def _judge(
     counts.infeasible_steps += _count(~answer.solved)
     counts.uncertified_steps += _count(answer.uncertified)
     return urgent
+
+
+def _held_to(stage: _Stage, sight: Sight, h: FloatArray) -> BoolArray:
+    """Return which partners' conditions the filter promises to meet, shape (B, N).
+
+    With an old packet: those of true states in the safe set, as long as the row has a guarantee.
+    From outside, where a conflict of several rows may lead, it cannot know what is needed.
+    """
+    if stage.config.compat == "upstream":
+        return np.ones(h.shape, bool)
+    fresh = sight.ages_s == 0.0
+    if stage.condition.barrier == "wae":
+        return fresh
+    return fresh | (h >= -_SAFE_SET_EDGE)
 
 
 def _relative_motion(stage: _Stage, motion: Motion, sight: Sight) -> tuple[FloatArray, FloatArray]:
