@@ -167,6 +167,18 @@ def test_saved_driver_continues_to_the_bit(cut):
     assert first.driver.partner_swaps.tolist() == [1, 0, 0, 0]
 
 
+def test_begin_episode_forgets_the_forecasts_of_all_and_keeps_lambda():
+    twins = Twins(2, eta=0.1)
+    for _ in range(3):
+        twins.step()
+    before = twins.driver.lambda_
+    assert np.all(before < 0.0)
+    twins.driver.begin_episode()
+    step = twins.driver.step(np.zeros((2, 2)))
+    assert step.scored.tolist() == [False, False]
+    assert step.lambda_.tolist() == before.tolist()
+
+
 def test_begin_run_forgets_everything():
     twins = Twins(2, eta=0.1)
     fresh = twins.driver.state_dict()
@@ -254,6 +266,9 @@ def test_driver_knows_the_batch_it_reads_through_wrappers():
     assert driver.drives(wrapped)
     assert not driver.drives(VectorCrossingEnv(2))
     assert driver.num_envs == 2
+    assert driver.env is batch
+    assert driver.bounds == batch.build_bounds()
+    assert (driver.cartesian_accel_capacity, driver.lambda_bound) == (2.0, 0.7 * 2.0)
 
 
 class Scaled(gymnasium.vector.VectorActionWrapper):
@@ -355,6 +370,7 @@ def test_ego_of_another_embodiment_goes_by_its_emergency_controller():
     )
     assert not driver.vectorised
     assert driver.step(np.full((2, 2), 0.5)).action.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert not BatchedSafetyDriver.from_env(env, ego_uid="ego").vectorised
 
 
 def test_vector_engine_refuses_what_it_would_ignore():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import InputError, IntegrityError
+from cadenza.safety import reporting
 from cadenza.safety.errors import ReportError
 from cadenza.safety.reporting import (
     SCHEMA_VERSION,
@@ -89,6 +90,17 @@ def test_genuine_file_of_every_version_is_read(tmp_path, text, slack):
     report = parse_three_tables(write(tmp_path, with_hash(text)))
     assert report == expected(*slack)
     assert report.schema_version == SCHEMA_VERSION == 3
+
+
+def test_canonical_text_and_its_hash_are_the_documented_ones():
+    report = expected(0.5, 0.125)
+    assert report.to_canonical_json() == VERSION_3
+    assert report.content_hash() == hashlib.sha256(VERSION_3.encode()).hexdigest()
+
+
+def test_package_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'emit'"):
+        _ = reporting.emit
 
 
 @pytest.mark.parametrize("text", [VERSION_1, VERSION_2, VERSION_3])
