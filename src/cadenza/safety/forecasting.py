@@ -3,7 +3,9 @@
 Time:   counted in control steps since the start of the episode; a packet of age A that comes in
         step k was measured at k dt - A.
 Score:  a forecast made in step k for step k + horizon is compared with the packet measured then,
-        whenever that arrives. A packet that is not newer than the last one says nothing new.
+        whenever that arrives; one measured between two steps with the forecast for the nearer
+        step, moved along its velocity. A packet that is not newer than the last one says nothing
+        new.
 """
 
 from collections.abc import Mapping
@@ -81,6 +83,7 @@ class PartnerForecaster:
             forecasts = self._open.setdefault(uid, {})
             expected = forecasts.pop(step, None)
             if expected is not None:
+                expected = _shifted(expected, measured - step * self._dt)
                 due[uid] = DueForecast(expected, current)
             if forecasts:
                 for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
@@ -154,6 +157,14 @@ class PartnerForecaster:
         if step < 0 or history.keys() != waiting.keys() or not all(history.values()):
             raise InputError("forecasts: expected a complete record, got one that contradicts.")
         self._step, self._history, self._open = step, history, waiting
+
+
+def _shifted(forecast: AgentSnapshot, time_s: float) -> AgentSnapshot:
+    """Return a forecast for a moment within half a control step of its own."""
+    if abs(time_s) <= _SAME_TIME_S:
+        return forecast
+    position = forecast.position + time_s * forecast.velocity
+    return AgentSnapshot(position, forecast.velocity, forecast.radius)
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:

@@ -179,6 +179,18 @@ def test_runtime_late_packets_are_scored_against_their_own_time(delay):
     assert losses[7 + delay][PAIR] == pytest.approx(0.0253, abs=5e-4)
 
 
+@pytest.mark.parametrize("age", [0.02, 0.03, 0.07, 0.1])
+def test_runtime_packets_measured_between_steps_cause_no_false_loss(age):
+    runtime = make_runtime(max_age_s=0.2)
+    losses = []
+    for k in range(10):
+        seen = [6.0 - 1.0 * (0.05 * k - age), 0.0]  # 1 m/s towards the ego, as always
+        packet = aged(age, seen, [-1.0, 0.0])
+        losses.append(runtime.step(np.zeros(2), {"ego": FAR["ego"], "p1": packet}).loss)
+    assert losses[-1] == {PAIR: pytest.approx(0.0, abs=1e-9)}
+    assert runtime.lambda_ == {PAIR: 0.0}
+
+
 def test_runtime_repeated_packet_is_scored_once():
     runtime = make_runtime(max_age_s=0.2)
     runtime.step(np.zeros(2), FAR)
