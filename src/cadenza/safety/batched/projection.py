@@ -95,17 +95,20 @@ def project_batch(
     rows_on = _rows_on(u_hat, A, b, active_mask)
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
-    if validate:
-        _require_numbers(u_hat, A, b, lower, upper)
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
     if rescue not in ("daqp", "none"):
         raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
     stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
     given = (u_hat, A, b, lower, upper, rows_on, first, weight)
-    if fixed or u_hat.shape[0] <= (size := chunk_size(A.shape[1], A.shape[2])):
-        return _project(given, stages)
+    size = u_hat.shape[0] if fixed else chunk_size(A.shape[1], A.shape[2])
+    if u_hat.shape[0] <= size:
+        return _project(given, stages, 0 if validate else None)
     parts = [
-        _project(tuple(None if x is None else x[start : start + size] for x in given), stages)
+        _project(
+            tuple(None if x is None else x[start : start + size] for x in given),
+            stages,
+            start if validate else None,
+        )
         for start in range(0, u_hat.shape[0], size)
     ]
     return BatchProjection(*(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -120,10 +123,20 @@ def chunk_size(m: int, n: int) -> int:
     return max(64, _CHUNK_NUMBERS // max(2 * n * n, m * n))
 
 
-def _project(given: "tuple[Tensor | None, ...]", stages: Stages) -> BatchProjection:
-    """Solve one batch; ``given`` is (u_hat, A, b, lower, upper, rows_on, first, weight)."""
+def _project(
+    given: "tuple[Tensor | None, ...]", stages: Stages, start: int | None
+) -> BatchProjection:
+    """Solve one pass.
+
+    Args:
+        given: u_hat, A, b, lower, upper, rows_on, first, weight.
+        stages: How.
+        start: Index of the first environment, for messages; None does not look at the numbers.
+    """
     u_hat, A, b, lower, upper, rows_on = cast("tuple[Tensor, ...]", given[:6])
     first, weight = given[6:]
+    if start is not None:
+        _require_numbers(u_hat, A, b, lower, upper, start)
     # From here on B is last, so that every operation runs over contiguous memory.
     problem = SoftProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
     with torch.no_grad():
@@ -221,7 +234,9 @@ def _bound(name: str, bound: Tensor | float | None, u: Tensor, missing: float) -
         ) from error
 
 
-def _require_numbers(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> None:
+def _require_numbers(
+    u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor, start: int
+) -> None:
     """Raise InputError if an entry is not finite or the box is empty; +inf in b is allowed."""
     for name, values, fine in (
         ("u_hat", u, torch.isfinite(u)),
@@ -232,7 +247,7 @@ def _require_numbers(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tens
             environment = int((~fine).nonzero()[0, 0])
             raise InputError(
                 f"project_batch: {name}: expected finite numbers, got "
-                f"{values[environment].numpy(force=True)} in environment {environment}."
+                f"{values[environment].numpy(force=True)} in environment {start + environment}."
             )
     if not bool((lower <= upper).all()):
         raise InputError("project_batch: expected lo <= hi in every component.")
