@@ -17,6 +17,8 @@ from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 #: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.
 MIN_DT: Final = 1e-6
 MAX_DT: Final = 1e3
+#: A dict is recognised at once, any other Mapping slowly.
+_MAPPINGS: Final = (dict, Mapping)
 
 
 def require_call(
@@ -33,7 +35,7 @@ def require_call(
         raise InputError("filter: ego_uid is required, got None; name the agent to protect.")
     if predicted is None:
         raise InputError("filter: partner_predicted_states is required, got None.")
-    if not isinstance(predicted, dict | Mapping):  # dict first: the check of a Mapping is slow
+    if not isinstance(predicted, _MAPPINGS):
         raise InputError(
             "filter: partner_predicted_states: expected snapshots by agent id, "
             f"got {type(predicted).__name__}."

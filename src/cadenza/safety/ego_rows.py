@@ -90,15 +90,21 @@ def build_ego_rows(
     """
     rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of = ego.radius + rule.margin_m, rule.level
+    radius, level_of, bias = ego.radius + rule.margin_m, rule.level, authority.bias
+    worst_push = rule.prediction_error is None
     for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
         contact = radius + partner.radius
         v_partner = partner.velocity_numbers
         stale = partner.age_s > 0.0 and not rule.ignore_age
         p_partner = _extrapolated(partner) if stale else partner.position_numbers
         normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
-        push = 0.0 if shares is not None else _push(rows, normal, partner, forecast, pair, rule)
-        share = 1.0 if shares is None else shares[j]
+        share = 1.0
+        if shares is not None:
+            share, push = shares[j], 0.0
+        elif worst_push and forecast.velocity_numbers == v_partner:  # the common forecast
+            push = pair.partner_accel
+        else:
+            push = _push(rows, normal, partner, forecast, pair, rule)
         if stale:
             geometry = (distance, contact, closing, tangential)
             level, h = _stale_level(
@@ -109,8 +115,8 @@ def build_ego_rows(
             level = share * level - push
             if h < -CERTIFICATE_TOLERANCE:
                 rows.uncovered = True
-        if authority.bias is not None:
-            level += sum([n_k * b_k for n_k, b_k in zip(normal, authority.bias, strict=True)])
+        if bias is not None:
+            level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
         margin = distance - contact
         rows.a.append(_action_row(normal, authority))
         rows.level.append(level)
