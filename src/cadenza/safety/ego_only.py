@@ -303,7 +303,7 @@ class EgoOnlyCBFQP:
         if (
             last is not None
             and last.pairs is pairs
-            and last.bounds == bounds
+            and (last.bounds is bounds or last.bounds == bounds)
             and last.dt == dt
             and last.contacts == contacts
             and last.of_pairs.lasting
