@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.authority import EgoAuthority, check_authority, measure_authority
-from cadenza.safety.batched.levels import PairTensors
+from cadenza.safety.batched.levels import PairTensors, root
 from cadenza.safety.bounds import MIN_BOUND, Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.ego_constants import PairConstants, pair_constants
@@ -211,7 +211,7 @@ def _row(like: Tensor, values: Sequence[float]) -> Tensor:
 
 
 def _norms(values: Tensor, dim: int) -> Tensor:
-    return values.square().sum(dim).sqrt()
+    return root(values.square().sum(dim))
 
 
 def _cross(a: Tensor, c: Tensor) -> Tensor:

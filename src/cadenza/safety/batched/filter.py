@@ -29,9 +29,14 @@ from cadenza.safety.batched.ego_rows import (
     build_ego_rows_batch,
 )
 from cadenza.safety.batched.extremes import first_largest
-from cadenza.safety.batched.inputs import StepInput, require_authority, require_step
-from cadenza.safety.batched.levels import sampled_level, wae_level_batch
-from cadenza.safety.batched.projection import Rescue, project_batch
+from cadenza.safety.batched.inputs import (
+    StepInput,
+    require_authority,
+    require_numbers,
+    require_step,
+)
+from cadenza.safety.batched.levels import root, sampled_level, wae_level_batch
+from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
 from cadenza.safety.batched.stale import derated_batch
 from cadenza.safety.batched.status import INFEASIBLE, NOT_CONVERGED
 from cadenza.safety.bounds import Bounds
@@ -236,7 +241,7 @@ class BatchedEgoFilter:
                 finite or out of range.
             ConfigurationError: With ``validate``: packets as old as declared leave no authority.
         """
-        step = require_step(
+        step = self._checked(
             StepInput(
                 nominal=nominal,
                 ego_position=ego_position,
@@ -254,10 +259,31 @@ class BatchedEgoFilter:
                 jacobian=jacobian,
                 bias=bias,
             ),
-            self._sizes,
-            fixed_map=self._source.fixed_map,
-            check_numbers=self._validate,
         )
+        parts = [self._filter(part) for part in self._passes(step)]
+        if len(parts) == 1:
+            return parts[0]
+        return BatchedStep(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _checked(self, step: StepInput) -> StepInput:
+        """Return ``step`` after checking shapes, dtypes and devices."""
+        require_step(step, self._sizes, fixed_map=self._source.fixed_map)
+        return step
+
+    def _passes(self, step: StepInput) -> list[StepInput]:
+        """Return the step in parts that suit the cache of a CPU; see `chunk_size`."""
+        partners, d, n = self._sizes
+        batch = step.nominal.shape[0]
+        size = batch if self._is_fixed(step.nominal) else chunk_size(partners, max(d, n))
+        if batch <= size:
+            return [step]
+        return [step.between(start, start + size) for start in range(0, batch, size)]
+
+    def _filter(self, step: StepInput) -> BatchedStep:
+        """Filter one pass."""
+        if self._validate:
+            require_numbers(step)
+        nominal, lambda_, previous_action = step.nominal, step.lambda_, step.previous_action
         rows = self._rows(step)
         c = self._bounds.action_linf_component
         box = _Box(torch.full_like(nominal, -c), torch.full_like(nominal, c))
@@ -394,7 +420,7 @@ def _report(
         h=rows.h,
         margin=rows.margin,
         lambda_=solution.lambda_,
-        intervention=(solution.u - nominal).square().sum(1).sqrt(),
+        intervention=root((solution.u - nominal).square().sum(1)),
         uncertified=~solved.squeeze(1) | relaxed | rows.uncovered,
         rate_active=rate_active,
         rate_exceeded=rate_exceeded,

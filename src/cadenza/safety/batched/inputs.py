@@ -14,7 +14,7 @@ from cadenza.safety.snapshot import MAX_MAGNITUDE
 
 
 class StepInput(NamedTuple):
-    """Arguments of `BatchedEgoFilter.filter`, radii as tensors."""
+    """Arguments of `BatchedEgoFilter.filter`, radii as tensors; ``start`` is the first's index."""
 
     nominal: Tensor
     ego_position: Tensor
@@ -29,22 +29,35 @@ class StepInput(NamedTuple):
     previous_action: Tensor | None
     jacobian: Tensor | None
     bias: Tensor | None
+    start: int = 0
+
+    def between(self, start: int, end: int) -> "StepInput":
+        """Return the arguments of some environments; ``start`` is kept for messages."""
+        shared = {
+            "ego_radius": self.ego_radius.ndim == 0,
+            "partner_radii": self.partner_radii.ndim == 1,
+        }
+        parts: dict[str, Tensor | None] = {}
+        for name, values in self.tensors():
+            whole = values is None or shared.get(name, False)
+            parts[name] = values if whole else values[start:end]
+        return StepInput(**parts, start=start)  # pyright: ignore[reportArgumentType] # names are those of the fields
+
+    def tensors(self) -> "list[tuple[str, Tensor | None]]":
+        """Return names and tensors."""
+        return [(name, getattr(self, name)) for name in self._fields if name != "start"]
 
 
-def require_step(
-    step: StepInput, sizes: tuple[int, int, int], *, fixed_map: bool, check_numbers: bool
-) -> StepInput:
-    """Return ``step`` after checking it.
+def require_step(step: StepInput, sizes: tuple[int, int, int], *, fixed_map: bool) -> None:
+    """Check everything but the numbers, without waiting for the device.
 
     Args:
         step: The arguments.
         sizes: N partners, d Cartesian dimensions, n action components.
         fixed_map: The ego is a double integrator.
-        check_numbers: Look at the numbers as well.
 
     Raises:
-        InputError: A tensor is missing, superfluous, or has another shape, dtype or device; or
-            holds a number that is not finite or out of range.
+        InputError: A tensor is missing, superfluous, or has another shape, dtype or device.
     """
     partners, d, n = sizes
     if step.nominal.dtype not in (torch.float64, torch.float32):
@@ -79,9 +92,6 @@ def require_step(
             f"filter: jacobian: expected shape ({size}, {d}, {n}), got None; an ego that is no "
             "double integrator has another action map in every state."
         )
-    if check_numbers:
-        _require_numbers(step)
-    return step
 
 
 def require_authority(left: Tensor, max_age_s: float) -> None:
@@ -110,8 +120,9 @@ def _require_like(
         )
 
 
-def _require_numbers(step: StepInput) -> None:
-    for name, values in zip(StepInput._fields, step, strict=True):
+def require_numbers(step: StepInput) -> None:
+    """Raise InputError for a number that is not finite or out of range; waits for the device."""
+    for name, values in step.tensors():
         if values is None or name == "previous_action":
             continue
         fine = values.abs() <= MAX_MAGNITUDE  # written this way round so that NaN fails too
@@ -121,9 +132,12 @@ def _require_numbers(step: StepInput) -> None:
         elif name == "age_s":
             fine, wanted = fine & (values >= 0.0), f"{wanted}, >= 0 s"
         if not bool(fine.all()):
-            first = tuple(int(i) for i in (~fine).nonzero()[0])
+            found = [int(i) for i in (~fine).nonzero()[0]]
+            value = float(values[tuple(found)])
+            if values.shape[0:1] == step.nominal.shape[0:1]:
+                found[0] += step.start
             raise InputError(
-                f"filter: {name}: expected {wanted}, got {values[first]:g} at index {first}."
+                f"filter: {name}: expected {wanted}, got {value:g} at index {tuple(found)}."
             )
     previous = step.previous_action
     if previous is not None and not bool(

@@ -77,7 +77,7 @@ def barrier_values(
     """Return h, m/s: >= 0 exactly in the safe set, and gamma e - w inside the margin."""
     e = excess.clamp_min(0.0)
     reach = alpha * dt
-    fastest = 4.0 * alpha * e / (reach + (reach * reach + 8.0 * alpha * e).sqrt())
+    fastest = 4.0 * alpha * e / (reach + root(reach * reach + 8.0 * alpha * e))
     return torch.where(excess < 0.0, gamma * excess, fastest) - closing
 
 
@@ -86,7 +86,7 @@ def _next_closing_limit(excess: Tensor, closing: Tensor, pair: PairTensors) -> T
     alpha, dt = pair.alpha, pair.dt
     e = excess.clamp_min(0.0)
     three = 3.0 * alpha * dt
-    limit = 4.0 * alpha * e / (three + (three * three + 8.0 * alpha * e).sqrt())
+    limit = 4.0 * alpha * e / (three + root(three * three + 8.0 * alpha * e))
     if pair.plant == "zoh":
         spare = 2.0 * (e - 0.5 * closing * dt) / alpha
         radicand = dt * dt + spare
@@ -115,6 +115,11 @@ def wae_level_batch(power: CbfPower) -> BatchLevelFunction:
 
 
 def root(values: Tensor) -> Tensor:
-    """Return the square root, 0 for negative numbers, with finite gradients."""
+    """Return the square root to two units in the last place, 0 for negative numbers.
+
+    Its gradients are finite. Not by `torch.sqrt`: on a CPU that wakes all threads even for small
+    arrays, which takes milliseconds where other processes compute.
+    """
     tiny = _TINY[values.dtype]
-    return torch.where(values > tiny, values.clamp_min(tiny).sqrt(), 0.0)
+    positive = values.clamp_min(tiny)
+    return torch.where(values > tiny, positive * positive.rsqrt(), 0.0)

@@ -47,7 +47,7 @@ def staleness_batch(
     position = 0.5 * velocity * (age_s + dt)
     sine = (position / torch.maximum(distance, contact)).clamp_max(1.0)
     cosine = root((1.0 - sine) * (1.0 + sine))
-    tilt = sine / (0.5 * (1.0 + cosine)).sqrt()
+    tilt = sine / root(0.5 * (1.0 + cosine))
     return StalenessBatch(position, velocity, sine, cosine, tilt)
 
 
