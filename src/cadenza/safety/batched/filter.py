@@ -12,7 +12,6 @@ Raising:  never because of one environment's rows: a step without an admissible 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.arguments import MAX_DT, MIN_DT
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.batched.boxes import Box, feasible_lambda_batch, most_urgent, rate_box
 from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
 from cadenza.safety.batched.ego_rows import (
     BatchRowRule,
@@ -28,7 +28,6 @@ from cadenza.safety.batched.ego_rows import (
     Motion,
     build_ego_rows_batch,
 )
-from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.inputs import (
     StepInput,
     require_authority,
@@ -42,7 +41,6 @@ from cadenza.safety.batched.status import INFEASIBLE, NOT_CONVERGED
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
 from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
-from cadenza.safety.ego_rows import FEASIBILITY_ROOM
 from cadenza.safety.projection import SLACK_WEIGHT
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.wae import CbfPower
@@ -74,18 +72,6 @@ class BatchedStep(NamedTuple):
     uncertified: Tensor
     rate_active: Tensor
     rate_exceeded: Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Box:
-    """Bounds of the action, shape (B, n) each."""
-
-    lower: Tensor
-    upper: Tensor
-
-    def holds(self, u: Tensor) -> Tensor:
-        """Return where ``u``, shape (B, n), lies inside, shape (B,)."""
-        return ((self.lower <= u) & (u <= self.upper)).all(1)
 
 
 class _Solution(NamedTuple):
@@ -286,12 +272,12 @@ class BatchedEgoFilter:
         nominal, lambda_, previous_action = step.nominal, step.lambda_, step.previous_action
         rows = self._rows(step)
         c = self._bounds.action_linf_component
-        box = _Box(torch.full_like(nominal, -c), torch.full_like(nominal, c))
+        box = Box(torch.full_like(nominal, -c), torch.full_like(nominal, c))
         if self._options.rate_limit == "off" or previous_action is None:
             nobody = torch.zeros_like(rows.uncovered)
             solution = self._solve(nominal, rows, lambda_, box)
             return _report(nominal, rows, solution, nobody, nobody)
-        narrow = _rate_box(previous_action, self._bounds.action_rate, box)
+        narrow = rate_box(previous_action, self._bounds.action_rate, box)
         solution = self._solve(nominal, rows, lambda_, narrow)
         if self._options.rate_limit == "soft":
             freed = self._solve(nominal, rows, lambda_, box)
@@ -339,13 +325,13 @@ class BatchedEgoFilter:
             bias=constants.bias,
         )
 
-    def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None, box: _Box) -> _Solution:
+    def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None, box: Box) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         if wanted is None:
             return self._project(u, rows, torch.zeros_like(rows.level), box)
         if self._options.upstream:
             return self._project(u, rows, wanted, box)
-        used = _feasible_lambda(wanted, rows, box)
+        used = feasible_lambda_batch(wanted, rows, box)
         solution = self._project(u, rows, used, box)
         again = solution.failed & (used < 0.0).any(1)
         if not self._is_fixed(u):
@@ -358,7 +344,7 @@ class BatchedEgoFilter:
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
 
-    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, box: _Box) -> _Solution:
+    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, box: Box) -> _Solution:
         """Project with the given slack."""
         b = rows.level + lambda_
         answer = project_batch(
@@ -367,39 +353,13 @@ class BatchedEgoFilter:
             b,
             box.lower,
             box.upper,
-            first=_most_urgent(rows),
+            first=most_urgent(rows),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
             rescue=self._rescue,
             fixed_shape=self._fixed_shape,
             validate=False,  # the filter has checked its own input
         )
         return _Solution(answer.u, answer.status, lambda_, b)
-
-
-def _feasible_lambda(wanted: Tensor, rows: EgoRowsBatch, box: _Box) -> Tensor:
-    """Return lambda, (B, N), no tighter than each row allows; see `ego_rows.feasible_lambda`."""
-    low, high = box.lower.unsqueeze(1), box.upper.unsqueeze(1)
-    lowest = (rows.a * torch.where(rows.a > 0.0, low, high)).sum(-1)
-    tightest = lowest - rows.level + FEASIBILITY_ROOM
-    return torch.where(wanted >= 0.0, wanted, torch.maximum(wanted, tightest).clamp_max(0.0))
-
-
-def _most_urgent(rows: EgoRowsBatch) -> Tensor:
-    """Return the row with the smallest (h, time left, index), shape (B,)."""
-    if rows.h.shape[1] == 0:
-        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
-    lowest = rows.h == rows.h.amin(1, keepdim=True)
-    time_left = torch.where(lowest, rows.time_left, torch.inf)
-    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
-    return first_largest(soonest.to(torch.int8).T)
-
-
-def _rate_box(previous: Tensor, rate: float, box: _Box) -> _Box:
-    """Return the part of the box within ``rate`` of the previous action, all of it without one."""
-    known = ~previous.isnan().any(1, keepdim=True)
-    lower = torch.minimum(torch.maximum(previous - rate, box.lower), box.upper)
-    upper = torch.maximum(torch.minimum(previous + rate, box.upper), box.lower)
-    return _Box(torch.where(known, lower, box.lower), torch.where(known, upper, box.upper))
 
 
 def _report(

@@ -4,7 +4,7 @@ Shapes and dtypes are looked at in every call, without touching the device; numb
 caller wants it, since reading them waits for the device.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,15 +33,16 @@ class StepInput(NamedTuple):
 
     def between(self, start: int, end: int) -> "StepInput":
         """Return the arguments of some environments; ``start`` is kept for messages."""
-        shared = {
-            "ego_radius": self.ego_radius.ndim == 0,
-            "partner_radii": self.partner_radii.ndim == 1,
+        shared = set[str]()
+        if self.ego_radius.ndim == 0:
+            shared.add("ego_radius")
+        if self.partner_radii.ndim == 1:
+            shared.add("partner_radii")
+        parts: dict[str, Any] = {
+            name: values if values is None or name in shared else values[start:end]
+            for name, values in self.tensors()
         }
-        parts: dict[str, Tensor | None] = {}
-        for name, values in self.tensors():
-            whole = values is None or shared.get(name, False)
-            parts[name] = values if whole else values[start:end]
-        return StepInput(**parts, start=start)  # pyright: ignore[reportArgumentType] # names are those of the fields
+        return StepInput(**parts, start=start)
 
     def tensors(self) -> "list[tuple[str, Tensor | None]]":
         """Return names and tensors."""
