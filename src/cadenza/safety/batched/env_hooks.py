@@ -38,18 +38,18 @@ class BatchEnvHooks:
         Raises:
             ConfigurationError: A hook is missing, or a wrapper would change the filtered action.
         """
-        _require_untouched_actions(env)
+        require_untouched_batch_actions(env)
         return cls(
-            agents=_hook(env, "build_agent_batch"),
-            control_models=_hook(env, "build_control_models")(),
-            bounds=_hook(env, "build_bounds")(),
-            control_timestep=float(_hook(env, "control_timestep")),
-            plant=_hook(env, "plant"),
-            num_envs=int(_hook(env, "num_envs")),
+            agents=batch_hook(env, "build_agent_batch"),
+            control_models=batch_hook(env, "build_control_models")(),
+            bounds=batch_hook(env, "build_bounds")(),
+            control_timestep=float(batch_hook(env, "control_timestep")),
+            plant=batch_hook(env, "plant"),
+            num_envs=int(batch_hook(env, "num_envs")),
         )
 
 
-def _hook(env: object, name: str) -> Any:
+def batch_hook(env: object, name: str) -> Any:
     """Return an attribute of the batch, looked up through its wrappers, which do not forward.
 
     Raises:
@@ -66,7 +66,7 @@ def _hook(env: object, name: str) -> Any:
     )
 
 
-def _require_untouched_actions(env: object) -> None:
+def require_untouched_batch_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium.vector import VectorActionWrapper
 
