@@ -1,0 +1,296 @@
+"""A Gymnasium vector wrapper that filters the egos' actions of a whole batch in every step.
+
+Automatic resets: a forecast is never scored across a reset, whatever the mode.
+    "same_step": the state after the step that ends an episode is the next episode's.
+    "next_step": the step after the end resets and ignores its action, so that environment's entry
+                 of the record says that nothing was executed.
+    disabled:    ``reset(options={"reset_mask": ...})`` starts the episodes the mask names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.safety.agent_batch import AgentBatch
+from cadenza.safety.barrier import Plant
+from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.batched.env_hooks import (
+    BatchEnvHooks,
+    batch_hook,
+    require_untouched_batch_actions,
+)
+from cadenza.safety.batched.step import SafetyBatchStep
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.env_hooks import require_untouched_actions
+from cadenza.safety.options import SafetyOptions
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
+from cadenza.safety.wrappers.scene_source import Task
+
+#: Returns the motion of all agents of all environments from environment, last observation and info.
+BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
+#: Returns the partner's identity, of all environments or of each, from the same.
+BatchPartnerSource: TypeAlias = Callable[
+    [Any, Any, dict[str, Any]], str | Sequence[str | None] | None
+]
+
+
+class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Filters the egos' actions and reports in ``info["safety"]``, arrays over the environments.
+
+    What is not given is looked up in the batch (``build_agent_batch()`` and the hooks of
+    `SafetyFilterWrapper`) or, for batches of single environments such as `SyncVectorEnv`, in the
+    environments themselves (``build_agent_snapshots()`` and the same hooks).
+
+    ``info["safety"]`` holds ``intervened``, ``nominal_action``, ``applied_action``,
+    ``intervention``, ``infeasible``, ``braked``, ``uncertified`` and, with one column per partner
+    in string order, ``margin`` (m), ``slack`` and ``lambda`` (m/s^2) and ``constraint_violation``
+    (m/s); ``info["_safety"]`` says where the action was executed.
+
+    ``reset(seed=k)`` starts everything over; ``reset()`` keeps what was learnt about the partners.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        ego_uid: str | None = None,
+        agents: BatchSource | None = None,
+        control_models: Mapping[str, AgentControlModel] | None = None,
+        bounds: Bounds | None = None,
+        control_timestep: float | None = None,
+        plant: Plant | None = None,
+        options: SafetyOptions | None = None,
+        emergency_controller: EmergencyController | None = None,
+        action_to_control: ActionMap | None = None,
+        action_from_control: ActionMap | None = None,
+        partner_id: BatchPartnerSource | None = None,
+    ) -> None:
+        """Wrap ``env``.
+
+        Args:
+            env: Batch whose action is a Box, or a Dict of Boxes by agent.
+            ego_uid: The agent whose actions are filtered.
+            agents: Called with (env, observation, info) before every step.
+            control_models: Model of every agent by id.
+            bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
+            control_timestep: Time one ``step`` takes, s.
+            plant: How the environments integrate one step.
+            options: Configuration; None means the defaults.
+            emergency_controller: Turns a push into the ego's action; needed unless that is its
+                Cartesian acceleration or its model offers a Jacobian.
+            action_to_control: From the environment's action unit to the control model's, for
+                batches of actions.
+            action_from_control: The inverse of ``action_to_control``.
+            partner_id: Called like ``agents``; None means unknown partners.
+
+        Raises:
+            ConfigurationError: The action space does not fit, a wrapper inside changes actions
+                after the filter, or something is neither given nor offered.
+        """
+        super().__init__(env)
+        require_untouched_batch_actions(env)
+        for single in cast("Sequence[object]", getattr(env.unwrapped, "envs", ())):
+            require_untouched_actions(single)
+        task = Task.of(
+            env,
+            _look_up,
+            ego_uid=ego_uid,
+            control_models=control_models,
+            bounds=bounds,
+            control_timestep=control_timestep,
+            plant=plant,
+        )
+        self._agents = _agents_of(env) if agents is None else agents
+        self._partner_id = partner_id
+        self._driver = BatchedSafetyDriver(
+            env,
+            BatchEnvHooks(
+                agents=self._scene,
+                control_models=task.control_models,
+                bounds=task.bounds,
+                control_timestep=task.control_timestep,
+                plant=task.plant,
+                num_envs=env.num_envs,
+            ),
+            ego_uid=task.ego_uid,
+            options=SafetyOptions() if options is None else options,
+            emergency_controller=emergency_controller,
+        )
+        self._port = ActionPort(
+            cast("Any", env).action_space,
+            ego_uid=task.ego_uid,
+            action_dim=task.control_models[task.ego_uid].action_dim,
+            c=task.bounds.action_linf_component,
+            to_control=action_to_control,
+            from_control=action_from_control,
+        )
+        self._mode = cast("Any", env.metadata).get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._done: NDArray[np.bool_] = np.zeros(env.num_envs, dtype=np.bool_)
+        self._last: tuple[Any, dict[str, Any]] | None = None
+
+    @property
+    def driver(self) -> BatchedSafetyDriver:
+        """The driver that decides: its slack, swaps and resumable state."""
+        return self._driver
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes; with a seed, forget what was learnt about the partners too.
+
+        ``options["reset_mask"]``, shape (B,), starts only the episodes it names.
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        mask = (options or {}).get("reset_mask")
+        started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
+        if seed is None or mask is not None:
+            self._driver.begin_rows(np.flatnonzero(started).tolist())
+        else:
+            self._driver.begin_run(int(np.ravel(seed)[0] or 0))
+        self._done = self._done & ~started
+        self._last = (observation, info)
+        return observation, info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Filter the egos' actions, step, and add the record to the info.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: The actions are malformed, or the scene is and the options say "raise".
+        """
+        given = self._port.ego_action(actions)
+        nominal = self._port.nominal(given)
+        step = self._driver.step(nominal, self._partners())
+        untouched = (step.action == nominal).all(axis=1)
+        applied = self._port.applied(step.action)
+        if untouched.any():  # rounding to the space's dtype must not touch them
+            applied[untouched] = given[untouched]
+        executed = actions if untouched.all() else self._port.put(actions, applied)
+        resets = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
+        observation, reward, terminated, truncated, info = self.env.step(executed)
+        info = dict(info)
+        info["safety"] = _record(step, given.copy(), applied)
+        info["_safety"] = ~resets
+        self._done = np.asarray(terminated) | np.asarray(truncated)
+        begun = resets
+        if self._mode is AutoresetMode.SAME_STEP:
+            begun = self._done
+        self._driver.begin_rows(np.flatnonzero(begun).tolist())
+        self._last = (observation, info)
+        return observation, reward, terminated, truncated, info
+
+    def _scene(self) -> AgentBatch:
+        return self._agents(self.env, *self._state())
+
+    def _partners(self) -> str | Sequence[str | None] | None:
+        state = self._state()
+        return None if self._partner_id is None else self._partner_id(self.env, *state)
+
+    def _state(self) -> tuple[Any, dict[str, Any]]:
+        if self._last is None:
+            raise NotReadyError(
+                "VectorSafetyFilterWrapper.step: expected episodes in progress; call reset()."
+            )
+        return self._last
+
+
+def stack_snapshots(snapshots: Sequence[Mapping[str, AgentSnapshot]]) -> AgentBatch:
+    """Return the batch of scenes with the same agents and radii.
+
+    Args:
+        snapshots: Every agent's snapshot by id, one mapping per environment.
+
+    Raises:
+        ConfigurationError: The scenes differ in agents or radii, or a snapshot has an age.
+    """
+    uids = tuple(snapshots[0])
+    radii = np.array([snapshots[0][uid].radius for uid in uids])
+    for scene in snapshots:
+        if scene.keys() != snapshots[0].keys() or any(
+            scene[uid].radius != radius or scene[uid].age_s > 0.0
+            for uid, radius in zip(uids, radii, strict=True)
+        ):
+            raise ConfigurationError(
+                "VectorSafetyFilterWrapper: expected current snapshots of the same agents with the "
+                "same radii in every environment, got others; wrap each environment in "
+                "SafetyFilterWrapper instead."
+            )
+
+    def stacked(name: str) -> FloatArray:
+        return np.array([[getattr(scene[uid], name) for uid in uids] for scene in snapshots])
+
+    return AgentBatch(
+        uids=uids, positions=stacked("position"), velocities=stacked("velocity"), radii=radii
+    )
+
+
+def _agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
+    """Return the source that reads the batch, or each of its environments.
+
+    Raises:
+        ConfigurationError: The batch has no hook and does not reach its environments.
+    """
+    try:
+        build: Callable[[], AgentBatch] = batch_hook(env, "build_agent_batch")
+    except ConfigurationError:
+        if not hasattr(env.unwrapped, "call"):
+            raise
+        return lambda env, _obs, _info: stack_snapshots(_ask(env, "build_agent_snapshots"))
+    return lambda _env, _obs, _info: build()
+
+
+def _look_up(env: object, name: str) -> Any:
+    """Return a hook of the batch, or of its first environment.
+
+    Raises:
+        ConfigurationError: Neither has it.
+    """
+    try:
+        return batch_hook(env, name)
+    except ConfigurationError:
+        if not hasattr(cast("Any", env).unwrapped, "call"):
+            raise
+    value = _ask(env, name)[0]
+    # The environments have called their own hook already: it may live in another process.
+    return (lambda: value) if name.startswith("build_") else value
+
+
+def _ask(env: object, name: str) -> Sequence[Any]:
+    """Return what a hook of every single environment says.
+
+    Raises:
+        ConfigurationError: They have no such hook.
+    """
+    try:
+        return cast("Any", env).unwrapped.call(name)
+    except AttributeError as error:
+        raise ConfigurationError(
+            f"VectorSafetyFilterWrapper: expected {name}, got neither an argument nor a batch or "
+            "environments that offer it."
+        ) from error
+
+
+def _record(
+    step: SafetyBatchStep, nominal: NDArray[Any], applied: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """Return the record of one step, the environment first on every axis."""
+    return {
+        "intervened": (applied != nominal).any(axis=1),
+        "nominal_action": nominal,
+        "applied_action": applied.copy(),
+        "intervention": step.intervention,
+        "infeasible": step.infeasible,
+        "braked": step.braked,
+        "uncertified": step.uncertified,
+        "margin": step.margin,
+        "slack": step.slack,
+        "constraint_violation": step.constraint_violation,
+        "lambda": step.used_lambda,
+    }
