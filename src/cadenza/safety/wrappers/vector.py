@@ -147,8 +147,8 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
 
         ``options["reset_mask"]``, shape (B,), starts only the episodes it names.
         """
+        mask = (options or {}).get("reset_mask")  # read first: batches take it out
         observation, info = self.env.reset(seed=seed, options=options)
-        mask = (options or {}).get("reset_mask")
         started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
         if seed is None or mask is not None:
             self._driver.begin_rows(np.flatnonzero(started).tolist())
@@ -179,10 +179,8 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         info["safety"] = _record(step, given.copy(), applied)
         info["_safety"] = ~resets
         self._done = np.asarray(terminated) | np.asarray(truncated)
-        begun = resets
-        if self._mode is AutoresetMode.SAME_STEP:
-            begun = self._done
-        self._driver.begin_rows(np.flatnonzero(begun).tolist())
+        # Neither the last state of an episode nor the first of the next is scored.
+        self._driver.begin_rows(np.flatnonzero(resets | self._done).tolist())
         self._last = (observation, info)
         return observation, reward, terminated, truncated, info
 
