@@ -8,9 +8,10 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.kalman import (
     ConstantAccelerationPredictor,
-    jerk_noise,
+    NoiseModel,
+    gains_of,
     joseph_update,
-    transition,
+    propagated,
 )
 from cadenza.safety.predictors import (
     ConstantVelocityPredictor,
@@ -63,6 +64,24 @@ def test_constant_acceleration_with_exact_packets_meets_the_closed_form():
     assert straight.snapshot.position[0] - expected[0] == pytest.approx(-0.0045, abs=1e-6)
 
 
+def matrix(covariance):
+    """The symmetric (3, 3) matrix of which the filter keeps the upper triangle."""
+    p00, p01, p02, p11, p12, p22 = covariance
+    return np.array([[p00, p01, p02], [p01, p11, p12], [p02, p12, p22]])
+
+
+def triangle(symmetric):
+    return tuple(symmetric[np.triu_indices(3)].tolist())
+
+
+def transition(t):
+    return np.array([[1, t, t * t / 2], [0, 1, t], [0, 0, 1]])
+
+
+def jerk_noise(t, density):
+    return matrix(propagated((0.0,) * 6, t, density))
+
+
 def batch_least_squares(history, *, r_p, r_v, q, accel_std):
     """The same estimate in one step: all states at once, whitened and solved by QR.
 
@@ -87,8 +106,7 @@ def batch_least_squares(history, *, r_p, r_v, q, accel_std):
         add([(k, np.eye(3)[:2])], z, np.diag([r_p**2, r_v**2]))
         if k:
             t = packet.time_s - history[k - 1].time_s
-            motion = np.array([[1, t, t * t / 2], [0, 1, t], [0, 0, 1]])
-            add([(k, np.eye(3)), (k - 1, -motion)], np.zeros((3, dim)), jerk_noise(t, q))
+            add([(k, np.eye(3)), (k - 1, -transition(t))], np.zeros((3, dim)), jerk_noise(t, q))
     stacked = np.vstack(rows)
     solution, *_ = np.linalg.lstsq(stacked, np.vstack(targets), rcond=None)
     return solution[-3:], np.linalg.inv(stacked.T @ stacked)[-3:, -3:]
@@ -119,23 +137,37 @@ def test_jerk_noise_is_the_integral_of_the_propagated_jerk():
     s = (np.arange(n) + 0.5) * t / n
     spread = np.stack([(t - s) ** 2 / 2, t - s, np.ones(n)])
     assert jerk_noise(t, 2.0) == pytest.approx(2.0 * spread @ spread.T * t / n, rel=1e-7)
-    assert transition(0.3) @ transition(0.2) == pytest.approx(transition(0.5))
+    root = np.random.default_rng(1).normal(size=(3, 3))
+    before, motion = root @ root.T, transition(t)
+    after = matrix(propagated(triangle(before), t, 2.0))
+    assert after == pytest.approx(motion @ before @ motion.T + jerk_noise(t, 2.0), rel=1e-12)
 
 
 def test_joseph_update_by_hand_and_against_the_information_form():
-    # One axis, P = diag(4, 1, 1), R = diag(1, 1): gain 0.8 on position, 0.5 on velocity.
-    mean, covariance = joseph_update(
-        np.zeros((3, 1)), np.diag([4.0, 1.0, 1.0]), np.array([[1.0], [1.0]]), np.eye(2)
-    )
-    assert mean.ravel() == pytest.approx([0.8, 0.5, 0.0])
-    assert covariance == pytest.approx(np.diag([0.8, 0.5, 1.0]))
-    rng = np.random.default_rng(3)
-    root = rng.normal(size=(3, 3))
+    # P = diag(4, 1, 1), R = diag(1, 1): gain 0.8 on position, 0.5 on velocity.
+    gain, covariance = joseph_update((4.0, 0.0, 0.0, 1.0, 0.0, 1.0), NoiseModel(1.0, 1.0, 0.0, 1.0))
+    assert gain == pytest.approx((0.8, 0.0, 0.0, 0.5, 0.0, 0.0))
+    assert matrix(covariance) == pytest.approx(np.diag([0.8, 0.5, 1.0]))
+    root = np.random.default_rng(3).normal(size=(3, 3))
     before = root @ root.T
-    _, after = joseph_update(np.zeros((3, 1)), before, np.zeros((2, 1)), np.diag([0.1, 0.2]))
+    gain, after = joseph_update(triangle(before), NoiseModel(0.1, 0.2, 0.0, 1.0))
     information = np.linalg.inv(before) + np.diag([10.0, 5.0, 0.0])
-    assert after == pytest.approx(np.linalg.inv(information), rel=1e-9)
-    assert after == pytest.approx(after.T)
+    assert matrix(after) == pytest.approx(np.linalg.inv(information), rel=1e-9)
+    innovation = before[:2, :2] + np.diag([0.1, 0.2])
+    expected = before[:, :2] @ np.linalg.inv(innovation)
+    assert np.reshape(gain, (3, 2)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_gains_are_shared_by_partners_that_send_at_the_same_rate():
+    # Times k dt round differently from step to step; the gains may not notice.
+    gains_of.cache_clear()
+    kalman = ConstantAccelerationPredictor()
+    for first in range(40):
+        for speed in (0.1, 0.2):
+            kalman.predict(
+                accelerated([k * 0.05 + speed for k in range(first, first + 9)]), 0.05, 0
+            )
+    assert gains_of.cache_info().misses == 1
 
 
 def test_kalman_error_bound_covers_the_truth_as_often_as_it_says():
