@@ -37,7 +37,7 @@ _PARALLEL: Final = 1e-12
 _NEXT: Final = [1, 2, 0]
 _LAST: Final = [2, 0, 1]
 #: Most action components whose 2^n corners are compared; 256 rows of a product cost microseconds.
-_MAX_CORNERS_DIM: Final = 8
+MAX_CORNERS_DIM: Final = 8
 #: Relative shortfall of a declared capacity that rounding explains.
 _ROUNDING: Final = 1e-9
 
@@ -133,7 +133,7 @@ def weakest_support(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
 def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
     """Return the largest Euclidean acceleration that the box |u_k| <= c produces, m/s^2.
 
-    It is at a corner of the box. Up to `_MAX_CORNERS_DIM` components all corners are compared;
+    It is at a corner of the box. Up to `MAX_CORNERS_DIM` components all corners are compared;
     beyond, the result is an upper bound.
 
     Args:
@@ -142,7 +142,7 @@ def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
         c: Half width of the box, action unit.
     """
     n = jacobian.shape[1]
-    if n <= _MAX_CORNERS_DIM:
+    if n <= MAX_CORNERS_DIM:
         accelerations = c * (_corners(n) @ jacobian.T) + bias  # (2^n, d)
         return math.sqrt(float(np.einsum("ij,ij->i", accelerations, accelerations).max()))
     column_sum = float(np.linalg.norm(jacobian, axis=0).sum())
@@ -150,7 +150,7 @@ def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
     return c * min(spectral, column_sum) + float(np.linalg.norm(bias))
 
 
-@lru_cache(maxsize=_MAX_CORNERS_DIM)
+@lru_cache(maxsize=MAX_CORNERS_DIM)
 def _corners(n: int) -> FloatArray:
     return np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
 

@@ -9,6 +9,7 @@ Axes:  B environments, N partners, n action components, d Cartesian dimensions.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final, cast
 
 import numpy as np
@@ -16,7 +17,12 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.authority import EgoAuthority, check_authority, measure_authority
+from cadenza.safety.authority import (
+    MAX_CORNERS_DIM,
+    EgoAuthority,
+    check_authority,
+    measure_authority,
+)
 from cadenza.safety.batched.levels import PairTensors, root
 from cadenza.safety.bounds import MIN_BOUND, Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
@@ -199,11 +205,24 @@ def weakest_support_batch(jacobian: Tensor, bias: Tensor, c: float) -> Tensor:
 
 
 def reach_batch(jacobian: Tensor, bias: Tensor, c: float) -> Tensor:
-    """Return a bound on the Euclidean acceleration any action of the box produces, (B,), m/s^2."""
+    """Return the largest Euclidean acceleration the box |u_k| <= c produces, shape (B,), m/s^2.
+
+    Exact up to `MAX_CORNERS_DIM` components, by looking at all corners; beyond, an upper bound.
+    """
+    n = jacobian.shape[2]
+    if n <= MAX_CORNERS_DIM:
+        corners = _corners(n, jacobian.dtype, jacobian.device)  # (2^n, n)
+        accelerations = c * (corners @ jacobian.transpose(1, 2)) + bias.unsqueeze(1)
+        return root(accelerations.square().sum(-1).amax(1))
     column_sum = _norms(jacobian, 1).sum(-1)
     largest = cast("Tensor", torch.linalg.matrix_norm(jacobian, 2))  # pyright: ignore[reportUnknownMemberType] # torch leaves it untyped
-    spectral = largest * jacobian.shape[2] ** 0.5
-    return c * torch.minimum(spectral, column_sum) + _norms(bias, -1)
+    return c * torch.minimum(largest * n**0.5, column_sum) + _norms(bias, -1)
+
+
+@cache
+def _corners(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    signs = list(itertools.product((-1.0, 1.0), repeat=n))
+    return torch.tensor(signs, dtype=dtype, device=device)
 
 
 def _row(like: Tensor, values: Sequence[float]) -> Tensor:

@@ -115,11 +115,14 @@ def wae_level_batch(power: CbfPower) -> BatchLevelFunction:
 
 
 def root(values: Tensor) -> Tensor:
-    """Return the square root to two units in the last place, 0 for negative numbers.
+    """Return the square root, 0 for negative numbers.
 
     Its gradients are finite. Not by `torch.sqrt`: on a CPU that wakes all threads even for small
     arrays, which takes milliseconds where other processes compute.
     """
     tiny = _TINY[values.dtype]
     positive = values.clamp_min(tiny)
-    return torch.where(values > tiny, positive * positive.rsqrt(), 0.0)
+    inverse = positive.rsqrt()
+    rough = positive * inverse  # to two units in the last place; one Newton step rounds it well
+    exact = rough + 0.5 * inverse * (positive - rough * rough)
+    return torch.where(values > tiny, exact, 0.0)
