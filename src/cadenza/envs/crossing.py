@@ -209,9 +209,7 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         """Return the current motion of every robot, as the safety filter reads it."""
         self._require_reset()
         return {
-            uid: AgentSnapshot(
-                position=np.array(position), velocity=np.array(velocity), radius=ROBOT_RADIUS
-            )
+            uid: AgentSnapshot.of_numbers(position, velocity, ROBOT_RADIUS)
             for uid, position, velocity in zip(
                 self.agent_uids, self._positions, self._velocities, strict=True
             )

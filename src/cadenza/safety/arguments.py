@@ -19,6 +19,7 @@ MIN_DT: Final = 1e-6
 MAX_DT: Final = 1e3
 #: A dict is recognised at once, any other Mapping slowly.
 _MAPPINGS: Final = (dict, Mapping)
+_NUMBERS: Final = (float, int, np.floating)
 
 
 def require_call(
@@ -42,7 +43,7 @@ def require_call(
         )
     if dt is None:
         raise InputError("filter: dt is required, got None; pass the control step in seconds.")
-    if not (isinstance(dt, float | int | np.floating) and MIN_DT <= dt <= MAX_DT):
+    if not (isinstance(dt, _NUMBERS) and MIN_DT <= dt <= MAX_DT):
         raise InputError(
             f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
         )
@@ -50,7 +51,9 @@ def require_call(
         raise TypeError(
             f"filter: proposed_action must be an array, got {type(proposed_action).__name__}."
         )
-    agents = cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, Mapping) else obs
+    agents = (
+        cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, _MAPPINGS) else obs
+    )
     if not isinstance(agents, dict):
         raise InputError(
             'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '

@@ -9,11 +9,10 @@ Limits: the certificate needs a constant ego authority in every direction (true 
         then flagged.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,14 @@ from cadenza.safety.ego_options import (
     OnInfeasible,
     RateLimit,
 )
-from cadenza.safety.ego_rows import EgoRows, RowRule, build_ego_rows, feasible_lambda
+from cadenza.safety.ego_report import Box, Solution, inside, rate_box, report
+from cadenza.safety.ego_rows import (
+    EgoRows,
+    RowRule,
+    build_ego_rows,
+    feasible_lambda,
+    pair_barriers,
+)
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.mode import SafetyMode
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
@@ -73,20 +79,6 @@ class _Constants:
     contacts: list[float] | None
     authority: EgoAuthority
     of_pairs: PairConstants
-
-
-@dataclass(slots=True)
-class _Solution:
-    """One solved step."""
-
-    x: list[float]
-    status: SolveStatus
-    lambda_: list[float]
-    b: list[float]
-
-
-#: Lower and upper bounds of the action, n numbers each.
-_Box: TypeAlias = tuple[list[float], list[float]]
 
 
 class EgoOnlyCBFQP:
@@ -220,7 +212,7 @@ class EgoOnlyCBFQP:
         box = ([-c] * len(u), [c] * len(u))
         narrow = box
         if self._limits_rate and previous_action is not None:
-            narrow = _rate_box(require_previous(previous_action, len(u)), bounds.action_rate, box)
+            narrow = rate_box(require_previous(previous_action, len(u)), bounds.action_rate, box)
         wanted = [state.lambda_[key] for key in pairs.keys]
         started = time.perf_counter()
         solution = self._solve(u, rows, wanted, narrow)
@@ -235,10 +227,10 @@ class EgoOnlyCBFQP:
         elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
-        info = _report(u, rows, solution, pairs.keys, elapsed_ms, changed=changed)
+        info = report(u, rows, solution, pairs.keys, elapsed_ms, changed=changed)
         if narrow is not box:
-            info["rate_active"] = not _inside(u, narrow)
-            info["rate_exceeded"] = not _inside(solution.x, narrow)
+            info["rate_active"] = not inside(u, narrow)
+            info["rate_exceeded"] = not inside(solution.x, narrow)
         return action, info
 
     def barrier_values(
@@ -246,8 +238,40 @@ class EgoOnlyCBFQP:
     ) -> LambdaDict:
         """Return h of every ego pair, m/s, with the geometry and constants of the rows."""
         pairs = self._pairs_of(ego_uid, agents)
-        rows = self._rows(agents, agents, pairs, bounds, dt)
-        return dict(zip(pairs.keys, rows.h, strict=True))
+        ego, partners = self._states(agents, pairs)
+        constants = self._constants_of(ego, partners, pairs, bounds, dt)
+        return dict(zip(pairs.keys, self._barriers(ego, partners, constants), strict=True))
+
+    def barrier_drops(
+        self,
+        before: Mapping[str, AgentSnapshot],
+        after: Mapping[str, AgentSnapshot],
+        bounds: Bounds,
+        *,
+        ego_uid: str,
+        dt: float,
+    ) -> LambdaDict:
+        """Return by how much h of every ego pair is lower in ``after``, m/s; the same agents."""
+        pairs = self._pairs_of(ego_uid, after)
+        ego, partners = self._states(after, pairs)
+        constants = self._constants_of(ego, partners, pairs, bounds, dt)
+        low = self._barriers(ego, partners, constants)
+        ego, partners = self._states(before, pairs)
+        if not constants.of_pairs.lasting:
+            constants = self._constants_of(ego, partners, pairs, bounds, dt)
+        high = self._barriers(ego, partners, constants)
+        return {key: high[j] - low[j] for j, key in enumerate(pairs.keys)}
+
+    def _barriers(
+        self, ego: AgentSnapshot, partners: list[AgentSnapshot], constants: _Constants
+    ) -> list[float]:
+        """Return h of every pair, m/s."""
+        parameters, rule = constants.of_pairs.parameters, self._rule
+        for partner in partners:
+            if partner.age_s > 0.0 and not rule.ignore_age:
+                authority = constants.authority
+                return build_ego_rows(ego, partners, partners, parameters, authority, rule).h
+        return pair_barriers(ego, partners, parameters, rule)
 
     def _pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> _EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
@@ -268,14 +292,11 @@ class EgoOnlyCBFQP:
         dt: float,
     ) -> EgoRows:
         """Return the rows of this step at lambda = 0."""
-        dim = self._models[pairs.ego_uid].position_dim
-        ego = require_snapshot(f"agent_states[{pairs.ego_uid!r}]", agents[pairs.ego_uid], dim)
-        now: list[AgentSnapshot] = []
+        ego, now = self._states(agents, pairs)
+        dim = len(ego.position_numbers)
         ahead: list[AgentSnapshot] = []
         for uid in pairs.partners:
-            require_member(uid, self._models, "control_models")
             require_member(uid, predicted, "partner_predicted_states")
-            now.append(require_snapshot("agent_states", agents[uid], dim))
             ahead.append(require_snapshot("partner_predicted_states", predicted[uid], dim))
         constants = self._constants_of(ego, now, pairs, bounds, dt)
         of_pairs, authority = constants.of_pairs, constants.authority
@@ -285,6 +306,18 @@ class EgoOnlyCBFQP:
         if not of_pairs.covered:
             rows.uncovered = True
         return rows
+
+    def _states(
+        self, agents: Mapping[str, AgentSnapshot], pairs: _EgoPairs
+    ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
+        """Return the ego and its partners, checked."""
+        dim = self._models[pairs.ego_uid].position_dim
+        ego = require_snapshot("agent_states of the ego", agents[pairs.ego_uid], dim)
+        partners: list[AgentSnapshot] = []
+        for uid in pairs.partners:
+            require_member(uid, self._models, "control_models")
+            partners.append(require_snapshot("agent_states", agents[uid], dim))
+        return ego, partners
 
     def _constants_of(
         self,
@@ -324,7 +357,7 @@ class EgoOnlyCBFQP:
         self._constants = _Constants(pairs, bounds, dt, contacts, authority, of_pairs)
         return self._constants
 
-    def _solve(self, u: list[float], rows: EgoRows, wanted: list[float], box: _Box) -> _Solution:
+    def _solve(self, u: list[float], rows: EgoRows, wanted: list[float], box: Box) -> Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         lower, upper = box
         used, b = wanted, rows.level
@@ -348,58 +381,4 @@ class EgoOnlyCBFQP:
             x, status = project(
                 u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
             )
-        return _Solution(x, status, used, b)
-
-
-def _rate_box(previous: list[float], rate: float, box: _Box) -> _Box:
-    """Return the part of the box within ``rate`` of the previous action, in every component.
-
-    A previous action outside the box leaves the bound next to it.
-    """
-    lower, upper = box
-    return (
-        [
-            min(max(p - rate, low), high)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-        [
-            max(min(p + rate, high), low)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-    )
-
-
-def _inside(x: list[float], box: _Box) -> bool:
-    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
-
-
-def _report(
-    u: list[float],
-    rows: EgoRows,
-    solution: _Solution,
-    keys: list[tuple[str, str]],
-    elapsed_ms: float,
-    *,
-    changed: bool,
-) -> FilterInfo:
-    """Return the record of one step without a rate limit."""
-    solved = solution.status is SolveStatus.OPTIMAL
-    slack = np.zeros(len(keys))
-    if not solved:
-        row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
-        slack[:] = [max(0.0, row_set.residual(j, solution.x)) for j in range(len(keys))]
-    relaxed = max(solution.lambda_, default=0.0) > 0.0
-    return {
-        "lambda": dict(zip(keys, solution.lambda_, strict=True)),
-        "constraint_violation": np.array([0.0 if h >= 0.0 else -h for h in rows.h]),
-        "prediction_gap_loss": None,
-        "fallback_fired": False,
-        "qp_solve_ms": elapsed_ms,
-        "slack": slack,
-        "margin": np.array(rows.margin),
-        "status": solution.status.value if changed or not solved else "inactive",
-        "intervention": math.dist(solution.x, u) if changed else 0.0,
-        "uncertified": not solved or relaxed or rows.uncovered,
-        "rate_active": False,
-        "rate_exceeded": False,
-    }
+        return Solution(x, status, used, b)

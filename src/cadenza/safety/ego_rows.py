@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cadenza.safety.authority import EgoAuthority
-from cadenza.safety.barrier import LevelFunction, PairParameters, pair_geometry, row_level
+from cadenza.safety.barrier import (
+    LevelFunction,
+    PairParameters,
+    barrier_value,
+    pair_geometry,
+    row_level,
+)
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.stale import stale_row_level, staleness, worst_closing_speed
 
@@ -126,6 +132,30 @@ def build_ego_rows(
             0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf
         )
     return rows
+
+
+def pair_barriers(
+    ego: AgentSnapshot,
+    partners: Sequence[AgentSnapshot],
+    pairs: Sequence[PairParameters],
+    rule: RowRule,
+) -> list[float]:
+    """Return h of every pair, m/s, as `build_ego_rows` reports it for packets that are current."""
+    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+    radius, level_of = ego.radius + rule.margin_m, rule.level
+    barriers: list[float] = []
+    for partner, pair in zip(partners, pairs, strict=True):
+        _, distance, closing, tangential = pair_geometry(
+            p_ego, v_ego, partner.position_numbers, partner.velocity_numbers
+        )
+        contact = radius + partner.radius
+        if level_of is row_level:
+            barriers.append(
+                barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
+            )
+        else:
+            barriers.append(level_of(distance, contact, closing, tangential, pair)[1])
+    return barriers
 
 
 def _extrapolated(partner: AgentSnapshot) -> list[float]:

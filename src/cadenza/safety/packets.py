@@ -51,13 +51,14 @@ class PacketAges:
         """
         jumped = False
         for uid, agent in agents.items():
-            if uid == self._ego_uid:
+            age, reference = agent.age_s, self._reference.get(uid)
+            if age == reference or uid == self._ego_uid:
                 continue
-            reference = self._reference.get(uid, agent.age_s)
-            if agent.age_s - reference > self._jump:
+            if reference is not None and age - reference > self._jump:
                 jumped = True
-                reference = agent.age_s
-            self._reference[uid] = min(reference, agent.age_s)
+            elif reference is not None and age > reference:
+                continue
+            self._reference[uid] = age
         return jumped
 
     def state_dict(self) -> dict[str, float]:

@@ -112,8 +112,7 @@ class ConstantVelocityPredictor:
     def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
         """See `PartnerPredictor.predict`."""
         snapshot = newest(history, dt, age).snapshot
-        ahead = snapshot.position + snapshot.velocity * (age + dt)
-        return Prediction(AgentSnapshot(ahead, snapshot.velocity, snapshot.radius))
+        return Prediction(snapshot.moved_on(age + dt))
 
 
 class EnsemblePredictor:

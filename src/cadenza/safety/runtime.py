@@ -28,9 +28,6 @@ from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.braking import Pair
-from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.ego_only import EgoOnlyCBFQP
-from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.fallback import LastKnownState, stop_action
 from cadenza.safety.forecasting import DueForecast, PartnerForecaster
 from cadenza.safety.observation import (
@@ -41,7 +38,7 @@ from cadenza.safety.observation import (
 )
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.packets import PacketAges
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
+from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.predictors import Prediction, make_predictor
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.safety_step import (
@@ -53,7 +50,7 @@ from cadenza.safety.safety_step import (
     is_infeasible,
 )
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.solvers import make_solver
+from cadenza.safety.step_filter import StepFilter
 from cadenza.safety.telemetry import RuntimeTelemetry
 
 #: Version of `SafetyRuntime.state_dict`; a reader refuses any other.
@@ -99,7 +96,14 @@ class SafetyRuntime:
         self._bounds = bounds
         self._saturation = self._options.saturation_threshold * bounds.cartesian_accel_capacity
         self._dt = control_timestep
-        self._build_filters(plant)
+        self._filter = StepFilter(
+            ego_uid=ego_uid,
+            control_models=self._models,
+            bounds=bounds,
+            dt=control_timestep,
+            plant=plant,
+            options=self._options,
+        )
         self._adaptation = SlackAdaptation(
             ego_uid=ego_uid,
             uids=tuple(self._models),
@@ -128,20 +132,6 @@ class SafetyRuntime:
         self._check_authority(None)
         self.begin_episode()
 
-    def _build_filters(self, plant: Plant) -> None:
-        """Build the filter and, if forecasts may be trusted, the one that trusts none."""
-        settings = self._options.filter_options()
-        solver = make_solver(self._options.solver)
-        self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
-            control_models=self._models, solver=solver, plant=plant, **settings
-        )
-        self._cautious = self._filter
-        if self._options.prediction_error is not None:
-            settings["prediction_error"] = None
-            self._cautious = ExpCBFQP.ego_only(
-                control_models=self._models, solver=solver, plant=plant, **settings
-            )
-
     @property
     def options(self) -> SafetyOptions:
         """The configuration."""
@@ -169,8 +159,7 @@ class SafetyRuntime:
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
-        self._filter.reset(seed=seed)
-        self._cautious.reset(seed=seed)
+        self._filter.reset(seed)
         self._adaptation.start_over()
         self._telemetry.begin_run()
         self.begin_episode()
@@ -236,7 +225,7 @@ class SafetyRuntime:
 
     def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
         """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
-        return self._barrier_values(snapshots)
+        return self._filter.barrier_values(snapshots)
 
     def note_executed(self, action: FloatArray) -> None:
         """Say that another action than the last step's is executed; the rate limit starts there.
@@ -297,13 +286,14 @@ class SafetyRuntime:
             forces = require_forces(contact_forces, self._models)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        self._check_authority(agents[self._ego_uid])
+        ego = agents[self._ego_uid]
+        self._check_authority(ego)
         self._notice(partner_id)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
             self._adaptation.warm_up()
         partners = {uid: agent for uid, agent in agents.items() if uid != self._ego_uid}
-        loss = self._learn(agents, self._forecaster.observe(partners))
+        loss = self._learn(ego, self._forecaster.observe(partners))
         step = self._decide(nominal_action, agents, self._forecaster.forecast(), loss, forces)
         self._last.carry_on(step.action)
         self._finish(step)
@@ -330,26 +320,13 @@ class SafetyRuntime:
         self._forecaster.forget()
         self._ages.forget()
 
-    def _learn(
-        self, agents: Mapping[str, AgentSnapshot], due: Mapping[str, DueForecast]
-    ) -> LambdaDict | None:
-        """Score the forecasts that fell due and move lambda; return the loss.
-
-        The ego enters both sides as it is now: its own action is no error of the forecast.
-        """
+    def _learn(self, ego: AgentSnapshot, due: Mapping[str, DueForecast]) -> LambdaDict | None:
+        """Score the forecasts that fell due and move lambda; return the loss."""
         if not due:
             return None
-        ego = agents[self._ego_uid]
-        expected = {self._ego_uid: ego, **{uid: d.expected for uid, d in due.items()}}
-        actual = {self._ego_uid: ego, **{uid: d.actual for uid, d in due.items()}}
-        h_expected = self._barrier_values(expected)
-        h_actual = self._barrier_values(actual)
-        scores = {key: h_expected[key] - h_actual[key] for key in h_actual}
+        scores = self._filter.scores(ego, due)
         self._adaptation.update(scores)
         return {key: max(0.0, score) for key, score in scores.items()}
-
-    def _barrier_values(self, agents: Mapping[str, AgentSnapshot]) -> LambdaDict:
-        return self._filter.barrier_values(agents, self._bounds, ego_uid=self._ego_uid, dt=self._dt)
 
     def _decide(
         self,
@@ -362,23 +339,9 @@ class SafetyRuntime:
         """Filter the action, brake if need be, and report."""
         starts = self._adaptation.awaits_start
         if starts:
-            self._adaptation.ask(self._error_bounds(ahead))
-        ego = agents[self._ego_uid]
-        try:
-            action, info = self._filter_for(ahead).filter(
-                nominal,
-                {"agent_states": agents},
-                self._adaptation.state,
-                self._bounds,
-                ego_uid=self._ego_uid,
-                partner_predicted_states={uid: p.snapshot for uid, p in ahead.items()},
-                dt=self._dt,
-                previous_action=self._previous_action,
-            )
-        except ConcertoSafetyInfeasible:  # the published filter gives up; nobody may pass nominal
-            action = stop_action(self._models[self._ego_uid], ego, self._bounds)
-            info = blank_info(self.lambda_)
-            info["intervention"] = distance(action, nominal)
+            self._adaptation.ask(self._filter.error_bounds(ahead))
+        previous = self._previous_action
+        action, info = self._filter.decide(nominal, agents, ahead, self._adaptation.state, previous)
         if starts:
             self._adaptation.settle(info["lambda"])
         info["prediction_gap_loss"] = loss
@@ -387,32 +350,13 @@ class SafetyRuntime:
             agents,
             forces,
             infeasible=is_infeasible(info),
-            previous_action=self._previous_action,
+            previous_action=previous,
         )
         if decision is not None and decision.override is not None:
             action = decision.override[self._ego_uid]
             info["intervention"] = distance(action, nominal)
             info["fallback_fired"] = True
         return as_step(action, info, self.lambda_, decision)
-
-    def _filter_for(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
-        """Return the filter that trusts forecasts only while each keeps to the declared error."""
-        error = self._options.prediction_error
-        if error is None:
-            return self._filter
-        claims = [prediction.error_accel for prediction in ahead.values()]
-        kept = all(claim is not None and claim <= error for claim in claims)
-        return self._filter if kept else self._cautious
-
-    def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
-        """Return how far each partner's acceleration may be from its forecast, m/s^2."""
-        bounds: LambdaDict = {}
-        for uid, prediction in ahead.items():
-            claim = prediction.error_accel
-            if claim is None:
-                claim = self._models[uid].max_cartesian_accel(self._bounds)
-            bounds[canonical_pair_key(self._ego_uid, uid)] = claim
-        return bounds
 
     def _finish(self, step: SafetyStep) -> None:
         self._previous_action = step.action

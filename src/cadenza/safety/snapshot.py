@@ -6,6 +6,7 @@ Limits: no joint state. With ``age_s`` > 0 it describes the past; `cadenza.safet
         that still tells about the present.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,7 @@ from cadenza.core.errors import InputError
 
 #: Cartesian dimensions the rows are proved for: the plane and space.
 POSITION_DIMS: Final = (2, 3)
+_SHAPES: Final = tuple((dim,) for dim in POSITION_DIMS)
 #: Largest magnitude of any SI quantity the stack accepts. Sums and squares of larger numbers lose
 #: the millimetres that matter (float64 resolves 1e-7 at 1e9) and end in overflow.
 MAX_MAGNITUDE: Final = 1e9
@@ -68,34 +70,67 @@ class AgentSnapshot:
                 f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
                 "since the packet was measured."
             )
-        object.__setattr__(self, "position", position)
-        object.__setattr__(self, "velocity", velocity)
-        object.__setattr__(self, "radius", radius)
-        object.__setattr__(self, "age_s", age_s)
-        object.__setattr__(self, "position_numbers", p)
-        object.__setattr__(self, "velocity_numbers", v)
+        _set(self, "position", position)
+        _set(self, "velocity", velocity)
+        _set(self, "radius", radius)
+        _set(self, "age_s", age_s)
+        _set(self, "position_numbers", p)
+        _set(self, "velocity_numbers", v)
+
+    @classmethod
+    def of_numbers(
+        cls, position: Sequence[float], velocity: Sequence[float], radius: float
+    ) -> "AgentSnapshot":
+        """Return the snapshot of plain numbers; see the class for arguments and errors."""
+        return cls(position, velocity, radius)  # pyright: ignore[reportArgumentType] -- it converts
+
+    def moved_on(self, time_s: float) -> "AgentSnapshot":
+        """Return the agent ``time_s`` later at the same velocity, as current.
+
+        Raises:
+            InputError: It leaves the range of accepted numbers.
+        """
+        p = [
+            x + v * time_s
+            for x, v in zip(self.position_numbers, self.velocity_numbers, strict=True)
+        ]
+        position, numbers = _as_vector("AgentSnapshot.position", p)
+        moved = object.__new__(AgentSnapshot)  # all but the position was checked before
+        _set(moved, "position", position)
+        _set(moved, "velocity", self.velocity)
+        _set(moved, "radius", self.radius)
+        _set(moved, "age_s", 0.0)
+        _set(moved, "position_numbers", numbers)
+        _set(moved, "velocity_numbers", self.velocity_numbers)
+        return moved
+
+
+#: Sets a field of a frozen instance.
+_set: Final = object.__setattr__
 
 
 def _as_number(name: str, value: float) -> float:
+    if type(value) is float:
+        return value
     try:
         return float(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected a number, got {value!r}.") from error
 
 
-def _as_vector(name: str, values: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
+def _as_vector(name: str, values: FloatArray | list[float]) -> tuple[FloatArray, tuple[float, ...]]:
     """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
     try:
         vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected 2 or 3 numbers, got {values!r}.") from error
-    if vector.ndim != 1 or vector.shape[0] not in POSITION_DIMS:
+    if vector.shape not in _SHAPES:
         raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
     numbers: tuple[float, ...] = tuple(vector.tolist())
     for entry in numbers:
-        if not abs(entry) <= MAX_MAGNITUDE:
+        if not -MAX_MAGNITUDE <= entry <= MAX_MAGNITUDE:
             raise InputError(
                 f"{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {vector.tolist()}."
             )
-    vector.flags.writeable = False  # what was checked here stays true
+    vector.setflags(write=False)  # what was checked here stays true
     return vector, numbers

@@ -105,7 +105,6 @@ class RuntimeTelemetry:
 
     def observe(self, step: SafetyStep) -> None:
         """Take in what was decided."""
-        index = self._episode["steps"]
         self.count("steps")
         if step.infeasible:
             self.count("infeasible")
@@ -115,6 +114,9 @@ class RuntimeTelemetry:
             self.count("braked")
         if step.bad_input is not None:
             self.count("bad_inputs")
+        if not step.dangers:
+            return
+        index = self._episode["steps"] - 1
         for pair, danger in sorted(step.dangers.items()):
             self._run_brakes[danger.reason] += 1
             self._episode_brakes[danger.reason] += 1
