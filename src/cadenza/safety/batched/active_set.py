@@ -120,6 +120,7 @@ def solve_active_set(problem: SoftProblem, *, compact: bool) -> ActiveSetAnswer:
         else:
             part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
             state = state.put(left, part)
+    state = _polished(problem, gram, state)
     x = _action(problem, state)
     solved = _is_solution(problem, state, x) & ~state.infeasible
     return ActiveSetAnswer(x, solved, state.infeasible)
@@ -210,6 +211,23 @@ def _step(problem: SoftProblem, gram: Tensor, state: _State) -> _State:
         finished=finished | infeasible,
         infeasible=state.infeasible | infeasible,
     )
+
+
+def _polished(problem: SoftProblem, gram: Tensor, state: _State) -> _State:
+    """Return the state with multipliers free of the rounding that the steps have gathered.
+
+    The residuals of the active constraints, which should vanish, give the correction.
+    """
+    m = problem.b.shape[0]
+    x = _action(problem, state, inside=False)
+    rows = (problem.A * x).sum(1) - problem.b - problem.s * state.y[:m]
+    bound = torch.where(state.side > 0.0, problem.upper, problem.lower)
+    free = problem.u - (problem.A * state.y[:m].unsqueeze(1)).sum(0) - state.side * state.y[m:]
+    residual = torch.cat((rows, state.side * (free - bound)))
+    signs = torch.cat((torch.ones_like(problem.b), state.side))
+    correction = _solve_active(gram, signs, state.active, residual)
+    y = torch.where(state.active, (state.y + correction).clamp_min(0.0), state.y)
+    return state._replace(y=y)
 
 
 def _action(problem: SoftProblem, state: _State, *, inside: bool = True) -> Tensor:
