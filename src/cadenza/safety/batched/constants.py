@@ -113,6 +113,7 @@ class ConstantsSource:
             check_authority(ego_model, bounds)
             authority = EgoAuthority(None, None, self._capacity, self._capacity, self._capacity)
         self._authority = authority
+        self._kept: dict[tuple[torch.dtype, torch.device], EgoConstants] = {}
         self._known: PairConstants = pair_constants(
             ego_model,
             authority,
@@ -131,6 +132,14 @@ class ConstantsSource:
             like: A tensor of the dtype and on the device of the step.
             action_map: The ego's map; None for a double integrator.
         """
+        key = (like.dtype, like.device)
+        if key not in self._kept:  # moved to the device once: a graph capture allows no copy
+            self._kept[key] = self._on_device(like)
+        kept = self._kept[key]
+        return kept if action_map is None else self._of_map(kept.pair, action_map)
+
+    def _on_device(self, like: Tensor) -> EgoConstants:
+        """Return the constants that do not depend on the step."""
         known, authority = self._known, self._authority
         pair = PairTensors(
             alpha=_row(like, [pair.alpha for pair in known.parameters]),
@@ -140,8 +149,6 @@ class ConstantsSource:
             gamma=self._options.cbf_gamma,
             plant=self._options.plant,
         )
-        if action_map is not None:
-            return self._of_map(pair, action_map)
         return EgoConstants(
             pair=pair,
             shares=None if known.shares is None else _row(like, known.shares),

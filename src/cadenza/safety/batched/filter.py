@@ -211,7 +211,7 @@ class BatchedEgoFilter:
             partner_positions: Last reported centres, shape (B, N, d), m.
             partner_velocities: Last reported velocities, shape (B, N, d), m/s.
             ego_radius: A number or shape (B,), m, > 0.
-            partner_radii: Shape (N,) or (B, N), m, > 0.
+            partner_radii: Shape (N,) or (B, N), m, > 0; a tensor when captured in a CUDA graph.
             lambda_: Slack per pair, shape (B, N), m/s^2; None for zero.
             age_s: Time since the reports were true, shape (B, N), s; None if they are current.
             predicted_velocities: The partners' velocities one step ahead of now, shape (B, N, d);
@@ -234,7 +234,7 @@ class BatchedEgoFilter:
                 ego_velocity=ego_velocity,
                 partner_positions=partner_positions,
                 partner_velocities=partner_velocities,
-                ego_radius=torch.as_tensor(ego_radius, dtype=nominal.dtype, device=nominal.device),
+                ego_radius=_radius(ego_radius, nominal),
                 partner_radii=torch.as_tensor(
                     partner_radii, dtype=nominal.dtype, device=nominal.device
                 ),
@@ -360,6 +360,13 @@ class BatchedEgoFilter:
             validate=False,  # the filter has checked its own input
         )
         return _Solution(answer.u, answer.status, lambda_, b)
+
+
+def _radius(radius: Tensor | float, like: Tensor) -> Tensor:
+    """Return the radius as a tensor; a number is filled in on the device, for graph captures."""
+    if isinstance(radius, Tensor):
+        return radius
+    return torch.full((), float(radius), dtype=like.dtype, device=like.device)
 
 
 def _report(

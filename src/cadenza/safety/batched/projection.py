@@ -224,7 +224,11 @@ def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Ten
 
 def _bound(name: str, bound: Tensor | float | None, u: Tensor, missing: float) -> Tensor:
     """Return a bound of shape (B, n)."""
-    values = torch.as_tensor(missing if bound is None else bound, dtype=u.dtype, device=u.device)
+    if isinstance(bound, Tensor):
+        values = bound.to(dtype=u.dtype, device=u.device)
+    else:  # filled on the device: a graph capture allows no copy from the host
+        number = missing if bound is None else float(bound)
+        values = torch.full((), number, dtype=u.dtype, device=u.device)
     try:
         return values.expand(u.shape)
     except RuntimeError as error:

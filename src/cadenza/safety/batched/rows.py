@@ -77,9 +77,9 @@ def pair_rows_batch(
     )
     contact = (R[..., first] + R[..., second] + margin_m).expand_as(distance)
     pair = PairTensors(
-        alpha=torch.as_tensor(alpha, dtype=p.dtype, device=p.device),
+        alpha=_like(p, alpha),
         partner_accel=torch.zeros((), dtype=p.dtype, device=p.device),
-        relative_accel=torch.as_tensor(relative_accel, dtype=p.dtype, device=p.device),
+        relative_accel=_like(p, relative_accel),
         dt=dt,
         gamma=gamma,
         plant=plant,
@@ -124,3 +124,10 @@ def _norm(entries: "list[Tensor] | tuple[Tensor, ...]") -> Tensor:
     for entry in entries[1:]:
         squared = squared + entry * entry
     return root(squared)
+
+
+def _like(p: Tensor, value: Tensor | float) -> Tensor:
+    """Return ``value`` as a tensor; a number is filled in on the device, for graph captures."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), float(value), dtype=p.dtype, device=p.device)

@@ -118,7 +118,7 @@ def derated_batch(
         contact: D, m.
         max_age_s: Declared bound on the age, s, > 0.
     """
-    age = torch.as_tensor(max_age_s, dtype=contact.dtype, device=contact.device)
+    age = torch.full_like(contact, max_age_s)
     open_ = staleness_batch(age, pair.partner_accel, pair.dt, torch.zeros_like(contact), contact)
     alpha = pair.alpha - reach * open_.tilt
     left = (alpha >= MIN_BOUND) & (open_.sine < 1.0)
