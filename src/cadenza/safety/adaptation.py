@@ -55,6 +55,7 @@ class SlackAdaptation:
             lambda_bound=self._bound,
             lambda_max=options.lambda_max,
             integral_gain=options.integral_gain,
+            eta_decay=options.eta_decay,
             step_grid=options.dtaci_steps,
         )
         self._target = (
@@ -103,8 +104,9 @@ class SlackAdaptation:
         return kept is not None
 
     def warm_up(self) -> None:
-        """Start the stricter phase again."""
+        """Start the stricter phase again, with steps of full size."""
         self.state.warmup_steps_remaining = self._options.n_warmup_steps
+        self._seat.rule.restart()
 
     def update(self, scores: LambdaDict) -> None:
         """Move the slack of the scored pairs; see `ConformalRule.update`."""

@@ -44,6 +44,7 @@ _OF_RULES: Final = {
     "miss_rate": ("two_sided", "dtaci"),
     "eta": ("two_sided", "huriot_sibai"),
     "integral_gain": ("two_sided",),
+    "eta_decay": ("two_sided",),
     "dtaci_steps": ("dtaci",),
     "target_loss": ("huriot_sibai",),
     "lambda_max": ("huriot_sibai",),
@@ -73,6 +74,8 @@ class SafetyOptions:
             (``huriot_sibai``); 0 freezes lambda. Not for ``dtaci``.
         conformal_rule: ``two_sided``, ``dtaci`` or ``huriot_sibai``.
         integral_gain: Gain of the integral term, m/s, >= 0; ``two_sided`` only.
+        eta_decay: Exponent p of the steps eta / k^p, in [0, 1), k counting the updates since the
+            partner was met or its packets' age jumped; 0 keeps them constant; ``two_sided`` only.
         dtaci_steps: Step sizes that ``dtaci`` weighs, m/s per miss, > 0.
         target_loss: Target mean loss of ``huriot_sibai``, m/s.
         lambda_max: Largest lambda of ``huriot_sibai``, m/s^2, >= 0; above 0 a row may be relaxed,
@@ -123,6 +126,7 @@ class SafetyOptions:
     eta: float = DEFAULT_ETA
     conformal_rule: str = "two_sided"
     integral_gain: float = 0.0
+    eta_decay: float = 0.0
     dtaci_steps: tuple[float, ...] = DEFAULT_STEP_GRID
     target_loss: float = DEFAULT_TARGET_LOSS
     lambda_max: float = 0.0
@@ -192,6 +196,7 @@ class SafetyOptions:
         rules = SUPPORTED_RULES
         self._require("conformal_rule", self.conformal_rule in rules, f"one of {rules}")
         self._require("integral_gain", 0.0 <= self.integral_gain <= MAX_BOUND, ">= 0 m/s")
+        self._require("eta_decay", 0.0 <= self.eta_decay < 1.0, "in [0, 1)")
         steps = self.dtaci_steps
         self._require(
             "dtaci_steps",

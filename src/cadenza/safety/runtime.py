@@ -23,7 +23,6 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.adaptation import SlackAdaptation
 from cadenza.safety.arguments import require_action
-from cadenza.safety.authority import check_authority
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
@@ -128,8 +127,7 @@ class SafetyRuntime:
             options=self._options,
         )
         self._telemetry = RuntimeTelemetry()
-        self._authority_known = False
-        self._check_authority(None)
+        self._filter.check_authority(None)
         self.begin_episode()
 
     @property
@@ -287,7 +285,7 @@ class SafetyRuntime:
         except InputError as error:
             return self.step_blind(nominal_action, error)
         ego = agents[self._ego_uid]
-        self._check_authority(ego)
+        self._filter.check_authority(ego)
         self._notice(partner_id)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
@@ -298,16 +296,6 @@ class SafetyRuntime:
         self._last.carry_on(step.action)
         self._finish(step)
         return step
-
-    def _check_authority(self, ego: AgentSnapshot | None) -> None:
-        """Refuse a model that declares what the box cannot do; once, as soon as it can be told.
-
-        The published filter takes every declaration at its word.
-        """
-        if self._authority_known or self._options.compat == "upstream":
-            return
-        model = self._models[self._ego_uid]
-        self._authority_known = check_authority(model, self._bounds, snapshot=ego) is not None
 
     def _notice(self, partner_id: str | None) -> None:
         """Change the adaptation when another partner took the seat."""

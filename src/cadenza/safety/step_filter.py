@@ -10,6 +10,7 @@ Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 from collections.abc import Mapping
 
 from cadenza.core.arrays import FloatArray
+from cadenza.safety.authority import check_authority
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
@@ -57,6 +58,8 @@ class StepFilter:
         self._bounds = bounds
         self._dt = dt
         self._error = options.prediction_error
+        #: The published filter takes every declaration at its word.
+        self._authority_known = options.compat == "upstream"
         settings = options.filter_options()
         solver = make_solver(options.solver)
         self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
@@ -73,6 +76,20 @@ class StepFilter:
         """Start a run."""
         self._filter.reset(seed=seed)
         self._cautious.reset(seed=seed)
+
+    def check_authority(self, ego: AgentSnapshot | None) -> None:
+        """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
+
+        Args:
+            ego: Its state; None before any is known.
+
+        Raises:
+            ConfigurationError: It declares a larger acceleration than its box produces.
+        """
+        if not self._authority_known:
+            model = self._models[self._ego_uid]
+            known = check_authority(model, self._bounds, snapshot=ego)
+            self._authority_known = known is not None
 
     def barrier_values(self, agents: Mapping[str, AgentSnapshot]) -> LambdaDict:
         """Return h of every ego pair, m/s."""

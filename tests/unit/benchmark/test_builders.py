@@ -334,6 +334,7 @@ CHANGED_OPTIONS = {
     "eta": (0.02, {}),
     "conformal_rule": ("dtaci", {}),
     "integral_gain": (0.01, {}),
+    "eta_decay": (0.6, {}),
     "dtaci_steps": ((0.01, 0.1), {"conformal_rule": "dtaci"}),
     "target_loss": (0.1, {"conformal_rule": "huriot_sibai"}),
     "lambda_max": (0.2, {"conformal_rule": "huriot_sibai"}),

@@ -298,6 +298,7 @@ ROWWISE = [
     {"conformal_rule": "dtaci"},
     {"conformal_rule": "huriot_sibai", "target_loss": 0.01},
     {"integral_gain": 0.05},
+    {"eta_decay": 0.6},
     {"horizon_steps": 3},
     {"lambda_start": "error_bound"},
     {"rate_limit": "soft"},

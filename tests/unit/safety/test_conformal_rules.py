@@ -33,7 +33,11 @@ def begun(name, lambda_=None, **changes):
     return rule, SafetyState(dict(lambda_), epsilon=0.1, eta=0.02)
 
 
-VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [("two_sided", {"integral_gain": 0.05})]
+VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [
+    ("two_sided", {"integral_gain": 0.05}),
+    ("two_sided", {"eta_decay": 0.6}),
+    ("two_sided", {"integral_gain": 0.05, "eta_decay": 0.6}),
+]
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
@@ -103,6 +107,56 @@ def test_two_sided_rule_without_integral_is_update_margin():
         rule.update(state, scores)
         update_margin(same, scores, gamma=GAMMA, lambda_bound=5.0)
     assert state == same
+
+
+def test_decaying_steps_by_hand():
+    # Three misses at miss rate 0.1: q = 0.9 * 0.02 * (1 + 2^-0.5 + 3^-0.5).
+    rule, state = begun("two_sided", {AB: 0.0, AC: 0.0}, eta_decay=0.5)
+    for _ in range(3):
+        rule.update(state, {AB: 1.0})
+    expected = 0.018 * (1.0 + 2**-0.5 + 3**-0.5)
+    assert state.lambda_[AB] == pytest.approx(-GAMMA * expected)
+    rule.update(state, {AC: 1.0})  # another pair counts for itself
+    assert state.lambda_[AC] == pytest.approx(-GAMMA * 0.018)
+    rule.restart()
+    rule.update(state, {AB: 1.0})
+    assert state.lambda_[AB] == pytest.approx(-GAMMA * (expected + 0.018))
+    rule.begin(state.lambda_)
+    rule.update(state, {AB: 1.0})
+    assert state.lambda_[AB] == pytest.approx(-GAMMA * (expected + 0.036))
+
+
+@pytest.mark.parametrize("name", SUPPORTED_RULES)
+def test_a_restart_changes_nothing_where_no_step_decays(name):
+    rule, state = begun(name)
+    other, same = begun(name)
+    for k in range(20):
+        scores = {AB: math.sin(k), AC: 0.1}
+        rule.update(state, scores)
+        other.update(same, scores)
+        other.restart()
+    assert state == same
+    assert rule.to_dict() == other.to_dict()
+
+
+@pytest.mark.parametrize("memory", [None, [], [-1], ["x"], [1.5]])
+def test_decay_refuses_a_memory_without_a_count_and_keeps_its_own(memory):
+    rule, state = begun("two_sided", {AB: 0.0}, eta_decay=0.5)
+    rule.update(state, {AB: 1.0})
+    kept = rule.to_dict()
+    broken = {**kept, "pairs": [{"a": "a", "b": "b", "memory": memory}]}
+    with pytest.raises(InputError, match="expected a count of updates"):
+        rule.load_dict(broken)
+    assert rule.to_dict() == kept
+
+
+def test_loading_a_decaying_rule_leaves_the_record_as_it_was():
+    rule, state = begun("two_sided", integral_gain=0.1, eta_decay=0.5)
+    rule.update(state, {AB: 1.0, AC: 0.0})
+    record = rule.to_dict()
+    copy = json.loads(json.dumps(record))
+    rule.load_dict(record)
+    assert record == copy == rule.to_dict()
 
 
 def test_integral_term_by_hand():
@@ -228,6 +282,8 @@ def test_huriot_sibai_rule_relaxes_up_to_its_limit_only():
         ({"lambda_bound": math.inf}, "lambda_bound must be strictly positive"),
         ({"lambda_max": 5.1}, r"lambda_max: expected a number in \[0, 5\]"),
         ({"integral_gain": -0.1}, "integral_gain: expected a finite number >= 0"),
+        ({"eta_decay": 1.0}, r"eta_decay: expected a number in \[0, 1\)"),
+        ({"eta_decay": math.nan}, "eta_decay"),
         ({"step_grid": ()}, "expected step sizes > 0"),
     ],
 )

@@ -104,7 +104,7 @@ def saturated(**options):
 
 
 def solver_in_use(**options):
-    return type(make_runtime(options)._filter._solver)
+    return type(make_runtime(options)._filter._filter._solver)
 
 
 WAE = {"barrier": "wae"}
@@ -122,6 +122,7 @@ EFFECTS = {
     "eta": (chase, 0.02, {}),
     "conformal_rule": (chase, "dtaci", {}),
     "integral_gain": (chase, 0.1, {}),
+    "eta_decay": (chase, 0.6, {}),
     "dtaci_steps": (chase, (0.1,), {"conformal_rule": "dtaci"}),
     "target_loss": (chase, 0.001, {"conformal_rule": "huriot_sibai"}),
     "lambda_max": (chase, 0.5, {"conformal_rule": "huriot_sibai"}),

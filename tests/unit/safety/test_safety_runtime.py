@@ -256,6 +256,30 @@ def test_runtime_age_jump_starts_the_warm_up_again():
     assert runtime.telemetry.run.counts["age_jumps"] == 2
 
 
+def test_runtime_decaying_steps_start_again_after_an_age_jump_and_with_another_partner():
+    runtime = make_runtime(eta_decay=0.5, age_jump_s=0.1)
+
+    def updates():
+        (pair,) = runtime.state_dict()["adaptation"]["seat"]["rule"]["pairs"]
+        return pair["memory"]
+
+    def step(partner_id, age):
+        runtime.step(np.zeros(2), {"ego": FAR["ego"], "p1": aged(age)}, partner_id=partner_id)
+
+    for _ in range(6):
+        step("first", 0.0)
+    assert updates() == [5]
+    step("first", 0.15)  # nothing newer to score
+    assert updates() == [0]
+    step("first", 0.0)
+    assert updates() == [1]
+    step("second", 0.0)
+    assert updates() == [0]
+    step("second", 0.0)
+    step("first", 0.0)
+    assert updates() == [1]  # where it was left
+
+
 # braking
 
 

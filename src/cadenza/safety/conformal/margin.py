@@ -8,6 +8,10 @@ Promise:    (1/K) sum m <= epsilon + (q_K - q_0) / (eta K) for every sequence of
             sits at its upper end. It is an equality while q > 0: the rule rises and falls. At
             q = 0 misses may be rarer than epsilon, because fewer than a share epsilon of the
             scores are positive; the (1 - epsilon) quantile is then negative and no row needs help.
+Decay:      an optional exponent p in [0, 1) makes the k-th step eta / k^p: while scores stay of one
+            kind the margin settles on their quantile instead of hovering about it. Summed by parts,
+            the promise becomes (1/K) sum m <= epsilon + q_K K^p / (eta K). The source proves that q
+            converges on independent scores if p > 1/2 (arXiv:2402.01139).
 Integral:   an optional second term adds r = K_i tan(x log(t) / (t C)) to the margin that is used,
             x the sum of (m - epsilon) and t the step count (arXiv:2307.16896, eq. (6)). It presses
             a lasting deviation down faster than the first term alone.
@@ -47,6 +51,11 @@ def next_margin(
     """Return the margin after one score, m/s; all arguments but ``miss_rate`` in m/s."""
     miss = 1.0 if is_miss(score, margin) else 0.0
     return min(max(0.0, margin + eta * (miss - miss_rate)), largest)
+
+
+def decayed(eta: float, k: int, exponent: float) -> float:
+    """Return the step of the k-th update, k >= 1, in the unit of ``eta``."""
+    return eta * k**-exponent
 
 
 def lambda_of(margin: float, gamma: float) -> float:

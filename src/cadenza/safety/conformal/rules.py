@@ -19,9 +19,10 @@ from cadenza.safety.conformal.checks import (
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
 from cadenza.safety.conformal.margin import (
     IntegralMargin,
+    decayed,
     lambda_of,
     margin_of,
-    update_margin,
+    next_margin,
     warm_miss_rate,
 )
 from cadenza.safety.conformal.one_sided import update_lambda
@@ -42,6 +43,7 @@ class RuleSettings:
         lambda_max: Largest lambda of the one-sided rule, m/s^2, in [0, lambda_bound]; above 0 it
             may relax a row, which voids the certificate of that step.
         integral_gain: K_i of the two-sided rule, m/s, >= 0; 0 leaves the integral term out.
+        eta_decay: p of the two-sided rule's steps eta / k^p, in [0, 1); 0 keeps them constant.
         step_grid: Step sizes of the aggregated rule, m/s per miss.
         interval: Steps over which the aggregated rule competes with its best expert.
     """
@@ -50,6 +52,7 @@ class RuleSettings:
     lambda_bound: float
     lambda_max: float = 0.0
     integral_gain: float = 0.0
+    eta_decay: float = 0.0
     step_grid: tuple[float, ...] = DEFAULT_STEP_GRID
     interval: int = DEFAULT_INTERVAL
 
@@ -64,6 +67,11 @@ class RuleSettings:
         if not 0.0 <= self.integral_gain < math.inf:
             raise InputError(
                 f"conformal: integral_gain: expected a finite number >= 0, got {self.integral_gain}"
+            )
+        if not 0.0 <= self.eta_decay < 1.0:
+            raise InputError(
+                f"conformal: eta_decay: expected a number in [0, 1), got {self.eta_decay}; from 1 "
+                "on the margin could stop before it arrives."
             )
 
     @property
@@ -81,6 +89,10 @@ class ConformalRule(Protocol):
 
     def begin(self, lambda_: LambdaDict) -> None:
         """Forget every pair; these start over at the given slack, m/s^2."""
+        ...
+
+    def restart(self) -> None:
+        """Take what comes for new: decaying steps begin at their full size; the rest stays."""
         ...
 
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
@@ -117,53 +129,64 @@ class TwoSidedRule:
         """Keep the settings; `begin` names the pairs."""
         self._settings = settings
         self._memory: dict[Pair, IntegralMargin] = {}
+        self._updates: dict[Pair, int] = {}
 
     def begin(self, lambda_: LambdaDict) -> None:
-        """Forget every pair; without the integral term lambda itself is the whole memory."""
-        self._memory = {}
-        if self._settings.integral_gain > 0.0:
-            gamma = self._settings.gamma
+        """Forget every pair; without integral term and decay lambda itself is the whole memory."""
+        settings = self._settings
+        self._memory, self._updates = {}, {}
+        if settings.integral_gain > 0.0:
             self._memory = {
-                key: IntegralMargin(margin_of(value, gamma)) for key, value in lambda_.items()
+                key: IntegralMargin(margin_of(value, settings.gamma))
+                for key, value in lambda_.items()
             }
+        if settings.eta_decay > 0.0:
+            self._updates = dict.fromkeys(lambda_, 0)
+
+    def restart(self) -> None:
+        """See `ConformalRule.restart`."""
+        self._updates = dict.fromkeys(self._updates, 0)
 
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
         """See `ConformalRule.update`."""
-        settings = self._settings
-        if not self._memory and scores.keys() == state.lambda_.keys():
-            update_margin(state, scores, gamma=settings.gamma, lambda_bound=settings.lambda_bound)
-            return
-        require_known_pairs(state.lambda_, scores)
-        if not self._memory:
-            scored = {key: state.lambda_[key] for key in scores}
-            part = SafetyState(scored, state.epsilon, state.eta, state.warmup_steps_remaining)
-            update_margin(part, scores, gamma=settings.gamma, lambda_bound=settings.lambda_bound)
-            state.lambda_.update(part.lambda_)
-            state.warmup_steps_remaining = part.warmup_steps_remaining
-            return
         require_rate("two_sided", state.epsilon)
-        largest = settings.largest_margin
+        require_known_pairs(state.lambda_, scores)
+        gain, gamma = self._settings.integral_gain, self._settings.gamma
+        largest, miss_rate = self._settings.largest_margin, warm_miss_rate(state)
         for key, score in scores.items():
-            memory = self._memory[key]
-            memory.update(
-                score,
-                gain=settings.integral_gain,
-                eta=state.eta,
-                miss_rate=warm_miss_rate(state),
-                largest=largest,
-            )
-            used = memory.used(settings.integral_gain, largest)
-            state.lambda_[key] = lambda_of(used, settings.gamma)
+            eta = self._next_step_size(key, state.eta) if self._updates else state.eta
+            if self._memory:
+                memory = self._memory[key]
+                memory.update(score, gain=gain, eta=eta, miss_rate=miss_rate, largest=largest)
+                q = memory.used(gain, largest)
+            else:
+                q = margin_of(state.lambda_[key], gamma)
+                q = next_margin(q, score, eta=eta, miss_rate=miss_rate, largest=largest)
+            state.lambda_[key] = lambda_of(q, gamma)
         _count_down(state)
 
+    def _next_step_size(self, key: Pair, eta: float) -> float:
+        """Return eta / k^p, m/s, for the k-th update of a pair."""
+        self._updates[key] += 1
+        return decayed(eta, self._updates[key], self._settings.eta_decay)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the memory of the integral term, if it is on."""
-        return _record(self.name, {key: m.to_list() for key, m in self._memory.items()})
+        """Return the memory of the integral term and of the decay, where they are on."""
+        pairs = {key: [*m.to_list()] for key, m in self._memory.items()}
+        for key, count in self._updates.items():
+            pairs.setdefault(key, []).append(count)
+        return _record(self.name, pairs)
 
     def load_dict(self, payload: Mapping[str, Any]) -> None:
         """See `ConformalRule.load_dict`."""
-        loaded = _entries(self.name, payload, self._memory)
-        self._memory = {key: IntegralMargin.from_list(value) for key, value in loaded.items()}
+        loaded = _entries(self.name, payload, self._memory or self._updates)
+        updates: dict[Pair, int] = {}
+        if self._updates:
+            updates = {key: _count(self.name, value) for key, value in loaded.items()}
+            loaded = {key: value[:-1] for key, value in loaded.items()}
+        if self._memory:
+            self._memory = {key: IntegralMargin.from_list(value) for key, value in loaded.items()}
+        self._updates = updates
 
 
 class DtaciRule:
@@ -188,6 +211,9 @@ class DtaciRule:
     def begin(self, lambda_: LambdaDict) -> None:
         """Forget every pair; all experts of a pair start at its margin."""
         self._trackers = {key: self._start(value) for key, value in lambda_.items()}
+
+    def restart(self) -> None:
+        """Nothing decays: the weights themselves find the step size anew."""
 
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
         """See `ConformalRule.update`; ``state.eta`` plays no part, the grid does."""
@@ -230,6 +256,9 @@ class HuriotSibaiRule:
     def begin(self, lambda_: LambdaDict) -> None:
         """Nothing to forget: lambda is the whole memory."""
         del lambda_
+
+    def restart(self) -> None:
+        """Nothing decays."""
 
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
         """See `ConformalRule.update`; the loss is max(0, score)."""
@@ -280,6 +309,18 @@ def make_rule(name: str, settings: RuleSettings) -> ConformalRule:
 
 def _count_down(state: SafetyState) -> None:
     state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)
+
+
+def _count(name: str, memory: object) -> int:
+    """Return the count of updates at the end of a pair's memory.
+
+    Raises:
+        InputError: There is none, or it is no count.
+    """
+    count = cast("list[Any]", memory)[-1] if isinstance(memory, list) and memory else None
+    if not isinstance(count, int) or count < 0:
+        raise InputError(f"conformal rule {name}: expected a count of updates, got {count!r}.")
+    return count
 
 
 def _record(name: str, pairs: Mapping[Pair, object]) -> dict[str, Any]:
