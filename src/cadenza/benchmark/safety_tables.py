@@ -1,9 +1,10 @@
 """The three safety tables of one policy, from its episodes: a pure function, so it can be checked.
 
 Table 1 counts, per condition, the steps in which an assumption of the filter did not hold; table 2
-violations and fallbacks; table 3 is filled where a condition is an oracle, one that forecasts by
-the ground truth and does not adapt. Nothing in them depends on a machine except the version of the
-solver, so latencies are left out.
+violations and fallbacks; table 3 is what the adaptation cost: the lambda of a condition beside that
+of the oracle, which forecasts by the ground truth and does not adapt. The oracle needs no run: its
+lambda starts at 0 and its step is 0, so its mean is 0 whatever it meets. Nothing in the tables
+depends on a machine except the version of the solver, so latencies are left out.
 """
 
 from collections import Counter
@@ -28,10 +29,12 @@ _ASSUMPTIONS: Final = {
     "declared bound.",
     "A3": "Some action meets every row.",
 }
-_NO_ORACLE: Final = (
-    "Table 3 is empty: no condition forecasts partners by the ground truth, so there is no oracle "
-    "to compare lambda with."
+_FROZEN_ORACLE: Final = (
+    "Table 3: the oracle, which knows the partner's next state and does not adapt, is frozen at "
+    "lambda = 0 by definition; its mean is not measured."
 )
+#: Mean lambda of that oracle, m/s^2.
+_ORACLE_LAMBDA_MEAN: Final = 0.0
 _NO_LATENCY: Final = (
     "Latencies are not part of these tables, which are the same on every machine; perf/ measures "
     "them."
@@ -49,10 +52,6 @@ class _Filtered:
     @property
     def n_steps(self) -> int:
         return sum(episode.n_steps or 0 for episode in self.episodes)
-
-    @property
-    def is_oracle(self) -> bool:
-        return _predictor(self.entry.safety) == "gt" and _mode(self.entry.safety) == "noLearn"
 
 
 def safety_report(
@@ -74,14 +73,12 @@ def safety_report(
     conditions = [c for c in _filtered(plan, episodes) if c.records]
     if not conditions:
         return None
-    oracle = next((condition for condition in conditions if condition.is_oracle), None)
-    notes = [_NO_LATENCY] if oracle is not None else [_NO_ORACLE, _NO_LATENCY]
     settings = [condition.entry.safety for condition in conditions]
     timesteps = {record.control_timestep_s for c in conditions for record in c.records}
     return ThreeTableReport(
         table_1=tuple(row for condition in conditions for row in _assumptions(condition)),
         table_2=tuple(_condition_row(condition) for condition in conditions),
-        table_3=() if oracle is None else tuple(_gap(c, oracle) for c in conditions),
+        table_3=tuple(_gap(condition) for condition in conditions),
         details=ReportDetails(
             conditions=tuple(_details(condition) for condition in conditions),
             seeds=plan.seeds,
@@ -90,7 +87,7 @@ def safety_report(
             solver_version=solver_version,
             control_timestep_s=timesteps.pop() if len(timesteps) == 1 else None,
             predictor_kind=_only(safety.predictor_kind for safety in settings),
-            notes=tuple(notes),
+            notes=(_FROZEN_ORACLE, _NO_LATENCY),
         ),
     )
 
@@ -167,20 +164,22 @@ def _details(condition: _Filtered) -> ConditionDetails:
     )
 
 
-def _gap(condition: _Filtered, oracle: _Filtered) -> GapRow:
+def _gap(condition: _Filtered) -> GapRow:
     mean, variance = _lambda_moments(condition)
     return GapRow(
         condition=condition.entry.name,
         lambda_mean=mean,
         lambda_var=variance,
-        oracle_lambda_mean=_lambda_moments(oracle)[0],
+        oracle_lambda_mean=_ORACLE_LAMBDA_MEAN,
     )
 
 
-def _lambda_moments(condition: _Filtered) -> tuple[float, float]:
-    """Return mean and variance of lambda over all steps of a condition."""
+def _lambda_moments(condition: _Filtered) -> tuple[float | None, float | None]:
+    """Return mean and variance of lambda over all steps of a condition; None if there were none."""
     played = [(e.n_steps or 0, e.safety) for e in condition.episodes if e.safety is not None]
     steps = sum(n for n, _ in played)
+    if steps == 0:
+        return None, None
     mean = sum(n * record.lambda_mean for n, record in played) / steps
     spread = [record.lambda_var + (record.lambda_mean - mean) ** 2 for _, record in played]
     return mean, sum(n * value for (n, _), value in zip(played, spread, strict=True)) / steps

@@ -27,7 +27,7 @@ def test_tables_add_up_the_episodes_of_the_filtered_condition():
     assert counts == [("A1", 4 * 3, 4 * 303), ("A2", 4 * 6, 4 * 300), ("A3", 4 * 1, 4 * 303)]
     assert all("Condition filter_on." in row.description for row in report.table_1)
     assert report.table_2 == (ConditionRow("pred", "Learn", None, 12, 4 * 3, 4 * 2),)
-    assert report.table_3 == ()
+    assert [row.condition for row in report.table_3] == ["filter_on"]
     details = report.details
     (condition,) = details.conditions
     assert condition.to_jsonable() == {
@@ -50,7 +50,7 @@ def test_tables_add_up_the_episodes_of_the_filtered_condition():
     assert details.config_hash == make_plan().digest
     assert (details.solver, details.solver_version) == ("daqp", "1.2")
     assert (details.control_timestep_s, details.predictor_kind) == (0.05, "constant_velocity")
-    assert details.notes[0].startswith("Table 3 is empty: no condition forecasts")
+    assert details.notes[0].startswith("Table 3: the oracle")
 
 
 def test_tables_have_one_row_per_filtered_condition():
@@ -72,25 +72,50 @@ def test_tables_have_one_row_per_filtered_condition():
     assert len(report.table_1) == 9
 
 
-def test_gap_is_taken_to_the_condition_that_knows_the_future(monkeypatch):
-    truth = "constant_acceleration"  # stands for a predictor that is told the future
-    monkeypatch.setattr(safety_tables, "GROUND_TRUTH_PREDICTORS", frozenset({truth}))
-    oracle = SafetyConfig(enabled=True, eta=0.0, predictor_kind=truth)
+def test_gap_is_taken_to_the_oracle_that_is_frozen_at_zero():
+    frozen = SafetyConfig(enabled=True, eta=0.0)
     report = report_of(
         conditions=(
             ConditionEntry(name="on", safety=SafetyConfig(enabled=True)),
-            ConditionEntry(name="oracle", safety=oracle),
+            ConditionEntry(name="off", safety=SafetyConfig()),
+            ConditionEntry(name="frozen", safety=frozen),
         )
     )
     # lambda -0.25 i over 100 + i steps: mean -(0.25 * 101 + 0.5 * 102) / 303
     mean = -(0.25 * 101 + 0.5 * 102) / 303
     spread = (100 * mean**2 + 101 * (0.25 + mean) ** 2 + 102 * (0.5 + mean) ** 2) / 303
-    assert [row.condition for row in report.table_3] == ["on", "oracle"]
-    assert report.table_3[0].lambda_mean == pytest.approx(mean, rel=1e-12)
-    assert report.table_3[0].lambda_var == pytest.approx(0.5 + spread, rel=1e-12)
-    assert report.table_3[0].oracle_lambda_mean == report.table_3[1].lambda_mean
-    assert [row.predictor for row in report.table_2] == ["pred", "gt"]
-    assert not any("Table 3" in note for note in report.details.notes)
+    assert [row.condition for row in report.table_3] == ["on", "frozen"]
+    for row in report.table_3:
+        assert row.lambda_mean == pytest.approx(mean, rel=1e-12)
+        assert row.lambda_var == pytest.approx(0.5 + spread, rel=1e-12)
+        assert row.oracle_lambda_mean == 0.0
+        assert row.gap == -row.lambda_mean
+    assert "frozen at lambda = 0 by definition" in report.details.notes[0]
+
+
+def test_gap_of_a_condition_without_steps_is_unknown():
+    plan = make_plan()
+    none = {"overlapping_steps": 0, "accel_breaches": 0, "accel_checks": 0}
+    halted = [
+        episode.model_copy(
+            update={
+                "n_steps": 0,
+                "infeasible_steps": 0,
+                "safety": episode.safety and episode.safety.model_copy(update=none),
+            }
+        )
+        for episode in episodes_of(plan)
+    ]
+    (row,) = safety_report(plan, halted, solver_version=None).table_3
+    assert (row.lambda_mean, row.lambda_var, row.gap) == (None, None, None)
+
+
+def test_a_predictor_that_is_told_the_future_is_named_so(monkeypatch):
+    truth = "constant_acceleration"  # stands for such a predictor
+    monkeypatch.setattr(safety_tables, "GROUND_TRUTH_PREDICTORS", frozenset({truth}))
+    told = SafetyConfig(enabled=True, eta=0.0, predictor_kind=truth)
+    report = report_of(conditions=(ConditionEntry(name="told", safety=told),))
+    assert [row.predictor for row in report.table_2] == ["gt"]
 
 
 def test_episodes_without_records_or_without_filter_give_no_tables():
