@@ -1,0 +1,49 @@
+"""Control-affine safety filter: any robot of the form x' = f(x) + g(x) u, barriers by autodiff.
+
+Start at:    `AffineCBFFilter`; its parts are `ControlAffineDynamics` (what a robot supplies),
+             `Barrier` (what must stay >= 0) and `docs/affine.md` (what is guaranteed).
+Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; a
+             step without a solution goes to a named fallback, never to the nominal action.
+May import:  the solvers, projections and contracts of `safety`, `core`, torch.
+Adding one:  a robot in `models`, a barrier in `shapes`, a fallback with `FALLBACKS.register`.
+"""
+
+import importlib
+from typing import Any, Final
+
+#: Short names and the modules that define them; imported at first use, for torch is slow to load.
+_EXPORTS: Final = {
+    "FALLBACKS": "fallbacks",
+    "AcceleratedUnicycle": "models",
+    "AffineBatchInfo": "info",
+    "AffineCBFFilter": "filter",
+    "AffineInfo": "info",
+    "Barrier": "barriers",
+    "BrakingDynamics": "dynamics",
+    "ControlAffineDynamics": "dynamics",
+    "Disturbance": "disturbances",
+    "DoubleIntegrator": "models",
+    "DubinsCar": "models",
+    "FallbackRequest": "fallbacks",
+    "JointDynamics": "joint",
+    "KinematicUnicycle": "models",
+    "LiftedBarrier": "lifting",
+    "PlanarQuadrotor": "quadrotor",
+    "SampledData": "sampling",
+    "estimate_rates": "sampling",
+    "half_plane": "shapes",
+    "keep_out_ball": "shapes",
+    "lift": "lifting",
+    "minimum_separation": "shapes",
+    "rk4_step": "dynamics",
+    "speed_limit": "shapes",
+    "state_box": "shapes",
+    "turning_circle_clearance": "shapes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines ``name`` and return the object."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

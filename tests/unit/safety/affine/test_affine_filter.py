@@ -1,0 +1,409 @@
+"""The filter of control-affine robots: actions, records, fallbacks, batches, errors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.safety.affine import (
+    FALLBACKS,
+    AffineCBFFilter,
+    Barrier,
+    Disturbance,
+    DoubleIntegrator,
+    DubinsCar,
+    PlanarQuadrotor,
+    SampledData,
+    estimate_rates,
+    half_plane,
+    keep_out_ball,
+    lift,
+    speed_limit,
+    state_box,
+)
+from cadenza.safety.affine.fallbacks import FallbackRegistry
+from cadenza.safety.batched.status import STATUS_NAMES
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.solvers import QPSolution, SolveStatus
+
+POINT = DoubleIntegrator(2)
+BALL = keep_out_ball([0.0, 0.0], 0.5, gains=(1.0, 2.0))
+LINE = DoubleIntegrator(1)
+
+
+def array(*numbers):
+    return np.array(numbers, dtype=np.float64)
+
+
+def wall(place, gains=(1.0, 1.0), **options):
+    """Return the barrier place - x >= 0 for a point on a line."""
+    return half_plane([-1.0], -place, position=(0,), gains=gains, **options)
+
+
+def test_action_is_the_nominal_bit_for_bit_while_nothing_is_active():
+    guard = AffineCBFFilter(POINT, [BALL], box=(-2.0, 2.0))
+    nominal = array(-0.0, 0.1 + 0.2)
+    action, info = guard.filter(array(3, 0, 0, 0), nominal)
+    assert action.tobytes() == nominal.tobytes()
+    assert action is not nominal
+    assert (info.status, info.intervened, info.intervention) == ("inactive", False, 0.0)
+    assert (info.fallback, info.certified, info.lost) == (None, True, ())
+    assert info.h.tolist() == [8.75]
+
+
+def test_action_meets_an_active_row_exactly():
+    # x = 0, v = 1, wall at 1, gains 1: psi_1 = -v + (1 - x) = 0, row -u - v + psi_1 >= 0: u <= -1
+    guard = AffineCBFFilter(LINE, [wall(1.0)])
+    action, info = guard.filter(array(0.0, 1.0), array(3.0))
+    assert action.tolist() == pytest.approx([-1.0], abs=1e-12)
+    assert (info.status, info.intervened, info.certified) == ("optimal", True, True)
+    assert info.intervention == pytest.approx(4.0)
+    assert info.slack.tolist() == pytest.approx([0.0], abs=1e-12)
+    assert info.lowest.tolist() == pytest.approx([0.0])
+
+
+def test_action_outside_the_box_is_clipped_and_counts_as_intervention():
+    guard = AffineCBFFilter(POINT, [BALL], box=Bounds(1.0, 1.0, 1.0, 0.0, 0.0))
+    action, info = guard.filter(array(9, 0, 0, 0), array(0.5, 4.0))
+    assert action.tolist() == [0.5, 1.0]
+    assert (info.status, info.intervened) == ("optimal", True)
+
+
+def test_state_outside_the_guaranteed_set_is_not_certified():
+    # psi_1 = -v + 1 - x = -1 < 0 though h = 1 > 0 and the row can be met
+    action, info = AffineCBFFilter(LINE, [wall(1.0)]).filter(array(0.0, 2.0), array(0.0))
+    assert action.tolist() == pytest.approx([-3.0])
+    assert (info.status, info.certified, info.lowest.tolist()) == ("optimal", False, [-1.0])
+
+
+def test_disturbance_and_sampled_data_tighten_the_row():
+    # the row u <= -1 of the test above, less bound * |L_g psi| = 0.5, less dt * rate = 0.3
+    push = Disturbance.matched(LINE, 0.5)
+    held = SampledData(0.1, {"half plane": 3.0})
+    for options, expected in (
+        ({"disturbances": [push]}, -1.5),
+        ({"sampled_data": held}, -1.3),
+        ({"disturbances": [push], "sampled_data": held}, -1.8),
+    ):
+        guard = AffineCBFFilter(LINE, [wall(1.0)], **options)
+        assert guard.filter(array(0.0, 1.0), array(3.0))[0].tolist() == pytest.approx([expected])
+
+
+def test_least_violation_brakes_as_hard_as_the_box_allows():
+    guard = AffineCBFFilter(LINE, [wall(1.0)], box=(-0.5, 0.5))
+    action, info = guard.filter(array(0.0, 1.0), array(0.4))
+    assert action.tolist() == [-0.5]
+    assert (info.status, info.fallback) == ("infeasible", "least_violation")
+    assert (info.certified, info.slack.tolist()) == (False, pytest.approx([0.5]))
+
+
+def test_weight_decides_which_of_two_contradicting_rows_is_missed():
+    # x in [1, -1] is impossible: at rest at 0 the rows are u <= -1 and u >= 1
+    def contradicting(left, right):
+        return [
+            wall(-1.0, name="left", weight=left),
+            half_plane([1.0], 1.0, position=(0,), gains=1.0, name="right", weight=right),
+        ]
+
+    for left, right, expected in ((2.0, 1.0, -1.0), (1.0, 2.0, 1.0)):
+        guard = AffineCBFFilter(LINE, contradicting(left, right))
+        action, info = guard.filter(array(0.0, 0.0), array(0.0))
+        assert action.tolist() == pytest.approx([expected], abs=1e-6)
+        assert info.status == "infeasible"
+
+
+def test_fallback_brakes_or_holds_zero_within_the_box():
+    state, nominal = array(0.0, 1.0), array(0.4)
+    for name, box, expected in (
+        ("brake", (-0.5, 0.5), -0.5),
+        ("brake", (-0.9, 0.5), -0.9),
+        ("hold_zero", (-0.5, 0.5), 0.0),
+        ("hold_zero", (-0.5, -0.2), -0.2),
+    ):
+        guard = AffineCBFFilter(LINE, [wall(1.0)], box=box, fallback=name)
+        action, info = guard.filter(state, nominal)
+        assert (action.tolist(), info.fallback) == ([expected], name)
+
+
+def test_registered_fallback_is_used_and_checked():
+    seen, answers = [], [array(-0.25), array(9.0), array(1.0, 2.0), array(math.nan)]
+
+    def mine(request):
+        seen.append(request)
+        return answers[len(seen) - 1]
+
+    FALLBACKS.register("test_affine_mine", mine)
+    guard = AffineCBFFilter(LINE, [wall(1.0)], box=(-0.5, 0.5), fallback="test_affine_mine")
+    state, nominal = array(0.0, 1.0), array(0.4)
+    assert guard.filter(state, nominal)[0].tolist() == [-0.25]
+    assert seen[0].least_violation.tolist() == [-0.5]
+    assert (seen[0].status, seen[0].nominal.tolist()) == ("infeasible", [0.4])
+    assert guard.filter(state, nominal)[0].tolist() == [0.5]  # moved into the box
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"'test_affine_mine': expected finite numbers of sh"):
+            guard.filter(state, nominal)
+
+
+def test_row_the_action_does_not_act_on_leads_to_rest_and_not_to_the_nominal():
+    # A Dubins car that heads straight at the centre: turning changes nothing at first order.
+    gap = keep_out_ball([1.0, 0.0], 0.5, gains=1.0, name="ahead")
+    guard = AffineCBFFilter(DubinsCar(), [gap], box=(-1.0, 1.0))
+    action, info = guard.filter(array(0.2, 0.0, 0.0), array(0.7))
+    assert (info.status, info.lost, info.certified) == ("infeasible", ("ahead",), False)
+    assert action.tolist() == [0.0]
+    assert info.slack[0] > 0.0
+
+
+def test_other_rows_are_met_while_one_is_lost():
+    # Flat at rest, no derivative: h = -x^2 - 1 < 0 at x = 0 has zero gradient there.
+    lost = Barrier("lost", lambda x: -(x[0] ** 2) - 1.0, 1.0)
+    guard = AffineCBFFilter(LINE, [lost, wall(0.5, name="wall")])
+    action, info = guard.filter(array(0.0, 0.0), array(3.0))
+    assert info.lost == ("lost",)
+    assert action.tolist() == [0.0]
+    # at rest 0.2 beyond: the row of the wall is u <= -0.2, that of the other acts again
+    action, info = guard.filter(array(0.0, 1.0), array(3.0))
+    # wall: psi_1 = -1 + 0.5, row -u - 1 - 0.5 >= 0; the other: L_g = -2 x = 0 and stays lost
+    assert (info.lost, action.tolist()) == (("lost",), pytest.approx([-2.0]))
+    assert info.slack[1] == pytest.approx(0.0)
+
+
+def test_row_that_is_not_finite_is_lost_and_reported():
+    root = Barrier("root", lambda x: torch.sqrt(x[0]) - 0.1, 1.0)
+    samples = torch.rand(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    guard = AffineCBFFilter(LINE, [root], samples=samples, fallback="hold_zero")
+    action, info = guard.filter(array(-1.0, 0.0), array(0.3))
+    assert (info.status, info.lost, info.slack.tolist()) == ("infeasible", ("root",), [math.inf])
+    assert action.tolist() == [0.0]
+    U, batch = guard.filter_batch(torch.tensor([[-1.0, 0.0]]).double(), torch.ones(1, 1).double())
+    assert (U.tolist(), batch.lost.tolist(), batch.slack.tolist()) == (
+        [[0.0]],
+        [[True]],
+        [[math.inf]],
+    )
+
+
+class GivesUp:
+    """A solver that never finds anything."""
+
+    name = "gives_up"
+
+    def run(self, P, q, A, b, lower, upper, *, warm_start=False):
+        return QPSolution(np.full(q.shape, np.nan), SolveStatus.MAX_ITER, 7)
+
+    def solve(self, P, q, A, b, *, warm_start=True):
+        raise NotImplementedError
+
+
+def test_failing_solver_leads_to_the_fallback_and_its_status_is_told():
+    corner = [
+        half_plane([1.0, 0.2], 0.0, name="a", gains=1.0),
+        half_plane([0.2, 1.0], 0.0, name="b", gains=1.0),
+    ]
+    state, nominal = array(0.1, 0.1, -0.2, -0.2), array(-1.0, -1.0)
+    sound = AffineCBFFilter(POINT, corner).filter(state, nominal)[1]
+    assert sound.status == "optimal"
+    guard = AffineCBFFilter(POINT, corner, solver=GivesUp(), fallback="brake")
+    action, info = guard.filter(state, nominal)
+    assert (info.status, info.fallback, info.certified) == ("max_iter", "brake", False)
+    assert action.tolist() == pytest.approx([0.4, 0.4])
+
+
+def random_guard(fallback):
+    return AffineCBFFilter(
+        PlanarQuadrotor(),
+        [
+            half_plane([0.0, 1.0], 0.2, gains=(2.0, 3.0), name="floor"),
+            keep_out_ball([1.0, 1.0], 0.4, gains=2.0),
+            *state_box([-math.inf] * 6, [9, 9, 0.5, 3, 3, 9], gains=4.0),
+        ],
+        box=(0.0, 6.0),
+        fallback=fallback,
+    )
+
+
+@pytest.mark.parametrize("fallback", ["least_violation", "brake", "hold_zero"])
+def test_batch_equals_one_by_one(fallback):
+    guard = random_guard(fallback)
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-1, 1, size=(60, 6)) * [2, 1, 0.5, 2, 2, 1] + [0, 1.4, 0, 0, 0, 0]
+    U = rng.uniform(-1, 7, size=(60, 2))
+    X[:12, 0] = 5.0
+    X[:12, 3:] = 0.0
+    U[:12] = rng.uniform(2.4, 3.5, size=(12, 1))
+    actions, batch = guard.filter_batch(torch.from_numpy(X), torch.from_numpy(U))
+    seen = set()
+    for i, (x, u) in enumerate(zip(X, U, strict=True)):
+        action, info = guard.filter(x, u)
+        np.testing.assert_allclose(actions[i].numpy(), action, rtol=0, atol=1e-7)
+        assert STATUS_NAMES[int(batch.status[i])] == info.status
+        assert bool(batch.intervened[i]) == info.intervened
+        assert bool(batch.fallback[i]) == (info.fallback is not None)
+        assert bool(batch.certified[i]) == info.certified
+        np.testing.assert_allclose(batch.h[i].numpy(), info.h, atol=1e-12)
+        np.testing.assert_allclose(batch.lowest[i].numpy(), info.lowest, atol=1e-9)
+        np.testing.assert_allclose(batch.slack[i].numpy(), info.slack, atol=1e-5)
+        assert batch.intervention[i].item() == pytest.approx(info.intervention, abs=1e-7)
+        seen.add(info.status)
+    assert seen == {"inactive", "optimal", "infeasible"}
+    assert batch.names == info.names
+    unchanged = batch.status == 0
+    assert torch.equal(actions[unchanged], torch.from_numpy(U)[unchanged])
+
+
+def test_actions_stay_in_the_box_whatever_comes():
+    guard = random_guard("least_violation")
+    rng = np.random.default_rng(9)
+    X, U = (
+        torch.from_numpy(3 * rng.normal(size=(300, 6))),
+        torch.from_numpy(rng.normal(size=(300, 2))),
+    )
+    actions, _ = guard.filter_batch(X, 5 * U)
+    assert bool(((actions >= 0.0) & (actions <= 6.0)).all())
+
+
+def test_rate_estimate_is_the_fall_of_the_row_by_hand():
+    # c = -u - v a + b(-v + a (1 - x)) with a = b = 1: c' = -(a + b) u - a b v for held u
+    lifted = [lift(wall(1.0), LINE)]
+    states = torch.tensor([[0.0, 0.0], [0.3, 1.5], [0.0, -1.0]], dtype=torch.float64)
+    rates = estimate_rates(lifted, LINE, states, array(-2.0), array(2.0), factor=1.0)
+    assert rates == {"half plane": pytest.approx(2 * 2.0 + 1.5)}
+    # a push |w| <= 0.5 on v changes c by (a + b) w more
+    push = [Disturbance.matched(LINE, 0.5)]
+    pushed = estimate_rates(
+        lifted, LINE, states, array(-2.0), array(2.0), disturbances=push, factor=2.0
+    )
+    assert pushed == {"half plane": pytest.approx(2 * (5.5 + 2 * 0.5), rel=1e-6)}
+
+
+def test_rate_of_a_row_that_only_rises_is_zero():
+    # h = x on x' = v, v' = u in a box of u >= 0 at v >= 0
+    lifted = [lift(half_plane([1.0], 0.0, position=(0,), gains=1.0), LINE)]
+    states = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    rates = estimate_rates(lifted, LINE, states, array(0.0), array(1.0))
+    assert rates == {"half plane": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"states": torch.zeros(2, 3)}, InputError, "expected finite states"),
+        ({"states": torch.full((1, 2), math.nan)}, InputError, "expected finite states"),
+        ({"lower": array(-math.inf)}, InputError, "expected finite bounds"),
+        ({"upper": array(1.0, 1.0)}, InputError, r"bounds of shape \(1,\)"),
+        ({"factor": 0.5}, ConfigurationError, "factor: expected a finite number >= 1"),
+    ],
+)
+def test_rate_estimate_refuses(change, error, message):
+    options = {"states": torch.zeros(1, 2), "lower": array(-1.0), "upper": array(1.0)} | change
+    factor = options.pop("factor", 2.0)
+    with pytest.raises(error, match=message):
+        estimate_rates([lift(wall(1.0), LINE)], LINE, *options.values(), factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("x", "u", "message"),
+    [
+        (array(0, 0, 0), array(0, 0), r"x: expected shape \(4,\), got \(3,\)"),
+        (array(0, 0, 0, 0), array(0), r"u_nominal: expected shape \(2,\)"),
+        (array(0, math.nan, 0, 0), array(0, 0), "x: expected finite numbers"),
+        (array(0, 0, 0, 0), array(0, math.inf), "u_nominal: expected finite numbers"),
+        (np.array(["a"] * 4), array(0, 0), "x: expected real numbers"),
+    ],
+)
+def test_filter_refuses_malformed_input(x, u, message):
+    with pytest.raises(InputError, match=message):
+        AffineCBFFilter(POINT, [BALL]).filter(x, u)
+
+
+@pytest.mark.parametrize(
+    ("X", "U", "message"),
+    [
+        (torch.zeros(3, 4), torch.zeros(3, 2), "X: expected float64"),
+        (torch.zeros(3, 5).double(), torch.zeros(3, 2).double(), r"shape \(B, 4\)"),
+        (torch.zeros(3, 4).double(), torch.zeros(2, 2).double(), r"U_nominal: .*shape \(B, 2\)"),
+        (torch.full((3, 4), math.nan).double(), torch.zeros(3, 2).double(), "in row 0"),
+        (
+            torch.ones(3, 4).double(),
+            torch.tensor([[0, 0], [0, math.inf], [0, 0]]).double(),
+            "row 1",
+        ),
+    ],
+)
+def test_batch_refuses_malformed_input(X, U, message):
+    with pytest.raises(InputError, match=message):
+        AffineCBFFilter(POINT, [BALL]).filter_batch(X, U)
+
+
+@pytest.mark.parametrize(
+    ("barriers", "options", "error", "message"),
+    [
+        ([], {}, ConfigurationError, "at least one barrier"),
+        ([BALL, BALL], {}, ConfigurationError, "different names"),
+        ([BALL], {"box": (1.0, -1.0)}, ConfigurationError, "expected lower <= upper"),
+        ([BALL], {"box": ([1.0] * 3, 2.0)}, ConfigurationError, "box: lower: expected a number"),
+        ([BALL], {"box": (0.0, math.nan)}, ConfigurationError, "box: upper: expected a number"),
+        ([BALL], {"fallback": "none"}, UnknownNameError, "expected one of least_violation, brake"),
+        ([BALL], {"max_degree": 1}, ConfigurationError, "one of its first 1 derivatives"),
+        (
+            [BALL],
+            {"sampled_data": SampledData(0.1, {"other": 1.0})},
+            ConfigurationError,
+            "one rate for each of",
+        ),
+    ],
+)
+def test_filter_refuses_a_malformed_set_up(barriers, options, error, message):
+    with pytest.raises(error, match=message):
+        AffineCBFFilter(POINT, barriers, **options)
+
+
+def test_brake_needs_a_robot_that_can():
+    limit = half_plane([1.0, 0.0], -9.0)
+    with pytest.raises(ConfigurationError, match="expected dynamics with a brake method"):
+        AffineCBFFilter(DubinsCar(), [limit], fallback="brake")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SampledData(0.0), "dt: expected a finite control step > 0"),
+        (lambda: SampledData(0.1, {"a": -1.0}), r"rates\['a'\]: expected a finite rate >= 0"),
+    ],
+)
+def test_sampled_data_refuses_malformed_numbers(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_registry_refuses_duplicates_and_empty_names():
+    registry = FallbackRegistry()
+    registry.register("a", lambda request: request.nominal)
+    for name in ("a", ""):
+        with pytest.raises(ConfigurationError, match="expected a new name"):
+            registry.register(name, lambda request: request.nominal)
+    assert registry.names() == ("a",)
+    assert FALLBACKS.names()[:3] == ("least_violation", "brake", "hold_zero")
+
+
+def test_options_of_the_degree_reach_the_lift():
+    mixed = Barrier("mixed", lambda x: x[0] + torch.clamp(x[1], min=0.0), 1.0)
+    with pytest.raises(ConfigurationError, match="expected one relative degree"):
+        AffineCBFFilter(LINE, [mixed])
+    assert AffineCBFFilter(LINE, [mixed], min_share=0.3).lifted[0].degree == 1
+    moving = torch.tensor([[0.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    assert AffineCBFFilter(LINE, [mixed], samples=moving).lifted[0].degree == 1
+    names = [barrier.name for barrier in AffineCBFFilter(POINT, [BALL]).lifted]
+    assert names == ["ball"]
+
+
+def test_speed_and_ball_are_met_together():
+    guard = AffineCBFFilter(POINT, [BALL, speed_limit(1.0, velocity=(2, 3), gains=5.0)])
+    action, info = guard.filter(array(-0.8, 0.05, 0.9, 0.1), array(5.0, -5.0))
+    assert info.status == "optimal"
+    assert info.slack.max() < 1e-8
+    rows = [barrier.row(torch.tensor([-0.8, 0.05, 0.9, 0.1]).double()) for barrier in guard.lifted]
+    values = [float(row.gain @ torch.from_numpy(action) + row.level) for row in rows]
+    assert min(values) == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,225 @@
+"""Robots of the control-affine zoo against closed forms and an independent integrator."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.affine import (
+    AcceleratedUnicycle,
+    BrakingDynamics,
+    ControlAffineDynamics,
+    DoubleIntegrator,
+    DubinsCar,
+    JointDynamics,
+    KinematicUnicycle,
+    PlanarQuadrotor,
+    rk4_step,
+)
+from cadenza.safety.affine.dynamics import generic_states, require_dynamics
+from tests.unit.safety.affine.affine_checks import random_states, tensor
+
+MODELS = [
+    DoubleIntegrator(1),
+    DoubleIntegrator(3, damping=0.4),
+    AcceleratedUnicycle(),
+    KinematicUnicycle(),
+    DubinsCar(0.7),
+    PlanarQuadrotor(),
+    JointDynamics([DoubleIntegrator(2), DubinsCar()], [True, False]),
+]
+#: The same equations of motion written out for scipy, without f and g.
+EQUATIONS = {
+    "DoubleIntegrator": lambda s, u: [s[3], s[4], s[5], *(u - 0.4 * s[3:])],
+    "AcceleratedUnicycle": lambda s, u: [
+        s[3] * math.cos(s[2]),
+        s[3] * math.sin(s[2]),
+        u[1],
+        u[0],
+    ],
+    "KinematicUnicycle": lambda s, u: [u[0] * math.cos(s[2]), u[0] * math.sin(s[2]), u[1]],
+    "DubinsCar": lambda s, u: [0.7 * math.cos(s[2]), 0.7 * math.sin(s[2]), u[0]],
+    "PlanarQuadrotor": lambda s, u: [
+        s[3],
+        s[4],
+        s[5],
+        -(u[0] + u[1]) * math.sin(s[2]) / 0.486,
+        (u[0] + u[1]) * math.cos(s[2]) / 0.486 - 9.81,
+        0.25 * (u[0] - u[1]) / 0.00383,
+    ],
+}
+
+
+def name_of(model):
+    return type(model).__name__
+
+
+def drive(model, x, u, seconds, steps):
+    for _ in range(steps):
+        x = rk4_step(model, x, u, seconds / steps)
+    return x
+
+
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_dynamics_have_the_shapes_they_promise_and_can_be_batched(model):
+    states = random_states(0, 5, model.state_dim)
+    require_dynamics(model, states[0])
+    assert isinstance(model, ControlAffineDynamics)
+    f, g = torch.func.vmap(model.drift)(states), torch.func.vmap(model.input_map)(states)
+    for i, x in enumerate(states):
+        assert torch.equal(f[i], model.drift(x))
+        assert torch.equal(g[i], model.input_map(x))
+
+
+@pytest.mark.parametrize("model", MODELS[1:6], ids=name_of)
+def test_motion_agrees_with_an_independent_integrator(model):
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        x, u = rng.uniform(-1, 1, model.state_dim), 0.3 * rng.uniform(-1, 1, model.action_dim)
+        ours = drive(model, torch.from_numpy(x), torch.from_numpy(u), 0.5, 100)
+        theirs = solve_ivp(
+            lambda _, s, u=u: EQUATIONS[name_of(model)](s, u), (0, 0.5), x, rtol=1e-11, atol=1e-12
+        )
+        np.testing.assert_allclose(ours.numpy(), theirs.y[:, -1], rtol=0, atol=1e-7)
+
+
+def test_double_integrator_under_constant_acceleration_moves_on_a_parabola():
+    # p = 1 + 2 t + 3 t^2 / 2, v = 2 + 3 t at t = 2
+    x = drive(DoubleIntegrator(1), tensor(1.0, 2.0), tensor(3.0), 2.0, 4)
+    assert x.tolist() == pytest.approx([11.0, 8.0], abs=1e-12)
+
+
+def test_wheeled_robots_at_constant_speed_and_turn_rate_drive_a_circle():
+    # from the origin along x: p = (s / w)(sin w t, 1 - cos w t)
+    s, w, t = 0.7, 0.5, 2.0
+    end = [s / w * math.sin(w * t), s / w * (1 - math.cos(w * t)), w * t]
+    rest, straight = tensor(0.0, 0.0, 0.0), tensor(0.0, 0.0, 0.0, s)
+    assert drive(KinematicUnicycle(), rest, tensor(s, w), t, 100).tolist() == pytest.approx(end)
+    assert drive(DubinsCar(s), rest, tensor(w), t, 100).tolist() == pytest.approx(end)
+    accelerated = drive(AcceleratedUnicycle(), straight, tensor(0.0, w), t, 100)
+    assert accelerated.tolist() == pytest.approx([*end, s])
+
+
+def test_quadrotor_hovers_with_its_hover_thrust_and_keeps_its_energy_without_thrust():
+    robot = PlanarQuadrotor()
+    assert robot.hover_thrust == pytest.approx(0.5 * 0.486 * 9.81)
+    still = tensor(0.3, 1.0, 0.0, 0.0, 0.0, 0.0)
+    hover = torch.full((2,), robot.hover_thrust, dtype=torch.float64)
+    assert drive(robot, still, hover, 1.0, 10).tolist() == pytest.approx(still.tolist(), abs=1e-12)
+    thrown = tensor(0.0, 2.0, 0.1, 1.0, 3.0, 0.5)
+    after = drive(robot, thrown, tensor(0.0, 0.0), 0.5, 20)
+
+    def energy(x):
+        return 0.5 * 0.486 * (x[3] ** 2 + x[4] ** 2) + 0.486 * 9.81 * x[1]
+
+    assert float(energy(after)) == pytest.approx(float(energy(thrown)), rel=1e-12)
+    assert float(after[5]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "start", "speeds"),
+    [
+        (DoubleIntegrator(2, damping=0.2), (0.0, 0.0, 1.0, -0.5), slice(2, 4)),
+        (AcceleratedUnicycle(), (0.0, 0.0, 0.4, 1.0), slice(3, 4)),
+        (KinematicUnicycle(), (0.0, 0.0, 0.4), slice(0, 0)),
+        (PlanarQuadrotor(), (0.0, 2.0, 0.3, 1.0, -1.0, 0.5), slice(3, 6)),
+    ],
+    ids=lambda value: name_of(value) if hasattr(value, "brake") else "",
+)
+def test_brake_brings_the_robot_to_rest(model, start, speeds):
+    assert isinstance(model, BrakingDynamics)
+    x = tensor(*start)
+    for _ in range(1600):
+        x = rk4_step(model, x, model.brake(x), 0.005)
+    assert x[speeds].abs().sum() < 0.01
+    assert model.brake(x).shape == (model.action_dim,)
+
+
+def test_brake_with_damping_has_exactly_the_stop_time():
+    # v' = u - c v = -v / T
+    model, x = DoubleIntegrator(1, damping=0.7, stop_time_s=0.25), tensor(0.0, 2.0)
+    rate = model.drift(x) + model.input_map(x) @ model.brake(x)
+    assert rate.tolist() == pytest.approx([2.0, -8.0])
+
+
+def test_dubins_car_cannot_brake():
+    assert not isinstance(DubinsCar(), BrakingDynamics)
+
+
+def test_point_ahead_lies_on_the_heading():
+    robot = KinematicUnicycle(look_ahead_m=0.2)
+    ahead = robot.point_ahead(tensor(1.0, 2.0, math.pi / 2))
+    assert ahead.tolist() == pytest.approx([1.0, 2.2])
+
+
+def test_joint_dynamics_stack_their_agents_and_leave_out_who_is_not_controlled():
+    joint = JointDynamics([DubinsCar(2.0), DoubleIntegrator(1)], [False, True])
+    x = tensor(0.0, 0.0, 0.0, 5.0, 6.0)
+    assert (joint.state_dim, joint.action_dim) == (5, 1)
+    assert joint.drift(x).tolist() == [2.0, 0.0, 0.0, 6.0, 0.0]
+    assert joint.input_map(x).tolist() == [[0.0], [0.0], [0.0], [0.0], [1.0]]
+    assert joint.others(0.5).matrix(x).tolist() == [[0.0], [0.0], [1.0], [0.0], [0.0]]
+    both = JointDynamics([DubinsCar(2.0), DoubleIntegrator(1)])
+    assert both.input_map(x).tolist() == [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]]
+
+
+def test_generic_states_are_the_same_points_every_time_and_fill_the_cube():
+    points = generic_states(3, 100, reach=2.0)
+    assert torch.equal(points, generic_states(3, 100, reach=2.0))
+    # first point: 2 (2 frac(sqrt p) - 1) for p = 2, 3, 5
+    expected = [2 * (2 * (math.sqrt(p) % 1) - 1) for p in (2, 3, 5)]
+    assert points[0].tolist() == pytest.approx(expected)
+    assert points.amin() < -1.9
+    assert points.amax() > 1.9
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DoubleIntegrator(0), "dim: expected >= 1"),
+        (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite rate >= 0"),
+        (lambda: DoubleIntegrator(stop_time_s=0.0), "stop_time_s: expected a finite number > 0"),
+        (lambda: AcceleratedUnicycle(stop_time_s=math.nan), "AcceleratedUnicycle.stop_time_s"),
+        (lambda: KinematicUnicycle(look_ahead_m=0.0), "look_ahead_m: expected"),
+        (lambda: DubinsCar(math.inf), "DubinsCar.speed: expected"),
+        (lambda: PlanarQuadrotor(inertia=0.0), "PlanarQuadrotor.inertia: expected"),
+        (lambda: JointDynamics([]), "at least one controlled agent"),
+        (lambda: JointDynamics([DubinsCar()], [False]), "at least one controlled agent"),
+        (lambda: JointDynamics([DubinsCar()], [True, True]), "one flag per agent"),
+        (lambda: JointDynamics([DubinsCar()]).others(1.0), "an agent that is not controlled"),
+    ],
+)
+def test_robots_refuse_malformed_numbers(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+class Crooked:
+    """Dynamics that break their promises on demand."""
+
+    def __init__(self, n=2, k=1, f=2, g=(2, 1), dtype=torch.float64):
+        self.state_dim, self.action_dim = n, k
+        self._f, self._g = torch.zeros(f, dtype=dtype), torch.ones(g, dtype=torch.float64)
+
+    def drift(self, x):
+        return self._f
+
+    def input_map(self, x):
+        return self._g
+
+
+@pytest.mark.parametrize(
+    ("crooked", "message"),
+    [
+        (Crooked(k=0), "state_dim and action_dim >= 1"),
+        (Crooked(f=3), r"drift: expected float64 \(2,\)"),
+        (Crooked(dtype=torch.float32), "drift: expected float64"),
+        (Crooked(g=(1, 2)), r"input_map: expected float64 \(2, 1\)"),
+    ],
+)
+def test_dynamics_that_break_their_promise_are_refused(crooked, message):
+    with pytest.raises(ConfigurationError, match=message):
+        require_dynamics(crooked, torch.zeros(2, dtype=torch.float64))
