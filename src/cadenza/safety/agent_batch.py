@@ -1,7 +1,7 @@
 """State of every agent's bounding ball in many environments at once.
 
 Axes:   B = environments, R = agents, d = Cartesian dimension, 2 or 3.
-Units:  m, m/s.
+Units:  m, m/s, s.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class AgentBatch:
         positions: Centres in the world frame, shape (B, R, d), m.
         velocities: Rates of change of ``positions``, shape (B, R, d), m/s.
         radii: Ball radii, shape (R,), m, > 0.
+        ages_s: Time since position and velocity were measured, shape (B, R), s, >= 0; None where
+            every state is current. A batch that knows ages gives them in every step.
 
     Raises:
         InputError: Wrong shapes, repeated ids, or a number that is not finite or out of range.
@@ -31,6 +33,7 @@ class AgentBatch:
     positions: FloatArray
     velocities: FloatArray
     radii: FloatArray
+    ages_s: FloatArray | None = None
 
     def __post_init__(self) -> None:
         shape = self.positions.shape
@@ -54,11 +57,23 @@ class AgentBatch:
                 "models."
             )
 
+        if self.ages_s is not None:
+            require_shape("AgentBatch.ages_s", self.ages_s, shape[:2])
+            if not bool(((self.ages_s >= 0.0) & (self.ages_s <= MAX_MAGNITUDE)).all()):
+                raise InputError(
+                    "AgentBatch.ages_s: expected finite times >= 0 s, got others; pass the time "
+                    "since each packet was measured."
+                )
+
     def snapshots(self, row: int) -> dict[str, AgentSnapshot]:
         """Return the agents of one environment, as the scalar layers read them."""
+        ages = [0.0] * len(self.uids) if self.ages_s is None else self.ages_s[row].tolist()
         return {
             uid: AgentSnapshot(
-                self.positions[row, index], self.velocities[row, index], float(self.radii[index])
+                self.positions[row, index],
+                self.velocities[row, index],
+                float(self.radii[index]),
+                ages[index],
             )
             for index, uid in enumerate(self.uids)
         }

@@ -101,6 +101,8 @@ def test_gap_of_a_condition_without_steps_is_unknown():
             update={
                 "n_steps": 0,
                 "infeasible_steps": 0,
+                "uncertified_steps": 0,
+                "interventions": 0,
                 "safety": episode.safety and episode.safety.model_copy(update=none),
             }
         )

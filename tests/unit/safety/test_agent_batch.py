@@ -20,6 +20,13 @@ def test_snapshots_are_those_of_one_row():
     assert snapshots["partner"].radius == 0.3
 
 
+def test_snapshots_have_the_ages_of_their_row():
+    ages = np.array([[0.0, 0.1], [0.0, 0.2], [0.0, 0.3]])
+    snapshots = AgentBatch(**BATCH, ages_s=ages).snapshots(1)
+    assert (snapshots["ego"].age_s, snapshots["partner"].age_s) == (0.0, 0.2)
+    assert AgentBatch(**BATCH).snapshots(1)["partner"].age_s == 0.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -31,6 +38,9 @@ def test_snapshots_are_those_of_one_row():
         ({"radii": np.ones(3)}, r"radii: expected shape \(2,\)"),
         ({"radii": np.array([0.2, 0.0])}, "radii: expected lengths > 0 m"),
         ({"radii": np.array([0.2, np.nan])}, "radii: expected lengths > 0 m"),
+        ({"ages_s": np.zeros((2, 2))}, r"ages_s: expected shape \(3, 2\)"),
+        ({"ages_s": np.full((3, 2), -0.1)}, "ages_s: expected finite times >= 0 s"),
+        ({"ages_s": np.full((3, 2), np.nan)}, "ages_s: expected finite times >= 0 s"),
         ({"positions": np.full((3, 2, 2), np.nan)}, "positions: expected finite numbers"),
         ({"velocities": np.full((3, 2, 2), -1e10)}, "velocities: expected finite numbers"),
     ],

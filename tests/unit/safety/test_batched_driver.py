@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,7 @@ from cadenza.safety.conformal import update_margin
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime import SafetyRuntime
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.batch_scenes import Twins
 
@@ -214,7 +216,8 @@ def test_state_of_another_version_engine_or_batch_is_refused():
     state = vector.state_dict()
     for changes, message in (
         ({"version": 2}, "expected version 1 of VectorEngine, got 2"),
-        ({"engine": "RowwiseEngine"}, "of VectorEngine, got 1 of 'RowwiseEngine'"),
+        ({"engine": "Oracle"}, "of VectorEngine, got 1 of 'Oracle'"),
+        ({"engine": "RowwiseEngine"}, "rows: expected 2 records, got None"),
         ({"state": None}, "expected a record, got None"),
         ({"state": {}}, "expected a complete record"),
     ):
@@ -316,6 +319,87 @@ def test_every_other_option_is_followed_environment_by_environment(options):
         assert_equal_steps(batched, scalar, twins.driver.partner_uids)
         assert batched.action.tobytes() == np.array([step.action for step in scalar]).tobytes()
     assert twins.ended >= 3
+
+
+class DelayedBatch(VectorCrossingEnv):
+    """Partners are seen as they were some steps ago, more in one environment than in another."""
+
+    frames = ()
+    told = True
+
+    def lags(self):
+        return [(row + len(self.frames) // 3) % 3 for row in range(self.num_envs)]
+
+    def build_agent_batch(self):
+        batch = super().build_agent_batch()
+        if not self.told:
+            return batch
+        positions, velocities = batch.positions.copy(), batch.velocities.copy()
+        ages = np.zeros(positions.shape[:2])
+        for row, lag in enumerate(self.lags()):
+            lag = min(lag, len(self.frames))
+            if lag:
+                positions[row, 1:] = self.frames[-lag].positions[row, 1:]
+                velocities[row, 1:] = self.frames[-lag].velocities[row, 1:]
+                ages[row, 1:] = lag * 0.05
+        return replace(batch, positions=positions, velocities=velocities, ages_s=ages)
+
+    def step(self, actions):
+        self.frames = (*self.frames, super().build_agent_batch())
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_age_s": 0.1, "age_jump_s": 0.04, "eta": 0.1}])
+def test_batch_with_packet_ages_equals_single_runtimes(options):
+    env = DelayedBatch(3, num_robots=3, episode_length=200)
+    env.reset(seed=1)
+    chosen = SafetyOptions(**options)
+    driver = BatchedSafetyDriver.from_env(env, ego_uid="ego", options=chosen)
+    driver.begin_run(0)
+    runtimes = [
+        SafetyRuntime(
+            ego_uid="ego",
+            control_models=env.build_control_models(),
+            bounds=env.build_bounds(),
+            control_timestep=env.control_timestep,
+            plant=env.plant,
+            options=chosen,
+        )
+        for _ in range(3)
+    ]
+    old, uncertified = 0, []
+    for _ in range(60):
+        scene = env.build_agent_batch()
+        nominal = 2.0 * (scene.positions[:, 1] - scene.positions[:, 0])
+        batched = driver.step(nominal)
+        scalar = [rt.step(nominal[row], scene.snapshots(row)) for row, rt in enumerate(runtimes)]
+        assert_equal_steps(batched, scalar, driver.partner_uids)
+        old += int((scene.ages_s > 0.0).sum())
+        uncertified.append(batched.uncertified)
+        actions = {uid: np.zeros((3, 2), dtype=np.float32) for uid in env.agent_uids}
+        env.step({**actions, "ego": batched.action.astype(np.float32)})
+    assert old > 100
+    assert not driver.vectorised
+    assert np.mean(uncertified) > 0.5 if not options else np.mean(uncertified) < 0.5
+    saved = json.loads(json.dumps(driver.state_dict()))
+    fresh = BatchedSafetyDriver.from_env(env, ego_uid="ego", options=chosen)
+    fresh.load_state_dict(saved)
+    assert fresh.state_dict() == driver.state_dict()
+
+
+def test_packet_ages_that_come_late_are_refused():
+    env = DelayedBatch(2)
+    env.reset(seed=0)
+    driver = BatchedSafetyDriver.from_env(env, ego_uid="ego")
+    env.told = False
+    driver.step(np.zeros((2, 2)))
+    assert driver.vectorised
+    env.told = True
+    with pytest.raises(InputError, match="ages_s: expected ages in every step or in none"):
+        driver.step(np.zeros((2, 2)))
+    driver.begin_run(0)
+    driver.step(np.zeros((2, 2)))
+    assert not driver.vectorised
 
 
 def test_rowwise_driver_saves_and_continues_to_the_bit():

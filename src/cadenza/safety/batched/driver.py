@@ -2,7 +2,8 @@
 
 Each environment is treated exactly as `cadenza.safety.driver.SafetyDriver` treats its one: own
 lambda, own warm-up, own episode boundaries, own partner. Where options and ego allow it, all
-environments are decided together (`VectorEngine`), otherwise one after the other (`RowwiseEngine`).
+environments are decided together (`VectorEngine`), otherwise one after the other (`RowwiseEngine`);
+so are those whose batch tells the ages of packets.
 
 Axes:    B = environments, N = partners in string order, A = action.
 Units:   as in `cadenza.safety.runtime`.
@@ -109,16 +110,23 @@ class BatchedSafetyDriver:
             )
         self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
         self._action_dim = hooks.control_models[ego_uid].action_dim
+        self._ego_uid = ego_uid
+        self._controller = emergency_controller
         self._engine: BatchEngine
         if emergency_controller is None and is_vectorised(hooks, ego_uid, options):
             self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options)
         else:
-            self._engine = RowwiseEngine(
-                hooks,
-                ego_uid=ego_uid,
-                options=options,
-                emergency_controller=emergency_controller,
-            )
+            self._engine = self._rowwise_engine()
+        self._seed = 0
+        self._untouched = True
+
+    def _rowwise_engine(self) -> RowwiseEngine:
+        return RowwiseEngine(
+            self._hooks,
+            ego_uid=self._ego_uid,
+            options=self._options,
+            emergency_controller=self._controller,
+        )
 
     @classmethod
     def from_env(
@@ -187,7 +195,7 @@ class BatchedSafetyDriver:
 
     @property
     def vectorised(self) -> bool:
-        """Whether all environments are decided together."""
+        """Whether all environments are decided together; packet ages end that at the first step."""
         return isinstance(self._engine, VectorEngine)
 
     def drives(self, env: object) -> bool:
@@ -202,6 +210,7 @@ class BatchedSafetyDriver:
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filters."""
+        self._seed, self._untouched = seed, True
         self._engine.begin_run(seed)
 
     def begin_episode(self) -> None:
@@ -226,7 +235,8 @@ class BatchedSafetyDriver:
 
         Raises:
             InputError: Actions or scene are malformed or not finite, and the options do not say to
-                brake then; or there is not one identity per environment.
+                brake then; or there is not one identity per environment; or the batch tells packet
+                ages that it did not tell in the first step.
         """
         nominal = np.array(nominal_action, dtype=np.float64)
         shape = (self.num_envs, self._action_dim)
@@ -236,7 +246,24 @@ class BatchedSafetyDriver:
             agents = self._hooks.agents()
         except InputError as error:
             return self._engine.decide_blind(nominal, error)
+        if agents.ages_s is not None and isinstance(self._engine, VectorEngine):
+            self._follow_ages()
+        self._untouched = False
         return self._engine.decide(nominal, agents, ids)
+
+    def _follow_ages(self) -> None:
+        """Decide one environment after the other from now on: only runtimes watch packet ages.
+
+        Raises:
+            InputError: The run has begun without ages.
+        """
+        if not self._untouched:
+            raise InputError(
+                "BatchedSafetyDriver.step: AgentBatch.ages_s: expected ages in every step or in "
+                "none, got them after steps without; pass zeros while all packets are current."
+            )
+        self._engine = self._rowwise_engine()
+        self._engine.begin_run(self._seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
@@ -254,7 +281,10 @@ class BatchedSafetyDriver:
                 driver is then unchanged.
         """
         version, engine = payload.get("version"), payload.get("engine")
-        expected = type(self._engine).__name__
+        target = self._engine
+        if engine == RowwiseEngine.__name__ and isinstance(target, VectorEngine):
+            target = self._rowwise_engine()  # the run it was saved in knew packet ages
+        expected = type(target).__name__
         if version != BATCH_STATE_VERSION or engine != expected:
             raise InputError(
                 f"BatchedSafetyDriver state: expected version {BATCH_STATE_VERSION} of {expected}, "
@@ -263,7 +293,8 @@ class BatchedSafetyDriver:
         state = payload.get("state")
         if not isinstance(state, Mapping):
             raise InputError(f"BatchedSafetyDriver state: expected a record, got {state!r}.")
-        self._engine.load_state_dict(state)  # pyright: ignore[reportUnknownArgumentType] -- JSON
+        target.load_state_dict(state)  # pyright: ignore[reportUnknownArgumentType] -- JSON
+        self._engine, self._untouched = target, False
 
     def _one_id_per_env(self, partner_ids: str | Sequence[str | None] | None) -> list[str | None]:
         if partner_ids is None or isinstance(partner_ids, str):
