@@ -47,6 +47,7 @@ class SafetyDriver:
     ) -> None:
         self._env = env
         self._hooks = hooks
+        self._ego_uid = ego_uid
         self._runtime = SafetyRuntime(
             ego_uid=ego_uid,
             control_models=hooks.control_models,
@@ -151,7 +152,8 @@ class SafetyDriver:
         Args:
             nominal_action: The policy's action, shape (A,), any real dtype.
             partner_id: Identity of the partner; None if unknown, which never counts as a change.
-            contact_forces: Measured force per pair, N.
+            contact_forces: Measured force per pair, N; None means what the env measures, if it
+                offers ``build_contact_forces``.
 
         Raises:
             InputError: Action or scene is malformed or not finite, and the options do not say to
@@ -160,6 +162,8 @@ class SafetyDriver:
         """
         try:
             snapshots = self._hooks.snapshots()
+            if contact_forces is None:
+                contact_forces = self._hooks.forces_on(self._ego_uid)
         except InputError as error:
             return self._runtime.step_blind(nominal_action, error)
         return self._runtime.step(

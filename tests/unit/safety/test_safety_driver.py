@@ -9,6 +9,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.env_hooks import EnvHooks
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import lambda_to_jsonable
 from tests.unit.safety.scenes import Duel, GuardedEnv
@@ -416,3 +417,71 @@ def test_driver_hands_contact_forces_on():
     assert not step.braked  # this env declares no force limit
     env.build_bounds = lambda: Bounds(2.0, 2.0, 1.0, 0.0, 5.0)
     assert driver_of(env).step(np.zeros(2), contact_forces={PAIR: 1e3}).braked
+
+
+# contact forces that the env measures
+
+
+class TouchyEnv(GuardedEnv):
+    """Measures a contact force; its limit is 5 N."""
+
+    forces: object = None
+
+    def build_bounds(self):
+        return Bounds(2.0, 2.0, 1.0, 0.0, 5.0)
+
+    def build_contact_forces(self):
+        return self.forces
+
+
+def touching(forces):
+    """At rest in contact with the partner; no row asks for more than separation."""
+    env = TouchyEnv(Duel([[0.0, 0.0], [0.41, 0.0]], [[0.0, 0.0], [0.0, 0.0]], 0.05))
+    env.forces = forces
+    return driver_of(env)
+
+
+@pytest.mark.parametrize("key", ["p1", ("ego", "p1"), ("p1", "ego")])
+def test_driver_brakes_on_a_force_that_the_env_measures_above_the_limit(key):
+    nominal = np.array([0.0, 0.1])
+    calm, hard = touching({key: 5.0}).step(nominal), touching({key: 5.1}).step(nominal)
+    assert not calm.braked
+    assert hard.braked
+    assert hard.action.tolist() == [-2.0, 0.0]
+    assert hard.dangers[PAIR].reason == "force"
+    assert hard.dangers[PAIR].force == 5.1
+
+
+def test_driver_takes_forces_it_is_told_instead_of_the_measured_ones():
+    driver = touching({"p1": 9.0})
+    assert not driver.step(np.array([0.0, 0.1]), contact_forces={PAIR: 1.0}).braked
+    assert driver.step(np.array([0.0, 0.1])).braked
+
+
+def test_driver_without_contact_hook_measures_none():
+    assert EnvHooks.of(approach()).forces_on("ego") is None
+    assert not driver_of(approach(gap=0.41)).step(np.array([0.0, 0.1])).braked
+
+
+@pytest.mark.parametrize(
+    ("forces", "message"),
+    [
+        ({"p1": -1.0}, "expected a finite force >= 0 N, got -1.0"),
+        ({"p1": math.nan}, "expected a finite force >= 0 N, got nan"),
+        ({"ghost": 1.0}, "contact force of .*ghost.*: expected agents of"),
+        ({"ego": 1.0}, "expected two distinct UIDs, got 'ego' twice"),
+    ],
+)
+def test_driver_refuses_malformed_forces(forces, message):
+    with pytest.raises(InputError, match=message):
+        touching(forces).step(np.zeros(2))
+
+
+def test_driver_looks_for_the_contact_hook_through_wrappers():
+    class TouchyGym(gymnasium.Env, TouchyEnv):
+        pass
+
+    inner = TouchyGym(Duel([[0.0, 0.0], [0.41, 0.0]], [[0.0, 0.0], [0.0, 0.0]], 0.05))
+    inner.forces = {"p1": 6.0}
+    wrapped = gymnasium.wrappers.TimeLimit(inner, 10)
+    assert driver_of(wrapped).step(np.array([0.0, 0.1])).braked
