@@ -4,13 +4,15 @@ Table 1 counts, per condition, the steps in which an assumption of the filter di
 violations and fallbacks; table 3 is what the adaptation cost: the lambda of a condition beside that
 of the oracle, which forecasts by the ground truth and does not adapt. The oracle needs no run: its
 lambda starts at 0 and its step is 0, so its mean is 0 whatever it meets. Nothing in the tables
-depends on a machine except the version of the solver, so latencies are left out.
+depends on a machine except the version of the solver, so latencies are left out. Sums of floats
+are rounded once, so that the order of the episodes is of no account: a bundle stores them by seed.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from math import fsum
 from typing import Final
 
 from cadenza.aht.config_models import SafetyConfig
@@ -64,7 +66,7 @@ def safety_report(
 
     Args:
         plan: The plan the episodes belong to.
-        episodes: Its episodes, in plan order.
+        episodes: Its episodes, in any order.
         solver_version: Version of the filter's solver; see `solver_version_of`.
 
     Returns:
@@ -146,7 +148,7 @@ def _condition_row(condition: _Filtered) -> ConditionRow:
 def _details(condition: _Filtered) -> ConditionDetails:
     episodes, records = condition.episodes, condition.records
     changed = sum(episode.interventions or 0 for episode in episodes)
-    change = sum((e.interventions or 0) * (e.intervention_mean or 0.0) for e in episodes)
+    change = fsum((e.interventions or 0) * (e.intervention_mean or 0.0) for e in episodes)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
     return ConditionDetails(
         condition=condition.entry.name,
@@ -180,9 +182,9 @@ def _lambda_moments(condition: _Filtered) -> tuple[float | None, float | None]:
     steps = sum(n for n, _ in played)
     if steps == 0:
         return None, None
-    mean = sum(n * record.lambda_mean for n, record in played) / steps
+    mean = fsum(n * record.lambda_mean for n, record in played) / steps
     spread = [record.lambda_var + (record.lambda_mean - mean) ** 2 for _, record in played]
-    return mean, sum(n * value for (n, _), value in zip(played, spread, strict=True)) / steps
+    return mean, fsum(n * value for (n, _), value in zip(played, spread, strict=True)) / steps
 
 
 def _predictor(safety: SafetyConfig) -> str:
