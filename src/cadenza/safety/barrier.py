@@ -47,6 +47,12 @@ COINCIDENT_DISTANCE: Final = 1e-9
 #: Rate at which overlap must be undone, 1/s, and gain between a closing speed and lambda.
 DEFAULT_CBF_GAMMA: Final = 5.0
 
+#: How far outside the safe set rounding may put a state, m/s. Actions rounded to float32 move the
+#: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
+CERTIFICATE_TOLERANCE: Final = 1e-6
+#: Overlap beyond the margin that such states may have, m.
+OVERLAP_TOLERANCE: Final = 1e-6
+
 #: Smallest value of sqrt(2 alpha e) in `continuous_barrier`, m/s; keeps its derivative bounded.
 PSI_FLOOR: Final = 1e-3
 
@@ -96,7 +102,12 @@ def safe_closing_speed(excess: float, alpha: float, dt: float) -> float:
 def barrier_value(
     excess: float, closing_speed: float, alpha: float, dt: float, gamma: float
 ) -> float:
-    """Return h, m/s: >= 0 exactly in the safe set, and gamma e - w inside the margin."""
+    """Return h, m/s.
+
+    For e >= 0 it is >= 0 exactly in the safe set. Inside the margin it is gamma e - w, the speed
+    that is missing to undo the overlap at the rate gamma, and is >= 0 for balls that separate
+    faster than that: no sign of h makes an overlap safe, so callers look at e as well.
+    """
     if excess < 0.0:
         return gamma * excess - closing_speed
     return safe_closing_speed(excess, alpha, dt) - closing_speed
@@ -147,6 +158,21 @@ def tangential_allowance(
     change = min(relative_accel * dt, 1.5 * tangential_speed)
     gain = (change - tangential_speed) * (2.0 * tangential_speed - change)
     return 0.5 * dt * gain / next_distance if gain > 0.0 else 0.0
+
+
+def barrier_violation(h: float, excess: float, gamma: float) -> float:
+    """Return how far a pair is outside the safe set, m/s; 0 inside.
+
+    It is max(0, -h), and at least gamma |e| on overlap, however fast the balls separate.
+
+    Args:
+        h: Barrier value, m/s.
+        excess: e, m.
+        gamma: Rate at which overlap is undone, 1/s; 0 for rows that do not ask for that.
+    """
+    # Compared rather than by max(): shorter on the hot path, and without a negative zero.
+    violation = -h if h < 0.0 else 0.0
+    return -gamma * excess if -gamma * excess > violation else violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

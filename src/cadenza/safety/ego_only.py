@@ -144,7 +144,9 @@ class EgoOnlyCBFQP:
             prediction_error=0.0 if self._options.upstream else prediction_error,
             max_age_s=max_age_s,
             ignore_age=self._options.upstream,
+            always_feasible=self._options.always_feasible,
         )
+        self._undoing_rate = self._options.undoing_rate
         self._limits_rate = rate_limit != "off"
         self._constants: _Constants | None = None
 
@@ -208,6 +210,36 @@ class EgoOnlyCBFQP:
         require_lambda(state.lambda_, pairs.key_set)
         u = require_action(proposed_action, self._models[ego_uid].action_dim)
         rows = self._rows(agents, partner_predicted_states, pairs, bounds, dt)
+        return self._decide(proposed_action, u, rows, pairs, state, bounds, previous_action)
+
+    def filter_checked(
+        self,
+        action: FloatArray,
+        agents: dict[str, AgentSnapshot],
+        ahead: Mapping[str, AgentSnapshot],
+        state: SafetyState,
+        bounds: Bounds,
+        *,
+        ego_uid: str,
+        dt: float,
+        previous_action: FloatArray | None,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Do as `filter` with what the caller checked: all but kind and size of snapshots."""
+        pairs = self._pairs_of(ego_uid, agents)
+        rows = self._rows(agents, ahead, pairs, bounds, dt)
+        return self._decide(action, action.tolist(), rows, pairs, state, bounds, previous_action)
+
+    def _decide(
+        self,
+        proposed_action: FloatArray,
+        u: list[float],
+        rows: EgoRows,
+        pairs: _EgoPairs,
+        state: SafetyState,
+        bounds: Bounds,
+        previous_action: FloatArray | None,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Return the action that meets the rows, and the record; ``u`` are the action's numbers."""
         c = bounds.action_linf_component
         box = ([-c] * len(u), [c] * len(u))
         narrow = box
@@ -227,7 +259,9 @@ class EgoOnlyCBFQP:
         elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
-        info = report(u, rows, solution, pairs.keys, elapsed_ms, changed=changed)
+        info = report(
+            u, rows, solution, pairs.keys, elapsed_ms, changed=changed, gamma=self._undoing_rate
+        )
         if narrow is not box:
             info["rate_active"] = not inside(u, narrow)
             info["rate_exceeded"] = not inside(solution.x, narrow)

@@ -123,6 +123,16 @@ class EgoOnlyOptions:
         return self.upstream or self.on_infeasible == "raise"
 
     @property
+    def undoing_rate(self) -> float:
+        """Rate at which the rows undo overlap, 1/s; 0 for the classical row, which does not."""
+        return self.cbf_gamma if self.barrier == "sampled" else 0.0
+
+    @property
+    def always_feasible(self) -> bool:
+        """Whether a lone row is met in every step that starts in the safe set."""
+        return self.rate_limit != "hard" and self.prediction_error is None
+
+    @property
     def strategy(self) -> BudgetSplitStrategy | None:
         """The split with cooperating partners, or None."""
         return None if isinstance(self.budget_split, str) else self.budget_split

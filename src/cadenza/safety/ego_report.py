@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from cadenza.safety.barrier import barrier_violation
 from cadenza.safety.ego_rows import EgoRows
 from cadenza.safety.projection import RowSet
 from cadenza.safety.solvers import SolveStatus
@@ -63,8 +64,9 @@ def report(
     elapsed_ms: float,
     *,
     changed: bool,
+    gamma: float,
 ) -> FilterInfo:
-    """Return the record of one step without a rate limit."""
+    """Return the record of one step without a rate limit; ``gamma`` is for overlap, 1/s."""
     solved = solution.status is SolveStatus.OPTIMAL
     if solved:
         slack = np.zeros(len(keys))
@@ -74,7 +76,9 @@ def report(
     relaxed = bool(keys) and max(solution.lambda_) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
-        "constraint_violation": np.array([0.0 if h >= 0.0 else -h for h in rows.h]),
+        "constraint_violation": np.array(
+            [barrier_violation(h, e, gamma) for h, e in zip(rows.h, rows.margin, strict=True)]
+        ),
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": elapsed_ms,

@@ -13,6 +13,8 @@ from typing import Final
 
 from cadenza.safety.authority import EgoAuthority
 from cadenza.safety.barrier import (
+    CERTIFICATE_TOLERANCE,
+    OVERLAP_TOLERANCE,
     LevelFunction,
     PairParameters,
     barrier_value,
@@ -24,9 +26,6 @@ from cadenza.safety.stale import stale_row_level, staleness, worst_closing_speed
 
 #: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
 FEASIBILITY_ROOM: Final = 1e-9
-#: How far outside the safe set rounding may put a state, m/s. Actions rounded to float32 move the
-#: closing speed by about 1e-8 m/s per step; a safety margin of a millimetre covers this many times.
-CERTIFICATE_TOLERANCE: Final = 1e-6
 #: Relative excess of an age over the declared bound that is rounding of a sum of steps.
 AGE_ROUNDING: Final = 1e-9
 
@@ -42,6 +41,9 @@ class RowRule:
             each partner's own bound, or the forecast where that is worse.
         max_age_s: Age up to which the certificate covers a packet, s.
         ignore_age: Take every packet for current.
+        always_feasible: A lone row is met in every step, so a state that started in the safe set
+            is still there. The options leave no way around the row: no hard rate limit, and no
+            forecast that may be wrong.
     """
 
     level: LevelFunction = row_level
@@ -49,6 +51,7 @@ class RowRule:
     prediction_error: float | None = None
     max_age_s: float = 0.0
     ignore_age: bool = False
+    always_feasible: bool = True
 
 
 @dataclass(slots=True)
@@ -62,8 +65,9 @@ class EgoRows:
         margin: Free distance less the safety margin, at the same estimate, m.
         time_left: Time until the margin is used up at today's closing speed, s; inf if never.
         uncovered: The certificate does not cover the step: a state is outside the safe set for
-            sure, a packet older than declared, the ego's own state old, or a partner forecast to
-            break its bound.
+            sure, a packet older than declared, the ego's own state old, a partner forecast to
+            break its bound, or a level raised to the floor of `cadenza.safety.stale` where an
+            earlier step may have left the safe set.
     """
 
     a: list[list[float]]
@@ -98,6 +102,7 @@ def build_ego_rows(
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
     radius, level_of, bias = ego.radius + rule.margin_m, rule.level, authority.bias
     worst_push = rule.prediction_error is None
+    in_safe_set = rule.always_feasible and len(partners) == 1
     for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
         contact = radius + partner.radius
         v_partner = partner.velocity_numbers
@@ -114,12 +119,20 @@ def build_ego_rows(
         if stale:
             geometry = (distance, contact, closing, tangential)
             level, h = _stale_level(
-                rows, geometry, partner.age_s, pair, authority, rule, share=share, push=push
+                rows,
+                geometry,
+                partner.age_s,
+                pair,
+                authority,
+                rule,
+                share=share,
+                push=push,
+                in_safe_set=in_safe_set,
             )
         else:
             level, h = level_of(distance, contact, closing, tangential, pair)
             level = share * level - push
-            if h < -CERTIFICATE_TOLERANCE:
+            if h < -CERTIFICATE_TOLERANCE or distance - contact < -OVERLAP_TOLERANCE:
                 rows.uncovered = True
         if bias is not None:
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
@@ -199,8 +212,12 @@ def _stale_level(
     *,
     share: float,
     push: float,
+    in_safe_set: bool,
 ) -> tuple[float, float]:
-    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past."""
+    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past.
+
+    ``in_safe_set`` says that a state which started in the safe set cannot have left it.
+    """
     distance, contact, closing, tangential = geometry
     left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
     # Both accelerations act along the true normal; the worst push needs no correction.
@@ -214,10 +231,16 @@ def _stale_level(
         return share * level - loss, h
     stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
     level = share * stale.level - loss
-    if age_s > rule.max_age_s * (1.0 + AGE_ROUNDING) or stale.h_best < -CERTIFICATE_TOLERANCE:
+    if (
+        age_s > rule.max_age_s * (1.0 + AGE_ROUNDING)
+        or stale.h_best < -CERTIFICATE_TOLERANCE
+        or distance - contact + left_open.position < -OVERLAP_TOLERANCE
+    ):
         rows.uncovered = True
-    else:
-        level = max(level, -authority.every_direction)
+    elif level < -authority.every_direction:
+        level = -authority.every_direction
+        if not in_safe_set:
+            rows.uncovered = True
     return level, stale.h
 
 

@@ -19,10 +19,16 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.arguments import MAX_DT, MIN_DT, require_models
 from cadenza.safety.authority import measure_authority
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.barrier import (
+    CERTIFICATE_TOLERANCE,
+    DEFAULT_CBF_GAMMA,
+    OVERLAP_TOLERANCE,
+    Plant,
+    barrier_violation,
+)
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
-from cadenza.safety.ego_rows import CERTIFICATE_TOLERANCE, feasible_lambda
+from cadenza.safety.ego_rows import feasible_lambda
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.joint_arguments import JointCall, require_joint_call, require_share
 from cadenza.safety.joint_rows import (
@@ -154,7 +160,7 @@ class _JointCBFQP:
             else filtered[uid]
             for uid, proposed in proposed_action.items()
         }
-        info = _report(u, rows, solution, call.keys)
+        info = _report(u, rows, solution, call.keys, self._options.undoing_rate)
         info["uncertified"] |= (
             self._options.barrier != "sampled"
             or not box.full
@@ -331,15 +337,24 @@ def _row_set(rows: JointRows, lambda_: list[float]) -> RowSet:
 
 
 def _report(
-    u: list[float], rows: JointRows, solution: _Solution, keys: list[tuple[str, str]]
+    u: list[float],
+    rows: JointRows,
+    solution: _Solution,
+    keys: list[tuple[str, str]],
+    gamma: float,
 ) -> FilterInfo:
-    """Return the record of one step, as far as it does not depend on the filter's options."""
+    """Return the record of one step without what the box and the kind of row say about it."""
     solved, changed = solution.status is SolveStatus.OPTIMAL, solution.x != u
-    outside = min(rows.h, default=0.0) < -CERTIFICATE_TOLERANCE
+    outside = (
+        min(rows.h, default=0.0) < -CERTIFICATE_TOLERANCE
+        or min(rows.margin, default=0.0) < -OVERLAP_TOLERANCE
+    )
     relaxed = max(solution.lambda_, default=0.0) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
-        "constraint_violation": np.array([0.0 if h >= 0.0 else -h for h in rows.h]),
+        "constraint_violation": np.array(
+            [barrier_violation(h, e, gamma) for h, e in zip(rows.h, rows.margin, strict=True)]
+        ),
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": solution.elapsed_ms,

@@ -90,7 +90,8 @@ class SafetyState:
 #: order of the partner ids; those of a joint filter one per pair, in canonical order.
 #:
 #: lambda: slack per pair that entered the rows of this step, m/s^2.
-#: constraint_violation: max(0, -h), m/s, at the state before the action; 0 in the safe set.
+#: constraint_violation: max(0, -h), m/s, at the state before the action; 0 in the safe set, and at
+#:     least cbf_gamma times the overlap where the sampled row finds balls overlapping.
 #: prediction_gap_loss: forecast error of the safe set, m/s; None unless a driver fills it in.
 #: fallback_fired: braking replaced the action; False unless a driver sets it.
 #: qp_solve_ms: time in the solver, ms.

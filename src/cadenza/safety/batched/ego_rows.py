@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cadenza.safety.barrier import CERTIFICATE_TOLERANCE, OVERLAP_TOLERANCE
 from cadenza.safety.batched.constants import EgoConstants
 from cadenza.safety.batched.levels import BatchLevelFunction, sampled_level
 from cadenza.safety.batched.rows import PairGeometry, pair_geometry_batch, time_left
 from cadenza.safety.batched.stale import stale_levels, staleness_batch, worst_closing_speed_batch
-from cadenza.safety.ego_rows import AGE_ROUNDING, CERTIFICATE_TOLERANCE
+from cadenza.safety.ego_rows import AGE_ROUNDING
 
 
 class Motion(NamedTuple):
@@ -65,6 +66,7 @@ class BatchRowRule:
     level: BatchLevelFunction
     prediction_error: float | None
     max_age_s: float
+    always_feasible: bool = True
 
 
 def build_ego_rows_batch(
@@ -84,7 +86,7 @@ def build_ego_rows_batch(
     level, h = rule.level(distance, contact, closing, tangential, constants.pair)
     level = level if constants.shares is None else constants.shares * level
     level = level - push
-    uncovered = h < -CERTIFICATE_TOLERANCE
+    uncovered = (h < -CERTIFICATE_TOLERANCE) | (distance - contact < -OVERLAP_TOLERANCE)
     if motion.age_s is not None:
         old_level, old_h, old_uncovered = _stale(
             geometry, motion.age_s, contact, push, constants, rule
@@ -147,6 +149,10 @@ def _stale(
     level = stale.level if constants.shares is None else constants.shares * stale.level
     level = level - loss
     too_old = age > rule.max_age_s * (1.0 + AGE_ROUNDING)
-    uncovered = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE)
+    overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
+    outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
     floored = torch.maximum(level, -constants.every_direction)
-    return torch.where(uncovered, level, floored), stale.h, uncovered
+    uncovered = outside
+    if not (rule.always_feasible and distance.shape[1] == 1):
+        uncovered = outside | (level < -constants.every_direction)
+    return torch.where(outside, level, floored), stale.h, uncovered

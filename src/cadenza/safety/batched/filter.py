@@ -167,6 +167,7 @@ class BatchedEgoFilter:
             level=sampled_level if barrier == "sampled" else wae_level_batch(cbf_power),
             prediction_error=0.0 if self._options.upstream else prediction_error,
             max_age_s=max_age_s,
+            always_feasible=self._options.always_feasible,
         )
         self._source = ConstantsSource(
             ego_model=ego_model,

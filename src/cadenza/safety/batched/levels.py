@@ -74,7 +74,7 @@ def sampled_level(
 def barrier_values(
     excess: Tensor, closing: Tensor, alpha: Tensor, dt: float, gamma: float
 ) -> Tensor:
-    """Return h, m/s: >= 0 exactly in the safe set, and gamma e - w inside the margin."""
+    """Return h, m/s; for e < 0 its sign says nothing, see `cadenza.safety.barrier`."""
     e = excess.clamp_min(0.0)
     reach = alpha * dt
     fastest = 4.0 * alpha * e / (reach + root(reach * reach + 8.0 * alpha * e))

@@ -24,7 +24,8 @@ class SafetyBatchStep:
         intervention: Euclidean distance between executed and nominal action, shape (B,).
         lambda_: Slack per pair after this step's update, shape (B, N), m/s^2.
         used_lambda: Slack per pair that entered the rows, shape (B, N), m/s^2.
-        constraint_violation: max(0, -h) before the action, shape (B, N), m/s.
+        constraint_violation: max(0, -h) before the action, on overlap at least cbf_gamma times the
+            overlap, shape (B, N), m/s.
         margin: Free distances less the safety margin, shape (B, N), m.
         slack: By how much the filter's action misses each row, shape (B, N), m/s^2.
         brake_reasons: Reasons of each environment's braking, by environment; only those braked.

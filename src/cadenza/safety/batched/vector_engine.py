@@ -304,7 +304,10 @@ class VectorEngine:
             intervention=intervention,
             lambda_=self.lambda_,
             used_lambda=outcome.lambda_.numpy(),
-            constraint_violation=np.maximum(0.0, -outcome.h.numpy()),
+            constraint_violation=np.maximum(
+                np.maximum(0.0, -outcome.h.numpy()),
+                -self._filter.options.undoing_rate * outcome.margin.numpy(),
+            ),
             margin=outcome.margin.numpy(),
             slack=outcome.slack.numpy(),
             brake_reasons=reasons,
