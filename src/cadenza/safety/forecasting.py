@@ -9,8 +9,7 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from cadenza.core.errors import InputError
 from cadenza.safety.predictors import (
@@ -27,8 +26,7 @@ _SAME_TIME_S: Final = 1e-9
 _LATEST_STEPS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DueForecast:
+class DueForecast(NamedTuple):
     """A forecast and what came instead, both as of the same time.
 
     Attributes:
@@ -70,7 +68,10 @@ class PartnerForecaster:
         now = self._step * self._dt
         due: dict[str, DueForecast] = {}
         for uid, packet in partners.items():
-            history = self._history.setdefault(uid, [])
+            history = self._history.get(uid)
+            if history is None:
+                history = self._history[uid] = []
+                self._open[uid] = {}
             measured = now - packet.age_s
             if history and measured <= history[-1].time_s + _SAME_TIME_S:
                 continue
@@ -78,12 +79,15 @@ class PartnerForecaster:
             if packet.age_s > 0.0:
                 current = AgentSnapshot(packet.position, packet.velocity, packet.radius)
             history.append(Observation(measured, current))
-            del history[:-HISTORY_LENGTH]
+            if len(history) > HISTORY_LENGTH:
+                del history[0]
             step = round(measured / self._dt)
-            forecasts = self._open.setdefault(uid, {})
+            forecasts = self._open[uid]
             expected = forecasts.pop(step, None)
             if expected is not None:
-                expected = _shifted(expected, measured - step * self._dt)
+                shift = measured - step * self._dt
+                if abs(shift) > _SAME_TIME_S:
+                    expected = _shifted(expected, shift)
                 due[uid] = DueForecast(expected, current)
             if forecasts:
                 for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
@@ -105,7 +109,9 @@ class PartnerForecaster:
             if self._horizon > 1:
                 scored = self._predictor.predict(history, self._horizon * self._dt, age)
             self._open[uid][self._step + self._horizon] = scored.snapshot
-            ahead[uid] = self._for_rows(prediction, history[-1].snapshot, age)
+            if prediction.acceleration is not None:
+                prediction = self._for_rows(prediction, history[-1].snapshot, age)
+            ahead[uid] = prediction
         self._step += 1
         return ahead
 
@@ -114,9 +120,7 @@ class PartnerForecaster:
 
         A row takes the change of velocity from the packet to the forecast over the time between.
         """
-        if prediction.acceleration is None:
-            return prediction
-        velocity = packet.velocity + prediction.acceleration * (age + self._dt)
+        velocity = packet.velocity + prediction.acceleration_since(packet, 0.0) * (age + self._dt)
         ahead = prediction.snapshot
         return Prediction(
             AgentSnapshot(ahead.position, velocity, ahead.radius), prediction.error_accel
@@ -161,8 +165,6 @@ class PartnerForecaster:
 
 def _shifted(forecast: AgentSnapshot, time_s: float) -> AgentSnapshot:
     """Return a forecast for a moment within half a control step of its own."""
-    if abs(time_s) <= _SAME_TIME_S:
-        return forecast
     position = forecast.position + time_s * forecast.velocity
     return AgentSnapshot(position, forecast.velocity, forecast.radius)
 

@@ -16,7 +16,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
@@ -29,8 +29,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 HISTORY_LENGTH: Final = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Observation:
+class Observation(NamedTuple):
     """One packet.
 
     Attributes:

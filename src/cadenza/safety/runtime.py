@@ -29,12 +29,7 @@ from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.braking import Pair
 from cadenza.safety.fallback import LastKnownState, stop_action
 from cadenza.safety.forecasting import DueForecast, PartnerForecaster
-from cadenza.safety.observation import (
-    read_scene,
-    require_agents,
-    require_array,
-    require_forces,
-)
+from cadenza.safety.observation import read_scene, require_agents, require_array, require_forces
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.packets import PacketAges
 from cadenza.safety.pairs import LambdaDict
@@ -71,9 +66,9 @@ class SafetyRuntime:
             its action is its Cartesian acceleration or its model offers a Jacobian.
 
     Raises:
-        ConfigurationError: The ego has no control model, needs an emergency controller, or
-            declares an acceleration that its action box cannot produce; where that depends on
-            its state, the first step raises.
+        ConfigurationError: The control step is out of range; or the ego has no control model,
+            needs an emergency controller, or declares an acceleration that its action box cannot
+            produce, where the first step raises if that depends on its state.
         MissingExtraError: The solver's library is not installed.
     """
 
@@ -252,8 +247,7 @@ class SafetyRuntime:
         model = self._models[self._ego_uid]
         if agents is None:
             action = np.zeros(model.action_dim)
-            info = blank_info(self.lambda_)
-            step = as_step(action, info, self.lambda_)
+            step = as_step(action, blank_info(self.lambda_), self.lambda_)
         else:
             nominal = stop_action(model, agents[self._ego_uid], self._bounds)
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
@@ -349,8 +343,10 @@ class SafetyRuntime:
     def _finish(self, step: SafetyStep) -> None:
         self._previous_action = step.action
         self._telemetry.observe(step)
-        if max(map(abs, step.lambda_.values()), default=0.0) >= self._saturation:
-            self._telemetry.count("saturated")
+        for value in step.lambda_.values():
+            if abs(value) >= self._saturation:
+                self._telemetry.count("saturated")
+                break
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
@@ -380,14 +376,13 @@ class SafetyRuntime:
         before = self.state_dict()
         try:
             self._read(payload)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, InputError) as error:
             self._read(before)
+            if isinstance(error, InputError):
+                raise
             raise InputError(
                 f"SafetyRuntime state: expected a complete record: {error!r}"
             ) from error
-        except InputError:
-            self._read(before)
-            raise
 
     def _read(self, payload: Mapping[str, Any]) -> None:
         previous = payload["previous_action"]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -42,9 +43,13 @@ class SafetyStep:
     bad_input: str | None = None
 
 
+#: What the filter reports of a step in which an action met every row.
+_FEASIBLE: Final = ("inactive", "optimal")
+
+
 def is_infeasible(info: FilterInfo) -> bool:
     """Return whether no action met every row."""
-    return info["status"] not in ("inactive", "optimal")
+    return info["status"] not in _FEASIBLE
 
 
 def distance(action: FloatArray, nominal: FloatArray) -> float:
@@ -83,7 +88,7 @@ def as_step(
         info=info,
         loss=info["prediction_gap_loss"],
         braked=info["fallback_fired"],
-        infeasible=is_infeasible(info),
+        infeasible=info["status"] not in _FEASIBLE,
         uncertified=info["uncertified"],
         intervention=info["intervention"],
         lambda_=lambda_,

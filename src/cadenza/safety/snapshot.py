@@ -51,38 +51,16 @@ class AgentSnapshot:
     velocity_numbers: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        position, p = _as_vector("AgentSnapshot.position", self.position)
-        velocity, v = _as_vector("AgentSnapshot.velocity", self.velocity)
-        if len(p) != len(v):
-            raise InputError(
-                f"AgentSnapshot.velocity: expected {len(p)} entries like the position, "
-                f"got {len(v)}."
-            )
-        radius = _as_number("AgentSnapshot.radius", self.radius)
-        if not 0.0 < radius <= MAX_MAGNITUDE:
-            raise InputError(
-                f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
-                "check the collision model."
-            )
-        age_s = _as_number("AgentSnapshot.age_s", self.age_s)
-        if not 0.0 <= age_s <= MAX_MAGNITUDE:
-            raise InputError(
-                f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
-                "since the packet was measured."
-            )
-        _set(self, "position", position)
-        _set(self, "velocity", velocity)
-        _set(self, "radius", radius)
-        _set(self, "age_s", age_s)
-        _set(self, "position_numbers", p)
-        _set(self, "velocity_numbers", v)
+        _fill(self, self.position, self.velocity, self.radius, self.age_s)
 
     @classmethod
     def of_numbers(
         cls, position: Sequence[float], velocity: Sequence[float], radius: float
     ) -> "AgentSnapshot":
         """Return the snapshot of plain numbers; see the class for arguments and errors."""
-        return cls(position, velocity, radius)  # pyright: ignore[reportArgumentType] -- it converts
+        made = object.__new__(cls)
+        _fill(made, position, velocity, radius, 0.0)
+        return made
 
     def moved_on(self, time_s: float) -> "AgentSnapshot":
         """Return the agent ``time_s`` later at the same velocity, as current.
@@ -109,6 +87,40 @@ class AgentSnapshot:
 _set: Final = object.__setattr__
 
 
+def _fill(
+    snapshot: AgentSnapshot,
+    position: FloatArray | Sequence[float],
+    velocity: FloatArray | Sequence[float],
+    radius: float,
+    age_s: float,
+) -> None:
+    """Check the numbers and set all fields."""
+    position, p = _as_vector("AgentSnapshot.position", position)
+    velocity, v = _as_vector("AgentSnapshot.velocity", velocity)
+    if len(p) != len(v):
+        raise InputError(
+            f"AgentSnapshot.velocity: expected {len(p)} entries like the position, got {len(v)}."
+        )
+    radius = _as_number("AgentSnapshot.radius", radius)
+    if not 0.0 < radius <= MAX_MAGNITUDE:
+        raise InputError(
+            f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
+            "check the collision model."
+        )
+    age_s = _as_number("AgentSnapshot.age_s", age_s)
+    if not 0.0 <= age_s <= MAX_MAGNITUDE:
+        raise InputError(
+            f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
+            "since the packet was measured."
+        )
+    _set(snapshot, "position", position)
+    _set(snapshot, "velocity", velocity)
+    _set(snapshot, "radius", radius)
+    _set(snapshot, "age_s", age_s)
+    _set(snapshot, "position_numbers", p)
+    _set(snapshot, "velocity_numbers", v)
+
+
 def _as_number(name: str, value: float) -> float:
     if type(value) is float:
         return value
@@ -118,7 +130,9 @@ def _as_number(name: str, value: float) -> float:
         raise InputError(f"{name}: expected a number, got {value!r}.") from error
 
 
-def _as_vector(name: str, values: FloatArray | list[float]) -> tuple[FloatArray, tuple[float, ...]]:
+def _as_vector(
+    name: str, values: FloatArray | Sequence[float]
+) -> tuple[FloatArray, tuple[float, ...]]:
     """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
     try:
         vector = np.array(values, dtype=np.float64)

@@ -10,6 +10,8 @@ Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 from collections.abc import Mapping
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.arguments import MAX_DT, MIN_DT
 from cadenza.safety.authority import check_authority
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
@@ -40,6 +42,7 @@ class StepFilter:
         options: Configuration.
 
     Raises:
+        ConfigurationError: The control step is out of range.
         MissingExtraError: The solver's library is not installed.
     """
 
@@ -56,6 +59,10 @@ class StepFilter:
         self._ego_uid = ego_uid
         self._models = control_models
         self._bounds = bounds
+        if not MIN_DT <= dt <= MAX_DT:
+            raise ConfigurationError(
+                f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {dt}."
+            )
         self._dt = dt
         self._error = options.prediction_error
         #: The published filter takes every declaration at its word.
@@ -131,7 +138,7 @@ class StepFilter:
         may execute the nominal action.
 
         Args:
-            nominal: The policy's action, shape (A,).
+            nominal: The policy's action, shape (A,), checked like the agents.
             agents: Every agent now.
             ahead: Forecast of every partner.
             state: Slack of the rows.
@@ -139,13 +146,13 @@ class StepFilter:
         """
         chosen = self._filter if self._error is None else self._chosen(ahead, self._error)
         try:
-            return chosen.filter(
+            return chosen.filter_checked(
                 nominal,
-                {"agent_states": agents},
+                agents,
+                {uid: prediction.snapshot for uid, prediction in ahead.items()},
                 state,
                 self._bounds,
                 ego_uid=self._ego_uid,
-                partner_predicted_states={uid: p.snapshot for uid, p in ahead.items()},
                 dt=self._dt,
                 previous_action=previous_action,
             )

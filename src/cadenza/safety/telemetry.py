@@ -105,7 +105,8 @@ class RuntimeTelemetry:
 
     def observe(self, step: SafetyStep) -> None:
         """Take in what was decided."""
-        self.count("steps")
+        self._run["steps"] += 1
+        self._episode["steps"] += 1
         if step.infeasible:
             self.count("infeasible")
         if step.uncertified:

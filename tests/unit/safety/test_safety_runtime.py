@@ -280,6 +280,17 @@ def test_runtime_decaying_steps_start_again_after_an_age_jump_and_with_another_p
     assert updates() == [1]  # where it was left
 
 
+@pytest.mark.parametrize("dt", [0.0, -0.05, math.nan, math.inf])
+def test_runtime_refuses_a_control_step_that_no_plant_can_have(dt):
+    with pytest.raises(ConfigurationError, match=r"control_timestep: expected 1e-06 to 1000 s"):
+        SafetyRuntime(
+            ego_uid="ego",
+            control_models=models(0.5, 2, ("p1",)),
+            bounds=Bounds(2.0, 2.0, 1.0, 0.0, 0.0),
+            control_timestep=dt,
+        )
+
+
 # braking
 
 
