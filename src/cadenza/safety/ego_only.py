@@ -144,7 +144,9 @@ class EgoOnlyCBFQP:
             prediction_error=0.0 if self._options.upstream else prediction_error,
             max_age_s=max_age_s,
             ignore_age=self._options.upstream,
+            always_feasible=self._options.always_feasible,
         )
+        self._undoing_rate = self._options.undoing_rate
         self._limits_rate = rate_limit != "off"
         self._constants: _Constants | None = None
 
@@ -257,7 +259,9 @@ class EgoOnlyCBFQP:
         elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
-        info = report(u, rows, solution, pairs.keys, elapsed_ms, changed=changed)
+        info = report(
+            u, rows, solution, pairs.keys, elapsed_ms, changed=changed, gamma=self._undoing_rate
+        )
         if narrow is not box:
             info["rate_active"] = not inside(u, narrow)
             info["rate_exceeded"] = not inside(solution.x, narrow)
