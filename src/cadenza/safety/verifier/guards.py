@@ -31,7 +31,7 @@ _EGO = "ego"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What the filter is told in one step.
+    """What the filter is told in one step; copies, which it may keep or change.
 
     Attributes:
         nominal: Nominal actions, shape (B, d), m/s^2.

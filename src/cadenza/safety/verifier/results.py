@@ -31,6 +31,9 @@ class Counts:
             safety condition.
         missed_steps: Other steps whose action misses the condition of the most urgent partner by
             more than the box forces it to, or leaves the box.
+        unjudged_steps: Steps with several partners and old packets, to which the former does not
+            apply except for the box: which partner is the most urgent depends on what one knows.
+        malformed_steps: Steps in which the filter returned no finite action.
         infeasible_steps: Steps in which the filter found no action that meets every row.
         uncertified_steps: Steps of which the filter says that its guarantee does not cover them.
         changed_steps: Steps in which the filter changed the action.
@@ -47,6 +50,8 @@ class Counts:
     penetrated_steps: int = 0
     unfiltered_steps: int = 0
     missed_steps: int = 0
+    unjudged_steps: int = 0
+    malformed_steps: int = 0
     infeasible_steps: int = 0
     uncertified_steps: int = 0
     changed_steps: int = 0
@@ -152,9 +157,9 @@ def total(results: Sequence[ScenarioResult]) -> Counts:
 def failures(results: Sequence[ScenarioResult]) -> list[str]:
     """Return what contradicts the claim, one sentence each; empty if it holds.
 
-    One partner: no overlap. Any number of partners: the unfiltered action is never executed, the
-    most urgent partner's condition is met as far as the box allows, and the single-environment
-    filter agrees.
+    One partner: no overlap. Any number of partners: the filter returns actions, the unfiltered
+    one is never executed, with one partner or fresh packets the most urgent partner's condition is
+    met as far as the box allows, and the single-environment filter agrees.
     """
     single = total([result for result in results if result.partners == 1])
     everything = total(results)
@@ -163,6 +168,11 @@ def failures(results: Sequence[ScenarioResult]) -> list[str]:
         found.append(
             f"{single.penetrated_episodes} of {single.episodes} episodes with one partner had an "
             f"overlap, {-single.min_margin_m:.3g} m at the deepest"
+        )
+    if everything.malformed_steps:
+        found.append(
+            f"the filter returned no finite action in {everything.malformed_steps} of "
+            f"{everything.steps} steps"
         )
     if everything.unfiltered_steps:
         found.append(

@@ -26,6 +26,7 @@ from cadenza.safety.verifier.guards import (
     SingleFilter,
     scenario_condition,
 )
+from cadenza.safety.verifier.inspection import ask
 from cadenza.safety.verifier.motion import advance, smallest_distance
 from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts, ScenarioResult
@@ -168,11 +169,14 @@ def _play_step(
     positions, velocities, ages = link.packets()
     nominal = cast.nominal(motion, draws)
     sight = Sight(nominal, motion.ego_position, motion.ego_velocity, positions, velocities, ages)
-    answer = stage.guard(sight)
+    answer, usable = ask(stage.guard, sight)
+    counts.malformed_steps += _count(~usable)
     action = answer.action
     if stage.config.compat == "upstream":  # whose runner executes the nominal after a failed solve
         action = np.where(answer.solved[:, None], action, nominal)
-    urgent = _judge(stage, motion, sight, answer, action, counts)
+    urgent = _judge(stage, motion, sight, answer, action, usable, counts)
+    box = stage.condition.box
+    action = np.clip(action, -box, box)  # what the plant can do; the judge has seen more
     _compare(stage, sight, answer, urgent, samples, counts)
     push = cast.push(motion, sight, step, draws)
     nearest = _nearest(scenario, motion, action, push)
@@ -197,6 +201,7 @@ def _judge(
     sight: Sight,
     answer: Answer,
     action: FloatArray,
+    usable: BoolArray,
     counts: Counts,
 ) -> BoolArray:
     """Count what is wrong with the executed actions.
@@ -220,10 +225,12 @@ def _judge(
     forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
     misses = ((short > forced) | ~urgent).all(axis=1) & held.all(axis=1)
     if shape[1] > 1 and stage.config.compat is None:
-        misses &= (sight.ages_s == 0.0).all(axis=1)  # else the filter judges by what it knows
+        judged = (sight.ages_s == 0.0).all(axis=1)  # else urgency is a matter of what one knows
+        misses &= judged
+        counts.unjudged_steps += _count(~judged)
     misses |= np.abs(action).max(axis=1) > condition.box * (1.0 + _SAME_ACTION)
-    counts.unfiltered_steps += _count(unfiltered)
-    counts.missed_steps += _count(misses & ~unfiltered)
+    counts.unfiltered_steps += _count(unfiltered & usable)
+    counts.missed_steps += _count(misses & ~unfiltered & usable)
     counts.changed_steps += _count(~unchanged)
     counts.infeasible_steps += _count(~answer.solved)
     counts.uncertified_steps += _count(answer.uncertified)
