@@ -77,4 +77,4 @@ def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:
 def missed(row: AffineRow, u: Tensor) -> Tensor:
     """Return how far actions (..., k) miss the rows, shape (..., m); inf where not finite."""
     value = (row.gain * u.unsqueeze(-2)).sum(-1) + row.level
-    return torch.where(torch.isfinite(value), torch.clamp(-value, min=0.0), torch.inf)
+    return torch.where(torch.isfinite(value), torch.where(value < 0.0, -value, 0.0), torch.inf)
