@@ -285,9 +285,17 @@ class EgoOnlyCBFQP:
         ego_uid: str,
         dt: float,
     ) -> LambdaDict:
-        """Return by how much h of every ego pair is lower in ``after``, m/s; the same agents."""
+        """Return by how much h of every ego pair is lower in ``after``, m/s.
+
+        Args:
+            before: The same agents as in ``after``; a forecast, so their kind and size are checked.
+            after: Agents that the caller checked.
+            bounds: As in `filter`.
+            ego_uid: As in `filter`.
+            dt: As in `filter`.
+        """
         pairs = self._pairs_of(ego_uid, after)
-        ego, partners = self._states(after, pairs)
+        ego, partners = after[ego_uid], [after[uid] for uid in pairs.partners]
         constants = self._constants_of(ego, partners, pairs, bounds, dt)
         low = self._barriers(ego, partners, constants)
         ego, partners = self._states(before, pairs)

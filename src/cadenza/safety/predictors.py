@@ -15,7 +15,6 @@ Units:      m, m/s, m/s^2, s.
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -41,8 +40,7 @@ class Observation(NamedTuple):
     snapshot: AgentSnapshot
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class Prediction(NamedTuple):
     """One forecast.
 
     Attributes:

@@ -128,6 +128,7 @@ class TwoSidedRule:
     def __init__(self, settings: RuleSettings) -> None:
         """Keep the settings; `begin` names the pairs."""
         self._settings = settings
+        self._largest = settings.largest_margin
         self._memory: dict[Pair, IntegralMargin] = {}
         self._updates: dict[Pair, int] = {}
 
@@ -152,7 +153,7 @@ class TwoSidedRule:
         require_rate("two_sided", state.epsilon)
         require_known_pairs(state.lambda_, scores)
         gain, gamma = self._settings.integral_gain, self._settings.gamma
-        largest, miss_rate = self._settings.largest_margin, warm_miss_rate(state)
+        largest, miss_rate = self._largest, warm_miss_rate(state)
         for key, score in scores.items():
             eta = self._next_step_size(key, state.eta) if self._updates else state.eta
             if self._memory:
