@@ -86,18 +86,24 @@ def project_batch(
         fixed_shape: Run every stage for all environments, so that nothing is read back from the
             device; None does so on CUDA.
         validate: Look for malformed and not finite input first, which waits for the device.
-            Without it such environments get `BAD_INPUT` and the box's point nearest to zero.
+            Without it such environments get `BAD_INPUT` and the box's point nearest to zero; zero
+            where the box is empty or not a number.
 
     Raises:
-        InputError: With ``validate``: shapes or dtypes disagree, the box is empty, or an entry is
-            not finite. Without: only what shapes and dtypes show.
+        InputError: With ``validate``: shapes or dtypes disagree, the box is empty, an entry is not
+            finite, a weight is not positive, or ``first`` names no row. Without: only what shapes
+            and dtypes show.
     """
     rows_on = _rows_on(u_hat, A, b, active_mask)
+    _require_hierarchy(b, first, weight)
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
     if rescue not in ("daqp", "none"):
         raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
+    if u_hat.shape[0] == 0:
+        codes = torch.empty(0, dtype=torch.int8, device=u_hat.device)
+        return BatchProjection(u_hat.clone(), codes, torch.empty_like(u_hat[:, 0]))
     stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
     given = (u_hat, A, b, lower, upper, rows_on, first, weight)
     size = u_hat.shape[0] if fixed else chunk_size(A.shape[1], A.shape[2])
@@ -137,11 +143,14 @@ def _project(
     first, weight = given[6:]
     if start is not None:
         _require_numbers(u_hat, A, b, lower, upper, start)
+        _require_order(b, first, weight, rows_on, start)
     # From here on B is last, so that every operation runs over contiguous memory.
     problem = SoftProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
     with torch.no_grad():
         problem, good = _clean(problem, rows_on.T)
-        x, status = stages.run(Batch(problem, *_hierarchy(problem, first, weight, rows_on)))
+        urgent, weights, sound = _hierarchy(problem, first, weight, rows_on)
+        good = good & sound
+        x, status = stages.run(Batch(problem, urgent, weights))
         x = torch.where(good, x, _into_box(torch.zeros_like(x), problem))
         status = torch.where(good, status, BAD_INPUT).to(torch.int8)
         residual = _largest_residual(problem, x)
@@ -157,34 +166,39 @@ def _clean(problem: SoftProblem, rows_on: Tensor) -> tuple[SoftProblem, Tensor]:
     Also returns where the input is good, shape (B,).
     """
     u, A, b, s, lower, upper = problem
-    good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0)
+    box = ((lower <= upper) & (lower < torch.inf) & (upper > -torch.inf)).all(0)  # false for NaN
+    good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0) & box
     on = rows_on & (b < torch.inf) & good
     clean = SoftProblem(
         torch.where(good, u, 0.0).contiguous(),
         torch.where(on.unsqueeze(1), A, 0.0).contiguous(),
         torch.where(on, b, 1.0).contiguous(),  # 0 @ x <= 1 holds and never binds
         s.contiguous(),
-        lower.contiguous(),
-        upper.contiguous(),
+        torch.where(box, lower, 0.0).contiguous(),
+        torch.where(box, upper, 0.0).contiguous(),
     )
     return clean, good
 
 
 def _hierarchy(
     problem: SoftProblem, first: Tensor | None, weight: Tensor | None, rows_on: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the most urgent row, shape (B,), and the weights of the others, shape (m, B)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the most urgent row, (B,), the others' weights, (m, B), and where sound, (B,)."""
     m, size = problem.b.shape
+    sound = torch.ones(size, dtype=torch.bool, device=problem.u.device)
     if weight is None:
         weights = torch.full_like(problem.b, SLACK_WEIGHT)
     else:
-        weights = torch.where(rows_on, weight, SLACK_WEIGHT).T
-    if first is not None:
-        return first, weights
+        fits = ((weight > 0.0) & (weight < torch.inf)).T
+        sound = (fits | ~rows_on.T).all(0)
+        weights = torch.where(fits & rows_on.T, weight.T, SLACK_WEIGHT)
     if m == 0:
-        return torch.zeros(size, dtype=torch.int64, device=problem.u.device), weights
+        return torch.zeros(size, dtype=torch.int64, device=problem.u.device), weights, sound
+    if first is not None:
+        named = (first >= 0) & (first < m)
+        return torch.where(named, first, 0), weights, sound & named
     x = _into_box(problem.u, problem)
-    return first_largest((problem.A * x).sum(1) - problem.b), weights
+    return first_largest((problem.A * x).sum(1) - problem.b), weights, sound
 
 
 def _into_box(x: Tensor, problem: SoftProblem) -> Tensor:
@@ -210,6 +224,8 @@ def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Ten
             "project_batch: expected u_hat (B, n), A (B, m, n) and b (B, m), got shapes "
             f"{tuple(u.shape)}, {tuple(A.shape)}, {tuple(b.shape)}."
         )
+    if u.shape[1] == 0:
+        raise InputError("project_batch: u_hat: expected at least one action component, got none.")
     if b.shape[0] != u.shape[0]:
         raise InputError(f"project_batch: expected b of {u.shape[0]} rows, got {b.shape[0]}.")
     if active_mask is None:
@@ -253,5 +269,36 @@ def _require_numbers(
                 f"project_batch: {name}: expected finite numbers, got "
                 f"{values[environment].numpy(force=True)} in environment {start + environment}."
             )
-    if not bool((lower <= upper).all()):
-        raise InputError("project_batch: expected lo <= hi in every component.")
+    if not bool(((lower <= upper) & (lower < torch.inf) & (upper > -torch.inf)).all()):
+        raise InputError("project_batch: expected lo <= hi in every component, got another box.")
+
+
+def _require_hierarchy(b: Tensor, first: Tensor | None, weight: Tensor | None) -> None:
+    """Raise InputError unless shapes and dtypes fit the rows; does not wait for the device."""
+    if first is not None and (first.shape != b.shape[:1] or first.dtype != torch.int64):
+        raise InputError(
+            f"project_batch: first: expected int64 {tuple(b.shape[:1])}, got {first.dtype} "
+            f"{tuple(first.shape)}."
+        )
+    if weight is not None and (weight.shape != b.shape or weight.dtype != b.dtype):
+        raise InputError(
+            f"project_batch: weight: expected {b.dtype} {tuple(b.shape)}, got {weight.dtype} "
+            f"{tuple(weight.shape)}."
+        )
+
+
+def _require_order(
+    b: Tensor, first: Tensor | None, weight: Tensor | None, rows_on: Tensor, start: int
+) -> None:
+    """Raise InputError unless every row that counts has a weight > 0 and ``first`` is a row."""
+    if weight is not None:
+        fine = ((weight > 0.0) & (weight < torch.inf)) | ~rows_on
+        if not bool(fine.all()):
+            environment = int((~fine).nonzero()[0, 0])
+            raise InputError(
+                f"project_batch: weight: expected finite numbers > 0, got "
+                f"{weight[environment].numpy(force=True)} in environment {start + environment}."
+            )
+    m = b.shape[1]
+    if first is not None and m > 0 and not bool(((first >= 0) & (first < m)).all()):
+        raise InputError(f"project_batch: first: expected row indices below {m}, got others.")

@@ -68,8 +68,10 @@ class Stages:
         """Return the answers of all environments."""
         problem = batch.problem
         x = torch.minimum(torch.maximum(problem.u, problem.lower), problem.upper)
-        violated = ((problem.A * x).sum(1) - problem.b > 0.0).any(0)
-        answers = self._replace(violated, batch, self._one_row, Answers(x, _codes(x, OPTIMAL)))
+        answers = Answers(x, _codes(x, OPTIMAL))
+        if problem.b.shape[0] > 0:
+            violated = ((problem.A * x).sum(1) - problem.b > 0.0).any(0)
+            answers = self._replace(violated, batch, self._one_row, answers)
         unchanged = (answers.x == problem.u).all(0) & (answers.status == OPTIMAL)
         return Answers(answers.x, torch.where(unchanged, INACTIVE, answers.status))
 

@@ -270,10 +270,11 @@ def test_large_batches_are_cut_without_a_seam():
         torch.testing.assert_close(getattr(whole, name)[8000:], values, rtol=1e-13, atol=1e-13)
 
 
-def test_empty_batch_and_no_partners():
-    empty = guard().filter(**scene(0))
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_empty_batch_and_no_partners(fixed_shape):
+    empty = guard(fixed_shape=fixed_shape).filter(**scene(0))
     assert empty.action.shape == (0, 2)
-    alone = guard(partner_models=[]).filter(
+    alone = guard(partner_models=[], fixed_shape=fixed_shape).filter(
         **scene(
             1,
             nominal=real([3.0, 0.5]),

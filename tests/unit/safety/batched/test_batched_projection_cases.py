@@ -124,16 +124,95 @@ def test_large_batches_are_cut_without_a_seam():
     assert whole.status.shape == (size,)
 
 
-def test_empty_batch_comes_back_empty():
-    answer = project_batch(
-        torch.zeros(0, 2).double(),
-        torch.zeros(0, 3, 2).double(),
-        torch.zeros(0, 3).double(),
-        -1.0,
-        1.0,
-    )
-    assert answer.u.shape == (0, 2)
+@pytest.mark.parametrize("fixed_shape", [False, True])
+@pytest.mark.parametrize("m", [0, 1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_empty_batch_comes_back_empty(m, n, fixed_shape):
+    empty = (torch.zeros(0, n, dtype=F), torch.zeros(0, m, n, dtype=F), torch.zeros(0, m, dtype=F))
+    answer = project_batch(*empty, -1.0, 1.0, fixed_shape=fixed_shape)
+    assert answer.u.shape == (0, n)
     assert answer.status.shape == answer.residual.shape == (0,)
+    assert (answer.u.dtype, answer.status.dtype) == (F, torch.int8)
+
+
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_without_rows_only_the_box_counts(fixed_shape):
+    u = torch.tensor([[3.0, 0.5], [0.0, 0.5]], dtype=F)
+    rows = torch.zeros(2, 0, 2, dtype=F), torch.zeros(2, 0, dtype=F)
+    answer = project_batch(u, *rows, -1.0, 1.0, fixed_shape=fixed_shape)
+    assert answer.u.tolist() == [[1.0, 0.5], [0.0, 0.5]]
+    assert answer.status.tolist() == [OPTIMAL, INACTIVE]
+    assert answer.residual.tolist() == [-torch.inf, -torch.inf]
+
+
+def test_action_without_components_is_refused():
+    with pytest.raises(InputError, match="expected at least one action component"):
+        project_batch(
+            torch.zeros(2, 0, dtype=F), torch.zeros(2, 1, 0, dtype=F), torch.ones(2, 1, dtype=F)
+        )
+
+
+BAD_BOXES = [
+    (torch.nan, 1.0),
+    (-1.0, torch.nan),
+    (1.0, -1.0),
+    (torch.inf, torch.inf),
+    (-torch.inf, -torch.inf),
+]
+
+
+@pytest.mark.parametrize(("low", "high"), BAD_BOXES)
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_bad_box_stays_in_its_environment(low, high, fixed_shape):
+    lo, hi = torch.full((3, 2), 0.25, dtype=F), torch.full((3, 2), 2.0, dtype=F)
+    lo[1, 0], hi[1, 0] = low, high
+    rows = torch.ones(3, 2, 2, dtype=F), torch.ones(3, 2, dtype=F)
+    u = torch.ones(3, 2, dtype=F)
+    answer = project_batch(u, *rows, lo, hi, validate=False, fixed_shape=fixed_shape)
+    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, OPTIMAL]
+    assert answer.u.tolist() == [[0.5, 0.5], [0.0, 0.0], [0.5, 0.5]]
+    with pytest.raises(InputError, match="expected lo <= hi in every component"):
+        project_batch(u, *rows, lo, hi, fixed_shape=fixed_shape)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, torch.nan, torch.inf])
+def test_weight_that_is_none_is_refused_or_stays_in_its_environment(value):
+    u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
+    b, weight = torch.ones(3, 2, dtype=F), torch.ones(3, 2, dtype=F)
+    weight[1, 1] = value
+    with pytest.raises(InputError, match=r"weight: expected finite .* in environment 1"):
+        project_batch(u, A, b, -2.0, 2.0, weight=weight)
+    answer = project_batch(u, A, b, -2.0, 2.0, weight=weight, validate=False)
+    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, OPTIMAL]
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    mask[1, 1] = False  # a row that is off needs no weight
+    masked = project_batch(u, A, b, -2.0, 2.0, mask, weight=weight)
+    assert masked.status.tolist() == [OPTIMAL] * 3
+
+
+@pytest.mark.parametrize("row", [-1, 2, 5])
+def test_first_row_that_is_none_is_refused_or_stays_in_its_environment(row):
+    u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
+    b, first = torch.full((3, 2), -9.0, dtype=F), torch.tensor([0, row, 1])
+    with pytest.raises(InputError, match="first: expected row indices below 2"):
+        project_batch(u, A, b, -2.0, 2.0, first=first)
+    answer = project_batch(u, A, b, -2.0, 2.0, first=first, validate=False)
+    assert answer.status.tolist() == [INFEASIBLE, BAD_INPUT, INFEASIBLE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first": torch.zeros(2)}, r"first: expected int64 \(3,\), got torch.float32 \(2,\)"),
+        ({"first": torch.zeros(3, dtype=torch.int32)}, "first: expected int64"),
+        ({"weight": torch.ones(3, 2)}, "weight: expected torch.float64"),
+        ({"weight": torch.ones(3, dtype=F)}, r"weight: expected torch.float64 \(3, 2\)"),
+    ],
+)
+def test_order_of_the_rows_has_the_shape_of_the_rows(changes, message):
+    given = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F), torch.ones(3, 2, dtype=F)
+    with pytest.raises(InputError, match=message):
+        project_batch(*given, -2.0, 2.0, validate=False, **changes)
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
