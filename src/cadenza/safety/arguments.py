@@ -13,13 +13,14 @@ from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.solvers import DaqpSolver, QPSolver
 
 #: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.
 MIN_DT: Final = 1e-6
 MAX_DT: Final = 1e3
 #: A dict is recognised at once, any other Mapping slowly.
 _MAPPINGS: Final = (dict, Mapping)
-_NUMBERS: Final = (float, int, np.floating)
+_NUMBERS: Final = (float, int, np.floating, np.integer)
 
 
 def require_call(
@@ -60,6 +61,10 @@ def require_call(
             f"got {type(agents).__name__}."
         )
     snapshots = cast("dict[str, AgentSnapshot]", agents)
+    if not isinstance(ego_uid, str):
+        raise InputError(
+            f"filter: ego_uid: expected the id of an agent, got {type(ego_uid).__name__}."
+        )
     if ego_uid not in snapshots:
         raise InputError(
             f'filter: expected the ego {ego_uid!r} in obs["agent_states"], got {sorted(snapshots)}.'
@@ -79,27 +84,59 @@ def require_member(uid: str, known: Collection[str], what: str) -> None:
         raise UnknownNameError(f"filter: expected {uid!r} in {what}, got {sorted(known)}.")
 
 
-def require_models(control_models: Mapping[str, AgentControlModel]) -> None:
-    """Raise ConfigurationError unless there is a model, and each is filed under its own id."""
+def require_solver(solver: object) -> QPSolver:
+    """Return the solver, DAQP for None.
+
+    Raises:
+        ConfigurationError: Not a solver.
+    """
+    if solver is None:
+        return DaqpSolver()
+    if not callable(getattr(solver, "run", None)):
+        raise ConfigurationError(
+            f"filter: solver: expected a QPSolver or None, got {type(solver).__name__}; "
+            "take one from cadenza.safety.solvers.make_solver(name)."
+        )
+    return cast("QPSolver", solver)
+
+
+def require_models(control_models: object) -> None:
+    """Raise ConfigurationError unless there are models, each filed under its own id."""
+    if not isinstance(control_models, _MAPPINGS):
+        raise ConfigurationError(
+            "filter: control_models: expected control models by agent id, "
+            f"got {type(control_models).__name__}."
+        )
     if not control_models:
         raise ConfigurationError("filter: expected at least one control model, got none.")
-    for uid, model in control_models.items():
+    for uid, model in cast("Mapping[str, object]", control_models).items():
+        if not isinstance(model, AgentControlModel):
+            raise ConfigurationError(
+                f"filter: control_models[{uid!r}]: expected an AgentControlModel, "
+                f"got {type(model).__name__}."
+            )
         if model.uid != uid:
             raise ConfigurationError(
                 f"filter: expected the control model of {uid!r}, got one for {model.uid!r}."
             )
 
 
-def require_lambda(lambda_: LambdaDict, expected: frozenset[tuple[str, str]]) -> None:
+def require_lambda(
+    lambda_: LambdaDict,
+    expected: frozenset[tuple[str, str]],
+    remedy: str = "build it for the ego's pairs with make_ego_pair_keys",
+) -> None:
     """Raise InputError unless ``lambda_`` has a finite number for exactly the expected pairs."""
     if lambda_.keys() != expected:
         raise InputError(
             f"filter: state.lambda_ key set mismatch: expected {sorted(expected)}, "
-            f"got {sorted(lambda_)}; build it for the ego's pairs with make_ego_pair_keys."
+            f"got {sorted(lambda_)}; {remedy}."
         )
-    for key, value in lambda_.items():
-        if not abs(value) <= MAX_MAGNITUDE:
-            raise InputError(f"filter: state.lambda_[{key}]: expected a finite number, got {value}")
+    for key, value in cast("Mapping[object, object]", lambda_).items():
+        if not (isinstance(value, _NUMBERS) and abs(cast("float", value)) <= MAX_MAGNITUDE):
+            raise InputError(
+                f"filter: state.lambda_[{key}]: expected a finite number, got {value!r}"
+            )
 
 
 def require_action(

@@ -26,11 +26,13 @@ from cadenza.safety.arguments import (
     require_models,
     require_previous,
     require_snapshot,
+    require_solver,
 )
 from cadenza.safety.authority import EgoAuthority, measure_authority
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
+from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
 from cadenza.safety.ego_constants import PairConstants, pair_constants
 from cadenza.safety.ego_options import (
     Barrier,
@@ -39,21 +41,20 @@ from cadenza.safety.ego_options import (
     OnInfeasible,
     RateLimit,
 )
-from cadenza.safety.ego_report import Box, Solution, inside, rate_box, report
+from cadenza.safety.ego_report import inside, rate_box, report
 from cadenza.safety.ego_rows import (
     EgoRows,
     RowRule,
     build_ego_rows,
-    feasible_lambda,
     pair_barriers,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.mode import SafetyMode
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.projection import RowSet, project
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.row_solution import Box, Solution, solve_rows
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
+from cadenza.safety.solvers import QPSolver, SolveStatus
 from cadenza.safety.state import FilterInfo, SafetyState
 from cadenza.safety.wae import CbfPower
 
@@ -77,6 +78,7 @@ class _Constants:
     bounds: Bounds
     dt: float
     contacts: list[float] | None
+    declared: list[float] | None
     authority: EgoAuthority
     of_pairs: PairConstants
 
@@ -137,7 +139,13 @@ class EgoOnlyCBFQP:
             rate_limit=rate_limit,
         )
         self._models = dict(control_models)
-        self._solver = DaqpSolver() if solver is None else solver
+        #: Agents whose declared capacity is asked for in every step: their models may change.
+        self._mutable = {
+            uid: model
+            for uid, model in control_models.items()
+            if type(model) is not DoubleIntegratorControlModel
+        }
+        self._solver = require_solver(solver)
         self._rule = RowRule(
             level=self._options.level_function(),
             margin_m=margin_m,
@@ -247,15 +255,7 @@ class EgoOnlyCBFQP:
             narrow = rate_box(require_previous(previous_action, len(u)), bounds.action_rate, box)
         wanted = [state.lambda_[key] for key in pairs.keys]
         started = time.perf_counter()
-        solution = self._solve(u, rows, wanted, narrow)
-        if solution.status is not SolveStatus.OPTIMAL:
-            if narrow is not box and self._options.rate_limit == "soft":
-                solution = self._solve(u, rows, wanted, box)
-            if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
-                raise ConcertoSafetyInfeasible(
-                    f"filter: no action in the box meets every row ({solution.status.value}); "
-                    "use the braking fallback for this step."
-                )
+        solution = self._solve(u, rows, wanted, narrow, box)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
@@ -374,6 +374,7 @@ class EgoOnlyCBFQP:
         if self._rule.max_age_s > 0.0:  # the only case in which the radii matter
             radius = ego.radius + self._rule.margin_m
             contacts = [radius + partner.radius for partner in partners]
+        declared = self._declared(pairs, bounds) if self._mutable else None
         last = self._constants
         if (
             last is not None
@@ -381,6 +382,7 @@ class EgoOnlyCBFQP:
             and (last.bounds is bounds or last.bounds == bounds)
             and last.dt == dt
             and last.contacts == contacts
+            and last.declared == declared
             and last.of_pairs.lasting
         ):
             return last
@@ -396,31 +398,31 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
-        self._constants = _Constants(pairs, bounds, dt, contacts, authority, of_pairs)
+        self._constants = _Constants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
         return self._constants
 
-    def _solve(self, u: list[float], rows: EgoRows, wanted: list[float], box: Box) -> Solution:
-        """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
-        lower, upper = box
-        used, b = wanted, rows.level
-        if any(wanted):
-            if not self._options.upstream:
-                used = [
-                    feasible_lambda(value, row, level, lower, upper)
-                    for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
-                ]
-            b = [level + value for level, value in zip(rows.level, used, strict=True)]
-        x, status = project(
-            u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
-        )
-        if (
-            status is not SolveStatus.OPTIMAL
-            and not self._options.upstream
-            and any(value < 0.0 for value in used)
-        ):
-            used = [max(0.0, value) for value in used]
-            b = [level + value for level, value in zip(rows.level, used, strict=True)]
-            x, status = project(
-                u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, self._solver
+    def _declared(self, pairs: _EgoPairs, bounds: Bounds) -> list[float]:
+        """Return the capacities that models which may change declare now, m/s^2."""
+        mutable = self._mutable
+        return [mutable[uid].max_cartesian_accel(bounds) for uid in pairs.uids if uid in mutable]
+
+    def _solve(
+        self, u: list[float], rows: EgoRows, wanted: list[float], narrow: Box, box: Box
+    ) -> Solution:
+        """Solve in the narrow box, and in the whole one if the rows need it and the rate may.
+
+        Raises:
+            ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
+        """
+        as_given = self._options.upstream
+        solution = solve_rows(u, rows, wanted, narrow, self._solver, as_given=as_given)
+        if solution.status is SolveStatus.OPTIMAL:
+            return solution
+        if narrow is not box and self._options.rate_limit == "soft":
+            solution = solve_rows(u, rows, wanted, box, self._solver, as_given=as_given)
+        if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
+            raise ConcertoSafetyInfeasible(
+                f"filter: no action in the box meets every row ({solution.status.value}); "
+                "use the braking fallback for this step."
             )
-        return Solution(x, status, used, b)
+        return solution

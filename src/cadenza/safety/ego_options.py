@@ -12,6 +12,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, LevelFunction, Plant, row_level
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
+from cadenza.safety.kinds import is_real
 from cadenza.safety.wae import CBF_POWERS, CbfPower, wae_row_level
 
 #: Which row keeps a pair apart: exact for sampled control, or the classical continuous-time one.
@@ -83,6 +84,8 @@ class EgoOnlyOptions:
         self._check_combinations()
         if isinstance(self.budget_split, str):
             object.__setattr__(self, "budget_split", make_budget_split(self.budget_split))
+        else:
+            _check_split(self.budget_split)
 
     def _check_combinations(self) -> None:
         sampled, upstream = self.barrier == "sampled", self.compat is not None
@@ -142,13 +145,24 @@ class EgoOnlyOptions:
         return row_level if self.barrier == "sampled" else wae_row_level(self.cbf_power)
 
 
-def _check_range(name: str, value: float, lowest: float, largest: float) -> None:
-    if not lowest <= value <= largest:
+def _check_range(name: str, value: object, lowest: float, largest: float) -> None:
+    if not (is_real(value) and lowest <= value <= largest):
         raise ConfigurationError(
-            f"filter: {name}: expected a number in [{lowest:g}, {largest:g}], got {value}."
+            f"filter: {name}: expected a number in [{lowest:g}, {largest:g}], got {value!r}."
+        )
+
+
+def _check_split(split: object) -> None:
+    if not isinstance(split, BudgetSplitStrategy | None):
+        raise ConfigurationError(
+            "filter: budget_split: expected a BudgetSplitStrategy, the name of one or None, "
+            f"got {split!r}."
         )
 
 
 def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
+    # By type as well: True equals 1, and an array does not say whether it equals anything.
+    if isinstance(value, bool) or not any(
+        isinstance(value, type(choice)) and value == choice for choice in choices
+    ):
         raise ConfigurationError(f"filter: {name}: expected one of {choices}, got {value!r}.")

@@ -1,36 +1,14 @@
-"""Solution of one step of the ego-only filter, its box, and the record made of it."""
+"""Rate limit of one step of the ego-only filter, and the record made of the step."""
 
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from cadenza.safety.barrier import barrier_violation
 from cadenza.safety.ego_rows import EgoRows
-from cadenza.safety.projection import RowSet
+from cadenza.safety.row_solution import Box, Solution
 from cadenza.safety.solvers import SolveStatus
 from cadenza.safety.state import FilterInfo
-
-#: Lower and upper bounds of the action, n numbers each.
-Box: TypeAlias = tuple[list[float], list[float]]
-
-
-@dataclass(slots=True)
-class Solution:
-    """One solved step.
-
-    Attributes:
-        x: The action, n numbers.
-        status: How the solve ended.
-        lambda_: Slack that entered the rows, one entry per partner, m/s^2.
-        b: Right-hand sides, likewise, m/s^2.
-    """
-
-    x: list[float]
-    status: SolveStatus
-    lambda_: list[float]
-    b: list[float]
 
 
 def rate_box(previous: list[float], rate: float, box: Box) -> Box:
@@ -68,11 +46,6 @@ def report(
 ) -> FilterInfo:
     """Return the record of one step without a rate limit; ``gamma`` is for overlap, 1/s."""
     solved = solution.status is SolveStatus.OPTIMAL
-    if solved:
-        slack = np.zeros(len(keys))
-    else:
-        row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
-        slack = np.array([max(0.0, row_set.residual(j, solution.x)) for j in range(len(keys))])
     relaxed = bool(keys) and max(solution.lambda_) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
@@ -82,7 +55,7 @@ def report(
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": elapsed_ms,
-        "slack": slack,
+        "slack": np.array(solution.missed(rows)),
         "margin": np.array(rows.margin),
         "status": solution.status.value if changed or not solved else "inactive",
         "intervention": math.dist(solution.x, u) if changed else 0.0,

@@ -11,13 +11,19 @@ import math
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.arguments import MAX_DT, MIN_DT, require_models
+from cadenza.safety.arguments import (
+    MAX_DT,
+    MIN_DT,
+    require_kind,
+    require_models,
+    require_solver,
+)
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.barrier import (
     CERTIFICATE_TOLERANCE,
@@ -28,7 +34,6 @@ from cadenza.safety.barrier import (
 )
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
-from cadenza.safety.ego_rows import feasible_lambda
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.joint_arguments import JointCall, require_joint_call, require_share
 from cadenza.safety.joint_rows import (
@@ -37,10 +42,11 @@ from cadenza.safety.joint_rows import (
     JointRule,
     build_joint_rows,
 )
+from cadenza.safety.kinds import is_real
 from cadenza.safety.mode import SafetyMode
-from cadenza.safety.projection import RowSet, project
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
+from cadenza.safety.row_solution import Solution, solve_rows
+from cadenza.safety.solvers import QPSolver, SolveStatus
 from cadenza.safety.state import FilterInfo, SafetyState
 from cadenza.safety.wae import CbfPower
 
@@ -52,17 +58,6 @@ class _Box:
     lower: list[float]
     upper: list[float]
     full: bool
-
-
-@dataclass(slots=True)
-class _Solution:
-    """One solved step."""
-
-    x: list[float]
-    status: SolveStatus
-    lambda_: list[float]
-    slack: list[float]
-    elapsed_ms: float
 
 
 class _JointCBFQP:
@@ -115,9 +110,8 @@ class _JointCBFQP:
             cbf_power=cbf_power,
         )
         self._models = dict(control_models)
-        self._own_bounds = dict(bounds_by_uid or {})
-        _check_own_bounds(self._own_bounds, control_models.keys())
-        self._solver = DaqpSolver() if solver is None else solver
+        self._own_bounds = _checked_own_bounds(bounds_by_uid, control_models.keys())
+        self._solver = require_solver(solver)
         self._options = options
         self._rule = JointRule(
             level=options.level_function(),
@@ -143,7 +137,17 @@ class _JointCBFQP:
         """Return the actions and the record of one checked call."""
         rows = build_joint_rows(agents, self._rule)
         u = [number for action in call.actions for number in action]
-        solution = self._solve(u, rows, [state.lambda_[key] for key in call.keys], box)
+        wanted = [state.lambda_[key] for key in call.keys]
+        started = time.perf_counter()
+        solution = solve_rows(
+            u,
+            rows,
+            wanted,
+            (box.lower, box.upper),
+            self._solver,
+            as_given=self._options.upstream,
+        )
+        elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
             raise ConcertoSafetyInfeasible(
                 f"filter: no actions in the boxes meet every row ({solution.status.value}); "
@@ -160,7 +164,7 @@ class _JointCBFQP:
             else filtered[uid]
             for uid, proposed in proposed_action.items()
         }
-        info = _report(u, rows, solution, call.keys, self._options.undoing_rate)
+        info = _report(u, rows, solution, call.keys, elapsed_ms, gamma=self._options.undoing_rate)
         info["uncertified"] |= (
             self._options.barrier != "sampled"
             or not box.full
@@ -211,28 +215,6 @@ class _JointCBFQP:
                 full = full and lower[-1] == -c and upper[-1] == c
         return _Box(lower, upper, full)
 
-    def _solve(self, u: list[float], rows: JointRows, wanted: list[float], box: _Box) -> _Solution:
-        """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
-        used = wanted
-        if any(wanted) and not self._options.upstream:
-            used = [
-                feasible_lambda(value, row, level, box.lower, box.upper)
-                for value, row, level in zip(wanted, rows.a, rows.level, strict=True)
-            ]
-        started = time.perf_counter()
-        row_set = _row_set(rows, used)
-        x, status = project(u, row_set, box.lower, box.upper, self._solver)
-        tightened = not self._options.upstream and any(value < 0.0 for value in used)
-        if status is not SolveStatus.OPTIMAL and tightened:
-            used = [max(0.0, value) for value in used]
-            row_set = _row_set(rows, used)
-            x, status = project(u, row_set, box.lower, box.upper, self._solver)
-        elapsed_ms = (time.perf_counter() - started) * 1e3
-        slack = [0.0] * len(used)
-        if status is not SolveStatus.OPTIMAL:
-            slack = [max(0.0, row_set.residual(j, x)) for j in range(len(used))]
-        return _Solution(x, status, used, slack, elapsed_ms)
-
 
 class CentralizedCBFQP(_JointCBFQP):
     """Decides every agent's action; the oracle that partners would have to obey.
@@ -278,6 +260,8 @@ class CentralizedCBFQP(_JointCBFQP):
             ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
         """
         del ego_uid, partner_action_bound
+        require_kind("state", state, SafetyState)
+        require_kind("bounds", bounds, Bounds)
         call = require_joint_call(proposed_action, obs, state.lambda_, self._models)
         box = self._box(call, bounds)
         return self._filter(proposed_action, call, self._agents(call, bounds), state, box)
@@ -325,22 +309,21 @@ class SharedControlCBFQP(_JointCBFQP):
             ConfigurationError: Two agents have no authority together.
             ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
         """
+        require_kind("state", state, SafetyState)
+        require_kind("bounds", bounds, Bounds)
         call = require_joint_call(proposed_action, obs, state.lambda_, self._models)
         ego, share = require_share(ego_uid, partner_action_bound, call.uids)
         box = self._box(call, bounds, ego_uid=ego, share=share)
         return self._filter(proposed_action, call, self._agents(call, bounds), state, box)
 
 
-def _row_set(rows: JointRows, lambda_: list[float]) -> RowSet:
-    b = [level + value for level, value in zip(rows.level, lambda_, strict=True)]
-    return RowSet(rows.a, b, rows.h, rows.time_left)
-
-
 def _report(
     u: list[float],
     rows: JointRows,
-    solution: _Solution,
+    solution: Solution,
     keys: list[tuple[str, str]],
+    elapsed_ms: float,
+    *,
     gamma: float,
 ) -> FilterInfo:
     """Return the record of one step without what the box and the kind of row say about it."""
@@ -357,8 +340,8 @@ def _report(
         ),
         "prediction_gap_loss": None,
         "fallback_fired": False,
-        "qp_solve_ms": solution.elapsed_ms,
-        "slack": np.array(solution.slack),
+        "qp_solve_ms": elapsed_ms,
+        "slack": np.array(solution.missed(rows)),
         "margin": np.array(rows.margin),
         "status": solution.status.value if changed or not solved else "inactive",
         "intervention": math.dist(solution.x, u) if changed else 0.0,
@@ -368,12 +351,26 @@ def _report(
     }
 
 
-def _check_own_bounds(own_bounds: Mapping[str, Bounds], known: Set[str]) -> None:
-    unknown = sorted(own_bounds.keys() - known)
+def _checked_own_bounds(own_bounds: object, known: Set[str]) -> dict[str, Bounds]:
+    """Return a copy of the boxes that agents bring along."""
+    if own_bounds is None:
+        return {}
+    if not isinstance(own_bounds, Mapping):
+        raise ConfigurationError(
+            f"filter: bounds_by_uid: expected Bounds by agent id, got {type(own_bounds).__name__}."
+        )
+    for uid, bounds in cast("Mapping[str, object]", own_bounds).items():
+        if not isinstance(bounds, Bounds):
+            raise ConfigurationError(
+                f"filter: bounds_by_uid[{uid!r}]: expected Bounds, got {type(bounds).__name__}."
+            )
+    boxes = dict(cast("Mapping[str, Bounds]", own_bounds))
+    unknown = sorted(boxes.keys() - known)
     if unknown:
         raise ConfigurationError(
             f"filter: bounds_by_uid: expected agents with a control model, got {unknown}."
         )
+    return boxes
 
 
 def _checked_dt(dt: float | None, barrier: Barrier) -> float:
@@ -387,8 +384,8 @@ def _checked_dt(dt: float | None, barrier: Barrier) -> float:
             "joint filter: expected dt, the control step in seconds, which the sampled row is "
             'exact for; pass dt=..., or barrier="wae" for the classical row.'
         )
-    if not MIN_DT <= dt <= MAX_DT:
+    if not (is_real(dt) and MIN_DT <= dt <= MAX_DT):
         raise ConfigurationError(
-            f"filter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
+            f"filter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt!r}."
         )
     return dt

@@ -7,11 +7,16 @@ from typing import Any, cast
 import numpy as np
 
 from cadenza.core.errors import InputError
-from cadenza.safety.arguments import require_action, require_member, require_snapshot
+from cadenza.safety.arguments import (
+    require_action,
+    require_lambda,
+    require_member,
+    require_snapshot,
+)
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.pairs import LambdaDict, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.snapshot import AgentSnapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +72,8 @@ def require_joint_call(
     checked = [_snapshot_of(uid, snapshots, dim) for uid in uids]
     actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
     keys = make_pair_keys(uids)
-    _require_slack(lambda_, keys)
+    remedy = "build it for all pairs of proposed_action with make_lambda_dict"
+    require_lambda(lambda_, frozenset(keys), remedy)
     return JointCall(uids, checked, actions, keys)
 
 
@@ -110,14 +116,3 @@ def _action_of(uid: str, action: object, size: int) -> list[float]:
     if not isinstance(action, np.ndarray):
         raise TypeError(f"filter: {name} must be an array, got {type(action).__name__}.")
     return require_action(cast("np.ndarray[Any, Any]", action), size, name)
-
-
-def _require_slack(lambda_: LambdaDict, keys: list[tuple[str, str]]) -> None:
-    if lambda_.keys() != set(keys):
-        raise InputError(
-            f"filter: state.lambda_ key set mismatch: expected {keys}, got {sorted(lambda_)}; "
-            "build it for all pairs of proposed_action with make_lambda_dict."
-        )
-    for key, value in lambda_.items():
-        if not abs(value) <= MAX_MAGNITUDE:
-            raise InputError(f"filter: state.lambda_[{key}]: expected a finite number, got {value}")
