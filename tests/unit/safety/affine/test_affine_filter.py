@@ -155,7 +155,7 @@ def test_row_the_action_does_not_act_on_leads_to_rest_and_not_to_the_nominal():
     assert action.tolist() == [0.0]
     assert info.slack[0] > 0.0
     states = torch.tensor([[0.2, 0.0, 0.0], [-9.0, 0.0, 0.0]]).double()
-    actions, batch = guard.filter_batch(states, torch.full((2, 1), 0.7).double())
+    actions, batch = guard.filter_batch(states, torch.full((2, 1), 0.7, dtype=torch.float64))
     assert actions.tolist() == [[0.0], [0.7]]
     assert batch.lost.tolist() == [[True], [False]]
 
