@@ -15,6 +15,7 @@ from cadenza.safety.barrier import PairParameters
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy, shared_authority
 from cadenza.safety.ego_options import EgoOnlyOptions
+from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.stale import derated
@@ -35,6 +36,37 @@ class PairConstants:
     shares: list[float] | None
     covered: bool
     lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EgoPairs:
+    """The ego's pairs among a set of agents, in the string order of the partners."""
+
+    ego_uid: str
+    uids: tuple[str, ...]
+    partners: list[str]
+    keys: list[tuple[str, str]]
+    key_set: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, ego_uid: str, uids: tuple[str, ...]) -> "EgoPairs":
+        """Return the pairs of ``ego_uid`` among ``uids``."""
+        partners = sorted(uid for uid in uids if uid != ego_uid)
+        keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
+        return cls(ego_uid, uids, partners, keys, frozenset(keys))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepConstants:
+    """What the rows need that does not change while agents, bounds and step stay the same."""
+
+    pairs: EgoPairs
+    bounds: Bounds
+    dt: float
+    contacts: list[float] | None
+    declared: list[float] | None
+    authority: EgoAuthority
+    of_pairs: PairConstants
 
 
 def pair_constants(

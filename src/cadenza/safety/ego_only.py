@@ -11,7 +11,6 @@ Limits: the certificate needs a constant ego authority in every direction (true 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,12 @@ from cadenza.safety.arguments import (
     require_snapshot,
     require_solver,
 )
-from cadenza.safety.authority import EgoAuthority, measure_authority
+from cadenza.safety.authority import measure_authority
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
-from cadenza.safety.ego_constants import PairConstants, pair_constants
+from cadenza.safety.ego_constants import EgoPairs, StepConstants, pair_constants
 from cadenza.safety.ego_options import (
     Barrier,
     Compat,
@@ -50,37 +49,13 @@ from cadenza.safety.ego_rows import (
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.mode import SafetyMode
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
+from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.row_solution import Box, Solution, solve_rows
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus
 from cadenza.safety.state import FilterInfo, SafetyState
 from cadenza.safety.wae import CbfPower
-
-
-@dataclass(frozen=True, slots=True)
-class _EgoPairs:
-    """The ego's pairs among a set of agents, in the string order of the partners."""
-
-    ego_uid: str
-    uids: tuple[str, ...]
-    partners: list[str]
-    keys: list[tuple[str, str]]
-    key_set: frozenset[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Constants:
-    """What the rows need that does not change while agents, bounds and step stay the same."""
-
-    pairs: _EgoPairs
-    bounds: Bounds
-    dt: float
-    contacts: list[float] | None
-    declared: list[float] | None
-    authority: EgoAuthority
-    of_pairs: PairConstants
 
 
 class EgoOnlyCBFQP:
@@ -156,7 +131,7 @@ class EgoOnlyCBFQP:
         )
         self._undoing_rate = self._options.undoing_rate
         self._limits_rate = rate_limit != "off"
-        self._constants: _Constants | None = None
+        self._constants: StepConstants | None = None
 
     @property
     def mode(self) -> SafetyMode:
@@ -242,7 +217,7 @@ class EgoOnlyCBFQP:
         proposed_action: FloatArray,
         u: list[float],
         rows: EgoRows,
-        pairs: _EgoPairs,
+        pairs: EgoPairs,
         state: SafetyState,
         bounds: Bounds,
         previous_action: FloatArray | None,
@@ -305,7 +280,7 @@ class EgoOnlyCBFQP:
         return {key: high[j] - low[j] for j, key in enumerate(pairs.keys)}
 
     def _barriers(
-        self, ego: AgentSnapshot, partners: list[AgentSnapshot], constants: _Constants
+        self, ego: AgentSnapshot, partners: list[AgentSnapshot], constants: StepConstants
     ) -> list[float]:
         """Return h of every pair, m/s."""
         parameters, rule = constants.of_pairs.parameters, self._rule
@@ -315,21 +290,19 @@ class EgoOnlyCBFQP:
                 return build_ego_rows(ego, partners, partners, parameters, authority, rule).h
         return pair_barriers(ego, partners, parameters, rule)
 
-    def _pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> _EgoPairs:
+    def _pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
         uids = tuple(agents)
         last = self._constants
         if last is not None and last.pairs.uids == uids and last.pairs.ego_uid == ego_uid:
             return last.pairs
-        partners = sorted(uid for uid in uids if uid != ego_uid)
-        keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
-        return _EgoPairs(ego_uid, uids, partners, keys, frozenset(keys))
+        return EgoPairs.of(ego_uid, uids)
 
     def _rows(
         self,
         agents: Mapping[str, AgentSnapshot],
         predicted: Mapping[str, AgentSnapshot],
-        pairs: _EgoPairs,
+        pairs: EgoPairs,
         bounds: Bounds,
         dt: float,
     ) -> EgoRows:
@@ -350,7 +323,7 @@ class EgoOnlyCBFQP:
         return rows
 
     def _states(
-        self, agents: Mapping[str, AgentSnapshot], pairs: _EgoPairs
+        self, agents: Mapping[str, AgentSnapshot], pairs: EgoPairs
     ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
         """Return the ego and its partners, checked."""
         dim = self._models[pairs.ego_uid].position_dim
@@ -365,10 +338,10 @@ class EgoOnlyCBFQP:
         self,
         ego: AgentSnapshot,
         partners: Sequence[AgentSnapshot],
-        pairs: _EgoPairs,
+        pairs: EgoPairs,
         bounds: Bounds,
         dt: float,
-    ) -> _Constants:
+    ) -> StepConstants:
         """Return the constants of the rows; kept while nothing they depend on changes."""
         contacts = None
         if self._rule.max_age_s > 0.0:  # the only case in which the radii matter
@@ -398,10 +371,10 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
-        self._constants = _Constants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
+        self._constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
         return self._constants
 
-    def _declared(self, pairs: _EgoPairs, bounds: Bounds) -> list[float]:
+    def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:
         """Return the capacities that models which may change declare now, m/s^2."""
         mutable = self._mutable
         return [mutable[uid].max_cartesian_accel(bounds) for uid in pairs.uids if uid in mutable]
