@@ -1,6 +1,9 @@
 """`cadenza safety verify` and `cadenza safety tables` through the command line."""
 
 import json
+import signal
+import subprocess
+import time
 
 import pytest
 
@@ -13,7 +16,7 @@ from cadenza.safety.reporting import (
     emit_three_tables,
 )
 from cadenza.safety.reporting.payload import text_hash
-from tests.e2e.commands import REPOSITORY, cadenza
+from tests.e2e.commands import REPOSITORY, arguments, cadenza, environment
 
 #: Words that make a verification of a few seconds.
 QUICK = ["--steps", "4000", "dts=[0.05]", "delays=[none, varying]", "several_steps=600"]
@@ -102,6 +105,32 @@ def test_verify_refuses_a_wrong_configuration_in_one_line(tmp_path, words, messa
     assert done.err.count("\n") == 1
     assert done.out == ""
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("where", ["/proc/nope", "taken"])
+def test_verify_refuses_a_place_it_cannot_write_to_before_it_starts(tmp_path, where):
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    done = cadenza("safety", "verify", "--steps", "9000000000", "--out", where, cwd=tmp_path)
+    assert done.code == 11
+    assert done.err.startswith(f"error: {where}: expected a folder to write to, got '")
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+
+
+def test_verify_that_is_stopped_says_that_nothing_is_kept(tmp_path):
+    words = ["safety", "verify", "--steps", "9000000000", "--quiet"]
+    with subprocess.Popen(
+        arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60.0
+        while not (tmp_path / "runs" / "verify").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30.0)
+    assert process.returncode == 143
+    assert err == "error: stopped; nothing is kept, run the same command again\n"
 
 
 def test_verify_json_error_is_one_object(tmp_path):

@@ -37,7 +37,7 @@ _PLAIN_WIDTH = 120
 #: How PyTorch reports that memory ran out; it has no type of its own for it on the CPU.
 _OUT_OF_MEMORY_MARKS: Final = ("can't allocate memory", "not enough memory", "out of memory")
 #: How to go on after a stop, unless the command says otherwise.
-_RESUME_HINT: Final = "run the same command with --resume to go on"
+_RESUME_HINT: Final = "finished work is kept, run the same command with --resume to go on"
 
 
 class OutputClosedError(CadenzaError, BrokenPipeError):
@@ -161,7 +161,7 @@ def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generato
 
     Args:
         as_json: Also write ``{"error": ...}`` to stdout.
-        go_on: What to do after the command was stopped.
+        go_on: What is kept, and what to do, after the command was stopped.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.
@@ -196,7 +196,7 @@ def _report(kind: str, message: str, *, as_json: bool) -> None:
 def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
     """Return one line: what was expected, what came, what to do."""
     if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-        text = f"stopped; finished work is kept, {go_on}"
+        text = f"stopped; {go_on}"
     elif code is ExitCode.OUT_OF_MEMORY:
         text = (
             f"expected the job to fit into memory, got: {error}; lower the sizes of the "

@@ -41,7 +41,9 @@ def quickstart(
 
     Run again on the same folder, it goes on where it stopped.
     """
-    with typed_exits(as_json=as_json, go_on="run the same command again to go on"):
+    with typed_exits(
+        as_json=as_json, go_on="finished work is kept, run the same command again to go on"
+    ):
         from cadenza.benchmark.quickstart import run_quickstart, training_config
         from cadenza.cli.configuration import explained
 

@@ -37,6 +37,8 @@ _TOTAL_COLUMNS: Final = (
     "uncertified",
     "free / m",
 )
+#: What to do after a stop.
+_START_OVER: Final = "nothing is kept, run the same command again"
 _NOTE: Final = (
     "overlaps: episodes in which balls overlapped; at most: exact 95 % bound on their rate;\n"
     "unfiltered: steps that executed an unsafe nominal action; changed: by the filter;\n"
@@ -81,32 +83,19 @@ def verify(
 
     Ends with code 1 unless one partner never gets in and no unfiltered action is executed.
     """
-    with typed_exits(as_json=as_json, go_on="run the same command again"):
-        from cadenza.safety.verifier.config import load_verifier_config
-        from cadenza.safety.verifier.run import verify as run_verification
-
-        path, values = _split_words(words or [])
-        options = {
-            "steps": steps,
-            "partners": partners or None,
-            "plants": plant,
-            "barrier": barrier,
-            "compat": compat,
-            "seed": seed,
-        }
-        values |= {key: value for key, value in options.items() if value is not None}
-        config = load_verifier_config(path, values)
+    options = {
+        "steps": steps,
+        "partners": partners or None,
+        "plants": plant,
+        "barrier": barrier,
+        "compat": compat,
+        "seed": seed,
+    }
+    with typed_exits(as_json=as_json, go_on=_START_OVER):
         started = time.perf_counter()
-        with progress_bar("verifying", quiet=quiet or as_json) as progress:
-            report = run_verification(config, progress)
-        elapsed_s = time.perf_counter() - started
-        report_path, picture = report.save(out)
-        if as_json:
-            files = {"report": str(report_path), "picture": str(picture)}
-            print_json({**report.to_jsonable(), **files, "elapsed_s": round(elapsed_s, 3)})
-        else:
-            _print_report(report, elapsed_s)
-            print_text(f"report: {report_path}\nworst episode: {picture}")
+        report = _run(words or [], options, out, quiet=quiet or as_json)
+    with typed_exits(go_on=_START_OVER):  # the result is printed whatever becomes of the files
+        _publish(report, out, time.perf_counter() - started, as_json=as_json)
     if not report.holds:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -143,6 +132,43 @@ def tables(
             print_text(INTERVAL_NOTE)
             for name, value in provenance_lines(report.details):
                 print_text(f"{name}: {value}")
+
+
+def _run(
+    words: list[str], options: dict[str, Any], out: Path, *, quiet: bool
+) -> "VerificationReport":
+    """Run the verification that words and options describe; refuse what must fail beforehand."""
+    from cadenza.core.files import require_writable
+    from cadenza.safety.verifier.config import load_verifier_config
+    from cadenza.safety.verifier.run import playable_scenarios
+    from cadenza.safety.verifier.run import verify as run_verification
+
+    path, values = _split_words(words)
+    values |= {key: value for key, value in options.items() if value is not None}
+    config = load_verifier_config(path, values)
+    playable_scenarios(config)
+    require_writable(out)
+    with progress_bar("verifying", quiet=quiet) as progress:
+        return run_verification(config, progress)
+
+
+def _publish(report: "VerificationReport", out: Path, elapsed_s: float, *, as_json: bool) -> None:
+    """Print the result and store it; a refusal to store hides no result.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    if not as_json:
+        _print_report(report, elapsed_s)
+        report_path, picture = report.save(out)
+        print_text(f"report: {report_path}\nworst episode: {picture}")
+        return
+    files: dict[str, str | None] = {"report": None, "picture": None}
+    try:
+        report_path, picture = report.save(out)
+        files = {"report": str(report_path), "picture": str(picture)}
+    finally:
+        print_json({**report.to_jsonable(), **files, "elapsed_s": round(elapsed_s, 3)})
 
 
 def _split_words(words: list[str]) -> tuple[Path | None, dict[str, Any]]:

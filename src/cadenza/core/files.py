@@ -86,6 +86,26 @@ def make_folder(folder: Path) -> None:
         fsync_folder(new.parent)
 
 
+def require_writable(folder: Path) -> None:
+    """Create ``folder`` and try a file in it, so that a long job need not end in a refusal.
+
+    Raises:
+        StorageError: The file system refused: ``folder`` is a file, read-only, full.
+    """
+    probe = folder / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    try:
+        make_folder(folder)
+        try:
+            _write_new_file(probe, b"")
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"{folder}: expected a folder to write to, got '{error.strerror}'; choose another one",
+        ) from error
+
+
 def finite_or_none(value: float) -> float | None:
     """Return ``value``, or None for NaN and infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None

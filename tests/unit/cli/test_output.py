@@ -83,10 +83,13 @@ def test_interrupt_says_how_to_go_on(capsys):
 
 
 def test_interrupt_of_a_command_without_resume_says_how_it_goes_on(capsys):
-    with pytest.raises(typer.Exit), typed_exits(go_on="run the same command again"):
+    with (
+        pytest.raises(typer.Exit),
+        typed_exits(go_on="nothing is kept, run the same command again"),
+    ):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == (
-        "error: stopped; finished work is kept, run the same command again\n"
+        "error: stopped; nothing is kept, run the same command again\n"
     )
 
 

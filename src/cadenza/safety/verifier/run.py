@@ -9,7 +9,7 @@ from cadenza.safety.verifier.episodes import EpisodeRecord
 from cadenza.safety.verifier.guards import GuardFactory, batched_guard, scenario_condition
 from cadenza.safety.verifier.report import VerificationReport
 from cadenza.safety.verifier.results import ScenarioResult
-from cadenza.safety.verifier.scenarios import plan_scenarios
+from cadenza.safety.verifier.scenarios import Scenario, plan_scenarios
 from cadenza.safety.verifier.simulation import ROUNDING_M, play_scenario
 
 #: Called with (steps played, steps in all, scenario).
@@ -34,9 +34,7 @@ def verify(
     Raises:
         ConfigurationError: The filter refuses its options, as when the ego has no authority left.
     """
-    scenarios = plan_scenarios(config)
-    for scenario in scenarios:  # what cannot be played is refused before anything is
-        scenario_condition(scenario, config)
+    scenarios = playable_scenarios(config)
     steps_in_all = sum(scenario.steps for scenario in scenarios)
     done, contact_m = 0, config.contact_m
     results: list[ScenarioResult] = []
@@ -62,6 +60,18 @@ def verify(
         config_fingerprint=config.fingerprint(),
     )
     return VerificationReport(config=config, origin=origin, results=results, worst=worst)
+
+
+def playable_scenarios(config: VerifierConfig) -> list[Scenario]:
+    """Return the scenarios of ``config``; what cannot be played is refused before anything is.
+
+    Raises:
+        ConfigurationError: The ego has no authority left in one of them.
+    """
+    scenarios = plan_scenarios(config)
+    for scenario in scenarios:
+        scenario_condition(scenario, config)
+    return scenarios
 
 
 def _rank(episode: EpisodeRecord, contact_m: float) -> tuple[bool, bool, float]:
