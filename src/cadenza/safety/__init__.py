@@ -34,6 +34,7 @@ _EXPORTS: Final = {
     "FilterInfo": "state",
     "FloatArray": "api",
     "JacobianControlModel": "control_models",
+    "JacobianEmergencyController": "emergency_jacobian",
     "JointSafetyFilter": "protocols",
     "LambdaDict": "pairs",
     "SafetyDriver": "driver",
@@ -53,6 +54,13 @@ _EXPORTS: Final = {
     "make_pair_keys": "pairs",
     "solve_qp_stub": "qp_timing",
 }
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+
+
+def __dir__() -> list[str]:
+    """Return what the module offers, the lazy names included."""
+    return sorted({*globals(), *_EXPORTS})
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
+from cadenza.safety.conformal.checks import require_rate
 from cadenza.safety.conformal.rules import ConformalRule, RuleSettings, make_rule
 from cadenza.safety.conformal.swap import reset_on_partner_swap
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.snapshot import MAX_MAGNITUDE
 from cadenza.safety.state import SafetyState
 
 #: Version of `SlackAdaptation.state_dict`; a reader refuses any other.
@@ -128,7 +130,7 @@ class SlackAdaptation:
         reset_on_partner_swap(
             state,
             uids=self._uids,
-            lambda_safe=options.lambda_safe,
+            lambda_safe=max(options.lambda_safe, -self._bound),
             n_warmup_steps=options.n_warmup_steps,
             ego_uid=self._ego_uid,
         )
@@ -159,7 +161,9 @@ class SlackAdaptation:
                 f"got {payload.get('version')!r}."
             )
         try:
-            partner_id = cast("str | None", payload["partner_id"])
+            partner_id = payload["partner_id"]
+            if not (partner_id is None or isinstance(partner_id, str)):
+                raise InputError(f"adaptation state: expected a partner id, got {partner_id!r}.")
             seat = self._read_seat(payload["seat"])
             kept = {
                 str(entry["partner_id"]): self._read_seat(entry["seat"])
@@ -177,8 +181,22 @@ class SlackAdaptation:
                 f"adaptation state: expected the pairs {sorted(seat.state.lambda_)}, "
                 f"got {sorted(state.lambda_)}."
             )
+        self._require_usable(state)
         seat.rule.load_dict(payload["rule"])
-        return _Seat(state, seat.rule, bool(payload["awaits_start"]))
+        if not isinstance(payload["awaits_start"], bool):
+            raise InputError(
+                f"adaptation state: awaits_start: expected a truth value, got "
+                f"{payload['awaits_start']!r}."
+            )
+        return _Seat(state, seat.rule, payload["awaits_start"])
+
+    def _require_usable(self, state: SafetyState) -> None:
+        """Raise InputError unless the rule accepts the target and the rows the slack."""
+        if self._options.conformal_rule != "huriot_sibai":
+            require_rate("adaptation state", state.epsilon)
+        for key, value in state.lambda_.items():
+            if not abs(value) <= MAX_MAGNITUDE:
+                raise InputError(f"adaptation state: slack of {key} is out of range: {value}.")
 
 
 def _seat_to_dict(seat: _Seat) -> dict[str, Any]:

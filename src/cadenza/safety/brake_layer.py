@@ -14,6 +14,7 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import RELEASE_FACTOR, BrakeDecision, Pair, maybe_brake
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
+from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import (
@@ -57,6 +58,12 @@ class BrakeLayer:
     def forget(self) -> None:
         """Release every pair."""
         self._pairs: frozenset[Pair] = frozenset()
+        self._problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """What was wrong with the emergency controller's last answer; None if nothing was."""
+        return self._problem
 
     def decide(
         self,
@@ -75,7 +82,11 @@ class BrakeLayer:
             forces: Contact force by canonical pair, N.
             infeasible: No action met every row.
             previous_action: Action executed in the last step, shape (A,); None on the first.
+
+        Returns:
+            The decision; None as well if the emergency controller's answer cannot be executed.
         """
+        self._problem = None
         watched = agents
         if not infeasible:
             pressing = self._pressing(forces)
@@ -84,19 +95,24 @@ class BrakeLayer:
                 return None
             watched = {uid: agents[uid] for uid in (self._ego_uid, *pressing)}
         options = self._options
-        decision = maybe_brake(
-            {self._ego_uid: action},
-            watched,
-            bounds=self._bounds,
-            tau_brake=options.tau_brake,
-            emergency_controllers=self._controllers,
-            dt=self._dt if options.brake_stopping else None,
-            control_models=self._models if options.brake_stopping else None,
-            still_braking=self._pairs if options.brake_hysteresis else (),
-            latency_s=options.brake_latency_s,
-            contact_forces=forces,
-            previous_action=self._rate_reference(previous_action),
-        )
+        try:
+            decision = maybe_brake(
+                {self._ego_uid: action},
+                watched,
+                bounds=self._bounds,
+                tau_brake=options.tau_brake,
+                emergency_controllers=self._controllers,
+                dt=self._dt if options.brake_stopping else None,
+                control_models=self._models if options.brake_stopping else None,
+                still_braking=self._pairs if options.brake_hysteresis else (),
+                latency_s=options.brake_latency_s,
+                contact_forces=forces,
+                previous_action=self._rate_reference(previous_action),
+            )
+        except EmergencyOutputError as error:
+            self.forget()
+            self._problem = str(error)
+            return None
         self._pairs = frozenset(decision.dangers)
         return decision
 
@@ -129,12 +145,12 @@ class BrakeLayer:
         """Continue from `state_dict`.
 
         Raises:
-            InputError: Malformed; nothing is changed then.
+            InputError: A pair of unknown agents; nothing is changed then.
         """
-        try:
-            pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
-        except (TypeError, ValueError) as error:
-            raise InputError(f"braking pairs: expected a complete record: {error!r}") from error
+        pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
+        for pair in pairs:
+            if not all(uid in self._models for uid in pair):
+                raise InputError(f"braking pairs: expected known agents, got {pair}.")
         self._pairs = frozenset(pairs)
 
 

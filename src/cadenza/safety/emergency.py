@@ -1,18 +1,31 @@
 """Emergency actions: away from every dangerous partner, as hard as the actuators allow.
 
 `CartesianAccelEmergencyController` serves agents whose action is their acceleration; for all
-others see `cadenza.safety.emergency_jacobian`.
+others see `cadenza.safety.emergency_jacobian`, whose controller this module offers as well.
 """
 
+import importlib
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
+
+__all__ = [
+    "DEFAULT_STOP_TIME_S",
+    "CartesianAccelEmergencyController",
+    "EmergencyController",
+    "braking_accel",
+    "net_repulsion",
+    "require_stop_time",
+    "scale_into_box",
+    "stretch",
+]
 
 #: Length of a sum of unit vectors below which they cancel and give no direction.
 _CANCELLED: Final = 1e-12
@@ -121,3 +134,10 @@ class CartesianAccelEmergencyController:
         else:
             push = stretch(repulsion, capacity)
         return scale_into_box(push, bounds.action_linf_component)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the controller for embodiments with a Jacobian, whose module imports this one."""
+    if name == "JacobianEmergencyController":
+        return getattr(importlib.import_module("cadenza.safety.emergency_jacobian"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

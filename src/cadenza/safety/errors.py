@@ -3,7 +3,7 @@
 `ConcertoSafetyInfeasible` keeps the name that callers of the original filter catch.
 """
 
-from cadenza.core.errors import CadenzaError, IntegrityError
+from cadenza.core.errors import CadenzaError, InputError, IntegrityError
 
 
 class ConcertoSafetyInfeasible(CadenzaError, RuntimeError):  # noqa: N818 - a promised public name
@@ -13,6 +13,14 @@ class ConcertoSafetyInfeasible(CadenzaError, RuntimeError):  # noqa: N818 - a pr
     step and must not pass the unfiltered action. Solving again with another conformal slack is
     no recovery: the conformal layer bounds an average over many steps, not this one.
     """
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument has another type than the one asked for."""
+
+
+class EmergencyOutputError(InputError):
+    """An emergency controller returned no finite action of its agent's shape inside the box."""
 
 
 class ReportError(IntegrityError, ValueError):

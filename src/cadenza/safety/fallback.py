@@ -7,7 +7,7 @@ Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped
 Units:     m, m/s, m/s^2, s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,10 +44,19 @@ class LastKnownState:
         ego_uid: The guarded agent.
         model: How its action moves it.
         dt: Control step, s.
+        uids: All agents; a state that is loaded must name exactly these. None accepts any.
     """
 
-    def __init__(self, *, ego_uid: str, model: AgentControlModel, dt: float) -> None:
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        model: AgentControlModel,
+        dt: float,
+        uids: Collection[str] | None = None,
+    ) -> None:
         self._ego_uid = ego_uid
+        self._uids = None if uids is None else set(uids)
         self._model = model
         self._dt = dt
         self._agents: dict[str, AgentSnapshot] | None = None
@@ -97,13 +106,16 @@ class LastKnownState:
         """Continue from `state_dict`.
 
         Raises:
-            InputError: Malformed; nothing is changed then.
+            InputError: Of other agents or dimensions; nothing is changed then.
         """
-        try:
-            self._agents = (
-                None
-                if payload is None
-                else {uid: snapshot_from_dict(fields) for uid, fields in payload.items()}
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"last state: expected a complete record: {error!r}") from error
+        agents = None
+        if payload is not None:
+            agents = {uid: snapshot_from_dict(fields) for uid, fields in payload.items()}
+            if self._uids is not None and agents.keys() != self._uids:
+                raise InputError(
+                    f"last state: expected {sorted(self._uids)}, got {sorted(agents)}."
+                )
+            dim = self._model.position_dim
+            if any(len(agent.position_numbers) != dim for agent in agents.values()):
+                raise InputError(f"last state: expected {dim} dimensions of every agent.")
+        self._agents = agents

@@ -8,7 +8,8 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
         new.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from cadenza.core.errors import InputError
@@ -18,7 +19,7 @@ from cadenza.safety.predictors import (
     PartnerPredictor,
     Prediction,
 )
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Two packets measured closer than this are the same one, s; far below any control step.
 _SAME_TIME_S: Final = 1e-9
@@ -45,10 +46,20 @@ class PartnerForecaster:
         predictor: Forecasts one partner.
         dt: Control step, s.
         horizon_steps: Steps from a forecast to its score, >= 1.
+        partners: Cartesian dimension by partner; a state that is loaded may name no others. None
+            accepts any.
     """
 
-    def __init__(self, predictor: PartnerPredictor, *, dt: float, horizon_steps: int) -> None:
+    def __init__(
+        self,
+        predictor: PartnerPredictor,
+        *,
+        dt: float,
+        horizon_steps: int,
+        partners: Mapping[str, int] | None = None,
+    ) -> None:
         self._predictor = predictor
+        self._partners = partners
         self._dt = dt
         self._horizon = horizon_steps
         self.forget()
@@ -140,26 +151,42 @@ class PartnerForecaster:
             },
         }
 
+    def _require_usable(
+        self,
+        uid: str,
+        packets: Sequence[Observation],
+        forecasts: Iterable[AgentSnapshot],
+        now: float,
+    ) -> None:
+        """Raise InputError unless the packets are of a partner, in order and of the past."""
+        times = [packet.time_s for packet in packets]
+        shapes = {s.position.shape for s in [*(p.snapshot for p in packets), *forecasts]}
+        ordered = all(earlier < later for earlier, later in itertools.pairwise(times))
+        past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + _SAME_TIME_S
+        known = self._partners is None or self._partners.get(uid) in {s[0] for s in shapes}
+        if not (ordered and past and known and len(shapes) == 1 and len(times) <= HISTORY_LENGTH):
+            raise InputError(f"forecasts: expected packets of {uid!r} in order, got {times}.")
+
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue from `state_dict`.
 
         Raises:
-            InputError: Malformed; nothing is changed then.
+            InputError: The record contradicts itself or the partners; nothing is changed then.
         """
-        try:
-            step = int(payload["step"])
-            history = {
-                uid: [_observation(entry) for entry in entries]
-                for uid, entries in cast("dict[str, Any]", payload["history"]).items()
-            }
-            waiting = {
-                uid: {int(entry["step"]): snapshot_from_dict(entry) for entry in entries}
-                for uid, entries in cast("dict[str, Any]", payload["open"]).items()
-            }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"forecasts: expected a complete record: {error!r}") from error
-        if step < 0 or history.keys() != waiting.keys() or not all(history.values()):
+        step = int(payload["step"])
+        history = {
+            uid: [_observation(entry) for entry in entries]
+            for uid, entries in cast("dict[str, Any]", payload["history"]).items()
+        }
+        waiting = {
+            uid: {int(entry["step"]): snapshot_from_dict(entry) for entry in entries}
+            for uid, entries in cast("dict[str, Any]", payload["open"]).items()
+        }
+        now = step * self._dt
+        if not 0.0 <= now <= MAX_MAGNITUDE or history.keys() != waiting.keys():
             raise InputError("forecasts: expected a complete record, got one that contradicts.")
+        for uid, packets in history.items():
+            self._require_usable(uid, packets, waiting[uid].values(), now)
         self._step, self._history, self._open = step, history, waiting
 
 

@@ -14,6 +14,7 @@ from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
 from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.option_kinds import require_kinds
 from cadenza.safety.predictors import predictor_kinds
 from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
@@ -50,6 +51,9 @@ _OF_RULES: Final = {
     "lambda_max": ("huriot_sibai",),
 }
 
+#: A value of the kind that each option takes whose default is None.
+_OPTIONAL: Final = {"prediction_error": 0.0, "comm_tick_s": 0.0, "compat": "", "budget_split": ""}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyOptions:
@@ -60,7 +64,7 @@ class SafetyOptions:
             lambda (m/s^2); 1/s, > 0.
         saturation_threshold: Share of the Cartesian capacity at which |lambda| counts as
             saturated, in (0, 1].
-        lambda_safe: Slack right after a partner swap, m/s^2, <= 0.
+        lambda_safe: Slack right after a partner swap, m/s^2, <= 0; no tighter than the clamp.
         n_warmup_steps: Steps of stricter adaptation after a swap, >= 0.
         predictor_kind: How partners are forecast; a registered name of
             `cadenza.safety.predictors`.
@@ -150,6 +154,9 @@ class SafetyOptions:
     brake_hysteresis: bool = True
 
     def __post_init__(self) -> None:
+        fields = SafetyOptions.__dataclass_fields__
+        values = {name: (getattr(self, name), f.default) for name, f in fields.items()}
+        require_kinds("SafetyOptions", values, _OPTIONAL)
         self._check_promised()
         self._check_adaptation()
         self._check_packets()

@@ -15,26 +15,27 @@ better retreat: it weighs every partner, a push away only those it flees from.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.adaptation import SlackAdaptation
-from cadenza.safety.arguments import require_action
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.braking import Pair
 from cadenza.safety.fallback import LastKnownState, stop_action
 from cadenza.safety.forecasting import DueForecast, PartnerForecaster
-from cadenza.safety.observation import read_scene, require_agents, require_array, require_forces
+from cadenza.safety.observation import read_scene, require_agents, require_call, require_reach
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.packets import PacketAges
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.predictors import Prediction, make_predictor
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.runtime_arguments import require_parts, require_timestep
+from cadenza.safety.runtime_state import ExecutedAction, Stateful, load, save
 from cadenza.safety.safety_step import (
     SafetyStep,
     as_blind_step,
@@ -46,9 +47,6 @@ from cadenza.safety.safety_step import (
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.step_filter import StepFilter
 from cadenza.safety.telemetry import RuntimeTelemetry
-
-#: Version of `SafetyRuntime.state_dict`; a reader refuses any other.
-RUNTIME_STATE_VERSION: Final = 2
 
 
 class SafetyRuntime:
@@ -66,9 +64,9 @@ class SafetyRuntime:
             its action is its Cartesian acceleration or its model offers a Jacobian.
 
     Raises:
-        ConfigurationError: The control step is out of range; or the ego has no control model,
-            needs an emergency controller, or declares an acceleration that its action box cannot
-            produce, where the first step raises if that depends on its state.
+        ConfigurationError: An argument is of another kind or out of range; or the ego has no
+            control model, needs an emergency controller, or declares an acceleration that its
+            action box cannot produce, where the first step raises if that depends on its state.
         MissingExtraError: The solver's library is not installed.
     """
 
@@ -83,6 +81,8 @@ class SafetyRuntime:
         options: SafetyOptions | None = None,
         emergency_controllers: Mapping[str, EmergencyController] | None = None,
     ) -> None:
+        require_parts(ego_uid, control_models, bounds, options, emergency_controllers)
+        control_timestep = require_timestep(control_timestep)
         controllers = emergency_controllers_of(ego_uid, control_models, emergency_controllers)
         self._options = SafetyOptions() if options is None else options
         self._ego_uid = ego_uid
@@ -108,10 +108,22 @@ class SafetyRuntime:
             make_predictor(self._options.predictor_kind),
             dt=control_timestep,
             horizon_steps=self._options.horizon_steps,
+            partners={u: m.position_dim for u, m in self._models.items() if u != ego_uid},
         )
-        self._ages = PacketAges(ego_uid, bounds, self._options)
+        self._ages = PacketAges(
+            ego_uid=ego_uid,
+            control_models=self._models,
+            bounds=bounds,
+            dt=control_timestep,
+            options=self._options,
+        )
+        self._look_ahead_s = control_timestep * (self._options.horizon_steps + 1)
+        self._executed = ExecutedAction(self._models[ego_uid].action_dim)
         self._last = LastKnownState(
-            ego_uid=ego_uid, model=self._models[ego_uid], dt=control_timestep
+            ego_uid=ego_uid,
+            model=self._models[ego_uid],
+            dt=control_timestep,
+            uids=self._models,
         )
         self._brakes = BrakeLayer(
             ego_uid=ego_uid,
@@ -162,7 +174,7 @@ class SafetyRuntime:
         self._forecaster.forget()
         self._ages.forget()
         self._last.forget()
-        self._previous_action: FloatArray | None = None
+        self._executed.value = None
         self._brakes.forget()
         self._telemetry.begin_episode()
 
@@ -225,17 +237,20 @@ class SafetyRuntime:
 
         Args:
             action: What the plant executes, shape (A,).
-        """
-        self._previous_action = action
 
-    def step_blind(self, nominal_action: FloatArray, error: InputError) -> SafetyStep:
+        Raises:
+            InputError: It is malformed or not finite; nothing has changed then.
+        """
+        self._executed.note(action)
+
+    def step_blind(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
 
         The ego slows down along its velocity, guarded by the rows of the last known state, which
         is carried on; before the first sound observation the action is zero.
 
         Args:
-            nominal_action: The policy's action; it is not executed.
+            nominal_action: The policy's action, which may be anything; it is not executed.
             error: What was wrong.
 
         Raises:
@@ -260,33 +275,39 @@ class SafetyRuntime:
 
     def _step(
         self,
-        nominal_action: FloatArray,
-        snapshots: Mapping[str, Any],
-        partner_id: str | None,
+        nominal_action: object,
+        snapshots: object,
+        partner_id: object,
         ages_s: Mapping[str, float],
-        contact_forces: Mapping[Pair, float] | None,
+        contact_forces: object,
     ) -> SafetyStep:
         """Check, adapt, decide."""
         model = self._models[self._ego_uid]
         try:
             agents = require_agents(snapshots, self._models, dim=model.position_dim)
-            agents = self._ages.applied(agents, ages_s)
+            agents, conflict = self._ages.applied(agents, ages_s)
+            require_reach(agents, self._look_ahead_s)
             if self._options.on_bad_input == "brake":
                 self._last.see(agents)
-            require_array(nominal_action)
-            require_action(nominal_action, model.action_dim)
-            forces = require_forces(contact_forces, self._models)
+            call = require_call(
+                nominal_action, contact_forces, partner_id, self._models, self._ego_uid
+            )
         except InputError as error:
             return self.step_blind(nominal_action, error)
         ego = agents[self._ego_uid]
         self._filter.check_authority(ego)
-        self._notice(partner_id)
+        self._notice(call.partner_id)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
             self._adaptation.warm_up()
         partners = {uid: agent for uid, agent in agents.items() if uid != self._ego_uid}
-        loss = self._learn(ego, self._forecaster.observe(partners))
-        step = self._decide(nominal_action, agents, self._forecaster.forecast(), loss, forces)
+        try:
+            loss = self._learn(ego, self._forecaster.observe(partners))
+            ahead = self._forecaster.forecast()
+        except InputError as error:  # a predictor left the range of accepted numbers
+            self._forecaster.forget()
+            return self.step_blind(nominal_action, error)
+        step = self._decide(call.nominal, agents, ahead, loss, call.forces, conflict=conflict)
         self._last.carry_on(step.action)
         self._finish(step)
         return step
@@ -317,16 +338,20 @@ class SafetyRuntime:
         ahead: Mapping[str, Prediction],
         loss: LambdaDict | None,
         forces: Mapping[Pair, float] | None,
+        *,
+        conflict: bool = False,
     ) -> SafetyStep:
         """Filter the action, brake if need be, and report."""
         starts = self._adaptation.awaits_start
         if starts:
             self._adaptation.ask(self._filter.error_bounds(ahead))
-        previous = self._previous_action
+        previous = self._executed.value
         action, info = self._filter.decide(nominal, agents, ahead, self._adaptation.state, previous)
         if starts:
             self._adaptation.settle(info["lambda"])
         info["prediction_gap_loss"] = loss
+        if conflict:
+            info["uncertified"] = True
         decision = self._brakes.decide(
             action,
             agents,
@@ -338,29 +363,31 @@ class SafetyRuntime:
             action = decision.override[self._ego_uid]
             info["intervention"] = distance(action, nominal)
             info["fallback_fired"] = True
-        return as_step(action, info, self.lambda_, decision)
+        return as_step(action, info, self.lambda_, decision, self._brakes.problem)
 
     def _finish(self, step: SafetyStep) -> None:
-        self._previous_action = step.action
+        self._executed.value = step.action
         self._telemetry.observe(step)
         for value in step.lambda_.values():
             if abs(value) >= self._saturation:
                 self._telemetry.count("saturated")
                 break
 
+    def _parts(self) -> dict[str, Stateful]:
+        """Return everything with a memory, by name in the record."""
+        return {
+            "adaptation": self._adaptation,
+            "forecaster": self._forecaster,
+            "ages": self._ages,
+            "last": self._last,
+            "previous_action": self._executed,
+            "brakes": self._brakes,
+            "telemetry": self._telemetry,
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
-        previous = self._previous_action
-        return {
-            "version": RUNTIME_STATE_VERSION,
-            "adaptation": self._adaptation.state_dict(),
-            "forecaster": self._forecaster.state_dict(),
-            "ages": self._ages.state_dict(),
-            "last": self._last.state_dict(),
-            "previous_action": None if previous is None else previous.tolist(),
-            "brakes": self._brakes.state_dict(),
-            "telemetry": self._telemetry.state_dict(),
-        }
+        return save(self._parts())
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken.
@@ -368,33 +395,4 @@ class SafetyRuntime:
         Raises:
             InputError: Unknown version or malformed content; the runtime is then unchanged.
         """
-        if payload.get("version") != RUNTIME_STATE_VERSION:
-            raise InputError(
-                f"SafetyRuntime state: expected version {RUNTIME_STATE_VERSION}, "
-                f"got {payload.get('version')!r}."
-            )
-        before = self.state_dict()
-        try:
-            self._read(payload)
-        except (KeyError, TypeError, AttributeError, InputError) as error:
-            self._read(before)
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"SafetyRuntime state: expected a complete record: {error!r}"
-            ) from error
-
-    def _read(self, payload: Mapping[str, Any]) -> None:
-        previous = payload["previous_action"]
-        size = self._models[self._ego_uid].action_dim
-        action = None
-        if previous is not None:
-            action = np.array(previous, dtype=np.float64)
-            require_action(action, size)
-        self._adaptation.load_state_dict(payload["adaptation"])
-        self._forecaster.load_state_dict(payload["forecaster"])
-        self._ages.load_state_dict(payload["ages"])
-        self._last.load_state_dict(payload["last"])
-        self._telemetry.load_state_dict(payload["telemetry"])
-        self._previous_action = action
-        self._brakes.load_state_dict(payload["brakes"])
+        load(self._parts(), payload)

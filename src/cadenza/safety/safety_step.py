@@ -8,6 +8,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.braking import BrakeDecision, Pair, PairDanger
+from cadenza.safety.observation import comparable
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.state import FilterInfo
 
@@ -29,6 +30,8 @@ class SafetyStep:
         lambda_: Slack per pair after this step's update, m/s^2.
         dangers: Why braking fired, by pair; empty when it did not.
         bad_input: What was wrong with the observation; None if it was sound.
+        brake_error: What was wrong with the emergency controller's answer, in whose place the
+            filter's action is executed; None if it was sound or not asked for.
     """
 
     action: FloatArray
@@ -41,6 +44,7 @@ class SafetyStep:
     lambda_: LambdaDict
     dangers: dict[Pair, PairDanger] = field(default_factory=dict[Pair, PairDanger])
     bad_input: str | None = None
+    brake_error: str | None = None
 
 
 #: What the filter reports of a step in which an action met every row.
@@ -81,8 +85,9 @@ def as_step(
     info: FilterInfo,
     lambda_: LambdaDict,
     decision: BrakeDecision | None = None,
+    brake_error: str | None = None,
 ) -> SafetyStep:
-    """Return the step that executes ``action``; ``decision`` is the braking layer's."""
+    """Return the step that executes ``action``; the last two are the braking layer's."""
     return SafetyStep(
         action=action,
         info=info,
@@ -93,18 +98,17 @@ def as_step(
         intervention=info["intervention"],
         lambda_=lambda_,
         dangers=decision.dangers if decision is not None and decision.fired else {},
+        brake_error=brake_error,
     )
 
 
-def as_blind_step(step: SafetyStep, nominal: FloatArray, problem: str) -> SafetyStep:
+def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep:
     """Return ``step`` marked as taken without a sound observation.
 
     Its intervention is the distance to the nominal action, or, where that is malformed, the length
     of the executed one.
     """
-    comparable = nominal.shape == step.action.shape and bool(np.all(np.isfinite(nominal)))
-    zero = np.zeros_like(step.action)
-    step.info["intervention"] = distance(step.action, nominal if comparable else zero)
+    step.info["intervention"] = distance(step.action, comparable(nominal, step.action))
     step.info["uncertified"] = True
     return replace(
         step,

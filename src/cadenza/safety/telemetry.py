@@ -1,5 +1,6 @@
 """What happened in a run and in its current episode, counted, with every reason for braking."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -7,6 +8,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
 from cadenza.safety.braking import PairDanger
+from cadenza.safety.option_kinds import is_real
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.safety_step import SafetyStep
 
@@ -139,19 +141,43 @@ class RuntimeTelemetry:
         Raises:
             InputError: Malformed; nothing is changed then.
         """
-        try:
-            counters = [
-                Counter({str(name): int(n) for name, n in dict(payload[key]).items()})
-                for key in ("run", "run_brakes", "episode", "episode_brakes")
-            ]
-            events = [
-                replace(BrakeEvent(**entry), pair=canonical_pair_key(*entry["pair"]))
-                for entry in cast("list[dict[str, Any]]", payload["events"])
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"telemetry: expected a complete record: {error!r}") from error
+        counters = [
+            _counter(payload[key]) for key in ("run", "run_brakes", "episode", "episode_brakes")
+        ]
+        events = [_read_event(entry) for entry in cast("list[dict[str, Any]]", payload["events"])]
         self._run, self._run_brakes, self._episode, self._episode_brakes = counters
         self._events = deque(events, maxlen=MAX_EVENTS)
+
+
+def _counter(entries: Mapping[str, Any]) -> Counter[str]:
+    counter: Counter[str] = Counter()
+    for name, number in entries.items():
+        if type(number) is not int or number < 0:
+            raise InputError(f"telemetry: expected a complete record, got {number!r} {name!r}.")
+        counter[name] = number
+    return counter
+
+
+def _read_event(entry: Mapping[str, Any]) -> BrakeEvent:
+    """Return an event with every field checked.
+
+    Raises:
+        InputError: A field is of another kind.
+    """
+    event = BrakeEvent(**entry)
+    first, second = event.pair
+    numbers = (event.distance, event.closing_speed, event.age_s)
+    optional = (event.time_to_collision, event.force)
+    sound = (
+        type(event.step) is int
+        and event.step >= 0
+        and all(type(text) is str for text in (first, second, event.reason))
+        and all(is_real(x) and math.isfinite(x) for x in numbers)
+        and all(x is None or (is_real(x) and math.isfinite(x)) for x in optional)
+    )
+    if not sound:
+        raise InputError(f"telemetry: expected a braking event, got {entry}.")
+    return replace(event, pair=canonical_pair_key(first, second))
 
 
 def _record(counts: Counter[str], brakes: Counter[str]) -> TelemetryRecord:

@@ -190,13 +190,13 @@ def test_brake_holds_on_until_the_release_threshold():
 def test_brake_uses_the_controller_of_each_agent():
     class Honk:
         def compute_override(self, agent_state, pairwise_repulsion_vectors, bounds):
-            return np.array([float(len(pairwise_repulsion_vectors)), 0.0, 0.0])
+            return np.array([float(len(pairwise_repulsion_vectors)), 0.0])
 
     controllers = {"a": Honk(), "b": CartesianAccelEmergencyController()}
     override = maybe_brake(
         actions("a", "b"), head_on(0.05, 1.0), bounds=BOUNDS, emergency_controllers=controllers
     ).override
-    assert override["a"].tolist() == [1.0, 0.0, 0.0]
+    assert override["a"].tolist() == [1.0, 0.0]
     assert override["b"] == pytest.approx([5.0, 0.0])
 
 

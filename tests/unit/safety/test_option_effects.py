@@ -98,7 +98,10 @@ def squeezed_with_room(**options):
 
 
 def saturated(**options):
-    runtime = make_runtime({"lambda_safe": -1.7, **options})
+    runtime = make_runtime(options)
+    state = runtime.state_dict()
+    state["adaptation"]["seat"]["state"]["lambda"][0]["value"] = -1.7  # saved under a wider clamp
+    runtime.load_state_dict(state)
     runtime.step(np.zeros(2), {"ego": agent([0, 0]), "p1": agent([3, 0])})
     return runtime.telemetry.run.counts["saturated"]
 

@@ -258,7 +258,7 @@ def test_driver_resumed_from_any_step_continues_exactly(options):
         (("forecaster", "open"), None, "forecasts: expected a complete record"),
         (("ages",), {"p1": "old"}, "packet ages: expected a complete record"),
         (("last",), {"p1": {}}, "last state: expected a complete record"),
-        (("previous_action",), [math.nan, 0.0], "proposed_action: expected finite"),
+        (("previous_action",), [math.nan, 0.0], "executed action: expected finite"),
         (("previous_action",), [0.0], "expected shape"),
         (("brakes",), None, "braking pairs: expected a complete record"),
         (("telemetry", "run"), {"steps": "x"}, "telemetry: expected a complete record"),

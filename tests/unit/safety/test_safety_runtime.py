@@ -131,29 +131,38 @@ def test_runtime_reads_partner_and_ages_from_the_observation():
     obs = {"agent_states": FAR, "meta": {"partner_id": "a"}, "comm": {"aoi": {"p1": 2}}}
     runtime.step_from_obs(np.zeros(2), obs)
     other = make_runtime(max_age_s=0.2)
-    other.step(np.zeros(2), {"ego": FAR["ego"], "p1": aged(0.1)}, partner_id="a")
-    assert runtime.state_dict() == other.state_dict()
+    # Without a stamp the age is not known for sure, but this partner is at rest either way.
+    step = other.step(np.zeros(2), {"ego": FAR["ego"], "p1": aged(0.1)}, partner_id="a")
+    read, told = runtime.state_dict(), other.state_dict()
+    assert read["ages"] == told["ages"] == {"p1": 0.1}
+    assert read["adaptation"] == told["adaptation"]
+    assert not step.uncertified
+    assert runtime.telemetry.run.counts["uncertified"] == 1
     # Without meta and comm the observation is that of a lone scene.
     plain = make_runtime()
     plain.step_from_obs(np.zeros(2), {"agent_states": FAR})
     assert plain.state_dict()["adaptation"]["partner_id"] is None
 
 
-def test_runtime_takes_the_largest_of_all_ages():
+def test_runtime_takes_the_largest_of_ages_that_contradict_and_says_so():
     bounds = Bounds(2.0, 2.0, 1.0, 120.0, 0.0)
     obs = {"agent_states": {"ego": FAR["ego"], "p1": aged(0.15)}, "comm": {"aoi": {"p1": 1}}}
 
-    def reference(**options):
-        runtime = make_runtime(bounds=bounds, **options)
-        runtime.step_from_obs(np.zeros(2), obs)
-        return runtime.state_dict()["ages"]["p1"]
+    def taken(**options):
+        runtime = make_runtime(bounds=bounds, max_age_s=0.3, **options)
+        step = runtime.step_from_obs(np.zeros(2), obs)
+        return runtime.state_dict()["ages"]["p1"], step.uncertified
 
-    assert reference() == 0.15
-    assert reference(comm_tick_s=0.2) == 0.2
-    assert reference(latency_floor=True) == 0.15
+    assert taken() == (0.15, True)
+    assert taken(comm_tick_s=0.11) == (0.15, False)  # within a step: the stamp stands
+    assert taken(comm_tick_s=0.2) == (0.15, False)
+    assert taken(comm_tick_s=0.21) == (0.21, True)
+    assert taken(latency_floor=True, comm_tick_s=0.15) == (0.15, False)
     obs["agent_states"] = FAR
-    assert reference(latency_floor=True) == 0.12
-    assert reference() == 0.05
+    assert taken(latency_floor=True) == (0.12, True)
+    assert taken() == (0.05, True)
+    obs["comm"] = {"aoi": {"p1": 0}}
+    assert taken() == (0.0, False)
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])

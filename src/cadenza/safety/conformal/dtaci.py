@@ -35,6 +35,10 @@ from cadenza.safety.conformal.margin import next_margin
 DEFAULT_STEP_GRID: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 #: I, control steps.
 DEFAULT_INTERVAL: Final = 500
+#: Longest I; beyond, sigma and V no longer move in float64 arithmetic.
+_LONGEST_INTERVAL: Final = 10**9
+#: Largest number a memory may hold, far above any speed or its square.
+_LARGEST_NUMBER: Final = 1e24
 #: Version of `DtaciTracker.to_dict`; a reader refuses any other.
 TRACKER_SCHEMA_VERSION: Final = 1
 
@@ -159,7 +163,7 @@ def pinball_loss(score: float, margin: float, miss_rate: float) -> float:
 def _check_grid(steps: Sequence[float], interval: int) -> None:
     if not steps or not all(0.0 < step < math.inf for step in steps):
         raise InputError(f"DtaciTracker: expected step sizes > 0 m/s, got {list(steps)}.")
-    if interval < 1:
+    if not 1 <= interval <= _LONGEST_INTERVAL:
         raise InputError(f"DtaciTracker: expected an interval >= 1 step, got {interval}.")
 
 
@@ -167,7 +171,7 @@ def _check_memory(tracker: DtaciTracker) -> None:
     count = len(tracker.steps)
     numbers = [*tracker.margins, *tracker.weights, tracker.loss_power]
     consistent = len(tracker.margins) == count == len(tracker.weights)
-    if not (consistent and all(0.0 <= number < math.inf for number in numbers)):
+    if not (consistent and all(0.0 <= number <= _LARGEST_NUMBER for number in numbers)):
         raise InputError(
             f"DtaciTracker: expected {count} margins and weights >= 0, got {tracker.margins}, "
             f"{tracker.weights}."
