@@ -4,6 +4,7 @@ Keys are text and values are numbers, text or arrays, so that vector environment
 No times: equal seeds give equal infos.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +37,13 @@ def safety_record(
     Returns:
         ``intervened`` (the executed action differs from the nominal one), ``nominal_action``,
         ``applied_action``, ``intervention`` (distance of the two in the control model's unit),
-        ``status``, ``infeasible``, ``braked``, ``fallback``, ``uncertified``, ``bad_input`` (text,
-        empty if sound); per partner id ``barrier`` (m/s, >= 0 in the safe set),
-        ``margin`` (m), ``slack`` and ``lambda`` (m/s^2), ``constraint_violation`` (m/s) and, when
-        a forecast was scored, ``prediction_gap_loss`` (m/s).
+        ``status``, ``infeasible``, ``braked`` (the braking action was executed), ``fallback``,
+        ``unfiltered`` (the policy's own action was executed although it misses a row, as only a
+        fallback of the caller's can have it), ``uncertified``, ``bad_input`` (text, empty if
+        sound). The intervention is NaN for a nominal action that is not finite. Per partner id:
+        ``barrier`` (m/s, >= 0 in the safe set), ``margin`` (m), ``slack`` and ``lambda`` (m/s^2),
+        ``constraint_violation`` (m/s) and, when a forecast was scored, ``prediction_gap_loss``
+        (m/s).
     """
     info = step.info
     # The filter lists partners in string order.
@@ -51,15 +55,18 @@ def safety_record(
     def of_pairs(values: Mapping[tuple[str, str], float]) -> dict[str, float]:
         return {uid: float(values[canonical_pair_key(ego_uid, uid)]) for uid in partners}
 
+    sound = bool(np.isfinite(nominal).all())
+    intervened = bool(np.any(applied != nominal))
     record: dict[str, Any] = {
-        "intervened": bool(np.any(applied != nominal)),
+        "intervened": intervened,
         "nominal_action": nominal,
         "applied_action": applied,
-        "intervention": float(step.intervention),
+        "intervention": float(step.intervention) if sound else math.nan,
         "status": info["status"],
         "infeasible": step.infeasible,
         "braked": step.braked,
         "fallback": fallback,
+        "unfiltered": fallback and not intervened,
         "uncertified": step.uncertified,
         "bad_input": step.bad_input or "",
         "margin": per_partner(info["margin"]),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
@@ -194,7 +194,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             )
         sources = (self.env, *self._last)
         try:
-            snapshots = self._snapshots(*sources)
+            snapshots = _checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
@@ -212,7 +212,9 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         action = self._fall_back(nominal, step.action, snapshots)
         self._runtime.note_executed(action)
         intervention = math.dist(action.tolist(), nominal.tolist())
-        return replace(step, action=action, intervention=intervention), barrier, True
+        braked = step.braked and np.array_equal(action, step.action)
+        step = replace(step, action=action, intervention=intervention, braked=braked)
+        return step, barrier, True
 
     def _fall_back(
         self, nominal: FloatArray, retreat: FloatArray, snapshots: Mapping[str, AgentSnapshot]
@@ -239,6 +241,20 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             )
         c = task.bounds.action_linf_component
         return np.clip(answer.astype(np.float64), -c, c)
+
+
+def _checked_scene(snapshots: object) -> dict[str, AgentSnapshot]:
+    """Return what the source of snapshots gave, if it is a scene at all.
+
+    Raises:
+        InputError: It is no mapping.
+    """
+    if not isinstance(snapshots, Mapping):
+        raise InputError(
+            "SafetyFilterWrapper: snapshots: expected every agent's snapshot by id, got "
+            f"{snapshots!r}."
+        )
+    return dict(cast("Mapping[str, AgentSnapshot]", snapshots))
 
 
 def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:

@@ -176,7 +176,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         resets = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
         observation, reward, terminated, truncated, info = self.env.step(executed)
         info = dict(info)
-        info["safety"] = _record(step, given.copy(), applied)
+        info["safety"] = _record(step, given.copy(), applied, untouched)
         info["_safety"] = ~resets
         self._done = np.asarray(terminated) | np.asarray(truncated)
         # Neither the last state of an episode nor the first of the next is scored.
@@ -276,11 +276,14 @@ def _ask(env: object, name: str) -> Sequence[Any]:
 
 
 def _record(
-    step: SafetyBatchStep, nominal: NDArray[Any], applied: NDArray[Any]
+    step: SafetyBatchStep,
+    nominal: NDArray[Any],
+    applied: NDArray[Any],
+    untouched: NDArray[np.bool_],
 ) -> dict[str, NDArray[Any]]:
     """Return the record of one step, the environment first on every axis."""
     return {
-        "intervened": (applied != nominal).any(axis=1),
+        "intervened": ~untouched & (applied != nominal).any(axis=1),
         "nominal_action": nominal,
         "applied_action": applied.copy(),
         "intervention": step.intervention,

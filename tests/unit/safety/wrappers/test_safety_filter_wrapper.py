@@ -252,6 +252,60 @@ def test_fallback_decides_when_no_action_meets_the_rows(fallback):
     )
 
 
+def test_fallback_that_returns_the_nominal_action_is_called_unfiltered():
+    nominal = np.array([2.0, 1.9], dtype=np.float32)
+    env, guarded = cornered(fallback=lambda request: request.nominal)
+    *_, info = guarded.step(nominal)
+    record = info["safety"]
+    assert env.executed[0].tolist() == nominal.tolist()
+    assert record["infeasible"]
+    assert record["fallback"]
+    assert record["unfiltered"] is True
+    assert record["intervened"] is False
+    assert record["braked"] is False  # the runtime's action, braking or not, was not executed
+    assert record["intervention"] == 0.0
+    _, guarded = cornered()
+    *_, info = guarded.step(nominal)
+    assert info["safety"]["unfiltered"] is False
+
+
+def test_braked_says_that_the_braking_action_was_executed():
+    _, plain = cornered()
+    *_, info = plain.step(np.zeros(2, dtype=np.float32))
+    assert info["safety"]["braked"] is True
+    for fallback, braked in ((lambda r: r.retreat, True), (lambda r: 0.5 * r.retreat, False)):
+        _, guarded = cornered(fallback=fallback)
+        *_, info = guarded.step(np.zeros(2, dtype=np.float32))
+        assert info["safety"]["fallback"]
+        assert info["safety"]["braked"] is braked
+
+
+def test_intervention_in_a_nominal_action_that_is_none_is_not_a_number():
+    env = PlaneEnv()
+    guarded = SafetyFilterWrapper(env, **task(options=SafetyOptions(on_bad_input="brake")))
+    guarded.reset(seed=0)
+    *_, info = guarded.step(np.array([np.nan, 0.0], dtype=np.float32))
+    assert np.isfinite(env.executed[0]).all()
+    assert info["safety"]["intervened"]
+    assert np.isnan(info["safety"]["intervention"])
+    assert "finite" in info["safety"]["bad_input"]
+
+
+@pytest.mark.parametrize("scene", [None, "nobody", []])
+def test_source_that_gives_no_scene_is_refused_or_braked_for(scene):
+    given = task(snapshots=lambda _env, _obs, _info: scene)
+    guarded = SafetyFilterWrapper(PlaneEnv(), **given)
+    guarded.reset(seed=0)
+    with pytest.raises(InputError, match="snapshots: expected every agent's snapshot by id, got"):
+        guarded.step(np.ones(2, dtype=np.float32))
+    env = PlaneEnv()
+    guarded = SafetyFilterWrapper(env, **(given | {"options": SafetyOptions(on_bad_input="brake")}))
+    guarded.reset(seed=0)
+    *_, info = guarded.step(np.ones(2, dtype=np.float32))
+    assert env.executed[0].tolist() == [0.0, 0.0]
+    assert "snapshots: expected" in info["safety"]["bad_input"]
+
+
 def test_rate_limit_starts_from_what_the_fallback_executed():
     env, guarded = cornered(
         fallback=lambda request: np.array([1.0, 1.0]),

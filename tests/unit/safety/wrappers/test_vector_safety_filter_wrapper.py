@@ -104,6 +104,65 @@ def test_disabled_resets_follow_the_mask():
     assert not np.array_equal(after[1], before[1])
 
 
+def test_mask_counts_although_a_seed_is_given_too():
+    batch = fleet(AutoresetMode.DISABLED, lengths=(3, 60, 60), options=LIVELY)
+    observations, _ = batch.reset(seed=0)
+    for _ in range(3):
+        observations, *_ = batch.step(policy(observations))
+    before = batch.driver.lambda_
+    assert before.any()
+    batch.reset(seed=7, options={"reset_mask": np.array([True, False, False])})
+    assert np.array_equal(batch.driver.lambda_, before)  # a run of its own would forget it
+
+
+def test_reset_of_an_ended_episode_lets_its_next_action_be_executed():
+    batch = fleet(AutoresetMode.NEXT_STEP, lengths=(3, 60, 60))
+    observations, _ = batch.reset(seed=0)
+    for _ in range(3):
+        observations, _, _, truncated, _ = batch.step(policy(observations))
+    assert truncated.tolist() == [True, False, False]
+    batch.reset(options={"reset_mask": truncated})
+    # Gymnasium's own batch forgets the mask's environment in the same way: the action counts.
+    *_, info = batch.step(policy(observations))
+    assert info["_safety"].tolist() == [True, True, True]
+
+
+def test_harmless_action_beside_a_filtered_one_takes_no_way_through_other_units():
+    def to_control(action):
+        return action * np.float32(0.3)
+
+    def from_control(control):
+        return np.asarray(control, dtype=np.float32) / np.float32(0.3)
+
+    values = np.linspace(0.01, 0.02, 1000, dtype=np.float32)
+    moved = values[from_control(to_control(values)) != values]
+    assert moved.size > 0
+    env = SyncVectorEnv([HookedPlaneEnv] * COPIES)
+    batch = VectorSafetyFilterWrapper(
+        env,
+        bounds=plane_bounds(0.6),
+        action_to_control=to_control,
+        action_from_control=from_control,
+    )
+    observations, _ = batch.reset(seed=0)
+    actions = 50.0 * policy(observations)  # out of the box: filtered
+    actions[1] = moved[0]
+    *_, info = batch.step(actions)
+    assert info["safety"]["intervened"].tolist() == [True, False, True]
+    assert info["safety"]["applied_action"][1].tolist() == actions[1].tolist()
+    assert env.envs[1].unwrapped.executed[0].tolist() == actions[1].tolist()
+
+
+def test_rounding_to_the_type_of_the_space_is_no_intervention():
+    batch = VectorSafetyFilterWrapper(SyncVectorEnv([HookedPlaneEnv] * COPIES))
+    observations, _ = batch.reset(seed=0)
+    actions = 50.0 * policy(observations).astype(np.float64)  # out of the box: filtered
+    actions[1] = 0.1  # harmless, and no float32
+    *_, info = batch.step(actions)
+    assert info["safety"]["intervened"].tolist() == [True, False, True]
+    assert info["safety"]["intervention"][1] == 0.0
+
+
 def test_untouched_actions_are_handed_on_as_they_are():
     env = SyncVectorEnv([HookedPlaneEnv] * COPIES)
     batch = VectorSafetyFilterWrapper(env)
