@@ -46,6 +46,22 @@ def test_episodes_are_neither_too_short_nor_too_long(dt, horizon):
     assert {s.horizon for s in plan_scenarios(config)} == {horizon}
 
 
+def test_standing_scenarios_take_no_more_steps_than_asked_for():
+    def standing(**changes):
+        plan = plan_scenarios(VerifierConfig(partners=(1,), **changes))
+        return [s for s in plan if s.kind == "stationary"]
+
+    assert {s.episodes for s in standing()} == {16}
+    # 6 s at 0.0005 s are 12 000 steps, in 4 scenarios: 50 000 steps are one start each ...
+    fine = standing(dts=(0.0005,), steps=50_000)
+    assert [(s.episodes, s.horizon) for s in fine] == [(1, 12_000)] * 4
+    # ... 240 000 are five, and 5000 none.
+    assert {s.episodes for s in standing(dts=(0.0005,), steps=240_000)} == {5}
+    assert standing(dts=(0.0005,), steps=5000) == []
+    # At the default control steps one start is always there.
+    assert [s.episodes for s in standing(dts=(0.005,), steps=10)] == [1] * 4
+
+
 def test_file_and_overrides_are_merged_and_the_override_wins(tmp_path):
     path = tmp_path / "verify.yaml"
     path.write_text("steps: 10\nseed: 4\ndts: [0.02]\n", encoding="utf-8")
@@ -95,6 +111,8 @@ def test_file_that_is_no_mapping_is_refused(tmp_path):
         ({"dims": [4]}, "dims: expected one of 2, 3, got 4"),
         ({"dts": [0.0]}, "dts: expected a number in"),
         ({"several_dts": [2.0]}, "several_dts: expected a number in"),
+        ({"dts": [0.05, 0.05000000001]}, "dts: expected numbers that differ in six digits"),
+        ({"several_dts": [0.1, 0.1 + 1e-9]}, "several_dts: expected numbers that differ"),
         ({"delays": ["late"]}, "delays: expected one of none, fixed, varying"),
         ({"several_delays": ["late"]}, "several_delays: expected one of none, fixed, varying"),
         ({"partners": [0]}, "partners: expected one of 1, 2"),

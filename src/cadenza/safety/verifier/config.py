@@ -43,7 +43,9 @@ class VerifierConfig:
         several_delays: The same with two or more partners.
         partners: Numbers of partners.
         stationary: Whether to drive at a standing partner, too: 8 m away, nominal 1 m/s^2, box
-            5 m/s^2, for every ``dt`` of at most 0.05 s.
+            5 m/s^2, for every ``dt`` of at most 0.05 s; 16 starts each, fewer where they would
+            take more steps together than the adversarial ones; none where one start would (and
+            more than 1200).
         adversaries: Names of the partners' strategies.
         ego_nominals: Names of the ego's nominal controllers.
         episode_s: Length of an episode, s; at least 80 and at most 300 steps are played.
@@ -129,6 +131,7 @@ class VerifierConfig:
             _require_choices(name, values, values)
             for value in values:
                 _require_range(name, value, 1e-4, 1.0)
+            _require_apart(name, values)
         _require_range("episode_s", self.episode_s, 0.1, 1e3)
         for name in ("ego_accel", "ego_radius", "partner_radius", "cbf_gamma"):
             _require_range(name, getattr(self, name), 1e-3, 1e3)
@@ -232,6 +235,16 @@ def _require_choices(name: str, values: Sequence[object], choices: Sequence[obje
         )
     for value in values:
         _require_choice(name, value, choices)
+
+
+def _require_apart(name: str, values: Sequence[float]) -> None:
+    """Raise if two numbers look the same in a scenario's name, which has six digits."""
+    names = [f"{value:g}" for value in values]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"verifier: {name}: expected numbers that differ in six digits, got {list(values)}; "
+            "scenarios are named by them."
+        )
 
 
 def _require_range(name: str, value: float, lowest: float, highest: float) -> None:

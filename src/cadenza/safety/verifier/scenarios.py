@@ -21,6 +21,8 @@ STATIONARY_START_M: Final = 8.0
 STATIONARY_S: Final = 6.0
 STATIONARY_EPISODES: Final = 16
 STATIONARY_MAX_DT: Final = 0.05
+#: Steps that one standing start may take however few are asked for: 6 s at 0.005 s.
+STATIONARY_FREE_STEPS: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,16 @@ def _adversarial(config: VerifierConfig, cell: _Cell, steps: int) -> Scenario:
 
 
 def _stationary(config: VerifierConfig) -> list[Scenario]:
-    cells = product(config.dims, config.plants, config.dts)
+    """Return the standing scenarios: together no more steps than ``config.steps``, if possible.
+
+    Each keeps one start, without which it would show nothing; it is left out where that start
+    alone would take too many.
+    """
+    longest = max(config.steps, STATIONARY_FREE_STEPS)
+    dts = [dt for dt in config.dts if dt <= STATIONARY_MAX_DT and STATIONARY_S / dt <= longest]
+    cells = list(product(config.dims, config.plants, dts))
+    once = sum(round(STATIONARY_S / dt) for _, _, dt in cells)
+    episodes = min(STATIONARY_EPISODES, max(1, config.steps // max(once, 1)))
     return [
         Scenario(
             kind="stationary",
@@ -130,14 +141,13 @@ def _stationary(config: VerifierConfig) -> list[Scenario]:
             dt=dt,
             delay="none",
             partners=1,
-            episodes=STATIONARY_EPISODES,
+            episodes=episodes,
             horizon=round(STATIONARY_S / dt),
             ego_accel=STATIONARY_ACCEL,
             partner_accel=0.0,
             max_age_s=0.0,
         )
         for dim, plant, dt in cells
-        if dt <= STATIONARY_MAX_DT
     ]
 
 
