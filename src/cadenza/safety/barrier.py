@@ -35,6 +35,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from cadenza.core.errors import InputError
+from cadenza.safety.kinds import is_real
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: How the plant integrates a constant acceleration over one control step.
@@ -254,7 +256,14 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
         snap_i: One agent.
         snap_j: The other; swapping them changes nothing.
         alpha_pair: Relative braking the pair is credited with, m/s^2.
+
+    Raises:
+        InputError: ``alpha_pair`` is negative or not finite.
     """
+    if not (is_real(alpha_pair) and 0.0 <= alpha_pair < math.inf):
+        raise InputError(
+            f"pair_h_value: alpha_pair: expected an acceleration >= 0 m/s^2, got {alpha_pair!r}."
+        )
     _, distance, closing_speed, _ = pair_geometry(
         snap_i.position_numbers,
         snap_i.velocity_numbers,

@@ -8,6 +8,8 @@ Authority:       in the safe set of alpha, b >= -alpha (docs/safety.md). An agen
                  credited with
                      alpha = min(alpha_i / beta_i, alpha_j / beta_j) <= alpha_i + alpha_j.
                  Equality holds iff the shares are proportional to the authorities.
+Ramps:           an agent that delivers only the fraction phi of its command within a step, on
+                 average, counts with phi_i alpha_i, and commands 1 / phi_i of its part.
 Units:           alpha in m/s^2, beta a number in (0, 1).
 Limits:          the partner must run the same filter with the same options and models.
 """
@@ -17,11 +19,14 @@ from typing import Final, Protocol, runtime_checkable
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
+from cadenza.safety.kinds import is_real, is_whole
 
 #: Names `make_budget_split` knows.
 SUPPORTED_STRATEGIES: Final = ("proportional", "relative_degree_aware")
 #: How far the sum of two shares may be from 1: rounding of the divisions.
 _SUM_TOLERANCE: Final = 1e-12
+#: Largest relative degree a split accepts; no drive is a chain of a hundred integrators.
+MAX_DEGREE: Final = 100
 #: Relative degree of a position to the command of an agent whose acceleration obeys at once.
 _SECOND_ORDER: Final = 2
 
@@ -78,7 +83,10 @@ class RelativeDegreeAwareBudgetSplit:
     changes the speed until the next sample, is alpha / 2. A chain of m integrators rises with
     s^(m-2) and delivers alpha / (m - 1). So the authorities count with these weights:
         beta_i = w_i alpha_i / (w_i alpha_i + w_j alpha_j),   w = 1 / (m - 1).
-    Equal degrees give the proportional split.
+    Equal degrees give the same shares as the proportional split, but above degree 2 an agent also
+    commands m - 1 times its part, because that is what delivers the part. The speeds after the
+    step are then those of the row; the distance is not, as a ramp moves the ball later than the
+    proof assumes, so a filter with a degree above 2 marks every step ``uncertified``.
 
     Attributes:
         own_degree: Relative degree m of the agent that asks, >= 2.
@@ -86,18 +94,22 @@ class RelativeDegreeAwareBudgetSplit:
             the other order.
 
     Raises:
-        ConfigurationError: A degree below 2.
+        ConfigurationError: A degree below 2 or above `MAX_DEGREE`.
     """
 
     own_degree: int = _SECOND_ORDER
     other_degree: int = _SECOND_ORDER
 
     def __post_init__(self) -> None:
-        if min(self.own_degree, self.other_degree) < _SECOND_ORDER:
+        if not all(
+            is_whole(degree) and _SECOND_ORDER <= degree <= MAX_DEGREE
+            for degree in (self.own_degree, self.other_degree)
+        ):
             raise ConfigurationError(
-                "RelativeDegreeAwareBudgetSplit: expected degrees >= 2, the one of a double "
-                f"integrator, got {self.own_degree} and {self.other_degree}; velocity-controlled "
-                "agents need a control model with an acceleration map."
+                "RelativeDegreeAwareBudgetSplit: expected whole degrees >= 2, the one of a double "
+                f"integrator, and <= {MAX_DEGREE}, got {self.own_degree!r} and "
+                f"{self.other_degree!r}; velocity-controlled agents need "
+                "a control model with an acceleration map."
             )
 
     @property
@@ -105,14 +117,19 @@ class RelativeDegreeAwareBudgetSplit:
         """Name under which reports mention it."""
         return "relative_degree_aware"
 
+    @property
+    def delivered(self) -> tuple[float, float]:
+        """Fractions of their commands that the two agents deliver within a step, 1 / (m - 1)."""
+        return 1.0 / (self.own_degree - 1), 1.0 / (self.other_degree - 1)
+
     def split(self, alpha_i: float, alpha_j: float) -> tuple[float, float]:
         """Return the shares.
 
         Raises:
             ConfigurationError: An authority is not > 0.
         """
-        weighted_i = alpha_i / (self.own_degree - 1)
-        return _shares(self.name, weighted_i, alpha_j / (self.other_degree - 1))
+        own, other = self.delivered
+        return _shares(self.name, alpha_i, alpha_j, own, other)
 
 
 def make_budget_split(
@@ -123,13 +140,20 @@ def make_budget_split(
     Args:
         name: One of `SUPPORTED_STRATEGIES`.
         relative_degrees: Degrees of the asking agent and of its partner, for
-            "relative_degree_aware" only; None means (2, 2).
+            "relative_degree_aware", which needs them, and for it only.
 
     Raises:
-        ConfigurationError: Unknown name, degrees below 2, or degrees for a strategy without.
+        ConfigurationError: Unknown name, degrees out of range, missing, or for a strategy without.
     """
     if name == "relative_degree_aware":
-        return RelativeDegreeAwareBudgetSplit(*(relative_degrees or (2, 2)))
+        if not (isinstance(relative_degrees, tuple | list) and len(relative_degrees) == 2):
+            raise ConfigurationError(
+                'budget_split: "relative_degree_aware" expects relative_degrees, the degree of the '
+                f"agent that asks and that of its partner, got {relative_degrees!r}; with degree 2 "
+                'on both sides take "proportional", otherwise pass '
+                "RelativeDegreeAwareBudgetSplit(own, other) itself."
+            )
+        return RelativeDegreeAwareBudgetSplit(*relative_degrees)
     if name != "proportional":
         raise ConfigurationError(
             f"budget_split: expected one of {SUPPORTED_STRATEGIES}, got {name!r}."
@@ -146,6 +170,8 @@ def shared_authority(
     strategy: BudgetSplitStrategy, alpha_i: float, alpha_j: float
 ) -> tuple[float, float]:
     """Return the authority of the pair, m/s^2, and the asking agent's share; see the module.
+
+    With agents that ramp, the share is what the command has to keep: beta_i / phi_i.
 
     Args:
         strategy: The split both agents use.
@@ -166,13 +192,27 @@ def shared_authority(
             f"budget_split: expected two shares > 0 with sum 1 of {strategy.name!r}, got {beta_i} "
             f"and {beta_j}."
         )
-    return min(alpha_i / beta_i, alpha_j / beta_j), beta_i
+    own, other = delivered_fractions(strategy)
+    return min(own * alpha_i / beta_i, other * alpha_j / beta_j), beta_i / own
 
 
-def _shares(name: str, weight_i: float, weight_j: float) -> tuple[float, float]:
-    if not (weight_i > 0.0 and weight_j > 0.0):
-        raise ConfigurationError(
-            f"budget_split {name!r}: expected authorities > 0 m/s^2, got {weight_i} and {weight_j}."
-        )
+def delivered_fractions(strategy: BudgetSplitStrategy) -> tuple[float, float]:
+    """Return which fractions of their commands the two agents deliver within a step."""
+    if isinstance(strategy, RelativeDegreeAwareBudgetSplit):
+        return strategy.delivered
+    return 1.0, 1.0
+
+
+def _shares(
+    name: str, alpha_i: float, alpha_j: float, own: float = 1.0, other: float = 1.0
+) -> tuple[float, float]:
+    """Return shares proportional to authorities times delivered fractions."""
+    for alpha in (alpha_i, alpha_j):
+        if not (is_real(alpha) and 0.0 < alpha <= MAX_BOUND):
+            raise ConfigurationError(
+                f"budget_split {name!r}: expected authorities > 0 m/s^2 and <= {MAX_BOUND:.0e}, "
+                f"got {alpha_i!r} and {alpha_j!r}."
+            )
+    weight_i, weight_j = own * alpha_i, other * alpha_j
     total = weight_i + weight_j
     return weight_i / total, weight_j / total

@@ -13,7 +13,11 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.authority import EgoAuthority, measure_authority, pair_parameters
 from cadenza.safety.barrier import PairParameters
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
-from cadenza.safety.budget_split import BudgetSplitStrategy, shared_authority
+from cadenza.safety.budget_split import (
+    BudgetSplitStrategy,
+    delivered_fractions,
+    shared_authority,
+)
 from cadenza.safety.ego_options import EgoOnlyOptions
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
@@ -112,16 +116,8 @@ def pair_constants(
         ]
         return PairConstants(parameters, None, covered=False, lasting=fixed_map)
     if options.strategy is not None:
-        theirs = [
-            measure_authority(model, state, bounds)
-            for model, state in zip(partners, states, strict=True)
-        ]
-        split = [_shared(options.strategy, authority, other, base) for other in theirs]
-        return PairConstants(
-            [pair for pair, _ in split],
-            [share for _, share in split],
-            covered=covered and all(other.certified for other in theirs),
-            lasting=fixed_map and all(other.jacobian is None for other in theirs),
+        return _shared_constants(
+            options.strategy, authority, partners, states, bounds, base, covered=covered
         )
     gamma, plant = options.cbf_gamma, options.plant
     parameters = [
@@ -145,6 +141,36 @@ def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds:
             f"m/s^2 of one of them at least, got {alpha} in total."
         )
     return alpha
+
+
+def _shared_constants(
+    strategy: BudgetSplitStrategy,
+    ego: EgoAuthority,
+    partners: Sequence[AgentControlModel],
+    states: Sequence[AgentSnapshot],
+    bounds: Bounds,
+    base: PairParameters,
+    *,
+    covered: bool,
+) -> PairConstants:
+    """Return the constants of rows that the partners share.
+
+    Raises:
+        ConfigurationError: An agent has no authority.
+    """
+    theirs = [
+        measure_authority(model, state, bounds)
+        for model, state in zip(partners, states, strict=True)
+    ]
+    own, other = delivered_fractions(strategy)
+    split = [_shared(strategy, ego, partner, base) for partner in theirs]
+    return PairConstants(
+        [pair for pair, _ in split],
+        [share for _, share in split],
+        # A ramp reaches the speed that the row asks for, but moves the ball later.
+        covered=covered and own == other == 1.0 and all(their.certified for their in theirs),
+        lasting=ego.jacobian is None and all(their.jacobian is None for their in theirs),
+    )
 
 
 def _shared(

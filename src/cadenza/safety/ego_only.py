@@ -11,6 +11,7 @@ Limits: the certificate needs a constant ego authority in every direction (true 
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from cadenza.safety.arguments import (
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import BudgetSplitStrategy
+from cadenza.safety.budget_split import BudgetSplitStrategy, delivered_fractions
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
 from cadenza.safety.ego_constants import EgoPairs, StepConstants, pair_constants
 from cadenza.safety.ego_options import (
@@ -371,6 +372,10 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
+        if self._options.strategy is not None and authority.bias is not None:
+            # The share is that of a command which arrives in part; the bias acts in full.
+            own, _ = delivered_fractions(self._options.strategy)
+            authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         self._constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
         return self._constants
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
 
 from cadenza.core.errors import InputError
+from cadenza.safety.kinds import is_real
 
 #: One number per agent pair; keys are in canonical order.
 LambdaDict: TypeAlias = dict[tuple[str, str], float]
@@ -73,8 +74,10 @@ def make_lambda_dict(uids: Iterable[str], *, fill: float = 0.0) -> LambdaDict:
     """Return ``fill`` for every pair of ``uids``.
 
     Raises:
-        InputError: An id occurs twice.
+        InputError: An id occurs twice, or ``fill`` is not a finite number.
     """
+    if not (is_real(fill) and math.isfinite(fill)):
+        raise InputError(f"lambda values: fill: expected a finite number, got {fill!r}.")
     return dict.fromkeys(make_pair_keys(uids), float(fill))
 
 

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
+from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.pairs import LambdaDict, lambda_from_jsonable, lambda_to_jsonable
 
 #: Target mean loss of the one-sided conformal rule, m/s. Negative, so that rule tightens for ever
@@ -41,13 +42,19 @@ class SafetyState:
     warmup_steps_remaining: int = 0
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.epsilon):
-            raise InputError(f"SafetyState.epsilon: expected a finite number, got {self.epsilon}.")
-        if not 0.0 <= self.eta < math.inf:
-            raise InputError(f"SafetyState.eta: expected a finite number >= 0, got {self.eta}.")
-        if self.warmup_steps_remaining < 0:
+        slack = cast("object", self.lambda_)
+        if not isinstance(slack, dict):
             raise InputError(
-                "SafetyState.warmup_steps_remaining: expected >= 0, "
+                "SafetyState.lambda_: expected a number by agent pair, as make_lambda_dict "
+                f"returns it, got {type(slack).__name__}."
+            )
+        if not (is_real(self.epsilon) and math.isfinite(self.epsilon)):
+            raise InputError(f"SafetyState.epsilon: expected a finite number, got {self.epsilon}.")
+        if not (is_real(self.eta) and 0.0 <= self.eta < math.inf):
+            raise InputError(f"SafetyState.eta: expected a finite number >= 0, got {self.eta}.")
+        if not (is_whole(self.warmup_steps_remaining) and self.warmup_steps_remaining >= 0):
+            raise InputError(
+                "SafetyState.warmup_steps_remaining: expected a whole number >= 0, "
                 f"got {self.warmup_steps_remaining}."
             )
 

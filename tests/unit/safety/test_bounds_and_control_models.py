@@ -90,6 +90,14 @@ def test_double_integrator_bad_capacity_is_refused(capacity):
         DoubleIntegratorControlModel("a", 2, capacity=capacity)
 
 
-def test_double_integrator_without_components_is_refused():
-    with pytest.raises(InputError, match="action_dim: expected >= 1, got 0"):
-        DoubleIntegratorControlModel("a", 0)
+@pytest.mark.parametrize("dim", [0, 1, 4, 2.0, float("nan"), float("inf"), True, "2", None])
+def test_double_integrator_outside_plane_and_space_is_refused(dim):
+    with pytest.raises(InputError, match="action_dim: expected 2 or 3, the Cartesian"):
+        DoubleIntegratorControlModel("a", dim)
+
+
+def test_double_integrator_of_other_kinds_is_refused():
+    with pytest.raises(InputError, match="uid: expected an agent id as text, got None"):
+        DoubleIntegratorControlModel(None, 2)
+    with pytest.raises(InputError, match=r"capacity: expected a finite acceleration .*'x'"):
+        DoubleIntegratorControlModel("a", 2, capacity="x")

@@ -11,7 +11,7 @@ from cadenza.safety.budget_split import (
     shared_authority,
 )
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from tests.unit.safety.scenes import agent, box, call, models, slack
 
 
@@ -51,7 +51,8 @@ def test_relative_degree_split_of_equal_degrees_is_proportional():
 
 @pytest.mark.parametrize("name", SUPPORTED_STRATEGIES)
 def test_every_strategy_satisfies_the_protocol_and_swaps_with_its_agents(name):
-    strategy = make_budget_split(name)
+    degrees = (3, 3) if name == "relative_degree_aware" else None
+    strategy = make_budget_split(name, relative_degrees=degrees)
     assert isinstance(strategy, BudgetSplitStrategy)
     assert strategy.name == name
     assert strategy.split(0.7, 2.1) == strategy.split(2.1, 0.7)[::-1]
@@ -67,7 +68,14 @@ def test_make_budget_split_passes_the_degrees():
     [
         (lambda: make_budget_split("equal"), r"one of \('proportional', 'relative_.* got 'equal'"),
         (lambda: make_budget_split("proportional", relative_degrees=(2, 3)), "belong to"),
-        (lambda: RelativeDegreeAwareBudgetSplit(1, 2), "expected degrees >= 2.* got 1 and 2"),
+        (lambda: make_budget_split("relative_degree_aware"), "expects relative_degrees, .* got N"),
+        (lambda: make_budget_split("relative_degree_aware", relative_degrees=3), "got 3"),
+        (lambda: RelativeDegreeAwareBudgetSplit(float("nan")), "whole degrees >= 2"),
+        (lambda: RelativeDegreeAwareBudgetSplit(2, True), "whole degrees >= 2.* got 2 and True"),
+        (lambda: RelativeDegreeAwareBudgetSplit(2, 101), "<= 100"),
+        (lambda: ProportionalBudgetSplit().split(float("inf"), 1.0), "expected authorities > 0"),
+        (lambda: ProportionalBudgetSplit().split("x", 1.0), "expected authorities > 0"),
+        (lambda: RelativeDegreeAwareBudgetSplit(1, 2), "expected whole degrees >= 2.* got 1 and 2"),
         (lambda: ProportionalBudgetSplit().split(0.0, 1.0), "expected authorities > 0"),
         (lambda: RelativeDegreeAwareBudgetSplit().split(1.0, -1.0), "expected authorities > 0"),
         (lambda: ProportionalBudgetSplit().split(float("nan"), 1.0), "expected authorities > 0"),
@@ -148,6 +156,98 @@ def test_filter_strategies_give_different_shares():
         )
     }
     assert len(set(actions.values())) == 3
+
+
+def test_filter_that_ramps_commands_what_delivers_its_share():
+    # Ego of degree 3: phi = 1/2, alpha = 2 / 2 + 1 = 2, share 1/2, so the command takes all of it.
+    split = RelativeDegreeAwareBudgetSplit(3, 2)
+    action, info = call(sharing(split), [2.0, 0.0], facing(1.1), dt=0.1)
+    assert action[0] == pytest.approx(level(2.0, w=1.1), abs=1e-12)
+    assert info["uncertified"] is True
+    # Its partner of degree 2 is asked for its own half only, and is not covered either.
+    split = RelativeDegreeAwareBudgetSplit(2, 3)
+    action, info = call(sharing(split, (1.0, 2.0)), [2.0, 0.0], facing(1.1), dt=0.1)
+    assert action[0] == pytest.approx(0.5 * level(2.0, w=1.1), abs=1e-12)
+    assert info["uncertified"] is True
+    _, info = call(sharing(RelativeDegreeAwareBudgetSplit()), [2.0, 0.0], facing(1.4), dt=0.1)
+    assert info["uncertified"] is False
+
+
+def duel_of_ramps(split_ego, split_partner, *, dt=0.05, steps=160):
+    """Smallest distance of two agents that drive at each other; the ego's actuator ramps.
+
+    The ego's acceleration rises linearly from 0 to twice its mean within each step, so the mean
+    is half of the command; the partner's is constant.
+    """
+    agents = {uid: DoubleIntegratorControlModel(uid, 2) for uid in ("ego", "p")}
+    guards = {
+        "ego": ExpCBFQP.ego_only(control_models=agents, budget_split=split_ego),
+        "p": ExpCBFQP.ego_only(control_models=agents, budget_split=split_partner),
+    }
+    place, speed = {"ego": -3.0, "p": 0.0}, {"ego": 1.0, "p": -1.0}
+    smallest = 3.0
+    for _ in range(steps):
+        scene = {uid: agent([place[uid], 0.0], [speed[uid], 0.0]) for uid in agents}
+        force = {}
+        for uid, sign in (("ego", 1.0), ("p", -1.0)):
+            u, _ = guards[uid].filter(
+                np.array([2.0 * sign, 0.0]),
+                {"agent_states": scene},
+                slack(),
+                box(),
+                ego_uid=uid,
+                partner_predicted_states=scene,
+                dt=dt,
+            )
+            force[uid] = u[0]
+        # a(s) = u s / dt moves the ball by u dt^2 / 6 and changes its speed by u dt / 2.
+        place["ego"] += speed["ego"] * dt + force["ego"] * dt * dt / 6.0
+        speed["ego"] += force["ego"] * dt / 2.0
+        place["p"] += speed["p"] * dt + force["p"] * dt * dt / 2.0
+        speed["p"] += force["p"] * dt
+        smallest = min(smallest, place["p"] - place["ego"])
+    return smallest
+
+
+def test_declared_degrees_keep_an_agent_that_ramps_apart():
+    unaware = duel_of_ramps("proportional", "proportional")
+    aware = duel_of_ramps(
+        RelativeDegreeAwareBudgetSplit(3, 2), RelativeDegreeAwareBudgetSplit(2, 3)
+    )
+    assert unaware < 0.38
+    assert aware > 0.3985  # the ramp moves the ball late: not proved, hence uncertified
+
+
+def test_filter_that_ramps_leaves_the_bias_whole():
+    # phi = 1/2: u / 2 + bias keeps the part, so the bias, 0.1 towards the partner, costs 0.2.
+    def arm(drift):
+        return JacobianControlModel(
+            "ego",
+            2,
+            2,
+            lambda _: np.eye(2),
+            max_cartesian_accel_value=1.5,
+            bias_fn=lambda _: np.array([drift, 0.0]),
+        )
+
+    partner = DoubleIntegratorControlModel("p", 2)
+    split = RelativeDegreeAwareBudgetSplit(3, 2)
+    still, drifting = (
+        call(
+            ExpCBFQP.ego_only(control_models={"ego": arm(b), "p": partner}, budget_split=split),
+            [2.0, 0.0],
+            facing(0.9),
+            dt=0.1,
+        )[0][0]
+        for b in (0.0, 0.1)
+    )
+    assert -2.0 < drifting < still < 2.0
+    assert still - drifting == pytest.approx(0.2, abs=1e-12)
+
+
+def test_filter_by_name_refuses_degrees_that_it_cannot_know():
+    with pytest.raises(ConfigurationError, match="expects relative_degrees"):
+        sharing("relative_degree_aware")
 
 
 def test_filter_that_shares_ignores_forecasts_and_lambda_still_tightens():

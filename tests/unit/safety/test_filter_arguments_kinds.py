@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.cbf_qp import ExpCBFQP, pair_h_value
+from cadenza.safety.conformal import compute_per_pair_loss, compute_prediction_gap_for_pairs
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.kinds import is_real, is_whole
+from cadenza.safety.oscbf import OSCBF, joint_limit_constraint_row
+from cadenza.safety.pairs import make_lambda_dict
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
@@ -101,6 +104,42 @@ def test_ego_filter_refuses_an_ego_that_is_no_id(uid):
 def test_ego_filter_refuses_slack_that_is_no_number(value):
     with pytest.raises(InputError, match=r"state.lambda_\[.*: expected a finite number"):
         call(ego_filter(), [0.0, 0.0], NEAR, state=SafetyState({("ego", "p"): value}))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SafetyState(None), "SafetyState.lambda_: expected a number by agent pair"),
+        (lambda: SafetyState({}, epsilon="x"), "SafetyState.epsilon: expected a finite number"),
+        (lambda: SafetyState({}, eta=None), "SafetyState.eta: expected a finite number"),
+        (lambda: SafetyState({}, warmup_steps_remaining=math.nan), "expected a whole number >= 0"),
+        (lambda: make_lambda_dict(["a", "b"], fill=math.nan), "fill: expected a finite number"),
+        (lambda: make_lambda_dict(["a", "b"], fill="x"), "fill: expected a finite number, got 'x'"),
+        (lambda: JacobianControlModel("a", 2.5, 2), "action_dim: expected >= 1, got 2.5"),
+        (lambda: JacobianControlModel("a", 2, None), "position_dim: expected >= 2, got None"),
+        (lambda: JacobianControlModel("a", 2, 2, damping="x"), "damping: expected a number >= 0"),
+        (lambda: OSCBF(n_joints=math.inf), "n_joints: expected a whole number in .* got inf"),
+        (lambda: OSCBF(n_joints=True), "n_joints: expected a whole number"),
+        (lambda: OSCBF(n_joints=2, weight_joint="x"), "weight_joint: expected a finite number"),
+        (
+            lambda: joint_limit_constraint_row(n_joints=2, joint_index=True, upper=1.0),
+            "expected a whole joint_index in .* got True",
+        ),
+        (lambda: pair_h_value(*NEAR.values(), alpha_pair=math.nan), "alpha_pair: expected an acc"),
+        (lambda: pair_h_value(*NEAR.values(), alpha_pair=-1.0), "alpha_pair: expected an acc"),
+        (
+            lambda: compute_prediction_gap_for_pairs(NEAR, NEAR, alpha_pair=math.inf, gamma=1.0),
+            "alpha_pair: expected an acceleration >= 0",
+        ),
+        (
+            lambda: compute_per_pair_loss(np.array([math.nan]), np.array([0.0])),
+            "per-pair loss: expected numbers, got NaN",
+        ),
+    ],
+)
+def test_parts_refuse_arguments_of_another_kind(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 def test_ego_filter_follows_a_control_model_that_changes_what_it_declares():

@@ -243,7 +243,7 @@ def test_malformed_arguments_are_named(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_joints": 0}, "n_joints: expected >= 1"),
+        ({"n_joints": 0}, "n_joints: expected a whole number"),
         ({"weight_joint": 0.0}, "weight_joint: expected a finite number > 0"),
         ({"weight_operational": -1.0}, "weight_operational: expected a finite number >= 0"),
         ({"slack_penalty": np.inf}, "slack_penalty: expected a finite number > 0"),

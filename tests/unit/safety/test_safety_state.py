@@ -22,7 +22,10 @@ def test_state_round_trips_exactly_through_json():
         ({"epsilon": float("nan")}, "epsilon: expected a finite"),
         ({"eta": -0.1}, "eta: expected a finite number >= 0, got -0.1"),
         ({"eta": float("inf")}, "eta: expected a finite"),
-        ({"warmup_steps_remaining": -1}, "warmup_steps_remaining: expected >= 0, got -1"),
+        (
+            {"warmup_steps_remaining": -1},
+            "steps_remaining: expected a whole number >= 0, got -1",
+        ),
     ],
 )
 def test_state_out_of_range_is_refused(change, message):

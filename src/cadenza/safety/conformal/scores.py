@@ -36,7 +36,7 @@ def compute_prediction_gap_for_pairs(
         gamma: Part of the promised call; the loss is a speed, so no gain enters.
 
     Raises:
-        InputError: The two sets of agents differ.
+        InputError: The two sets of agents differ, or ``alpha_pair`` is negative or not finite.
     """
     del gamma
     if snaps_now.keys() != snaps_predicted.keys():
@@ -56,10 +56,13 @@ def compute_per_pair_loss(predicted_h: FloatArray, actual_h: FloatArray) -> Floa
     """Return max(0, predicted - actual), element by element.
 
     Raises:
-        InputError: The shapes differ.
+        InputError: The shapes differ, or a number is NaN.
     """
     if predicted_h.shape != actual_h.shape:
         raise InputError(
             f"per-pair loss: expected equal shapes, got {predicted_h.shape} and {actual_h.shape}."
         )
-    return np.maximum(0.0, predicted_h - actual_h)
+    loss = np.maximum(0.0, predicted_h - actual_h)
+    if np.isnan(loss).any():
+        raise InputError("per-pair loss: expected numbers, got NaN among the barrier values.")
+    return loss

@@ -1,11 +1,13 @@
 """An agent whose action is the Cartesian acceleration of its collision ball."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import MAX_BOUND, Bounds
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.kinds import is_real, is_whole
+from cadenza.safety.snapshot import POSITION_DIMS, AgentSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class DoubleIntegratorControlModel:
             ``Bounds.cartesian_accel_capacity``, which all agents share.
 
     Raises:
-        InputError: ``action_dim`` < 1, or a capacity that is negative or not finite.
+        InputError: An id that is no text, ``action_dim`` other than 2 or 3, or a capacity that is
+            negative or not finite.
     """
 
     uid: str
@@ -28,15 +31,22 @@ class DoubleIntegratorControlModel:
     capacity: float | None = None
 
     def __post_init__(self) -> None:
-        if self.action_dim < 1:
+        uid = cast("object", self.uid)
+        if not isinstance(uid, str):
             raise InputError(
-                f"DoubleIntegratorControlModel({self.uid!r}).action_dim: expected >= 1, "
-                f"got {self.action_dim}."
+                f"DoubleIntegratorControlModel.uid: expected an agent id as text, got {uid!r}."
             )
-        if self.capacity is not None and not 0.0 <= self.capacity <= MAX_BOUND:
+        if not (is_whole(self.action_dim) and self.action_dim in POSITION_DIMS):
+            raise InputError(
+                f"DoubleIntegratorControlModel({self.uid!r}).action_dim: expected 2 or 3, the "
+                f"Cartesian dimension, got {self.action_dim!r}."
+            )
+        if self.capacity is not None and not (
+            is_real(self.capacity) and 0.0 <= self.capacity <= MAX_BOUND
+        ):
             raise InputError(
                 f"DoubleIntegratorControlModel({self.uid!r}).capacity: expected a finite "
-                f"acceleration >= 0 m/s^2, got {self.capacity}."
+                f"acceleration >= 0 m/s^2, got {self.capacity!r}."
             )
 
     @property

@@ -27,6 +27,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Damping of the inverse, in the unit of J. Its relative error is (damping / sigma)^2 along a
@@ -86,9 +87,14 @@ class JacobianControlModel:
     def __post_init__(self) -> None:
         for name, lowest in (("action_dim", 1), ("position_dim", 2)):
             value = getattr(self, name)
-            self._require(name, value >= lowest, f">= {lowest}", value)
+            self._require(name, is_whole(value) and value >= lowest, f">= {lowest}", value)
         self._require("position_dim", self.position_dim <= 3, "2 or 3", self.position_dim)
-        self._require("damping", 0.0 <= self.damping < math.inf, "a number >= 0", self.damping)
+        self._require(
+            "damping",
+            is_real(self.damping) and 0.0 <= self.damping < math.inf,
+            "a number >= 0",
+            self.damping,
+        )
         kinds = get_args(ActionKind)
         self._require("action_kind", self.action_kind in kinds, f"one of {kinds}", self.action_kind)
         dt = self.control_timestep_s
@@ -97,7 +103,7 @@ class JacobianControlModel:
         else:
             self._require(
                 "control_timestep_s",
-                dt is not None and 0.0 < dt < math.inf,
+                is_real(dt) and 0.0 < dt < math.inf,
                 "a time > 0 s, which turns velocities and positions into accelerations",
                 dt,
             )
@@ -180,7 +186,8 @@ class JacobianControlModel:
         """
         del bounds
         value = self.max_cartesian_accel_value
-        self._require("max_cartesian_accel_value", math.isfinite(value), "a finite number", value)
+        finite = is_real(value) and math.isfinite(value)
+        self._require("max_cartesian_accel_value", finite, "a finite number", value)
         return value
 
     def _kinematic_jacobian(self, state: AgentSnapshot) -> FloatArray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError
+from cadenza.safety.kinds import is_whole
 
 #: Rate at which a gap may be closed, 1/s: a tenth of the gap in 20 ms.
 DEFAULT_CBF_ALPHA: Final = 5.0
@@ -68,10 +69,10 @@ def joint_limit_constraint_row(
     Raises:
         InputError: An index out of range, both limits or none, or a limit that is not finite.
     """
-    if not 0 <= joint_index < n_joints:
+    if not (is_whole(joint_index) and is_whole(n_joints) and 0 <= joint_index < n_joints):
         raise InputError(
-            f"joint_limit_constraint_row: expected joint_index in [0, {n_joints}), "
-            f"got {joint_index}."
+            f"joint_limit_constraint_row: expected a whole joint_index in [0, {n_joints}), "
+            f"got {joint_index!r}."
         )
     if (upper is None) == (lower is None):
         raise InputError(

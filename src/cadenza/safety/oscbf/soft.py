@@ -17,9 +17,13 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
+from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.oscbf.constraints import OSCBFConstraints
 from cadenza.safety.oscbf.result import SLACK_ACTIVE_FLOOR, OSCBFResult
 from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
+
+#: Most joints a programme takes; a larger count is a mistake, not a robot.
+MAX_JOINTS: Final = 1000
 
 DEFAULT_SLACK_PENALTY: Final = 100.0
 DEFAULT_W_JOINT: Final = 1.0
@@ -53,14 +57,20 @@ class OSCBF:
         slack_penalty: float = DEFAULT_SLACK_PENALTY,
         solver: QPSolver | None = None,
     ) -> None:
-        if n_joints < 1:
-            raise InputError(f"OSCBF.n_joints: expected >= 1, got {n_joints}.")
+        if not (is_whole(n_joints) and 1 <= n_joints <= MAX_JOINTS):
+            raise InputError(
+                f"OSCBF.n_joints: expected a whole number in [1, {MAX_JOINTS}], got {n_joints!r}."
+            )
         for name, value, floor in (
             ("weight_joint", weight_joint, "> 0"),
             ("weight_operational", weight_operational, ">= 0"),
             ("slack_penalty", slack_penalty, "> 0"),
         ):
-            if not (math.isfinite(value) and (value > 0.0 or (floor == ">= 0" and value == 0.0))):
+            if not (
+                is_real(value)
+                and math.isfinite(value)
+                and (value > 0.0 or (floor == ">= 0" and value == 0.0))
+            ):
                 raise InputError(f"OSCBF.{name}: expected a finite number {floor}, got {value}.")
         self._n = n_joints
         self._joint = weight_joint * weight_joint
