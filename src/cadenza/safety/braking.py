@@ -17,9 +17,9 @@ Limits:    pairwise; pushes may cancel, and then the agent only stops.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from cadenza.safety.braking_record import BrakeDecision, BrakeReason, Pair, Pair
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
-from cadenza.safety.errors import EmergencyOutputError
+from cadenza.safety.emergency_output import checked_push
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
@@ -55,8 +55,6 @@ DEFAULT_TAU_BRAKE: Final = 0.100
 RELEASE_FACTOR: Final = 1.25
 #: Squared relative speed below which two agents count as moving together, (m/s)^2.
 _RELATIVE_VEL_FLOOR: Final = 1e-12
-#: Relative excess over the action box that is rounding, of actions in float32 at most.
-_BOX_ROUNDING: Final = 1e-6
 #: Pushes of agents whose action is their acceleration; it keeps no state.
 _CARTESIAN: Final = CartesianAccelEmergencyController()
 
@@ -177,59 +175,34 @@ def maybe_brake(
         grace = RELEASE_FACTOR if key in still_braking else 1.0
         danger = _assess(now[key[0]], now[key[1]], triggers, reliance, forces.get(key), grace)
         if danger is not None:
-            age_s = max(snaps[uid].age_s for uid in key)
-            dangers[key] = danger if age_s == 0.0 else replace(danger, age_s=age_s)
+            dangers[key] = replace(danger, age_s=max(snaps[uid].age_s for uid in key))
     if not dangers:
         return BrakeDecision(None, {}, (), latency_s=latency_s)
-    override = dict(proposed_action)
-    held: list[str] = []
     vectors = _repulsion(proposed_action, now, dangers)
+    override = dict(proposed_action)
     for uid, pushes in vectors.items():
         controller = _controller_of(uid, emergency_controllers, control_models)
-        push = _push_of(uid, controller, now[uid], pushes, bounds, proposed_action[uid].shape)
-        override[uid] = push
-        if previous_action is not None and uid in previous_action:
-            override[uid] = _within_rate(uid, push, previous_action[uid], bounds)
+        shape = proposed_action[uid].shape
+        override[uid] = checked_push(uid, controller, now[uid], pushes, bounds, shape)
+    held = _hold_back(override, vectors, previous_action or {}, bounds)
+    return BrakeDecision(override, dangers, tuple(vectors), rate_limited=held, latency_s=latency_s)
+
+
+def _hold_back(
+    override: dict[str, FloatArray],
+    uids: Iterable[str],
+    previous: Mapping[str, FloatArray],
+    bounds: Bounds,
+) -> tuple[str, ...]:
+    """Keep pushes within the rate limit, in place; return the agents it held back."""
+    held: list[str] = []
+    for uid in uids:
+        if uid in previous:
+            push = override[uid]
+            override[uid] = _within_rate(uid, push, previous[uid], bounds)
             if (override[uid] != push).any():
                 held.append(uid)
-    return BrakeDecision(
-        override, dangers, tuple(vectors), rate_limited=tuple(held), latency_s=latency_s
-    )
-
-
-def _push_of(
-    uid: str,
-    controller: EmergencyController,
-    state: AgentSnapshot,
-    pushes: list[FloatArray],
-    bounds: Bounds,
-    shape: tuple[int, ...],
-) -> FloatArray:
-    """Return the controller's action once it is known to be one; rounding is clipped off.
-
-    Raises:
-        EmergencyOutputError: It has another shape, is not finite or leaves the box.
-    """
-    found = cast("object", controller.compute_override(state, pushes, bounds))
-    if not isinstance(found, np.ndarray):
-        raise EmergencyOutputError(
-            f"maybe_brake: emergency action of {uid!r}: expected an array, got "
-            f"{type(found).__name__}; correct the emergency controller."
-        )
-    push = cast("np.ndarray[Any, Any]", found)
-    if push.shape != shape or push.dtype.kind not in "fiu":
-        raise EmergencyOutputError(
-            f"maybe_brake: emergency action of {uid!r}: expected real numbers of shape {shape}, "
-            f"got {push.dtype} of {push.shape}; correct the emergency controller."
-        )
-    c = bounds.action_linf_component
-    largest = float(np.abs(push).max(initial=0.0))
-    if not largest <= c * (1.0 + _BOX_ROUNDING):  # NaN fails too
-        raise EmergencyOutputError(
-            f"maybe_brake: emergency action of {uid!r}: expected components within {c:g}, got "
-            f"{push.tolist()}; scale it down in the emergency controller."
-        )
-    return np.clip(push, -c, c) if largest > c else push
+    return tuple(held)
 
 
 def _check(

@@ -98,7 +98,7 @@ class PartnerForecaster:
             if expected is not None:
                 shift = measured - step * self._dt
                 if abs(shift) > _SAME_TIME_S:
-                    expected = _shifted(expected, shift)
+                    expected = expected.moved_on(shift)
                 due[uid] = DueForecast(expected, current)
             if forecasts:
                 for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
@@ -188,12 +188,6 @@ class PartnerForecaster:
         for uid, packets in history.items():
             self._require_usable(uid, packets, waiting[uid].values(), now)
         self._step, self._history, self._open = step, history, waiting
-
-
-def _shifted(forecast: AgentSnapshot, time_s: float) -> AgentSnapshot:
-    """Return a forecast for a moment within half a control step of its own."""
-    position = forecast.position + time_s * forecast.velocity
-    return AgentSnapshot(position, forecast.velocity, forecast.radius)
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:
