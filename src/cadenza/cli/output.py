@@ -34,6 +34,8 @@ from cadenza.core.errors import (
 
 #: Columns of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 120
+#: Columns at which the last one wraps there, if the others leave no more.
+_FOLDED_WIDTH: Final = 24
 #: How PyTorch reports that memory ran out; it has no type of its own for it on the CPU.
 _OUT_OF_MEMORY_MARKS: Final = ("can't allocate memory", "not enough memory", "out of memory")
 #: How to go on after a stop, unless the command says otherwise.
@@ -137,10 +139,19 @@ def print_table(
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     stream: TextIO | None = sys.stdout
-    width = None if stream is not None and stream.isatty() else _PLAIN_WIDTH
+    width = None if stream is not None and stream.isatty() else _plain_width(columns, rows)
     rendered = _Rendering(stream)
     Console(file=rendered, width=width, highlight=False).print(table)
     _write_stdout(rendered.getvalue())
+
+
+def _plain_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the columns of a file or pipe: as many as no heading or cell is cut short with."""
+    from rich.cells import cell_len
+
+    widest = [max(cell_len(text) for text in texts) for texts in zip(columns, *rows, strict=True)]
+    folded = min(widest[-1], _FOLDED_WIDTH)
+    return max(_PLAIN_WIDTH, sum(widest[:-1]) + folded + 3 * len(widest))
 
 
 def exit_code_of(error: BaseException) -> ExitCode | None:

@@ -76,6 +76,16 @@ def test_print_json_refuses_numbers_json_cannot_hold():
         print_json({"loss": float("nan")})
 
 
+def test_wide_table_in_a_pipe_keeps_every_heading_and_cell(capsys):
+    columns = [f"A quite long heading {k}" for k in range(9)]
+    rows = [[f"cell {k} of " + "n" * 20 for k in range(9)]]
+    print_table("Wide", columns, rows)
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for text in (*columns, *rows[0]):
+        assert text in " ".join(out.split()) or text == rows[0][-1]
+
+
 def test_interrupt_says_how_to_go_on(capsys):
     with pytest.raises(typer.Exit), typed_exits():
         raise KeyboardInterrupt
