@@ -26,6 +26,7 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.env_hooks import unwrapped
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
 
 #: Version of `BatchedSafetyDriver.state_dict`; a reader refuses any other.
 BATCH_STATE_VERSION: Final = 1
@@ -250,6 +251,36 @@ class BatchedSafetyDriver:
             self._follow_ages()
         self._untouched = False
         return self._engine.decide(nominal, agents, ids)
+
+    def step_rows(
+        self,
+        nominal_action: NDArray[Any],
+        scenes: Sequence[Mapping[str, AgentSnapshot] | InputError],
+        partner_ids: str | Sequence[str | None] | None = None,
+    ) -> SafetyBatchStep:
+        """Return the actions to execute in scenes that are given one by one, as `step` does.
+
+        Where one of them is malformed, only its environment brakes.
+
+        Args:
+            nominal_action: See `step`.
+            scenes: Every agent of each environment, or what is wrong with its observation.
+            partner_ids: See `step`.
+
+        Raises:
+            InputError: As `step`; or the options let all environments be decided together.
+        """
+        nominal = np.array(nominal_action, dtype=np.float64)
+        shape = (self.num_envs, self._action_dim)
+        require_shape("BatchedSafetyDriver.step_rows: nominal_action", nominal, shape)
+        ids = self._one_id_per_env(partner_ids)
+        if not isinstance(self._engine, RowwiseEngine):
+            raise InputError(
+                "BatchedSafetyDriver.step_rows: expected options under which environments are "
+                "decided one by one, such as on_bad_input='brake', got others; use step()."
+            )
+        self._untouched = False
+        return self._engine.decide_rows(nominal, scenes, ids)
 
     def _follow_ages(self) -> None:
         """Decide one environment after the other from now on: only runtimes watch packet ages.

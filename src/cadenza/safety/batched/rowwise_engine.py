@@ -19,6 +19,7 @@ from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime import SafetyRuntime
 from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.snapshot import AgentSnapshot
 
 
 class RowwiseEngine:
@@ -99,6 +100,31 @@ class RowwiseEngine:
         ]
         return self._as_batch(steps)
 
+    def decide_rows(
+        self,
+        nominal: FloatArray,
+        scenes: Sequence[Mapping[str, AgentSnapshot] | InputError],
+        partner_ids: Sequence[str | None],
+    ) -> SafetyBatchStep:
+        """Return the actions to execute where the scenes are given one by one.
+
+        Args:
+            nominal: The policy's actions, shape (B, A), float64.
+            scenes: Every agent of each environment, or what is wrong with its observation.
+            partner_ids: Identity of each environment's partner; None if unknown.
+
+        Raises:
+            InputError: An observation or action is malformed, and the options do not say to brake
+                then.
+        """
+        steps: list[SafetyStep] = []
+        for row, (runtime, scene) in enumerate(zip(self._runtimes, scenes, strict=True)):
+            if isinstance(scene, InputError):
+                steps.append(runtime.step_blind(nominal[row], scene))
+            else:
+                steps.append(runtime.step(nominal[row], scene, partner_id=partner_ids[row]))
+        return self._as_batch(steps)
+
     def decide_blind(self, nominal: FloatArray, error: InputError) -> SafetyBatchStep:
         """Return braking actions for a step whose observation is unusable.
 
@@ -161,6 +187,9 @@ class RowwiseEngine:
                 row: tuple(danger.reason for danger in step.dangers.values())
                 for row, step in enumerate(steps)
                 if step.braked
+            },
+            bad_input={
+                row: step.bad_input for row, step in enumerate(steps) if step.bad_input is not None
             },
         )
 

@@ -1,7 +1,7 @@
 """The record of one control step of every environment of a batch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class SafetyBatchStep:
             overlap, shape (B, N), m/s.
         margin: Free distances less the safety margin, shape (B, N), m.
         slack: By how much the filter's action misses each row, shape (B, N), m/s^2.
+        bad_input: What was wrong with each environment's observation, by environment; only those
+            whose was.
         brake_reasons: Reasons of each environment's braking, by environment; only those braked.
     """
 
@@ -44,3 +46,4 @@ class SafetyBatchStep:
     margin: FloatArray
     slack: FloatArray
     brake_reasons: Mapping[int, tuple[str, ...]]
+    bad_input: Mapping[int, str] = field(default_factory=dict[int, str])

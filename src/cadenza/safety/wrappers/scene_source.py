@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from cadenza.core.errors import InputError
 from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.env_hooks import hook
@@ -65,3 +66,17 @@ class Task:
             ),
             plant=look_up(env, "plant") if plant is None else plant,
         )
+
+
+def checked_scene(snapshots: object) -> dict[str, AgentSnapshot]:
+    """Return what the source of snapshots gave, if it is a scene at all.
+
+    Raises:
+        InputError: It is no mapping.
+    """
+    if not isinstance(snapshots, Mapping):
+        raise InputError(
+            "SafetyFilterWrapper: snapshots: expected every agent's snapshot by id, got "
+            f"{snapshots!r}."
+        )
+    return dict(cast("Mapping[str, AgentSnapshot]", snapshots))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +23,13 @@ from cadenza.safety.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
 from cadenza.safety.wrappers.record import safety_record
-from cadenza.safety.wrappers.scene_source import ForceSource, PartnerSource, SnapshotSource, Task
+from cadenza.safety.wrappers.scene_source import (
+    ForceSource,
+    PartnerSource,
+    SnapshotSource,
+    Task,
+    checked_scene,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +200,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             )
         sources = (self.env, *self._last)
         try:
-            snapshots = _checked_scene(self._snapshots(*sources))
+            snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
@@ -241,20 +247,6 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             )
         c = task.bounds.action_linf_component
         return np.clip(answer.astype(np.float64), -c, c)
-
-
-def _checked_scene(snapshots: object) -> dict[str, AgentSnapshot]:
-    """Return what the source of snapshots gave, if it is a scene at all.
-
-    Raises:
-        InputError: It is no mapping.
-    """
-    if not isinstance(snapshots, Mapping):
-        raise InputError(
-            "SafetyFilterWrapper: snapshots: expected every agent's snapshot by id, got "
-            f"{snapshots!r}."
-        )
-    return dict(cast("Mapping[str, AgentSnapshot]", snapshots))
 
 
 def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.agent_batch import AgentBatch
 from cadenza.safety.barrier import Plant
 from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -26,15 +26,17 @@ from cadenza.safety.batched.env_hooks import (
 )
 from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.env_hooks import require_untouched_actions
+from cadenza.safety.env_hooks import hook, require_untouched_actions
 from cadenza.safety.options import SafetyOptions
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
-from cadenza.safety.wrappers.scene_source import Task
+from cadenza.safety.wrappers.scene_source import Task, checked_scene
 
 #: Returns the motion of all agents of all environments from environment, last observation and info.
 BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
+#: Returns the scene of each environment, or what is wrong with it.
+RowSource: TypeAlias = Callable[[], Sequence[Mapping[str, AgentSnapshot] | InputError]]
 #: Returns the partner's identity, of all environments or of each, from the same.
 BatchPartnerSource: TypeAlias = Callable[
     [Any, Any, dict[str, Any]], str | Sequence[str | None] | None
@@ -49,9 +51,13 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     environments themselves (``build_agent_snapshots()`` and the same hooks).
 
     ``info["safety"]`` holds ``intervened``, ``nominal_action``, ``applied_action``,
-    ``intervention``, ``infeasible``, ``braked``, ``uncertified`` and, with one column per partner
-    in string order, ``margin`` (m), ``slack`` and ``lambda`` (m/s^2) and ``constraint_violation``
-    (m/s); ``info["_safety"]`` says where the action was executed.
+    ``intervention``, ``infeasible``, ``braked``, ``uncertified``, ``bad_input`` (text, empty if
+    sound) and, with one column per partner in string order, ``margin`` (m), ``slack`` and
+    ``lambda`` (m/s^2) and ``constraint_violation`` (m/s); ``info["_safety"]`` says where the action
+    was executed.
+
+    With ``on_bad_input="brake"`` a malformed scene of one environment of a `SyncVectorEnv` makes
+    that environment brake; of a source of whole batches, all of them.
 
     ``reset(seed=k)`` starts everything over; ``reset()`` keeps what was learnt about the partners.
     """
@@ -108,6 +114,8 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             plant=plant,
         )
         self._agents = _agents_of(env) if agents is None else agents
+        options = SafetyOptions() if options is None else options
+        self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
             env,
@@ -120,7 +128,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
                 num_envs=env.num_envs,
             ),
             ego_uid=task.ego_uid,
-            options=SafetyOptions() if options is None else options,
+            options=options,
             emergency_controller=emergency_controller,
         )
         self._port = ActionPort(
@@ -167,7 +175,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """
         given = self._port.ego_action(actions)
         nominal = self._port.nominal(given)
-        step = self._driver.step(nominal, self._partners())
+        step = self._decide(nominal)
         untouched = (step.action == nominal).all(axis=1)
         applied = self._port.applied(step.action)
         if untouched.any():  # rounding to the space's dtype must not touch them
@@ -183,6 +191,13 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         self._driver.begin_rows(np.flatnonzero(resets | self._done).tolist())
         self._last = (observation, info)
         return observation, reward, terminated, truncated, info
+
+    def _decide(self, nominal: FloatArray) -> SafetyBatchStep:
+        """Return the driver's decision; with options that brake, one bad scene stops its own."""
+        partners = self._partners()
+        if self._rows is None:
+            return self._driver.step(nominal, partners)
+        return self._driver.step_rows(nominal, self._rows(), partners)
 
     def _scene(self) -> AgentBatch:
         return self._agents(self.env, *self._state())
@@ -240,7 +255,9 @@ def _agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
     except ConfigurationError:
         if not hasattr(env.unwrapped, "call"):
             raise
-        return lambda env, _obs, _info: stack_snapshots(_ask(env, "build_agent_snapshots"))
+        return lambda env, _obs, _info: stack_snapshots(
+            [checked_scene(scene) for scene in _ask(env, "build_agent_snapshots")]
+        )
     return lambda _env, _obs, _info: build()
 
 
@@ -275,6 +292,21 @@ def _ask(env: object, name: str) -> Sequence[Any]:
         ) from error
 
 
+def rows_of(env: VectorEnv[Any, Any, Any]) -> RowSource | None:
+    """Return the source of single scenes; None for a batch that does not reach its environments."""
+    singles: Sequence[object] = getattr(env.unwrapped, "envs", ())
+    if not singles:
+        return None
+
+    def scene(single: object) -> Mapping[str, AgentSnapshot] | InputError:
+        try:
+            return checked_scene(hook(single, "build_agent_snapshots")())
+        except InputError as error:
+            return error
+
+    return lambda: [scene(single) for single in singles]
+
+
 def _record(
     step: SafetyBatchStep,
     nominal: NDArray[Any],
@@ -290,6 +322,7 @@ def _record(
         "infeasible": step.infeasible,
         "braked": step.braked,
         "uncertified": step.uncertified,
+        "bad_input": np.array([step.bad_input.get(row, "") for row in range(len(applied))]),
         "margin": step.margin,
         "slack": step.slack,
         "constraint_violation": step.constraint_violation,

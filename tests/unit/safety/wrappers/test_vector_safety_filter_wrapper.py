@@ -19,6 +19,7 @@ from tests.unit.safety.wrappers.plane_env import (
     PlaneEnv,
     plane_bounds,
     plane_models,
+    plane_snapshots,
 )
 
 COPIES = 3
@@ -267,6 +268,58 @@ def test_vector_crossing_is_guarded_without_arguments():
         interventions += int(info["safety"]["intervened"].sum())
     assert contacts == 0
     assert interventions > 50
+
+
+class Sometimes(HookedPlaneEnv):
+    """Its scene may be malformed."""
+
+    bad = ""
+
+    def build_agent_snapshots(self):
+        if self.bad == "nan":
+            return plane_snapshots(self, self.state.ravel() * np.nan, {})
+        if self.bad == "none":
+            return None
+        scene = super().build_agent_snapshots()
+        if self.bad == "missing":
+            del scene["disc_1"]
+        return scene
+
+
+@pytest.mark.parametrize("bad", ["nan", "none", "missing", "action"])
+def test_bad_scene_or_action_brakes_its_own_environment_alone(bad):
+    env = SyncVectorEnv([Sometimes] * COPIES)
+    batch = VectorSafetyFilterWrapper(env, options=SafetyOptions(on_bad_input="brake"))
+    batch.reset(seed=0)
+    actions = np.full((COPIES, 2), 0.3, dtype=np.float32)
+    *_, info = batch.step(actions)
+    assert info["safety"]["bad_input"].tolist() == [""] * COPIES
+    if bad == "action":
+        actions[1] = np.nan
+    else:
+        env.envs[1].bad = bad
+    *_, info = batch.step(actions)
+    problems = info["safety"]["bad_input"].tolist()
+    assert [bool(text) for text in problems] == [False, True, False]
+    assert info["safety"]["intervened"].tolist() == [False, True, False]
+    executed = [single.unwrapped.executed[-1].tolist() for single in env.envs]
+    assert executed[0] == executed[2] == actions[0].tolist()
+    assert max(executed[1]) < 0.0  # against the velocity, which points along (1, 1)
+    raising = VectorSafetyFilterWrapper(env)
+    env.envs[1].bad = ""
+    raising.reset(seed=0)
+    if bad != "action":
+        env.envs[1].bad = bad
+    with pytest.raises((InputError, ConfigurationError)):
+        raising.step(actions)
+
+
+def test_scenes_one_by_one_need_options_that_decide_one_by_one():
+    batch = VectorSafetyFilterWrapper(SyncVectorEnv([HookedPlaneEnv] * COPIES))
+    batch.reset(seed=0)
+    assert batch.driver.vectorised
+    with pytest.raises(InputError, match="step_rows: expected options under which"):
+        batch.driver.step_rows(np.zeros((COPIES, 2)), [{}] * COPIES)
 
 
 def test_step_before_reset_is_refused():
