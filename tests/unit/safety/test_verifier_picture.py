@@ -5,6 +5,8 @@ import io
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 
 from cadenza.safety.verifier import picture
@@ -27,8 +29,61 @@ def test_picture_is_a_png_with_equal_bytes_for_equal_episodes(report):
     assert draw_episode(report.worst, report.config) == first
     with Image.open(io.BytesIO(first)) as image:
         assert image.format == "PNG"
-        assert image.size == (1440, 744)
+        assert image.size == (1440, 840)
         assert len(image.convert("RGB").getcolors(1 << 20)) > 50  # more than an empty frame
+
+
+def test_title_counts_opponents_and_stops_after_a_few():
+    names = ["orbit"] * 3 + ["chase", "lead", "lead", "alternate", "cut_across", "late_brake"]
+    assert picture._opponents(names) == "3 x orbit, 2 x lead, chase, alternate and 2 more"
+    assert picture._opponents(["chase"]) == "chase"
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    return verify(dataclasses.replace(CONFIG, partners=(16,), dims=(2,), several_steps=200)).worst
+
+
+def test_of_many_partners_the_nearest_have_names_and_colours(crowd):
+    colours = picture._colours(crowd)
+    reached = crowd.nearest.min(axis=0)
+    assert len(set(colours.values())) == len(colours) == 6
+    assert max(reached[j] for j in colours) <= min(reached[j] for j in set(range(16)) - {*colours})
+
+
+@pytest.fixture
+def drawn(crowd):
+    """The axes of a picture of sixteen partners, laid out."""
+    figure = Figure(figsize=(12.0, 7.0), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(2, 2)
+    paths, distances, actions = (
+        figure.add_subplot(part) for part in (grid[:, 0], grid[0, 1], grid[1, 1])
+    )
+    step, partner = picture._closest(crowd, 0.4)
+    sample = picture._nearest_sample(crowd, step, partner)
+    picture._draw_paths(paths, crowd, CONFIG, step, partner)
+    picture._draw_distances(distances, crowd, CONFIG, sample)
+    picture._draw_actions(actions, crowd, partner)
+    canvas.draw()
+    return paths, distances, actions
+
+
+def test_legends_lie_beside_the_data_and_inside_the_picture(drawn):
+    for axes in drawn:
+        legend = axes.get_legend().get_window_extent()
+        assert not legend.overlaps(axes.get_window_extent())
+        if axes.get_xlabel():
+            assert not legend.overlaps(axes.xaxis.label.get_window_extent())
+        assert axes.figure.bbox.containsx(legend.x0)
+        assert axes.figure.bbox.containsy(legend.y0)
+
+
+def test_line_and_discs_are_at_the_same_instant(drawn, crowd):
+    paths, distances, _ = drawn
+    (line,) = [x for x in distances.lines if x.get_label() == "moment of the discs"]
+    assert f"t = {line.get_xdata()[0]:.3g} s" in paths.get_title()
+    assert "the first moment about as near as any" in paths.get_title()
 
 
 def test_plane_shows_the_closest_distance_in_its_true_size(report):

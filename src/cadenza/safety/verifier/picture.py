@@ -5,6 +5,7 @@ the closest moment, so that the distance at that moment appears in its true size
 """
 
 import io
+from collections import Counter
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +15,16 @@ from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord
 from cadenza.safety.verifier.views import BoolArray, dot, unit
 
-_FIGURE_INCHES: Final = (12.0, 6.2)
+_FIGURE_INCHES: Final = (12.0, 7.0)
 _FIGURE_DPI: Final = 120
 _EGO: Final = "#1d4ed8"
 _ALERT: Final = "#b91c1c"
 _GREY: Final = "#64748b"
 _PARTNERS: Final = ("#c2410c", "#a16207", "#7e22ce", "#0f766e", "#be185d", "#4d7c0f")
+#: Partners with a colour and a name, the nearest ones; the others are grey.
+_NAMED: Final = 6
+#: Strategies in the title.
+_TITLED: Final = 4
 #: Discs drawn faintly along a path, the closest moment aside.
 _GHOSTS: Final = 7
 #: What is drawn: from the moment that somebody is this near, m, ...
@@ -48,7 +53,9 @@ def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
     episode = _telling_part(episode, config.contact_m)
     step, partner = _closest(episode, config.contact_m)
     _draw_paths(figure.add_subplot(grid[:, 0]), episode, config, step, partner)
-    _draw_distances(figure.add_subplot(grid[0, 1]), episode, config, step)
+    _draw_distances(
+        figure.add_subplot(grid[0, 1]), episode, config, _nearest_sample(episode, step, partner)
+    )
     _draw_actions(figure.add_subplot(grid[1, 1]), episode, partner)
     figure.suptitle(_title(episode, config), fontsize=11)
     buffer = io.BytesIO()
@@ -61,12 +68,26 @@ def _title(episode: EpisodeRecord, config: VerifierConfig) -> str:
     margin = episode.min_distance - config.contact_m
     verdict = f"overlap of {-margin:.4g} m" if margin < -1e-9 else f"{max(margin, 0.0):.2g} m free"
     rows = config.barrier + ("" if config.compat is None else f", compat={config.compat}")
-    opponents = ", ".join(episode.adversary_names)
+    opponents = _opponents(episode.adversary_names)
     return (
         f"Closest episode: {verdict}; ego “{episode.nominal_name}” against “{opponents}”\n"
         f"{scenario.dim}-D, plant {scenario.plant}, control step {scenario.dt:g} s, packet age "
         f"{scenario.delay}, row {rows}"
     )
+
+
+def _opponents(names: list[str]) -> str:
+    """Return the strategies, the most frequent first, each once with its number; few of many."""
+    counted = Counter(names).most_common()
+    shown = [name if count == 1 else f"{count} x {name}" for name, count in counted[:_TITLED]]
+    rest = sum(count for _, count in counted[_TITLED:])
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _colours(episode: EpisodeRecord) -> dict[int, str]:
+    """Return the colours of the partners that come nearest, by index; others are grey."""
+    order = np.argsort(episode.nearest.min(axis=0), kind="stable")[:_NAMED]
+    return dict(zip(sorted(order.tolist()), _PARTNERS, strict=False))
 
 
 def _telling_part(episode: EpisodeRecord, contact_m: float) -> EpisodeRecord:
@@ -122,29 +143,31 @@ def _draw_paths(
     plane = _plane(episode, sample, partner)
     dt = episode.scenario.dt
     paths = [(episode.ego_path @ plane.T, config.ego_radius, _EGO, "ego")]
+    colours = _colours(episode)
     for j in range(episode.partner_paths.shape[1]):
         label = "partner" if episode.partner_paths.shape[1] == 1 else f"partner {j + 1}"
-        colour = _PARTNERS[j % len(_PARTNERS)]
+        label, colour = (label, colours[j]) if j in colours else ("", _GREY)
         path = episode.partner_paths[:, j] @ plane.T
         paths.append((path, config.partner_radius, colour, label))
     ghosts = np.linspace(0, len(episode.ego_path) - 1, _GHOSTS).round().astype(int)
     for path, radius, colour, label in paths:
-        axes.plot(path[:, 0], path[:, 1], color=colour, lw=1.4, label=f"{label}, from ○")
+        axes.plot(path[:, 0], path[:, 1], color=colour, lw=1.4, label=label or None)
         axes.plot(*path[0], "o", color=colour, mfc="white", ms=5, zorder=4)
         for k in ghosts:
             axes.add_patch(_disc(path[k], radius, colour, alpha=0.12))
         axes.add_patch(_disc(path[sample], radius, colour, alpha=0.55))
     axes.set_aspect("equal", adjustable="datalim")
     seen = "" if plane.shape[1] == 2 else ", seen across the line of centres"
+    others = "" if len(colours) == episode.partner_paths.shape[1] else "; grey: other partners"
     names = ("x / m", "y / m") if plane.shape[1] == 2 else ("line of centres / m", "across / m")
     moment = episode.start_s + sample * dt
     axes.set(
         xlabel=names[0],
         ylabel=names[1],
-        title=f"Paths{seen}\nsolid discs: closest moment, t = {moment:.3g} s",
+        title=f"Paths from ○{seen}{others}\nsolid discs: the first moment about as near as any, "
+        f"t = {moment:.3g} s",
     )
     _finish(axes)
-    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best")
 
 
 def _disc(centre: FloatArray, radius: float, colour: str, *, alpha: float) -> Any:
@@ -153,24 +176,24 @@ def _disc(centre: FloatArray, radius: float, colour: str, *, alpha: float) -> An
     return Circle((centre[0], centre[1]), radius, color=colour, alpha=alpha, lw=0)
 
 
-def _draw_distances(axes: Any, episode: EpisodeRecord, config: VerifierConfig, step: int) -> None:
-    """Draw distance and safe-set bound over time, with the contact line."""
+def _draw_distances(axes: Any, episode: EpisodeRecord, config: VerifierConfig, sample: int) -> None:
+    """Draw distance and safe-set bound over time, with the contact line and the discs' moment."""
     times = episode.start_s + episode.scenario.dt * np.arange(len(episode.distance))
-    several = episode.distance.shape[1] > 1
+    several, colours = episode.distance.shape[1] > 1, _colours(episode)
     for j in range(episode.distance.shape[1]):
-        colour = _PARTNERS[j % len(_PARTNERS)]
+        colour = colours.get(j, _GREY)
         name = f"partner {j + 1}" if several else "distance of the centres"
+        name = name if j in colours else None
         axes.plot(times, episode.distance[:, j], color=colour, lw=1.5, label=name)
         bound = "safe-set bound" if j == 0 else None
         axes.plot(times, episode.bound[:, j], color=colour, lw=1.0, ls="--", label=bound)
     axes.axhline(config.contact_m, color=_ALERT, lw=1.2, label=f"contact, {config.contact_m:g} m")
-    moment = episode.start_s + episode.scenario.dt * (step + 0.5)
-    axes.axvline(moment, color=_GREY, lw=0.8, ls=":")
+    moment = episode.start_s + episode.scenario.dt * sample
+    axes.axvline(moment, color=_GREY, lw=0.8, ls=":", label="moment of the discs")
     top = float(np.quantile(episode.distance.min(axis=1), 0.98))
     axes.set_ylim(0.0, 1.15 * max(top, 1.5 * config.contact_m))
     axes.set(ylabel="distance / m", title="Distance, and the distance the safe set asks for")
     _finish(axes)
-    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best")
 
 
 def _draw_actions(axes: Any, episode: EpisodeRecord, partner: int) -> None:
@@ -191,7 +214,6 @@ def _draw_actions(axes: Any, episode: EpisodeRecord, partner: int) -> None:
         title=f"Ego's action, the part towards {which}",
     )
     _finish(axes)
-    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="best", ncols=2)
 
 
 def _shade(axes: Any, edges: FloatArray, where: BoolArray, colour: str, label: str) -> None:
@@ -210,6 +232,16 @@ def _shade(axes: Any, edges: FloatArray, where: BoolArray, colour: str, label: s
 
 
 def _finish(axes: Any) -> None:
+    """Tidy the axes and put the legend below them, where no data are."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.title.set_fontsize(10)
+    axes.legend(
+        frameon=False,
+        fontsize=8,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22 if axes.get_subplotspec().rowspan.start else -0.1),
+        borderaxespad=0.5,
+        ncols=4,
+        columnspacing=1.2,
+    )
