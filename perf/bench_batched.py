@@ -7,7 +7,9 @@ Peers:     one environment after the other: DAQP and Clarabel through qpsolvers,
 Problems:  mixed: every second environment needs another action; worst: all of them do, and the
            one-row answer never suffices. Rows and box leave a solution, since the peers have no
            answer otherwise.
-Protocol:  sustained rate over about a second per figure; torch on two threads.
+Protocol:  torch on two threads; per figure of ours the median of five sustained rates over a third
+           of a second each, after a warm-up of one such run: on a shared machine a single one may
+           fall into somebody else's burst. Peers: one sustained rate over half a second.
 
 Usage:  python -m perf.bench_batched
 """
@@ -39,6 +41,8 @@ THREADS = 2
 BOX = 2.0
 DT = 0.05
 PARTNER_ACCEL = 0.7
+#: Runs per figure of ours, and their length, s.
+RUNS, RUN_S = 5, 1.0 / 3.0
 #: Problems that the peers solve one by one.
 PEER_PROBLEMS = 300
 
@@ -73,7 +77,7 @@ def projection_rows(n: int, m: int) -> list[Row]:
     result: list[Row] = []
     for name, problems in (("mixed", mixed(n, m)), ("worst", worst(n, m))):
         label = f"projection, {m} row{'s' if m > 1 else ''}, n = {n}, {name}, batch {BATCH}"
-        ours = measure_rate(
+        ours = median_rate(
             lambda p=problems: project_batch(p.u, p.A, p.b, -BOX, BOX), work_per_call=BATCH
         )
         for peer in ("daqp", "clarabel"):
@@ -91,6 +95,14 @@ def projection_rows(n: int, m: int) -> list[Row]:
                 )
             )
     return result
+
+
+def median_rate(call: Callable[[], object], *, work_per_call: float) -> float:
+    """Return the median of `RUNS` sustained rates of ``call``, after one that does not count."""
+    rates = [
+        measure_rate(call, work_per_call=work_per_call, seconds=RUN_S) for _ in range(RUNS + 1)
+    ]
+    return float(np.median(rates[1:]))
 
 
 def random_problems(n: int, m: int, count: int, seed: int) -> Problems:
@@ -182,7 +194,7 @@ def filter_row(partners: int, dim: int) -> Row:
     radii = torch.full((partners,), 0.2, dtype=torch.float64)
     status = guard.filter(*tensors, 0.2, radii).status
     single = single_calls(scene, uids, models, bounds)
-    ours = measure_rate(lambda: guard.filter(*tensors, 0.2, radii), work_per_call=FILTER_BATCH)
+    ours = median_rate(lambda: guard.filter(*tensors, 0.2, radii), work_per_call=FILTER_BATCH)
     theirs = measure_rate(single, work_per_call=PEER_PROBLEMS, seconds=0.5)
     active = float((status > INACTIVE).double().mean())
     lost = float((status >= INFEASIBLE).double().mean())
