@@ -4,7 +4,7 @@ Snapshots check their own numbers when they are built, so only their kind and di
 looked at here.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 import numpy as np
@@ -52,9 +52,8 @@ def require_call(
         raise TypeError(
             f"filter: proposed_action must be an array, got {type(proposed_action).__name__}."
         )
-    agents = (
-        cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, _MAPPINGS) else obs
-    )
+    holder: Any = obs
+    agents: object = holder.get("agent_states") if isinstance(obs, _MAPPINGS) else obs
     if not isinstance(agents, dict):
         raise InputError(
             'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
@@ -132,8 +131,9 @@ def require_lambda(
             f"filter: state.lambda_ key set mismatch: expected {sorted(expected)}, "
             f"got {sorted(lambda_)}; {remedy}."
         )
-    for key, value in cast("Mapping[object, object]", lambda_).items():
-        if not (isinstance(value, _NUMBERS) and abs(cast("float", value)) <= MAX_MAGNITUDE):
+    values = cast("dict[Any, Any]", lambda_)
+    for key, value in values.items():
+        if not (isinstance(value, _NUMBERS) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE):
             raise InputError(
                 f"filter: state.lambda_[{key}]: expected a finite number, got {value!r}"
             )
@@ -188,3 +188,23 @@ def require_snapshot(name: str, snapshot: object, dim: int) -> AgentSnapshot:
             f"got {len(snapshot.position_numbers)}."
         )
     return snapshot
+
+
+def require_snapshots(
+    name: str, snapshots: Mapping[str, AgentSnapshot], uids: Iterable[str], dim: int
+) -> list[AgentSnapshot]:
+    """Return the snapshots of some agents; see `require_snapshot`.
+
+    Raises:
+        UnknownNameError: One is missing.
+        InputError: One is malformed.
+    """
+    found: list[AgentSnapshot] = []
+    for uid in uids:
+        if uid not in snapshots:
+            require_member(uid, snapshots, name)
+        snapshot = snapshots[uid]
+        if type(snapshot) is not AgentSnapshot or len(snapshot.position_numbers) != dim:
+            snapshot = require_snapshot(name, snapshot, dim)
+        found.append(snapshot)
+    return found

@@ -26,6 +26,7 @@ from cadenza.safety.arguments import (
     require_models,
     require_previous,
     require_snapshot,
+    require_snapshots,
     require_solver,
 )
 from cadenza.safety.authority import measure_authority
@@ -310,10 +311,7 @@ class EgoOnlyCBFQP:
         """Return the rows of this step at lambda = 0."""
         ego, now = self._states(agents, pairs)
         dim = len(ego.position_numbers)
-        ahead: list[AgentSnapshot] = []
-        for uid in pairs.partners:
-            require_member(uid, predicted, "partner_predicted_states")
-            ahead.append(require_snapshot("partner_predicted_states", predicted[uid], dim))
+        ahead = require_snapshots("partner_predicted_states", predicted, pairs.partners, dim)
         constants = self._constants_of(ego, now, pairs, bounds, dt)
         of_pairs, authority = constants.of_pairs, constants.authority
         rows = build_ego_rows(
@@ -329,11 +327,10 @@ class EgoOnlyCBFQP:
         """Return the ego and its partners, checked."""
         dim = self._models[pairs.ego_uid].position_dim
         ego = require_snapshot("agent_states of the ego", agents[pairs.ego_uid], dim)
-        partners: list[AgentSnapshot] = []
-        for uid in pairs.partners:
-            require_member(uid, self._models, "control_models")
-            partners.append(require_snapshot("agent_states", agents[uid], dim))
-        return ego, partners
+        if self._constants is None or self._constants.pairs is not pairs:
+            for uid in pairs.partners:
+                require_member(uid, self._models, "control_models")
+        return ego, require_snapshots("agent_states", agents, pairs.partners, dim)
 
     def _constants_of(
         self,

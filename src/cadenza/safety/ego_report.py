@@ -47,15 +47,18 @@ def report(
     """Return the record of one step without a rate limit; ``gamma`` is for overlap, 1/s."""
     solved = solution.status is SolveStatus.OPTIMAL
     relaxed = bool(keys) and max(solution.lambda_) > 0.0
+    outside = bool(keys) and (min(rows.h) < 0.0 or min(rows.margin) < 0.0)
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
         "constraint_violation": np.array(
             [barrier_violation(h, e, gamma) for h, e in zip(rows.h, rows.margin, strict=True)]
-        ),
+        )
+        if outside
+        else np.zeros(len(keys)),
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": elapsed_ms,
-        "slack": np.array(solution.missed(rows)),
+        "slack": np.zeros(len(keys)) if solved else np.array(solution.missed(rows)),
         "margin": np.array(rows.margin),
         "status": solution.status.value if changed or not solved else "inactive",
         "intervention": math.dist(solution.x, u) if changed else 0.0,

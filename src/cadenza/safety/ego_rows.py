@@ -100,7 +100,8 @@ def build_ego_rows(
     """
     rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of, bias = ego.radius + rule.margin_m, rule.level, authority.bias
+    radius, level_of = ego.radius + rule.margin_m, rule.level
+    jacobian, bias = authority.jacobian, authority.bias
     worst_push = rule.prediction_error is None
     in_safe_set = rule.always_feasible and len(partners) == 1
     for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
@@ -137,7 +138,10 @@ def build_ego_rows(
         if bias is not None:
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
         margin = distance - contact
-        rows.a.append(_action_row(normal, authority))
+        if jacobian is None:
+            rows.a.append([-n_k for n_k in normal])
+        else:
+            rows.a.append((-(jacobian.T @ normal)).tolist())
         rows.level.append(level)
         rows.h.append(h)
         rows.margin.append(margin)
@@ -242,13 +246,6 @@ def _stale_level(
         if not in_safe_set:
             rows.uncovered = True
     return level, stale.h
-
-
-def _action_row(normal: list[float], authority: EgoAuthority) -> list[float]:
-    """Return -n^T J, n numbers."""
-    if authority.jacobian is None:
-        return [-n_k for n_k in normal]
-    return (-(authority.jacobian.T @ normal)).tolist()
 
 
 def feasible_lambda(

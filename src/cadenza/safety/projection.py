@@ -109,10 +109,13 @@ def project(
 
 def _meets_others(rows: RowSet, x: list[float], solved: int) -> bool:
     """Say whether ``x`` meets every row but the one it was computed for, to rounding."""
-    return all(
-        j == solved or rows.residual(j, x) <= ROUNDING * (1.0 + abs(rows.b[j]))
-        for j in range(len(rows.b))
-    )
+    for j, (row, level) in enumerate(zip(rows.a, rows.b, strict=True)):
+        residual = -level
+        for a_k, x_k in zip(row, x, strict=True):
+            residual += a_k * x_k
+        if j != solved and not residual <= ROUNDING * (1.0 + abs(level)):
+            return False
+    return True
 
 
 def _least_violation(
