@@ -21,14 +21,14 @@ import qpsolvers
 import scipy.sparse as sp
 
 from cadenza.envs.crossing import CrossingEnv
-from cadenza.safety.authority import measure_authority, pair_parameters
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.ego_rows import RowRule, build_ego_rows
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.filters.ego_rows import RowRule, build_ego_rows
+from cadenza.safety.rows.authority import measure_authority, pair_parameters
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import FilterInfo, SafetyState
 from perf.timing import Row, measure, print_table

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.ego_options import Barrier, Compat, RateLimit
-from cadenza.safety.options import LambdaStart, OnBadInput, SafetyOptions
-from cadenza.safety.wae import CbfPower
+from cadenza.safety.filters.ego_options import Barrier, Compat, RateLimit
+from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions
 
 #: The safety runtime's options and their defaults, which the safety section repeats.
 _DEFAULTS: Final = SafetyOptions()
@@ -193,7 +193,7 @@ class SafetyConfig(FrozenModel):
         miss_rate: Target share of forecasts worse than the adaptive margin allows, in (0, 1).
         eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
         conformal_rule: This and what follows up to ``brake_hysteresis``: see
-            `cadenza.safety.options.SafetyOptions`, whose defaults hold here too.
+            `cadenza.safety.runtime.options.SafetyOptions`, whose defaults hold here too.
         integral_gain: Integral term of the adaptive margin, m/s.
         eta_decay: Exponent of the decay of its steps.
         dtaci_steps: Step sizes of the aggregated rule, m/s per miss.

@@ -19,7 +19,7 @@ from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
-    from cadenza.safety.driver import SafetyDriver
+    from cadenza.safety.runtime.driver import SafetyDriver
 
 #: The filter of one environment, or of a batch.
 AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver"]

@@ -15,8 +15,8 @@ from typing import Final
 from cadenza.aht.running_statistics import RunningMoments
 from cadenza.core.arrays import FloatArray
 from cadenza.evaluation.results import SafetyRecord
-from cadenza.safety.env_hooks import EnvHooks
-from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.runtime.safety_step import SafetyStep
 
 #: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
 OVERLAP_TOLERANCE_M: Final = 1e-6

@@ -17,7 +17,7 @@ from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
-from cadenza.safety.driver import SafetyDriver
+from cadenza.safety.runtime.driver import SafetyDriver
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver

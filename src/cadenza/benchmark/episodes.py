@@ -20,7 +20,7 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult
-from cadenza.safety.driver import SafetyStep
+from cadenza.safety.runtime.driver import SafetyStep
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.
 MAX_STEPS: Final = 100_000
@@ -29,7 +29,7 @@ INTERVENTION_TOLERANCE: Final = 1e-6
 
 
 class EpisodeGuard(Protocol):
-    """The part of `cadenza.safety.driver.SafetyDriver` that an episode needs."""
+    """The part of `cadenza.safety.runtime.driver.SafetyDriver` that an episode needs."""
 
     def begin_run(self, seed: int) -> None:
         """Forget every earlier episode."""

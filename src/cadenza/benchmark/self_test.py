@@ -9,8 +9,8 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.benchmark.training import run_training
 from cadenza.core.files import sha256_file
 from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 
 
 def closest_approach() -> tuple[float, float]:

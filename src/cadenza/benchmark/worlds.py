@@ -9,7 +9,7 @@ from cadenza.benchmark.builders import build_env, build_partner, build_safety_dr
 from cadenza.benchmark.episodes import EpisodeWorld
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
 from cadenza.benchmark.tasks import get_task
-from cadenza.safety.env_hooks import EnvHooks
+from cadenza.safety.runtime.env_hooks import EnvHooks
 
 
 @contextmanager

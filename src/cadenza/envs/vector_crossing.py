@@ -45,9 +45,9 @@ from cadenza.envs.vector_base import (
     TaskLayout,
     VectorOptions,
 )
-from cadenza.safety.agent_batch import AgentBatch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.runtime.agent_batch import AgentBatch
 
 _OWNER: Final = "VectorCrossingEnv"
 

@@ -14,7 +14,7 @@ from cadenza.safety.control_models import (
 )
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.mode import SafetyMode
+from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.pairs import (
     LambdaDict,
     canonical_pair_key,

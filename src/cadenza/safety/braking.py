@@ -25,8 +25,6 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety.authority import measure_authority
-from cadenza.safety.barrier import pair_geometry
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking_record import BrakeDecision, BrakeReason, Pair, PairDanger
 from cadenza.safety.control_models import DoubleIntegratorControlModel
@@ -35,6 +33,8 @@ from cadenza.safety.emergency_jacobian import JacobianEmergencyController
 from cadenza.safety.emergency_output import checked_push
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.rows.authority import measure_authority
+from cadenza.safety.rows.barrier import pair_geometry
 from cadenza.safety.snapshot import AgentSnapshot
 
 __all__ = [

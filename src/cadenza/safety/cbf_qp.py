@@ -1,24 +1,24 @@
 """Constructors of the pairwise filters, by whose actions may change.
 
-`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.ego_only`;
-`ExpCBFQP.centralized` and `ExpCBFQP.shared_control` those of `cadenza.safety.joint`. The names that
-code written for the original module imports are here as well.
+`ExpCBFQP.ego_only` builds the filter for unknown partners, `cadenza.safety.filters.ego_only`;
+`ExpCBFQP.centralized` and `ExpCBFQP.shared_control` those of `cadenza.safety.filters.joint`. The
+names that code written for the original module imports are here as well.
 """
 
 from collections.abc import Mapping
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant, pair_h_value
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
-from cadenza.safety.ego_only import EgoOnlyCBFQP
-from cadenza.safety.ego_options import Barrier, Compat, OnInfeasible, RateLimit
-from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
-from cadenza.safety.mode import SafetyMode
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+from cadenza.safety.filters.ego_options import Barrier, Compat, OnInfeasible, RateLimit
+from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant, pair_h_value
+from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
-from cadenza.safety.wae import CbfPower
 
 __all__ = ["DEFAULT_CBF_GAMMA", "AgentSnapshot", "ExpCBFQP", "SafetyMode", "pair_h_value"]
 

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.authority import read_action_map
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import (
@@ -25,6 +24,7 @@ from cadenza.safety.emergency import (
 )
 from cadenza.safety.max_push import load_linear_programming, max_push_action
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.rows.authority import read_action_map
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Share of the wanted push that counts as all of it; a well-conditioned inverse with the default

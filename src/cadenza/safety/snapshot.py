@@ -2,7 +2,7 @@
 
 Axes:   d = Cartesian dimension, 2 or 3.
 Units:  m, m/s, s.
-Limits: no joint state. With ``age_s`` > 0 it describes the past; `cadenza.safety.stale` says what
+Limits: no joint state. With ``age_s`` > 0 it describes the past; `rows.stale` says what
         that still tells about the present.
 """
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 
 DT = 0.05

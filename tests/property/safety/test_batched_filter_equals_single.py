@@ -13,8 +13,8 @@ from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.status import OPTIMAL, STATUS_NAMES
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.ego_only import EgoOnlyCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import FilterInfo, SafetyState
 

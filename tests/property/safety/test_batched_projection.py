@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
-from cadenza.safety.projection import SLACK_WEIGHT, RowSet, project
+from cadenza.safety.filters.projection import SLACK_WEIGHT, RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
 
 #: Problems per example: the batch mixes all four outcomes.

@@ -8,9 +8,9 @@ import pytest
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import make_ego_pair_keys
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
 

@@ -9,7 +9,7 @@ import pytest
 import quadprog
 from scipy.optimize import nnls
 
-from cadenza.safety.projection import SLACK_WEIGHT
+from cadenza.safety.filters.projection import SLACK_WEIGHT
 from tests.unit.safety.scenes import agent, box, call, ego_filter, slack
 
 C = 2.0

@@ -12,13 +12,13 @@ import qpsolvers
 import scipy.sparse as sp
 from scipy.optimize import minimize, nnls
 
-from cadenza.safety.authority import measure_authority, pair_parameters
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, row_level
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.ego_rows import RowRule, build_ego_rows
-from cadenza.safety.joint_rows import JointAgent, JointRule, build_joint_rows
+from cadenza.safety.filters.ego_rows import RowRule, build_ego_rows
+from cadenza.safety.filters.joint_rows import JointAgent, JointRule, build_joint_rows
 from cadenza.safety.pairs import make_lambda_dict
+from cadenza.safety.rows.authority import measure_authority, pair_parameters
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, row_level
 from cadenza.safety.solvers import SUPPORTED_SOLVERS, make_solver
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cadenza.safety import ego_options
-from cadenza.safety.barrier import row_level
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.filters import ego_options
+from cadenza.safety.rows.barrier import row_level
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 from tests.unit.safety.scenes import (
     CONTACT,
     Duel,

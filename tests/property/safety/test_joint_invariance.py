@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from cadenza.safety import joint_rows
-from cadenza.safety.barrier import safe_closing_speed
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.filters import joint_rows
 from cadenza.safety.pairs import make_lambda_dict
+from cadenza.safety.rows.barrier import safe_closing_speed
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import CONTACT, Duel, agent, box
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety import barrier
-from cadenza.safety.barrier import PairParameters, next_closing_limit, row_level
+from cadenza.safety.rows import barrier
+from cadenza.safety.rows.barrier import PairParameters, next_closing_limit, row_level
 
 CONTACT = 0.4
 positive = {"allow_nan": False, "allow_infinity": False}

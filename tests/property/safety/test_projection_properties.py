@@ -6,7 +6,7 @@ import quadprog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.projection import RowSet, project
+from cadenza.safety.filters.projection import RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus, project_one_row
 
 C = 2.0

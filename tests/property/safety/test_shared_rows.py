@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety import ego_constants
-from cadenza.safety.barrier import PairParameters, row_level
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import (
     ProportionalBudgetSplit,
@@ -22,6 +20,8 @@ from cadenza.safety.budget_split import (
     shared_authority,
 )
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.filters import ego_constants
+from cadenza.safety.rows.barrier import PairParameters, row_level
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import CONTACT, Duel
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cadenza.safety import ego_constants, ego_rows
-from cadenza.safety.barrier import PairParameters, row_level
+from cadenza.safety.filters import ego_constants, ego_rows
+from cadenza.safety.rows.barrier import PairParameters, row_level
+from cadenza.safety.rows.stale import staleness
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.stale import staleness
 from tests.unit.safety.scenes import (
     CONTACT,
     RADIUS,

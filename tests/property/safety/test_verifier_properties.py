@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.safety.barrier import PairParameters, barrier_value, row_level
-from cadenza.safety.stale import derated
+from cadenza.safety.rows.barrier import PairParameters, barrier_value, row_level
+from cadenza.safety.rows.stale import derated
+from cadenza.safety.rows.wae import wae_level
 from cadenza.safety.verifier.adversaries import ADVERSARIES, bounded_push
 from cadenza.safety.verifier.conditions import Condition, authority_left
 from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS, nominal_action
 from cadenza.safety.verifier.motion import smallest_distance
 from cadenza.safety.verifier.views import EgoView, PartnerView, unit
-from cadenza.safety.wae import wae_level
 
 numbers = st.floats(-5.0, 5.0)
 plants = st.sampled_from(["zoh", "semi_implicit"])

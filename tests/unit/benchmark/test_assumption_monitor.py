@@ -6,9 +6,9 @@ from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
 from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.worlds import open_world
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.env_hooks import EnvHooks
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.runtime.options import SafetyOptions
 from tests.unit.safety.scenes import Duel, GuardedEnv
 
 

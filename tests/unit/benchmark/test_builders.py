@@ -25,8 +25,8 @@ from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 
 WANDERER = PartnerConfig(class_name="crossing_wanderer")
 SEATS = ("ego", "partner")

@@ -14,8 +14,8 @@ from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
 from cadenza.envs.wrappers.masking import zeroed
 from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
 from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 
 PARTNER_ID = "0123456789abcdef"
 

@@ -5,8 +5,8 @@ import numpy as np
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 
 
 class Twins:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.safety.agent_batch import AgentBatch
+from cadenza.safety.runtime.agent_batch import AgentBatch
 
 BATCH = {
     "uids": ("ego", "partner"),

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.authority import (
+from cadenza.safety.bounds import MIN_BOUND, Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.protocols import StateDependentControlModel
+from cadenza.safety.rows.authority import (
     check_authority,
     largest_reach,
     measure_authority,
@@ -13,9 +16,6 @@ from cadenza.safety.authority import (
     read_action_map,
     weakest_support,
 )
-from cadenza.safety.bounds import MIN_BOUND, Bounds
-from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.protocols import StateDependentControlModel
 from tests.unit.safety.scenes import agent, box
 
 STATE = agent([0, 0])

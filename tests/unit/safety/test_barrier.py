@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from cadenza.safety.barrier import (
+from cadenza.safety.rows.barrier import (
     PairParameters,
     barrier_value,
     next_closing_limit,

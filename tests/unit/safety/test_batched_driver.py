@@ -15,8 +15,8 @@ from cadenza.safety.batched.vector_engine import VectorEngine
 from cadenza.safety.conformal import update_margin
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.batch_scenes import Twins
 

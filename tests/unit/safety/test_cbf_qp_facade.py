@@ -3,11 +3,12 @@ import inspect
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety import barrier, cbf_qp, snapshot
+from cadenza.safety import cbf_qp, snapshot
 from cadenza.safety.cbf_qp import ExpCBFQP, SafetyMode
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.ego_only import EgoOnlyCBFQP
-from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.rows import barrier
 
 MODELS = {"a": DoubleIntegratorControlModel("a", 2)}
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.authority import check_authority, measure_authority
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import (
     BodyDrive,
@@ -13,6 +12,7 @@ from cadenza.safety.control_models import (
     WheelDrive,
 )
 from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
+from cadenza.safety.rows.authority import check_authority, measure_authority
 from tests.unit.safety.scenes import agent, box, call
 
 L = 0.25

@@ -6,8 +6,8 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.ego_only import EgoOnlyCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.protocols import EgoOnlySafetyFilter
 from cadenza.safety.solvers import QPSolution, SolveStatus
 from cadenza.safety.state import SafetyState

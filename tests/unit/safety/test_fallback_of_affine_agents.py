@@ -5,7 +5,7 @@ import pytest
 
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.fallback import LastKnownState, stop_action
+from cadenza.safety.runtime.fallback import LastKnownState, stop_action
 from tests.unit.safety.scenes import agent, box
 
 J = np.array([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])

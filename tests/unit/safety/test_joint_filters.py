@@ -10,8 +10,8 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.joint import CentralizedCBFQP, SharedControlCBFQP
-from cadenza.safety.mode import SafetyMode
+from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
+from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.pairs import make_lambda_dict
 from cadenza.safety.protocols import JointSafetyFilter
 from cadenza.safety.snapshot import AgentSnapshot

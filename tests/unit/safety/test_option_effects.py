@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import Duel, agent, models
 

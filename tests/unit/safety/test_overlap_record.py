@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.safety.barrier import barrier_value, barrier_violation
 from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.rows.barrier import barrier_value, barrier_violation
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models
 

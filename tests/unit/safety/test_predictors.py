@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.kalman import (
+from cadenza.safety.runtime.kalman import (
     ConstantAccelerationPredictor,
     NoiseModel,
     gains_of,
     joseph_update,
     propagated,
 )
-from cadenza.safety.predictors import (
+from cadenza.safety.runtime.predictors import (
     ConstantVelocityPredictor,
     EnsemblePredictor,
     Observation,

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from cadenza.safety.projection import RowSet, project
+from cadenza.safety.filters.projection import RowSet, project
 from cadenza.safety.solvers import DaqpSolver, QPSolution, SolveStatus
 
 #: The box of these tests.

@@ -6,8 +6,8 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from tests.unit.safety.scenes import agent
 
 BOUNDS = Bounds(0.1, 10.0, 10.0, 0.0, 50.0)

@@ -14,9 +14,9 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from tests.unit.safety.scenes import agent, models
 
 BOUNDS = Bounds(2.0, 2.0, 1.0, 0.0, 5.0)

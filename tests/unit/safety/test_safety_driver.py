@@ -8,10 +8,10 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
-from cadenza.safety.driver import SafetyDriver
-from cadenza.safety.env_hooks import EnvHooks
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import lambda_to_jsonable
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.runtime.options import SafetyOptions
 from tests.unit.safety.scenes import Duel, GuardedEnv
 
 PAIR = ("ego", "p1")

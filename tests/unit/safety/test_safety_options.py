@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.options import SafetyOptions
 
 
 def test_options_defaults_are_the_promised_ones():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety import predictors
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.kalman import ConstantAccelerationPredictor
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.runtime import predictors
+from cadenza.safety.runtime.kalman import ConstantAccelerationPredictor
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import Duel, agent, models
 

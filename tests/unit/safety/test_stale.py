@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.barrier import PairParameters, row_level
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.stale import (
+from cadenza.safety.rows.barrier import PairParameters, row_level
+from cadenza.safety.rows.stale import (
     best_closing_speed,
     derated,
     stale_row_level,
@@ -21,6 +20,7 @@ from cadenza.safety.stale import (
     worst_closing_speed,
     worst_tangential_speed,
 )
+from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
 PAIR = PairParameters(

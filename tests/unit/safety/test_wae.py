@@ -10,7 +10,7 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.wae import (
+from cadenza.safety.rows.wae import (
     cartesian_row,
     ego_only_row,
     predicted_acceleration,

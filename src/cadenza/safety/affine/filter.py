@@ -39,7 +39,7 @@ from cadenza.safety.affine.lifting import (
 )
 from cadenza.safety.affine.rows import missed, scaled, stacked_rows, traced
 from cadenza.safety.affine.sampling import SampledData
-from cadenza.safety.projection import RowSet, project
+from cadenza.safety.filters.projection import RowSet, project
 from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
 
 #: Time left of every row: the order of urgency comes from how far the rows are missed.

@@ -15,7 +15,7 @@ from cadenza.safety.batched.rows import pair_geometry_batch
 from cadenza.safety.batched.scene import Scene
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.ego_options import EgoOnlyOptions
+from cadenza.safety.filters.ego_options import EgoOnlyOptions
 from cadenza.safety.protocols import AgentControlModel
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cadenza.safety.batched.ego_rows import EgoRowsBatch
 from cadenza.safety.batched.extremes import first_largest
-from cadenza.safety.ego_rows import FEASIBILITY_ROOM
+from cadenza.safety.filters.ego_rows import FEASIBILITY_ROOM
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,12 +1,12 @@
 """One object that guards the ego in each of many environments stepped as one.
 
-Each environment is treated exactly as `cadenza.safety.driver.SafetyDriver` treats its one: own
+Each environment is treated as `cadenza.safety.runtime.driver.SafetyDriver` treats its one: own
 lambda, own warm-up, own episode boundaries, own partner. Where options and ego allow it, all
 environments are decided together (`VectorEngine`), otherwise one after the other (`RowwiseEngine`);
 so are those whose batch tells the ages of packets.
 
 Axes:    B = environments, N = partners in string order, A = action.
-Units:   as in `cadenza.safety.runtime`.
+Units:   as in `cadenza.safety.runtime.runtime`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.agent_batch import AgentBatch
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.rowwise_engine import RowwiseEngine
 from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.batched.vector_engine import VectorEngine, is_vectorised
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.env_hooks import unwrapped
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.runtime.env_hooks import unwrapped
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Version of `BatchedSafetyDriver.state_dict`; a reader refuses any other.

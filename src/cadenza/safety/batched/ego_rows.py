@@ -1,4 +1,4 @@
-"""Rows of one step on the ego's action in many environments: `cadenza.safety.ego_rows` on tensors.
+"""Rows of one step on the ego's action in many environments: `filters.ego_rows` on tensors.
 
 Axes:  B environments, N partners, n action components, d Cartesian dimensions.
 """
@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cadenza.safety.barrier import CERTIFICATE_TOLERANCE, OVERLAP_TOLERANCE
 from cadenza.safety.batched.constants import EgoConstants
 from cadenza.safety.batched.levels import BatchLevelFunction, sampled_level
 from cadenza.safety.batched.rows import PairGeometry, pair_geometry_batch, time_left
 from cadenza.safety.batched.stale import stale_levels, staleness_batch, worst_closing_speed_batch
-from cadenza.safety.ego_rows import AGE_ROUNDING
+from cadenza.safety.filters.ego_rows import AGE_ROUNDING
+from cadenza.safety.rows.barrier import CERTIFICATE_TOLERANCE, OVERLAP_TOLERANCE
 
 
 class Motion(NamedTuple):
@@ -61,7 +61,7 @@ class EgoRowsBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRowRule:
-    """How rows are built, the same in every step; see `cadenza.safety.ego_rows.RowRule`."""
+    """How rows are built, the same in every step; see `cadenza.safety.filters.ego_rows.RowRule`."""
 
     level: BatchLevelFunction
     prediction_error: float | None

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.agent_batch import AgentBatch
-from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.runtime.agent_batch import AgentBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

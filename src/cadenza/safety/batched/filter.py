@@ -1,6 +1,6 @@
 """The ego-only filter for many environments at once.
 
-The same rows, hierarchy and flags as `cadenza.safety.ego_only.EgoOnlyCBFQP`, environment by
+The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
 environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
 least violation is returned.
 
@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.arguments import MAX_DT, MIN_DT
-from cadenza.safety.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.batched.boxes import Box, feasible_lambda_batch, most_urgent, rate_box
 from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
 from cadenza.safety.batched.ego_rows import (
@@ -40,10 +38,12 @@ from cadenza.safety.batched.stale import derated_batch
 from cadenza.safety.batched.status import INFEASIBLE, NOT_CONVERGED
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
-from cadenza.safety.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
-from cadenza.safety.projection import SLACK_WEIGHT
+from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
+from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.filters.projection import SLACK_WEIGHT
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.wae import CbfPower
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.rows.wae import CbfPower
 
 
 class BatchedStep(NamedTuple):

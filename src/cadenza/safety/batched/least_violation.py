@@ -1,7 +1,7 @@
 """The least unsafe actions of environments in which no action meets every row.
 
 Order:  the box is hard; the most urgent row is met as far as the box allows; the others get slack
-        v_j at cost 1/2 rho_j v_j^2, against 1/2 |x - u|^2. As in `cadenza.safety.projection`.
+        v_j at cost 1/2 rho_j v_j^2, against 1/2 |x - u|^2. As in `filters.projection`.
 Never:  the nominal action. Where the slack problem is not solved to its tolerance, the answer is
         that of the most urgent row alone.
 Axes:   n action components, m rows, B environments last.
@@ -17,7 +17,7 @@ from cadenza.safety.batched.one_row import project_one_row_batch
 from cadenza.safety.batched.rescue import rescue_with_daqp
 
 #: Room left around the most urgent row when the others are fitted around it, relative to |b|; in
-#: float64 that of `cadenza.safety.projection`, in float32 above rounding.
+#: float64 that of `cadenza.safety.filters.projection`, in float32 above rounding.
 HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 

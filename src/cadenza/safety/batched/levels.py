@@ -1,4 +1,4 @@
-"""Levels of the rows of many pairs at once: `cadenza.safety.barrier` and `wae` on tensors.
+"""Levels of the rows of many pairs at once: `cadenza.safety.rows.barrier` and `wae` on tensors.
 
 Gradients:  finite everywhere, also where a branch is not taken: each square root and quotient sees
             an argument that is valid in the branch it serves.
@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from cadenza.safety.barrier import COINCIDENT_DISTANCE, PSI_FLOOR, Plant
-from cadenza.safety.wae import COINCIDENT_LEVEL, CbfPower
+from cadenza.safety.rows.barrier import COINCIDENT_DISTANCE, PSI_FLOOR, Plant
+from cadenza.safety.rows.wae import COINCIDENT_LEVEL, CbfPower
 
 #: Smallest argument of a square root that is differentiated; its derivative stays finite, and the
 #: roots of everything below are below 1e-150 (float32: 1e-18).
@@ -23,7 +23,7 @@ _TINY: Final = {torch.float64: 1e-300, torch.float32: 1e-37}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTensors:
-    """Constants of pairs: `cadenza.safety.barrier.PairParameters` with tensors.
+    """Constants of pairs: `cadenza.safety.rows.barrier.PairParameters` with tensors.
 
     Attributes:
         alpha: Braking authority left against the worst partner, m/s^2, > 0.
@@ -51,7 +51,7 @@ BatchLevelFunction: TypeAlias = Callable[
 def sampled_level(
     distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors
 ) -> tuple[Tensor, Tensor]:
-    """Return the level and barrier value of `cadenza.safety.barrier.row_level`.
+    """Return the level and barrier value of `cadenza.safety.rows.barrier.row_level`.
 
     Args:
         distance: r, m.
@@ -74,7 +74,7 @@ def sampled_level(
 def barrier_values(
     excess: Tensor, closing: Tensor, alpha: Tensor, dt: float, gamma: float
 ) -> Tensor:
-    """Return h, m/s; for e < 0 its sign says nothing, see `cadenza.safety.barrier`."""
+    """Return h, m/s; for e < 0 its sign says nothing, see `cadenza.safety.rows.barrier`."""
     e = excess.clamp_min(0.0)
     reach = alpha * dt
     fastest = 4.0 * alpha * e / (reach + root(reach * reach + 8.0 * alpha * e))
@@ -97,7 +97,7 @@ def _next_closing_limit(excess: Tensor, closing: Tensor, pair: PairTensors) -> T
 
 
 def wae_level_batch(power: CbfPower) -> BatchLevelFunction:
-    """Return the classical row of `cadenza.safety.wae` for one exponent."""
+    """Return the classical row of `cadenza.safety.rows.wae` for one exponent."""
 
     def level_of(
         distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors

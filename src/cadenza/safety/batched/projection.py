@@ -27,7 +27,7 @@ from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.gradient import differentiable
 from cadenza.safety.batched.stages import Batch, Stages
 from cadenza.safety.batched.status import BAD_INPUT
-from cadenza.safety.projection import SLACK_WEIGHT
+from cadenza.safety.filters.projection import SLACK_WEIGHT
 
 #: What solves the environments that the batched iterations leave.
 Rescue: TypeAlias = Literal["daqp", "none"]

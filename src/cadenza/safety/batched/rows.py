@@ -1,6 +1,6 @@
 """Rows of pairs in many environments at once: geometry and levels on tensors.
 
-Pair (i, j):  n, r, e, w, t, c_max, tau and h as in `cadenza.safety.barrier`.
+Pair (i, j):  n, r, e, w, t, c_max, tau and h as in `cadenza.safety.rows.barrier`.
 Axes:         B environments, N agents, P pairs, d Cartesian dimensions.
 """
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cadenza.safety.barrier import COINCIDENT_DISTANCE, DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.batched.levels import PairTensors, root, sampled_level
+from cadenza.safety.rows.barrier import COINCIDENT_DISTANCE, DEFAULT_CBF_GAMMA, Plant
 
 
 class PairRowsBatch(NamedTuple):

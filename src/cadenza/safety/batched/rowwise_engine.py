@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.agent_batch import AgentBatch
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.step import SafetyBatchStep
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime import SafetyRuntime
-from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
+from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
 
 

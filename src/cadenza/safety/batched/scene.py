@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError
-from cadenza.safety.agent_batch import AgentBatch
+from cadenza.safety.runtime.agent_batch import AgentBatch
 
 
 class Scene(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rows against partners known from old packets: `cadenza.safety.stale` on tensors.
+"""Rows against partners known from old packets: `cadenza.safety.rows.stale` on tensors.
 
 Axes:  all arguments broadcast to one shape, for example (B environments, N partners).
 """

@@ -1,8 +1,8 @@
 """The conformal layer and the filter for many environments at once; braking where it is needed.
 
-Order:   conformal update, forecast, filter, braking, as in `cadenza.safety.runtime`.
+Order:   conformal update, forecast, filter, braking, as in `cadenza.safety.runtime.runtime`.
 Axes:    B = environments, N = partners in string order, A = action, d = Cartesian dimension.
-Units:   as in `cadenza.safety.runtime`.
+Units:   as in `cadenza.safety.runtime.runtime`.
 Limits:  egos whose action is their Cartesian acceleration, and the options `VECTORISED`;
          `cadenza.safety.batched.rowwise_engine` treats all others.
 """
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.agent_batch import AgentBatch
 from cadenza.safety.batched.barrier_values import BarrierValues
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
@@ -26,10 +25,11 @@ from cadenza.safety.batched.memory import BatchMemory, KeptSlack
 from cadenza.safety.batched.scene import Scene, scene_of
 from cadenza.safety.batched.status import INFEASIBLE
 from cadenza.safety.batched.step import SafetyBatchStep
-from cadenza.safety.brake_layer import BrakeLayer
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.options import SafetyOptions
-from cadenza.safety.safety_step import distance
+from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.runtime.brake_layer import BrakeLayer
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.safety_step import distance
 
 #: Options that the engine follows; any other must keep its default.
 VECTORISED: Final = frozenset(

@@ -10,8 +10,8 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.barrier import pair_h_value
 from cadenza.safety.pairs import LambdaDict, make_pair_keys
+from cadenza.safety.rows.barrier import pair_h_value
 from cadenza.safety.snapshot import AgentSnapshot
 
 

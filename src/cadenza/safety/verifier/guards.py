@@ -195,7 +195,7 @@ class SingleFilter:
     """
 
     def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
-        from cadenza.safety.ego_only import EgoOnlyCBFQP
+        from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 
         ego_model, partner_models = scenario_models(scenario, config)
         self._uids = [model.uid for model in partner_models]

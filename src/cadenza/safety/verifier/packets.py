@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.barrier import Plant
+from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.verifier.motion import advance
 from cadenza.safety.verifier.scenarios import Scenario
 from cadenza.safety.verifier.views import unit

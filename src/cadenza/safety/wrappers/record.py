@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.runtime.safety_step import SafetyStep
 
 
 def safety_record(

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from cadenza.core.errors import InputError
-from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.env_hooks import hook
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.runtime.env_hooks import hook
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Returns every agent's snapshot from environment, last observation and last info.

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.barrier import Plant
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.env_hooks import hook, require_untouched_actions
-from cadenza.safety.fallback import stop_action
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.runtime import SafetyRuntime
-from cadenza.safety.safety_step import SafetyStep
+from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
+from cadenza.safety.runtime.fallback import stop_action
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
+from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
 from cadenza.safety.wrappers.record import safety_record

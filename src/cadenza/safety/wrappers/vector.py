@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.agent_batch import AgentBatch
-from cadenza.safety.barrier import Plant
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.env_hooks import (
     BatchEnvHooks,
@@ -26,9 +24,11 @@ from cadenza.safety.batched.env_hooks import (
 )
 from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.env_hooks import hook, require_untouched_actions
-from cadenza.safety.options import SafetyOptions
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
 from cadenza.safety.wrappers.scene_source import Task, checked_scene

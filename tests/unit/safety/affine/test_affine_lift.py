@@ -23,7 +23,7 @@ from cadenza.safety.affine import (
     speed_limit,
     turning_circle_clearance,
 )
-from cadenza.safety.wae import cartesian_row
+from cadenza.safety.rows.wae import cartesian_row
 from tests.unit.safety.affine.affine_checks import measured_rate, random_states, tensor
 from tests.unit.safety.scenes import agent
 

@@ -9,7 +9,7 @@ from gymnasium.wrappers import ClipAction, RescaleAction, TimeLimit
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.envs.crossing import CrossingEnv
-from cadenza.safety.options import SafetyOptions
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers import SafetyFilterWrapper
 from tests.unit.safety.wrappers.plane_env import (

@@ -1,0 +1,168 @@
+"""Options of the ego-only filter: checked together, resolved once.
+
+A combination in which an option would have no effect is refused, so that every option of a
+filter that exists changes what it does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
+from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
+from cadenza.safety.kinds import is_real
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, LevelFunction, Plant, row_level
+from cadenza.safety.rows.wae import CBF_POWERS, CbfPower, wae_row_level
+
+#: Which row keeps a pair apart: exact for sampled control, or the classical continuous-time one.
+Barrier: TypeAlias = Literal["sampled", "wae"]
+#: "upstream" reproduces the published filter, faults included.
+Compat: TypeAlias = Literal["upstream"]
+#: What to do when no action meets every row.
+OnInfeasible: TypeAlias = Literal["least_violation", "raise"]
+#: What `Bounds.action_rate` does: nothing, give way to the rows, or never give way.
+RateLimit: TypeAlias = Literal["off", "soft", "hard"]
+
+#: Longest packet age the filter can be declared for, s.
+MAX_AGE_S: Final = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgoOnlyOptions:
+    """How an ego-only filter behaves.
+
+    Attributes:
+        cbf_gamma: Sampled row: rate at which overlap is undone, 1/s. Classical row: gain of its
+            class-K function.
+        plant: How the plant integrates one control step; "zoh" covers both kinds. It says what
+            the plant is, so it may be set, without effect, beside ``barrier="wae"``.
+        margin_m: Distance kept in addition to the radii, m.
+        prediction_error: Bound on the error of the predicted partner acceleration, m/s^2. None
+            trusts no prediction: each row takes the partner's bound, or the forecast push where
+            that is larger.
+        on_infeasible: "least_violation" returns the least unsafe action, flagged; "raise" raises
+            `ConcertoSafetyInfeasible`.
+        barrier: "sampled" is the proved row; "wae" the classical one, never certified.
+        compat: "upstream", with "wae" only: the partner is counted on to brake, its acceleration
+            is the forecast's, ages are ignored, lambda enters as it is, infeasible raises.
+        cbf_power: Exponent of h in the classical row, 1 or 3.
+        max_age_s: Age up to which packets are covered by the guarantee, s; it costs authority.
+        budget_split: None guards against partners; a strategy or its name shares the row with
+            partners that run the same filter.
+        rate_limit: "soft" keeps every action component within ``Bounds.action_rate`` of the
+            previous one unless the rows need more; "hard" keeps it always; "off" never.
+
+    Raises:
+        ConfigurationError: A value is out of range, or an option has no effect beside another.
+    """
+
+    cbf_gamma: float = DEFAULT_CBF_GAMMA
+    plant: Plant = "zoh"
+    margin_m: float = 0.0
+    prediction_error: float | None = None
+    on_infeasible: OnInfeasible = "least_violation"
+    barrier: Barrier = "sampled"
+    compat: Compat | None = None
+    cbf_power: CbfPower = 1
+    max_age_s: float = 0.0
+    budget_split: BudgetSplitStrategy | str | None = None
+    rate_limit: RateLimit = "off"
+
+    def __post_init__(self) -> None:
+        _check_range("cbf_gamma", self.cbf_gamma, MIN_BOUND, MAX_BOUND)
+        _check_range("margin_m", self.margin_m, 0.0, MAX_BOUND)
+        _check_range("max_age_s", self.max_age_s, 0.0, MAX_AGE_S)
+        if self.prediction_error is not None:
+            _check_range("prediction_error", self.prediction_error, 0.0, MAX_BOUND)
+        _check_choice("plant", self.plant, ("zoh", "semi_implicit"))
+        _check_choice("on_infeasible", self.on_infeasible, ("least_violation", "raise"))
+        _check_choice("barrier", self.barrier, ("sampled", "wae"))
+        _check_choice("compat", self.compat, (None, "upstream"))
+        _check_choice("cbf_power", self.cbf_power, CBF_POWERS)
+        _check_choice("rate_limit", self.rate_limit, ("off", "soft", "hard"))
+        self._check_combinations()
+        if isinstance(self.budget_split, str):
+            object.__setattr__(self, "budget_split", make_budget_split(self.budget_split))
+        else:
+            _check_split(self.budget_split)
+
+    def _check_combinations(self) -> None:
+        sampled, upstream = self.barrier == "sampled", self.compat is not None
+        split = self.budget_split is not None
+        for broken, message in (
+            (sampled and upstream, 'compat="upstream" needs barrier="wae"'),
+            (sampled and self.cbf_power != 1, 'cbf_power belongs to barrier="wae"'),
+            (
+                not sampled and self.max_age_s > 0.0,
+                'max_age_s needs barrier="sampled"; the classical row has no guarantee to extend',
+            ),
+            (
+                upstream and self.prediction_error is not None,
+                'compat="upstream" trusts the forecast; leave prediction_error out',
+            ),
+            (upstream and split, 'compat="upstream" shares no row; leave budget_split out'),
+            (
+                split and self.prediction_error is not None,
+                "a partner that shares the row is not forecast; leave prediction_error out",
+            ),
+            (
+                split and self.max_age_s > 0.0,
+                "two agents that see each other late do not keep the same row; leave max_age_s "
+                "or budget_split out",
+            ),
+        ):
+            if broken:
+                raise ConfigurationError(f"filter: {message}.")
+
+    @property
+    def upstream(self) -> bool:
+        """Whether the published filter is reproduced."""
+        return self.compat is not None
+
+    @property
+    def raises(self) -> bool:
+        """Whether a step without an admissible action raises."""
+        return self.upstream or self.on_infeasible == "raise"
+
+    @property
+    def undoing_rate(self) -> float:
+        """Rate at which the rows undo overlap, 1/s; 0 for the classical row, which does not."""
+        return self.cbf_gamma if self.barrier == "sampled" else 0.0
+
+    @property
+    def always_feasible(self) -> bool:
+        """Whether a lone row is met in every step that starts in the safe set."""
+        return self.rate_limit != "hard" and self.prediction_error is None
+
+    @property
+    def strategy(self) -> BudgetSplitStrategy | None:
+        """The split with cooperating partners, or None."""
+        return None if isinstance(self.budget_split, str) else self.budget_split
+
+    def level_function(self) -> LevelFunction:
+        """Return the function behind every row."""
+        return row_level if self.barrier == "sampled" else wae_row_level(self.cbf_power)
+
+
+def _check_range(name: str, value: object, lowest: float, largest: float) -> None:
+    if not (is_real(value) and lowest <= value <= largest):
+        raise ConfigurationError(
+            f"filter: {name}: expected a number in [{lowest:g}, {largest:g}], got {value!r}."
+        )
+
+
+def _check_split(split: object) -> None:
+    if not isinstance(split, BudgetSplitStrategy | None):
+        raise ConfigurationError(
+            "filter: budget_split: expected a BudgetSplitStrategy, the name of one or None, "
+            f"got {split!r}."
+        )
+
+
+def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    # By type as well: True equals 1, and an array does not say whether it equals anything.
+    if isinstance(value, bool) or not any(
+        isinstance(value, type(choice)) and value == choice for choice in choices
+    ):
+        raise ConfigurationError(f"filter: {name}: expected one of {choices}, got {value!r}.")

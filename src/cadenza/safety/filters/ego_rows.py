@@ -1,0 +1,271 @@
+"""Rows of one step on the ego's action, and the lambda that may enter them.
+
+Row j:   -n_j^T J u <= level_j + n_j @ bias - push_j + lambda_j
+level_j: from `cadenza.safety.rows.barrier`, or `cadenza.safety.rows.stale` if j's packet is old.
+push_j:  acceleration towards the ego that partner j is assumed capable of, m/s^2.
+Shared:  with a partner that runs the same filter, beta_j level_j replaces level_j - push_j.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cadenza.safety.rows.authority import EgoAuthority
+from cadenza.safety.rows.barrier import (
+    CERTIFICATE_TOLERANCE,
+    OVERLAP_TOLERANCE,
+    LevelFunction,
+    PairParameters,
+    barrier_value,
+    pair_geometry,
+    row_level,
+)
+from cadenza.safety.rows.stale import stale_row_level, staleness, worst_closing_speed
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
+FEASIBILITY_ROOM: Final = 1e-9
+#: Relative excess of an age over the declared bound that is rounding of a sum of steps.
+AGE_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """How rows are built, the same in every step.
+
+    Attributes:
+        level: Function behind every row.
+        margin_m: Distance kept in addition to the radii, m.
+        prediction_error: Bound on the error of the predicted accelerations, m/s^2; None assumes
+            each partner's own bound, or the forecast where that is worse.
+        max_age_s: Age up to which the certificate covers a packet, s.
+        ignore_age: Take every packet for current.
+        always_feasible: A lone row is met in every step, so a state that started in the safe set
+            is still there. The options leave no way around the row: no hard rate limit, and no
+            forecast that may be wrong.
+    """
+
+    level: LevelFunction = row_level
+    margin_m: float = 0.0
+    prediction_error: float | None = None
+    max_age_s: float = 0.0
+    ignore_age: bool = False
+    always_feasible: bool = True
+
+
+@dataclass(slots=True)
+class EgoRows:
+    """Rows of one step before lambda, one entry per partner.
+
+    Attributes:
+        a: Row vectors on the ego's action, lists of n numbers.
+        level: Right-hand sides at lambda = 0, m/s^2.
+        h: Barrier values at the best estimate of the state, m/s.
+        margin: Free distance less the safety margin, at the same estimate, m.
+        time_left: Time until the margin is used up at today's closing speed, s; inf if never.
+        uncovered: The certificate does not cover the step: a state is outside the safe set for
+            sure, a packet older than declared, the ego's own state old, a partner forecast to
+            break its bound, or a level raised to the floor of `cadenza.safety.rows.stale` where an
+            earlier step may have left the safe set.
+    """
+
+    a: list[list[float]]
+    level: list[float]
+    h: list[float]
+    margin: list[float]
+    time_left: list[float]
+    uncovered: bool
+
+
+def build_ego_rows(
+    ego: AgentSnapshot,
+    partners: Sequence[AgentSnapshot],
+    predicted: Sequence[AgentSnapshot],
+    pairs: Sequence[PairParameters],
+    authority: EgoAuthority,
+    rule: RowRule,
+    shares: Sequence[float] | None = None,
+) -> EgoRows:
+    """Return the rows against all partners.
+
+    Args:
+        ego: The ego now; an old snapshot of itself voids the certificate.
+        partners: The last packet of every partner.
+        predicted: The partners one step ahead, in the same order.
+        pairs: Constants of each pair.
+        authority: The ego's action map.
+        rule: How rows are built.
+        shares: The ego's share of each row; None if the partners do not cooperate.
+    """
+    rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
+    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+    radius, level_of = ego.radius + rule.margin_m, rule.level
+    jacobian, bias = authority.jacobian, authority.bias
+    worst_push = rule.prediction_error is None
+    in_safe_set = rule.always_feasible and len(partners) == 1
+    for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
+        contact = radius + partner.radius
+        v_partner = partner.velocity_numbers
+        stale = partner.age_s > 0.0 and not rule.ignore_age
+        p_partner = _extrapolated(partner) if stale else partner.position_numbers
+        normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
+        share = 1.0
+        if shares is not None:
+            share, push = shares[j], 0.0
+        elif worst_push and forecast.velocity_numbers == v_partner:  # the common forecast
+            push = pair.partner_accel
+        else:
+            push = _push(rows, normal, partner, forecast, pair, rule)
+        if stale:
+            geometry = (distance, contact, closing, tangential)
+            level, h = _stale_level(
+                rows,
+                geometry,
+                partner.age_s,
+                pair,
+                authority,
+                rule,
+                share=share,
+                push=push,
+                in_safe_set=in_safe_set,
+            )
+        else:
+            level, h = level_of(distance, contact, closing, tangential, pair)
+            level = share * level - push
+            if h < -CERTIFICATE_TOLERANCE or distance - contact < -OVERLAP_TOLERANCE:
+                rows.uncovered = True
+        if bias is not None:
+            level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
+        margin = distance - contact
+        if jacobian is None:
+            rows.a.append([-n_k for n_k in normal])
+        else:
+            rows.a.append((-(jacobian.T @ normal)).tolist())
+        rows.level.append(level)
+        rows.h.append(h)
+        rows.margin.append(margin)
+        rows.time_left.append(
+            0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf
+        )
+    return rows
+
+
+def pair_barriers(
+    ego: AgentSnapshot,
+    partners: Sequence[AgentSnapshot],
+    pairs: Sequence[PairParameters],
+    rule: RowRule,
+) -> list[float]:
+    """Return h of every pair, m/s, as `build_ego_rows` reports it for packets that are current."""
+    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+    radius, level_of = ego.radius + rule.margin_m, rule.level
+    barriers: list[float] = []
+    for partner, pair in zip(partners, pairs, strict=True):
+        _, distance, closing, tangential = pair_geometry(
+            p_ego, v_ego, partner.position_numbers, partner.velocity_numbers
+        )
+        contact = radius + partner.radius
+        if level_of is row_level:
+            barriers.append(
+                barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
+            )
+        else:
+            barriers.append(level_of(distance, contact, closing, tangential, pair)[1])
+    return barriers
+
+
+def _extrapolated(partner: AgentSnapshot) -> list[float]:
+    """Return where the partner would be had it kept its velocity, d numbers, m."""
+    age = partner.age_s
+    return [
+        p + v * age for p, v in zip(partner.position_numbers, partner.velocity_numbers, strict=True)
+    ]
+
+
+def _push(
+    rows: EgoRows,
+    normal: list[float],
+    partner: AgentSnapshot,
+    forecast: AgentSnapshot,
+    pair: PairParameters,
+    rule: RowRule,
+) -> float:
+    """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
+    now, ahead = partner.velocity_numbers, forecast.velocity_numbers
+    push = 0.0
+    if now != ahead:
+        for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
+            push += n_k * (v_ahead - v_now)
+        push /= pair.dt if rule.ignore_age else pair.dt + partner.age_s
+    if rule.prediction_error is not None:
+        return push + rule.prediction_error
+    if push > pair.partner_accel:
+        rows.uncovered = True
+        return push
+    return pair.partner_accel
+
+
+def _stale_level(
+    rows: EgoRows,
+    geometry: tuple[float, float, float, float],
+    age_s: float,
+    pair: PairParameters,
+    authority: EgoAuthority,
+    rule: RowRule,
+    *,
+    share: float,
+    push: float,
+    in_safe_set: bool,
+) -> tuple[float, float]:
+    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past.
+
+    ``in_safe_set`` says that a state which started in the safe set cannot have left it.
+    """
+    distance, contact, closing, tangential = geometry
+    left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
+    # Both accelerations act along the true normal; the worst push needs no correction.
+    tilting = authority.reach + (pair.partner_accel if rule.prediction_error is not None else 0.0)
+    loss = push + tilting * left_open.tilt
+    if rule.level is not row_level:
+        # No certificate to keep: worst excess and closing speed, no credit for sliding past.
+        worst = worst_closing_speed(closing, tangential, left_open)
+        level, _ = rule.level(distance - left_open.position, contact, worst, 0.0, pair)
+        _, h = rule.level(distance, contact, closing, tangential, pair)
+        return share * level - loss, h
+    stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
+    level = share * stale.level - loss
+    if (
+        age_s > rule.max_age_s * (1.0 + AGE_ROUNDING)
+        or stale.h_best < -CERTIFICATE_TOLERANCE
+        or distance - contact + left_open.position < -OVERLAP_TOLERANCE
+    ):
+        rows.uncovered = True
+    elif level < -authority.every_direction:
+        level = -authority.every_direction
+        if not in_safe_set:
+            rows.uncovered = True
+    return level, stale.h
+
+
+def feasible_lambda(
+    lambda_: float, row: list[float], level: float, lower: list[float], upper: list[float]
+) -> float:
+    """Return ``lambda_``, no tighter than the row allows.
+
+    The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
+    is; a row that the box misses even at 0 gets 0.
+
+    Args:
+        lambda_: Slack asked for, m/s^2.
+        row: Row vector, n numbers.
+        level: Right-hand side at lambda = 0, m/s^2.
+        lower: Lower bounds of the box, n numbers.
+        upper: Upper bounds of the box, n numbers.
+    """
+    if lambda_ >= 0.0:
+        return lambda_
+    lowest = 0.0
+    for a_k, low, high in zip(row, lower, upper, strict=True):
+        lowest += a_k * (low if a_k > 0.0 else high)
+    return min(0.0, max(lambda_, lowest - level + FEASIBILITY_ROOM))

@@ -1,0 +1,303 @@
+"""What the ego can do against each partner: the constants of a pair's row.
+
+Action map:  a = J u + beta, |u_k| <= c; J = Jacobian, beta = bias acceleration (J' q' of an arm).
+Support:     along a unit vector n the box reaches  c |J^T n|_1 + n @ beta.
+Weakest:     its minimum over all n is the distance from the origin to the boundary of the set of
+             reachable accelerations, a zonotope centred at beta. The nearest point of a polytope
+             lies on a facet, and facets of a zonotope are normal to d - 1 columns of J, so
+                 weakest = min over facet normals m of  c |J^T m|_1 - |m @ beta|,
+             exactly, while the origin is inside; outside, the minimum is negative.
+Credit:      alpha = min(declared capacity, weakest) - partner's bound.
+Limits:      J and beta are those of this instant; the certificate takes alpha as constant, which
+             holds while the weakest direction reaches the declared capacity.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
+from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
+from cadenza.safety.rows.barrier import PairParameters, Plant
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Sine of the angle between two columns of J below which they count as parallel: float64 gives
+#: their normal no direction, and dropping it moves the weakest direction by rounding only.
+_PARALLEL: Final = 1e-12
+#: Axes that follow and precede x, y, z: the cross product, without the overhead of `np.cross`.
+_NEXT: Final = [1, 2, 0]
+_LAST: Final = [2, 0, 1]
+#: Most action components whose 2^n corners are compared; 256 rows of a product cost microseconds.
+MAX_CORNERS_DIM: Final = 8
+#: Relative shortfall of a declared capacity that rounding explains.
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EgoAuthority:
+    """How the ego's action box acts on its ball.
+
+    Attributes:
+        jacobian: J with acceleration = J u + bias, shape (d, n); None when it is the identity.
+        bias: Acceleration under a zero action, d numbers, m/s^2; None when it vanishes.
+        every_direction: Acceleration the ego is credited with along any direction, m/s^2, >= 0.
+        reach: Largest Euclidean acceleration the box produces, or a bound on it, m/s^2.
+        capacity: What the control model declares, m/s^2.
+    """
+
+    jacobian: FloatArray | None
+    bias: tuple[float, ...] | None
+    every_direction: float
+    reach: float
+    capacity: float
+
+    @property
+    def certified(self) -> bool:
+        """Whether the credit is a constant of the agent, as the invariance certificate needs.
+
+        It is for an identity map, and for any other while the box reaches the whole declared
+        capacity in the weakest direction.
+        """
+        if self.jacobian is None:
+            return True
+        return self.every_direction >= self.capacity * (1.0 - _ROUNDING)
+
+
+def read_action_map(
+    model: AgentControlModel, snapshot: AgentSnapshot
+) -> tuple[FloatArray, FloatArray]:
+    """Return J, shape (d, n), and the bias, shape (d,), m/s^2, of a model at one state.
+
+    A `StateDependentControlModel` is asked for both; any other model is linear, so its columns
+    are its answers to unit actions.
+
+    Raises:
+        InputError: The model returns a wrong shape or something that is not finite.
+    """
+    name = f"control model of {model.uid!r}"
+    shape = (model.position_dim, model.action_dim)
+    if isinstance(model, StateDependentControlModel):
+        jacobian = np.asarray(model.jacobian(snapshot), dtype=np.float64)
+        bias = np.asarray(model.bias_accel(snapshot), dtype=np.float64)
+    else:
+        columns = [
+            model.action_to_cartesian_accel(snapshot, unit)
+            for unit in np.eye(model.action_dim, dtype=np.float64)
+        ]
+        jacobian, bias = np.stack(columns, axis=1), np.zeros(shape[0])
+    require_shape(f"{name}: Jacobian", jacobian, shape)
+    require_finite(f"{name}: Jacobian", jacobian)
+    require_shape(f"{name}: bias acceleration", bias, shape[:1])
+    require_finite(f"{name}: bias acceleration", bias)
+    return jacobian, bias
+
+
+def weakest_support(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
+    """Return the least acceleration that the box |u_k| <= c reaches along any direction, m/s^2.
+
+    Args:
+        jacobian: J, shape (d, n), d = 2 or 3.
+        bias: beta, shape (d,), m/s^2.
+        c: Half width of the box, action unit.
+
+    Returns:
+        The exact minimum where it is >= 0; otherwise a number <= 0.
+    """
+    if jacobian.shape[0] == 2:
+        normals = np.stack((-jacobian[1], jacobian[0]), axis=1)  # (n, 2)
+        lengths = np.hypot(normals[:, 0], normals[:, 1])
+        facets = lengths > 0.0
+    else:
+        left, right = _column_pairs(jacobian.shape[1])
+        first, second = jacobian.T[left], jacobian.T[right]  # (n (n - 1) / 2, 3)
+        normals = first[:, _NEXT] * second[:, _LAST] - first[:, _LAST] * second[:, _NEXT]
+        lengths = np.linalg.norm(normals, axis=1)
+        scale = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        facets = lengths > _PARALLEL * scale
+    if not facets.any():
+        return -float(np.linalg.norm(bias))
+    units = normals[facets] / lengths[facets, None]
+    support = c * np.abs(units @ jacobian).sum(axis=1) - np.abs(units @ bias)
+    return float(support.min())
+
+
+def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
+    """Return the largest Euclidean acceleration that the box |u_k| <= c produces, m/s^2.
+
+    It is at a corner of the box. Up to `MAX_CORNERS_DIM` components all corners are compared;
+    beyond, the result is an upper bound.
+
+    Args:
+        jacobian: J, shape (d, n).
+        bias: beta, shape (d,), m/s^2.
+        c: Half width of the box, action unit.
+    """
+    n = jacobian.shape[1]
+    if n <= MAX_CORNERS_DIM:
+        accelerations = c * (_corners(n) @ jacobian.T) + bias  # (2^n, d)
+        return math.sqrt(float(np.einsum("ij,ij->i", accelerations, accelerations).max()))
+    column_sum = float(np.linalg.norm(jacobian, axis=0).sum())
+    spectral = float(np.linalg.norm(jacobian, 2)) * math.sqrt(n)
+    return c * min(spectral, column_sum) + float(np.linalg.norm(bias))
+
+
+@lru_cache(maxsize=MAX_CORNERS_DIM)
+def _corners(n: int) -> FloatArray:
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
+
+
+@lru_cache(maxsize=32)
+def _column_pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    pairs = np.array(list(itertools.combinations(range(n), 2)), dtype=np.intp).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def measure_authority(
+    model: AgentControlModel, snapshot: AgentSnapshot, bounds: Bounds
+) -> EgoAuthority:
+    """Return the ego's authority at its current state.
+
+    Raises:
+        InputError: The model returns a wrong shape or something that is not finite.
+    """
+    c = bounds.action_linf_component
+    capacity = model.max_cartesian_accel(bounds)
+    if isinstance(model, DoubleIntegratorControlModel):
+        reach = c * math.sqrt(model.action_dim)
+        return EgoAuthority(None, None, min(capacity, c), reach, capacity)
+    jacobian, bias = read_action_map(model, snapshot)
+    weakest = max(0.0, weakest_support(jacobian, bias, c))
+    return EgoAuthority(
+        jacobian,
+        tuple(bias.tolist()) if bias.any() else None,
+        min(capacity, weakest),
+        largest_reach(jacobian, bias, c),
+        capacity,
+    )
+
+
+def pair_parameters(
+    authority: EgoAuthority,
+    partner: AgentControlModel,
+    bounds: Bounds,
+    *,
+    dt: float,
+    gamma: float,
+    plant: Plant,
+) -> PairParameters:
+    """Return the constants of the row against one partner.
+
+    An ego that merely passes a posture without authority gets the smallest alpha instead of an
+    error: its row then asks for all the box can give, and `EgoAuthority.certified` is False.
+
+    Raises:
+        ConfigurationError: The partner's bound is not a finite number >= 0, or leaves the ego no
+            authority in any state, in which case nothing can be guaranteed against it.
+    """
+    partner_accel = _partner_bound(partner, bounds)
+    alpha = authority.every_direction - partner_accel
+    if not alpha >= MIN_BOUND:
+        if not _only_this_posture(authority, partner_accel):
+            raise _no_authority(authority, partner, partner_accel)
+        alpha = MIN_BOUND
+    return PairParameters(
+        alpha=alpha,
+        partner_accel=partner_accel,
+        relative_accel=authority.reach + partner_accel,
+        dt=dt,
+        gamma=gamma,
+        plant=plant,
+    )
+
+
+def check_authority(
+    model: AgentControlModel,
+    bounds: Bounds,
+    *,
+    snapshot: AgentSnapshot | None = None,
+    partner_models: Iterable[AgentControlModel] = (),
+) -> EgoAuthority | None:
+    """Refuse a control model that declares what its action box cannot do; for constructors.
+
+    Args:
+        model: The agent whose action is filtered.
+        bounds: Its box.
+        snapshot: A representative state, e.g. the first of an episode; None checks only what
+            does not depend on the state.
+        partner_models: Agents that the ego must be able to out-brake.
+
+    Returns:
+        The authority at ``snapshot``; None without one, unless the map is the identity.
+
+    Raises:
+        ConfigurationError: No action of the box reaches the declared capacity, or a partner
+            leaves the ego no authority.
+        InputError: The model returns a wrong shape or something that is not finite.
+    """
+    capacity = model.max_cartesian_accel(bounds)
+    if not MIN_BOUND <= capacity <= MAX_BOUND:
+        raise ConfigurationError(
+            f"control model of {model.uid!r}: expected max_cartesian_accel > 0 m/s^2, got "
+            f"{capacity}; an agent without authority cannot be guarded."
+        )
+    if isinstance(model, DoubleIntegratorControlModel):
+        reach = bounds.action_linf_component * math.sqrt(model.action_dim)
+        authority = EgoAuthority(
+            None, None, min(capacity, bounds.action_linf_component), reach, capacity
+        )
+    elif snapshot is None:
+        return None
+    else:
+        authority = measure_authority(model, snapshot, bounds)
+    if capacity > authority.reach * (1.0 + _ROUNDING):
+        raise ConfigurationError(
+            f"control model of {model.uid!r}: expected a declared capacity that the action box "
+            f"|u_k| <= {bounds.action_linf_component:.4g} can produce, got a modelled authority "
+            f"of {authority.every_direction:.4g} m/s^2 in the weakest and at most "
+            f"{authority.reach:.4g} m/s^2 in the strongest direction against "
+            f"{capacity:.4g} m/s^2 declared; check what the action is (acceleration, velocity or "
+            "position), its control timestep and the unit of the box, or declare less."
+        )
+    for partner in partner_models:
+        partner_accel = _partner_bound(partner, bounds)
+        if not authority.every_direction - partner_accel >= MIN_BOUND:
+            raise _no_authority(authority, partner, partner_accel)
+    return authority
+
+
+def _partner_bound(partner: AgentControlModel, bounds: Bounds) -> float:
+    partner_accel = partner.max_cartesian_accel(bounds)
+    if not 0.0 <= partner_accel <= MAX_BOUND:
+        raise ConfigurationError(
+            f"control model of {partner.uid!r}: expected max_cartesian_accel >= 0 m/s^2, "
+            f"got {partner_accel}."
+        )
+    return partner_accel
+
+
+def _only_this_posture(authority: EgoAuthority, partner_accel: float) -> bool:
+    """Whether another state could give the ego authority over the partner."""
+    if authority.jacobian is None or authority.capacity - partner_accel < MIN_BOUND:
+        return False
+    rows, columns = authority.jacobian.shape
+    return columns >= rows
+
+
+def _no_authority(
+    authority: EgoAuthority, partner: AgentControlModel, partner_accel: float
+) -> ConfigurationError:
+    return ConfigurationError(
+        "ego-only filter: expected an ego authority above every partner's bound, got "
+        f"{authority.every_direction:.4g} m/s^2 against {partner_accel:.4g} m/s^2 of "
+        f"{partner.uid!r}; declare what the partner can really do, e.g. "
+        "DoubleIntegratorControlModel(uid, action_dim, capacity=...)."
+    )

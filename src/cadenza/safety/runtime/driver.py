@@ -1,0 +1,183 @@
+"""One object that guards one env: `SafetyRuntime`, fed from the env that is stepped."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.braking import Pair
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
+from cadenza.safety.runtime.safety_step import SafetyStep
+from cadenza.safety.runtime.telemetry import RuntimeTelemetry
+
+__all__ = ["SafetyDriver", "SafetyStep"]
+
+
+class SafetyDriver:
+    """Guards the ego of one env.
+
+    Build it with `from_env` from the very env that will be stepped: a driver that looks at
+    another env sees a frozen scene.
+
+    Args:
+        env: The env that is stepped.
+        hooks: What it offers.
+        ego_uid: The agent to guard.
+        options: Configuration.
+        emergency_controller: Turns a push into the ego's action; needed unless the ego's action
+            is its Cartesian acceleration.
+
+    Raises:
+        ConfigurationError: The ego has no control model, or needs an emergency controller.
+    """
+
+    def __init__(
+        self,
+        env: object,
+        hooks: EnvHooks,
+        *,
+        ego_uid: str,
+        options: SafetyOptions,
+        emergency_controller: EmergencyController | None = None,
+    ) -> None:
+        self._env = env
+        self._hooks = hooks
+        self._ego_uid = ego_uid
+        self._runtime = SafetyRuntime(
+            ego_uid=ego_uid,
+            control_models=hooks.control_models,
+            bounds=hooks.bounds,
+            control_timestep=hooks.control_timestep,
+            plant=hooks.plant,
+            options=options,
+            emergency_controllers=None
+            if emergency_controller is None
+            else {ego_uid: emergency_controller},
+        )
+
+    @classmethod
+    def from_env(
+        cls,
+        env: object,
+        *,
+        ego_uid: str,
+        options: SafetyOptions,
+        emergency_controller: EmergencyController | None = None,
+    ) -> "SafetyDriver":
+        """Return the driver of ``env``.
+
+        Raises:
+            ConfigurationError: The env offers no safety hooks, or see the class.
+        """
+        return cls(
+            env,
+            EnvHooks.of(env),
+            ego_uid=ego_uid,
+            options=options,
+            emergency_controller=emergency_controller,
+        )
+
+    @property
+    def env(self) -> object:
+        """The env whose state the driver reads."""
+        return self._env
+
+    @property
+    def options(self) -> SafetyOptions:
+        """The configuration."""
+        return self._runtime.options
+
+    @property
+    def bounds(self) -> Bounds:
+        """Envelope of the task."""
+        return self._hooks.bounds
+
+    @property
+    def lambda_(self) -> LambdaDict:
+        """Slack per ego pair, m/s^2; a copy."""
+        return self._runtime.lambda_
+
+    @property
+    def cartesian_accel_capacity(self) -> float:
+        """Capacity that lambda is compared with, m/s^2."""
+        return self._hooks.bounds.cartesian_accel_capacity
+
+    @property
+    def lambda_bound(self) -> float:
+        """Largest magnitude lambda may take, m/s^2."""
+        return self._runtime.lambda_bound
+
+    @property
+    def partner_swaps(self) -> int:
+        """How often the partner changed since `begin_run`."""
+        return self._runtime.telemetry.run.counts["swaps"]
+
+    @property
+    def telemetry(self) -> RuntimeTelemetry:
+        """Counters of the run and the episode, and the reasons for braking."""
+        return self._runtime.telemetry
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
+
+        Raises:
+            CadenzaError: A wrapper of ``env`` says that it cannot be guarded.
+        """
+        if unwrapped(env) is not unwrapped(self._env):
+            return False
+        return EnvHooks.of(env).control_timestep == self._hooks.control_timestep
+
+    def begin_run(self, seed: int) -> None:
+        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
+        self._runtime.begin_run(seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last state, which the env's reset disconnects from the next; keep lambda."""
+        self._runtime.begin_episode()
+
+    def step(
+        self,
+        nominal_action: FloatArray,
+        partner_id: str | None = None,
+        *,
+        contact_forces: Mapping[Pair, float] | None = None,
+    ) -> SafetyStep:
+        """Return the action to execute in the env's current state.
+
+        Args:
+            nominal_action: The policy's action, shape (A,), any real dtype.
+            partner_id: Identity of the partner; None if unknown, which never counts as a change.
+            contact_forces: Measured force per pair, N; None means what the env measures, if it
+                offers ``build_contact_forces``.
+
+        Raises:
+            InputError: Action or scene is malformed or not finite, and the options do not say to
+                brake then.
+            TypeError: The action is not an array.
+        """
+        try:
+            snapshots = self._hooks.snapshots()
+            if contact_forces is None:
+                contact_forces = self._hooks.forces_on(self._ego_uid)
+        except InputError as error:
+            return self._runtime.step_blind(nominal_action, error)
+        return self._runtime.step(
+            nominal_action, snapshots, partner_id=partner_id, contact_forces=contact_forces
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        return self._runtime.state_dict()
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Unknown version or malformed content; the driver is then unchanged.
+        """
+        self._runtime.load_state_dict(payload)

@@ -1,0 +1,121 @@
+"""What the safety driver reads from an env, looked up through the env's wrappers.
+
+Needed:    ``build_agent_snapshots()``, ``build_control_models()``, ``build_bounds()``,
+           ``control_timestep`` and ``plant``.
+Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, N. Without it no
+           contact is measured, and ``Bounds.force_limit`` has nothing to compare with.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.pairs import LambdaDict, canonical_pair_key
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Measured force, N, per partner id (against the ego) or per pair of ids.
+ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvHooks:
+    """What the driver reads from an env.
+
+    Attributes:
+        snapshots: Returns every agent's snapshot at the current state.
+        control_models: Model of every agent.
+        bounds: Envelope of the task.
+        control_timestep: Time one ``step`` of the env takes, s.
+        plant: How the env integrates one step.
+        contact_forces: Returns what is measured at the current state; None if nothing is.
+    """
+
+    snapshots: Callable[[], dict[str, AgentSnapshot]]
+    control_models: Mapping[str, AgentControlModel]
+    bounds: Bounds
+    control_timestep: float
+    plant: Plant
+    contact_forces: Callable[[], ContactForces] | None = None
+
+    @classmethod
+    def of(cls, env: object) -> "EnvHooks":
+        """Read the hooks of ``env`` through its wrappers.
+
+        Raises:
+            ConfigurationError: A hook is missing, or a wrapper would change the filtered action.
+        """
+        require_untouched_actions(env)
+        return cls(
+            snapshots=hook(env, "build_agent_snapshots"),
+            control_models=hook(env, "build_control_models")(),
+            bounds=hook(env, "build_bounds")(),
+            control_timestep=float(hook(env, "control_timestep")),
+            plant=hook(env, "plant"),
+            contact_forces=optional_hook(env, "build_contact_forces"),
+        )
+
+    def forces_on(self, ego_uid: str) -> LambdaDict | None:
+        """Return the measured contact forces by pair, N; None if none are measured.
+
+        Raises:
+            InputError: A force of the ego against itself.
+        """
+        if self.contact_forces is None:
+            return None
+        return {
+            canonical_pair_key(ego_uid, key) if isinstance(key, str) else key: force
+            for key, force in self.contact_forces().items()
+        }
+
+
+def hook(env: object, name: str) -> Any:
+    """Return an attribute of the env, looked up through its wrappers.
+
+    Raises:
+        ConfigurationError: No env of the stack has it.
+    """
+    try:
+        return _look_up(env, name)
+    except AttributeError as error:
+        raise ConfigurationError(
+            f"SafetyDriver: expected an env with {name}, got {type(env).__name__} without it; "
+            "only tasks that offer safety hooks can be guarded."
+        ) from error
+
+
+def optional_hook(env: object, name: str) -> Any | None:
+    """Return an attribute of the env, looked up through its wrappers; None if nobody has it."""
+    try:
+        return _look_up(env, name)
+    except AttributeError:
+        return None
+
+
+def _look_up(env: object, name: str) -> Any:
+    look_up = cast("Callable[[str], Any] | None", getattr(env, "get_wrapper_attr", None))
+    return getattr(env, name) if look_up is None else look_up(name)
+
+
+def require_untouched_actions(env: object) -> None:
+    """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
+    from gymnasium import ActionWrapper
+
+    layer: object | None = env
+    while layer is not None:
+        kind = type(layer)
+        if issubclass(kind, ActionWrapper):
+            raise ConfigurationError(
+                "SafetyDriver: expected the filtered action to reach the plant as it is, got an "
+                f"env wrapped in {kind.__name__}, which changes actions after the filter; change "
+                "the action before it is filtered, in the policy."
+            )
+        layer = getattr(layer, "env", None)
+
+
+def unwrapped(env: object) -> object:
+    """Return the env below all wrappers."""
+    return getattr(env, "unwrapped", env)

@@ -1,0 +1,256 @@
+"""Configuration of the safety runtime, as plain checked values.
+
+An option that would have no effect beside another one is refused, so that every option of a
+runtime that exists changes what it does.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import MAX_BOUND
+from cadenza.safety.braking import DEFAULT_TAU_BRAKE
+from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
+from cadenza.safety.conformal.rules import SUPPORTED_RULES
+from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
+from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.runtime.option_kinds import require_kinds
+from cadenza.safety.runtime.predictors import predictor_kinds
+from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
+from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
+
+#: What a malformed observation leads to.
+OnBadInput: TypeAlias = Literal["raise", "brake"]
+#: Where lambda starts with a partner nobody knows.
+LambdaStart: TypeAlias = Literal["lambda_safe", "error_bound"]
+
+#: Distance kept beside the radii, m. A millimetre covers rounding of actions to float32 and of
+#: the contact test, and is far below what any sensor resolves.
+DEFAULT_MARGIN_M: Final = 1e-3
+#: Share of steps whose forecast may turn out worse than the conformal margin allows for.
+DEFAULT_MISS_RATE: Final = 0.05
+#: Target mean loss of the one-sided rule, m/s: the size of the default miss rate, in its unit.
+#: Positive, unlike upstream's, so that the rule can rise as well as fall.
+DEFAULT_TARGET_LOSS: Final = 0.05
+#: Partners whose adaptation is remembered after they left.
+DEFAULT_PARTNER_MEMORY: Final = 16
+#: Rise of a packet's age that starts the warm-up again, s: two control steps at 20 Hz.
+DEFAULT_AGE_JUMP_S: Final = 0.1
+#: Longest look-ahead of a score, control steps.
+MAX_HORIZON_STEPS: Final = 1000
+
+#: Options that belong to some conformal rules only.
+_OF_RULES: Final = {
+    "miss_rate": ("two_sided", "dtaci"),
+    "eta": ("two_sided", "huriot_sibai"),
+    "integral_gain": ("two_sided",),
+    "eta_decay": ("two_sided",),
+    "dtaci_steps": ("dtaci",),
+    "target_loss": ("huriot_sibai",),
+    "lambda_max": ("huriot_sibai",),
+}
+
+#: A value of the kind that each option takes whose default is None.
+_OPTIONAL: Final = {"prediction_error": 0.0, "comm_tick_s": 0.0, "compat": "", "budget_split": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyOptions:
+    """How the runtime guards the ego.
+
+    Attributes:
+        cbf_gamma: Rate at which overlap is undone, and gain from the conformal margin (m/s) to
+            lambda (m/s^2); 1/s, > 0.
+        saturation_threshold: Share of the Cartesian capacity at which |lambda| counts as
+            saturated, in (0, 1].
+        lambda_safe: Slack right after a partner swap, m/s^2, <= 0; no tighter than the clamp.
+        n_warmup_steps: Steps of stricter adaptation after a swap, >= 0.
+        predictor_kind: How partners are forecast; a registered name of
+            `cadenza.safety.runtime.predictors`.
+        tau_brake: Time to collision that triggers braking when the rows cannot be met, s, > 0.
+        clamp_floor_ratio: Share of the capacity |lambda| may reach, in (0, 1], below
+            ``saturation_threshold``.
+        margin_m: Distance kept beside the radii, m, >= 0.
+        miss_rate: Target share of forecasts worse than the conformal margin, in (0, 1); not for
+            ``huriot_sibai``.
+        eta: Step of the conformal rule, >= 0, m/s per miss (``two_sided``) or 1/s
+            (``huriot_sibai``); 0 freezes lambda. Not for ``dtaci``.
+        conformal_rule: ``two_sided``, ``dtaci`` or ``huriot_sibai``.
+        integral_gain: Gain of the integral term, m/s, >= 0; ``two_sided`` only.
+        eta_decay: Exponent p of the steps eta / k^p, in [0, 1), k counting the updates since the
+            partner was met or its packets' age jumped; 0 keeps them constant; ``two_sided`` only.
+        dtaci_steps: Step sizes that ``dtaci`` weighs, m/s per miss, > 0.
+        target_loss: Target mean loss of ``huriot_sibai``, m/s.
+        lambda_max: Largest lambda of ``huriot_sibai``, m/s^2, >= 0; above 0 a row may be relaxed,
+            which voids the certificate of that step.
+        horizon_steps: Control steps from a forecast to its score, >= 1.
+        lambda_start: ``lambda_safe``, or ``error_bound``: as tight as the error bound of the
+            forecast asks (the partner's own bound where the forecast makes no claim) and the box
+            permits.
+        partner_memory: Partners whose adaptation is kept for their return, >= 0.
+        prediction_error: Error up to which forecast accelerations may replace the partner's
+            bound, m/s^2, >= 0. A step whose forecast claims a larger error, or none, takes the
+            bound. None never trusts a forecast.
+        on_bad_input: ``raise`` an error at a malformed observation, or ``brake`` on the last known
+            state, flagged.
+        max_age_s: Packet age the guarantee covers, s, >= 0; it costs authority.
+        latency_floor: Take every packet to be at least ``Bounds.comm_latency_ms`` old.
+        comm_tick_s: Time that one unit of ``obs["comm"]["aoi"]`` means, s, > 0; None means one
+            control step.
+        age_jump_s: Rise of a packet's age that starts the warm-up again, s, > 0.
+        barrier: Row of a pair: ``sampled`` (proved) or ``wae`` (the classical one).
+        compat: ``upstream`` reproduces the published filter, with ``wae`` only. A step without an
+            admissible action still brakes.
+        cbf_power: Exponent of the classical row, 1 or 3.
+        budget_split: Name of the split of each row with partners that run the same filter; None
+            guards against them.
+        rate_limit: What ``Bounds.action_rate`` does: ``off``, ``soft`` (gives way to the rows) or
+            ``hard``.
+        solver: Solves several active rows; a name of `cadenza.safety.solvers`.
+        brake_stopping: Also brake, in a step no action can make safe, when the stopping distance
+            runs short, not only on time to collision.
+        brake_latency_s: Time until a brake command acts, s, >= 0; braking begins that much sooner.
+        brake_hysteresis: Keep braking for a pair until its thresholds are exceeded by a quarter,
+            so that the override does not flicker.
+
+    Raises:
+        ConfigurationError: A value is out of range, or without effect beside another.
+    """
+
+    cbf_gamma: float = DEFAULT_CBF_GAMMA
+    saturation_threshold: float = 0.9
+    lambda_safe: float = 0.0
+    n_warmup_steps: int = DEFAULT_WARMUP_STEPS
+    predictor_kind: str = "constant_velocity"
+    tau_brake: float = DEFAULT_TAU_BRAKE
+    clamp_floor_ratio: float = 0.7
+    margin_m: float = DEFAULT_MARGIN_M
+    miss_rate: float = DEFAULT_MISS_RATE
+    eta: float = DEFAULT_ETA
+    conformal_rule: str = "two_sided"
+    integral_gain: float = 0.0
+    eta_decay: float = 0.0
+    dtaci_steps: tuple[float, ...] = DEFAULT_STEP_GRID
+    target_loss: float = DEFAULT_TARGET_LOSS
+    lambda_max: float = 0.0
+    horizon_steps: int = 1
+    lambda_start: LambdaStart = "lambda_safe"
+    partner_memory: int = DEFAULT_PARTNER_MEMORY
+    prediction_error: float | None = None
+    on_bad_input: OnBadInput = "raise"
+    max_age_s: float = 0.0
+    latency_floor: bool = False
+    comm_tick_s: float | None = None
+    age_jump_s: float = DEFAULT_AGE_JUMP_S
+    barrier: Barrier = "sampled"
+    compat: Compat | None = None
+    cbf_power: CbfPower = 1
+    budget_split: str | None = None
+    rate_limit: RateLimit = "off"
+    solver: str = "daqp"
+    brake_stopping: bool = False
+    brake_latency_s: float = 0.0
+    brake_hysteresis: bool = True
+
+    def __post_init__(self) -> None:
+        fields = SafetyOptions.__dataclass_fields__
+        values = {name: (getattr(self, name), f.default) for name, f in fields.items()}
+        require_kinds("SafetyOptions", values, _OPTIONAL)
+        self._check_promised()
+        self._check_adaptation()
+        self._check_packets()
+        self._check_rows_and_braking()
+        self._check_effects()
+        EgoOnlyOptions(**self.filter_options())
+
+    def filter_options(self) -> dict[str, Any]:
+        """Return the options that go to the ego-only filter as they are."""
+        return {
+            "cbf_gamma": self.cbf_gamma,
+            "margin_m": self.margin_m,
+            "barrier": self.barrier,
+            "compat": self.compat,
+            "cbf_power": self.cbf_power,
+            "max_age_s": self.max_age_s,
+            "budget_split": self.budget_split,
+            "rate_limit": self.rate_limit,
+            "prediction_error": self.prediction_error,
+        }
+
+    def _check_promised(self) -> None:
+        self._require("cbf_gamma", 0.0 < self.cbf_gamma <= MAX_BOUND, "> 0")
+        self._require("saturation_threshold", 0.0 < self.saturation_threshold <= 1.0, "in (0, 1]")
+        self._require(
+            "lambda_safe",
+            -MAX_BOUND <= self.lambda_safe <= 0.0,
+            "<= 0 (a positive slack voids the certificate)",
+        )
+        self._require("n_warmup_steps", self.n_warmup_steps >= 0, ">= 0")
+        kinds = predictor_kinds()
+        self._require("predictor_kind", self.predictor_kind in kinds, f"one of {kinds}")
+        self._require("tau_brake", 0.0 < self.tau_brake <= MAX_BOUND, "> 0 s")
+        self._require(
+            "clamp_floor_ratio",
+            0.0 < self.clamp_floor_ratio < self.saturation_threshold,
+            f"> 0 and strictly less than saturation_threshold = {self.saturation_threshold}",
+        )
+        self._require("margin_m", 0.0 <= self.margin_m <= MAX_BOUND, ">= 0 m")
+        self._require("miss_rate", 0.0 < self.miss_rate < 1.0, "in (0, 1)")
+        self._require("eta", 0.0 <= self.eta <= MAX_BOUND, ">= 0")
+
+    def _check_adaptation(self) -> None:
+        rules = SUPPORTED_RULES
+        self._require("conformal_rule", self.conformal_rule in rules, f"one of {rules}")
+        self._require("integral_gain", 0.0 <= self.integral_gain <= MAX_BOUND, ">= 0 m/s")
+        self._require("eta_decay", 0.0 <= self.eta_decay < 1.0, "in [0, 1)")
+        steps = self.dtaci_steps
+        self._require(
+            "dtaci_steps",
+            len(steps) > 0 and all(0.0 < step <= MAX_BOUND for step in steps),
+            "at least one step > 0 m/s",
+        )
+        self._require("target_loss", abs(self.target_loss) <= MAX_BOUND, "a finite speed")
+        self._require("lambda_max", 0.0 <= self.lambda_max <= MAX_BOUND, ">= 0 m/s^2")
+        self._require(
+            "horizon_steps",
+            1 <= self.horizon_steps <= MAX_HORIZON_STEPS,
+            f"1 to {MAX_HORIZON_STEPS} control steps",
+        )
+        starts = ("lambda_safe", "error_bound")
+        self._require("lambda_start", self.lambda_start in starts, f"one of {starts}")
+        self._require("partner_memory", self.partner_memory >= 0, ">= 0")
+
+    def _check_packets(self) -> None:
+        answers = ("raise", "brake")
+        self._require("on_bad_input", self.on_bad_input in answers, f"one of {answers}")
+        tick = self.comm_tick_s
+        self._require("comm_tick_s", tick is None or 0.0 < tick <= MAX_BOUND, "> 0 s or None")
+        self._require("age_jump_s", 0.0 < self.age_jump_s <= MAX_BOUND, "> 0 s")
+
+    def _check_rows_and_braking(self) -> None:
+        solvers = SUPPORTED_SOLVERS
+        self._require("solver", self.solver in solvers, f"one of {solvers}")
+        self._require("brake_latency_s", 0.0 <= self.brake_latency_s <= MAX_BOUND, ">= 0 s")
+
+    def _check_effects(self) -> None:
+        """Raise for an option that the others leave without effect."""
+        defaults = SafetyOptions.__dataclass_fields__
+        for name, rules in _OF_RULES.items():
+            value = getattr(self, name)
+            self._require(
+                name,
+                self.conformal_rule in rules or value == defaults[name].default,
+                f"its default with conformal_rule = {self.conformal_rule!r}; it belongs to {rules}",
+            )
+        self._require(
+            "lambda_safe",
+            self.lambda_start == "lambda_safe" or self.lambda_safe == 0.0,
+            "0 with lambda_start = 'error_bound', which computes the start",
+        )
+
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise ConfigurationError(
+                f"SafetyOptions.{name}: expected {expected}, got {getattr(self, name)!r}."
+            )

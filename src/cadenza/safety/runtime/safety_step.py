@@ -1,0 +1,118 @@
+"""What the safety runtime decided for one control step."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.safety.braking import BrakeDecision, Pair, PairDanger
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.runtime.observation import comparable
+from cadenza.safety.state import FilterInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SafetyStep:
+    """One decision.
+
+    Attributes:
+        action: Action to execute, shape (A,), float64; the nominal values, bit for bit, when
+            nothing was active.
+        info: Record of the filter, with the loss and the braking flag filled in.
+        loss: Forecast error per scored pair, max(0, score), m/s; None when no forecast fell due,
+            as on the first step of an episode.
+        braked: The emergency controller's action is executed.
+        infeasible: No action met every row.
+        uncertified: The invariance certificate does not cover this step.
+        intervention: Euclidean distance between executed and nominal action.
+        lambda_: Slack per pair after this step's update, m/s^2.
+        dangers: Why braking fired, by pair; empty when it did not.
+        bad_input: What was wrong with the observation; None if it was sound.
+        brake_error: What was wrong with the emergency controller's answer, in whose place the
+            filter's action is executed; None if it was sound or not asked for.
+    """
+
+    action: FloatArray
+    info: FilterInfo
+    loss: LambdaDict | None
+    braked: bool
+    infeasible: bool
+    uncertified: bool
+    intervention: float
+    lambda_: LambdaDict
+    dangers: dict[Pair, PairDanger] = field(default_factory=dict[Pair, PairDanger])
+    bad_input: str | None = None
+    brake_error: str | None = None
+
+
+#: What the filter reports of a step in which an action met every row.
+_FEASIBLE: Final = ("inactive", "optimal")
+
+
+def is_infeasible(info: FilterInfo) -> bool:
+    """Return whether no action met every row."""
+    return info["status"] not in _FEASIBLE
+
+
+def distance(action: FloatArray, nominal: FloatArray) -> float:
+    """Return the Euclidean distance of two actions."""
+    return math.dist(action.tolist(), nominal.tolist())
+
+
+def blank_info(lambda_: LambdaDict) -> FilterInfo:
+    """Return the record of a step in which the filter gave no action: infeasible, zeros else."""
+    count = len(lambda_)
+    return {
+        "lambda": dict(lambda_),
+        "constraint_violation": np.zeros(count),
+        "prediction_gap_loss": None,
+        "fallback_fired": False,
+        "qp_solve_ms": 0.0,
+        "slack": np.zeros(count),
+        "margin": np.zeros(count),
+        "status": "infeasible",
+        "intervention": 0.0,
+        "uncertified": True,
+        "rate_active": False,
+        "rate_exceeded": False,
+    }
+
+
+def as_step(
+    action: FloatArray,
+    info: FilterInfo,
+    lambda_: LambdaDict,
+    decision: BrakeDecision | None = None,
+    brake_error: str | None = None,
+) -> SafetyStep:
+    """Return the step that executes ``action``; the last two are the braking layer's."""
+    return SafetyStep(
+        action=action,
+        info=info,
+        loss=info["prediction_gap_loss"],
+        braked=info["fallback_fired"],
+        infeasible=info["status"] not in _FEASIBLE,
+        uncertified=info["uncertified"],
+        intervention=info["intervention"],
+        lambda_=lambda_,
+        dangers=decision.dangers if decision is not None and decision.fired else {},
+        brake_error=brake_error,
+    )
+
+
+def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep:
+    """Return ``step`` marked as taken without a sound observation.
+
+    Its intervention is the distance to the nominal action, or, where that is malformed, the length
+    of the executed one.
+    """
+    step.info["intervention"] = distance(step.action, comparable(nominal, step.action))
+    step.info["uncertified"] = True
+    return replace(
+        step,
+        uncertified=True,
+        intervention=step.info["intervention"],
+        bad_input=problem,
+    )
