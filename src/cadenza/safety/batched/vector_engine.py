@@ -90,6 +90,7 @@ class VectorEngine:
         self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
         self._hooks, self._ego_uid, self._options = hooks, ego_uid, options
         self._lambda_bound = options.clamp_floor_ratio * hooks.bounds.cartesian_accel_capacity
+        self._start_lambda = max(options.lambda_safe, -self._lambda_bound)
         partner_models = [hooks.control_models[uid] for uid in self.partner_uids]
         self._filter = BatchedEgoFilter(
             ego_model=ego_model,
@@ -135,7 +136,7 @@ class VectorEngine:
         del seed
         self._memory = BatchMemory.fresh(
             self._shape,
-            lambda_safe=self._options.lambda_safe,
+            lambda_safe=self._start_lambda,
             n_warmup_steps=self._options.n_warmup_steps,
         )
         for layer in self._brakes:
@@ -228,7 +229,7 @@ class VectorEngine:
         kept[left] = KeptSlack(memory.lambda_[row].tolist(), int(memory.warmup[row]))
         while len(kept) > options.partner_memory:
             del kept[next(iter(kept))]
-        fresh = KeptSlack([options.lambda_safe] * self._shape[1], options.n_warmup_steps)
+        fresh = KeptSlack([self._start_lambda] * self._shape[1], options.n_warmup_steps)
         slack = kept.pop(came, fresh)
         memory.lambda_[row], memory.warmup[row] = slack.lambda_, slack.warmup
         memory.partner_swaps[row] += 1

@@ -145,9 +145,14 @@ class BrakeLayer:
         """Continue from `state_dict`.
 
         Raises:
-            InputError: A pair of unknown agents; nothing is changed then.
+            InputError: No list of pairs, or a pair of unknown agents; nothing is changed then.
         """
-        pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
+        try:
+            pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"braking pairs: expected a complete record, pairs of agent ids, got {payload!r}."
+            ) from error
         for pair in pairs:
             if not all(uid in self._models for uid in pair):
                 raise InputError(f"braking pairs: expected known agents, got {pair}.")
