@@ -101,7 +101,7 @@ def build_ego_rows(
     rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
     radius, level_of = ego.radius + rule.margin_m, rule.level
-    jacobian, bias = authority.jacobian, authority.bias
+    jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
     worst_push = rule.prediction_error is None
     in_safe_set = rule.always_feasible and len(partners) == 1
     for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
@@ -139,7 +139,7 @@ def build_ego_rows(
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
         margin = distance - contact
         if jacobian is None:
-            rows.a.append([-n_k for n_k in normal])
+            rows.a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
         else:
             rows.a.append((-(jacobian.T @ normal)).tolist())
         rows.level.append(level)

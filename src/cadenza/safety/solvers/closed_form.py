@@ -47,6 +47,9 @@ def project_one_row(
     value = math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)]) - b
     if value <= 0.0:
         return x, True
+    inner = _project_inside(x, a, value, lower, upper) if x == list(u) else None
+    if inner is not None:
+        return inner, True
     # Component k moves while mu is between the two breakpoints of its clip.
     events: list[tuple[float, float]] = []
     slope = 0.0
@@ -82,6 +85,26 @@ def project_one_row(
         min(max(u_k - mu * a_k, low), high)
         for u_k, a_k, low, high in zip(u, a, lower, upper, strict=True)
     ], True
+
+
+def _project_inside(
+    u: list[float], a: Sequence[float], value: float, lower: Sequence[float], upper: Sequence[float]
+) -> list[float] | None:
+    """Return the answer if the box plays no part in it, else None: no breakpoint has to be sorted.
+
+    ``u`` lies in the box and misses the row by ``value`` > 0.
+    """
+    slope = 0.0
+    for a_k in a:
+        slope += a_k * a_k
+    if slope == 0.0:
+        return None
+    mu = value / slope
+    x = [u_k - mu * a_k for u_k, a_k in zip(u, a, strict=True)]
+    for x_k, low, high in zip(x, lower, upper, strict=True):
+        if not low < x_k < high:
+            return None
+    return x
 
 
 def project_two_rows(
