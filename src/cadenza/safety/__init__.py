@@ -5,8 +5,10 @@ Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntim
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
              after a failed solve it is the least unsafe action, never the unfiltered one.
 May import:  `core`.  Must not import: any other folder of the package.
-Layout:      contracts (`api` gathers them), row maths (`barrier`), solvers, filters, conformal
-             layer, forecasts, braking and emergency controllers, runtime, driver.
+Layout:      contracts (`api` gathers them), `rows` (maths of one pair), `solvers`, `filters`,
+             `conformal`, braking and emergency controllers, `runtime` (what a robot calls);
+             `batched` (many environments), `wrappers` (Gymnasium), `arms` and `oscbf`, `affine`
+             (any control-affine robot), `reporting`, `verifier`.
 """
 
 import importlib

@@ -33,24 +33,28 @@ def least_violation_batch(
         compact: See `solve_active_set`.
         rescue: Solve with DAQP, one by one, what the active set method leaves.
     """
-    alone, hard = _most_urgent(rows, first)
+    a, alone, hard = _most_urgent(rows, first)
     if rows.b.shape[0] == 1:
         return alone
     index = first.unsqueeze(0)
-    level = hard + HARD_ROW_ROOM[hard.dtype] * (1.0 + hard.abs())
+    room = HARD_ROW_ROOM[hard.dtype] * (1.0 + hard.abs())
+    level = hard + room
     b = rows.b.scatter(0, index, level.unsqueeze(0))
     s = (1.0 / weight).scatter(0, index, torch.zeros_like(level).unsqueeze(0))
     problem = rows._replace(b=b, s=s)
     answer = solve_active_set(problem, compact=compact)
+    # Large weights beside a row that hardly sees one component: rounding can leave the hard row.
+    kept = (a * answer.x).sum(0) <= level + room
+    answer = answer._replace(solved=answer.solved & kept)
     if rescue:
         answer = rescue_with_daqp(problem, answer)
     return torch.where(answer.solved, answer.x, alone)
 
 
-def _most_urgent(rows: SoftProblem, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the answer of the most urgent row alone, (n, B), and the level it reaches, (B,)."""
+def _most_urgent(rows: SoftProblem, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the most urgent row (n, B), its answer alone (n, B), and the level it reaches (B,)."""
     index = first.unsqueeze(0)
     b = rows.b.gather(0, index).squeeze(0)
     a = rows.A.gather(0, index.unsqueeze(1).expand(1, *rows.u.shape)).squeeze(0)
     alone, _ = project_one_row_batch(rows.u, a, b, rows.lower, rows.upper)
-    return alone, b + ((a * alone).sum(0) - b).clamp_min(0.0)
+    return a, alone, b + ((a * alone).sum(0) - b).clamp_min(0.0)
