@@ -32,7 +32,19 @@ from cadenza.safety.snapshot import AgentSnapshot
 _ENOUGH: Final = 1e-3
 
 
-class JacobianEmergencyController:
+class _ModelController:
+    """What the controllers of this module are built from; see their descriptions."""
+
+    def __init__(
+        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
+    ) -> None:
+        require_stop_time(type(self).__name__, stop_time_s)
+        load_linear_programming()
+        self._model = control_model
+        self._stop_time_s = stop_time_s
+
+
+class JacobianEmergencyController(_ModelController):
     """Pushes along the summed repulsion through the inverse of a control model.
 
     1. The target acceleration has the norm of the Cartesian capacity along the summed repulsion;
@@ -49,14 +61,6 @@ class JacobianEmergencyController:
     Raises:
         ConfigurationError: ``stop_time_s`` is not a positive finite number.
     """
-
-    def __init__(
-        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
-    ) -> None:
-        require_stop_time("JacobianEmergencyController", stop_time_s)
-        load_linear_programming()
-        self._model = control_model
-        self._stop_time_s = stop_time_s
 
     def compute_override(
         self,
@@ -95,7 +99,7 @@ class JacobianEmergencyController:
         return np.clip(_blend(scaled, best, rows, offsets, goal), -c, c)
 
 
-class MaxPushEmergencyController:
+class MaxPushEmergencyController(_ModelController):
     """Separates as fast as the action box allows from the partner it gains least on.
 
     Unlike the summed repulsion, this counts every joint for what it contributes, and never pushes
@@ -109,14 +113,6 @@ class MaxPushEmergencyController:
     Raises:
         ConfigurationError: ``stop_time_s`` is not a positive finite number.
     """
-
-    def __init__(
-        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
-    ) -> None:
-        require_stop_time("MaxPushEmergencyController", stop_time_s)
-        load_linear_programming()
-        self._model = control_model
-        self._stop_time_s = stop_time_s
 
     def compute_override(
         self,
