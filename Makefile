@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 DEMO   ?= runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench docs clean
+.PHONY: help demo test test-fast explore lint format bench docs clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: $(VENV)/.installed-dev ## Run every test
 
 test-fast: $(VENV)/.installed-dev ## Run the tests that take seconds
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
+
+explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
+	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 	@$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cadenza.safety.batched.projection import project_batch
@@ -130,6 +130,7 @@ def test_order_of_rows_and_environments_changes_nothing(
 
 
 @given(seed=st.integers(0, 10**6), size=sizes)
+@example(seed=184, size=(7, 4))  # near-parallel rows with multipliers of about ten
 @settings(max_examples=20, deadline=None)
 def test_float32_agrees_to_its_own_rounding(seed: int, size: tuple[int, int]) -> None:
     problems = draw_problems(seed, *size)

@@ -245,8 +245,10 @@ def _is_solution(problem: SoftProblem, state: _State, x: Tensor) -> Tensor:
     m = problem.b.shape[0]
     y = state.y[:m]
     residual = (problem.A * x).sum(1) - problem.b - problem.s * y
-    # Large multipliers, which only rows with slack have, cancel in x to their own rounding.
-    allowed = TOLERANCE[x.dtype] * (1.0 + problem.b.abs()) + _CANCELLATION[x.dtype] * y.sum(0)
+    # The large multipliers of rows with slack cancel in x to their own rounding. Those of hard rows
+    # get no such allowance: nothing stands behind a hard row that is missed.
+    cancelling = torch.where(problem.s > 0.0, y, 0.0).sum(0)
+    allowed = TOLERANCE[x.dtype] * (1.0 + problem.b.abs()) + _CANCELLATION[x.dtype] * cancelling
     return state.finished & (torch.maximum(residual, -y).abs() <= allowed).all(0)
 
 
