@@ -1,0 +1,229 @@
+"""Weight-decay groups: rules, order, sharing, and loading a state by name."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.learn.optimizers import (
+    ModifiedAdamW,
+    OverlappingModulesError,
+    separate_modules_for_weight_decay,
+)
+
+LISTS = ((nn.Linear,), (nn.LayerNorm,))
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def names(optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    return [group["param_names"] for group in optimizer.param_groups]
+
+
+def test_linear_weights_decay_and_nothing_else_does():
+    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS)
+    assert decay == {"body.0.weight", "body.2.weight", "head.weight"}
+    assert no_decay == {"body.0.bias", "body.1.weight", "body.1.bias", "body.2.bias", "head.bias"}
+
+
+def test_linear_and_layer_norm_network_puts_every_parameter_in_exactly_one_set():
+    network = Network()
+    decay, no_decay = separate_modules_for_weight_decay(network, *LISTS)
+    assert decay | no_decay == {name for name, _ in network.named_parameters()}
+    assert not decay & no_decay
+
+
+def test_excluded_layer_is_not_decayed():
+    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS, {"head"})
+    assert decay == {"body.0.weight", "body.2.weight"}
+    assert {"head.weight", "head.bias"} <= no_decay
+
+
+def test_excluded_container_takes_its_children_along():
+    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS, {"body"})
+    assert decay == {"head.weight"}
+    assert {"body.0.weight", "body.1.weight", "body.2.weight"} <= no_decay
+
+
+def test_excluding_the_root_leaves_nothing_to_decay():
+    decay, _ = separate_modules_for_weight_decay(Network(), *LISTS, {""})
+    assert decay == set()
+
+
+def test_unknown_excluded_layer_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"got \['haed'\]; known layers: .*'head'"):
+        separate_modules_for_weight_decay(Network(), *LISTS, {"haed"})
+
+
+@pytest.mark.parametrize("kind", [AssertionError, OverlappingModulesError, ValueError])
+def test_type_on_both_lists_is_an_error(kind):
+    with pytest.raises(kind, match="Some modules are both whitelisted and blacklisted!"):
+        separate_modules_for_weight_decay(Network(), (nn.Linear,), (nn.Linear,))
+
+
+def test_blacklist_wins_for_a_subclass_of_a_whitelisted_type():
+    class Frozen(nn.Linear):
+        pass
+
+    network = nn.Sequential(nn.Linear(2, 2), Frozen(2, 2))
+    decay, no_decay = separate_modules_for_weight_decay(network, (nn.Linear,), (Frozen,))
+    assert decay == {"0.weight"}
+    assert "1.weight" in no_decay
+
+
+def test_parameter_no_rule_covers_is_trained_without_decay_and_with_a_warning():
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(1, 1))
+    with pytest.warns(UserWarning, match=r"\['0\.weight'\].*without weight decay"):
+        optimizer = ModifiedAdamW(network, lr=0.1, weight_decay=0.5)
+    assert names(optimizer) == [["2.weight"], ["0.weight", "0.bias", "2.bias"]]
+
+
+def test_weight_without_the_name_weight_is_unclassified():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    with pytest.warns(UserWarning, match="scale"):
+        assert separate_modules_for_weight_decay(Scaled(), *LISTS) == (set(), {"scale"})
+
+
+def test_container_on_the_whitelist_covers_the_weights_beneath_it():
+    network = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    decay, no_decay = separate_modules_for_weight_decay(network, (nn.Sequential,), ())
+    assert decay == {"0.0.weight"}
+    assert no_decay == {"0.0.bias"}
+
+
+def test_shared_parameter_appears_once_and_decays_only_if_both_names_do():
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    network[1].weight = network[0].weight
+    decay, no_decay = separate_modules_for_weight_decay(network, *LISTS)
+    assert (decay, no_decay) == ({"0.weight"}, set())
+    decay, no_decay = separate_modules_for_weight_decay(network, *LISTS, {"1"})
+    assert (decay, no_decay) == (set(), {"0.weight"})
+    optimizer = ModifiedAdamW(network, lr=0.1, weight_decay=0.5)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 0]
+
+
+def test_module_used_twice_is_classified_by_each_of_its_paths():
+    shared = nn.Linear(2, 2, bias=False)
+    network = nn.ModuleDict({"first": shared, "second": shared})
+    decay, no_decay = separate_modules_for_weight_decay(network, *LISTS, {"second"})
+    assert (decay, no_decay) == (set(), {"first.weight"})
+
+
+def test_optimizer_has_two_groups_in_declaration_order():
+    optimizer = ModifiedAdamW(Network(), lr=0.1, weight_decay=0.5)
+    assert names(optimizer) == [
+        ["body.0.weight", "body.2.weight", "head.weight"],
+        ["body.0.bias", "body.1.weight", "body.1.bias", "body.2.bias", "head.bias"],
+    ]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1]
+
+
+def test_group_order_does_not_depend_on_hash_randomisation():
+    program = (
+        "from torch import nn; from cadenza.learn.optimizers import ModifiedAdamW\n"
+        "n = nn.Sequential(*[nn.Linear(2, 2) for _ in range(12)])\n"
+        "print([g['param_names'] for g in ModifiedAdamW(n, 0.1, 0.1).param_groups])"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def test_step_decays_weights_by_hand_calculation_and_leaves_biases():
+    # Without gradients' effect (zero gradient), AdamW multiplies a decayed weight by 1 - lr * wd.
+    network = nn.Linear(1, 1)
+    with torch.no_grad():
+        network.weight.fill_(2.0)
+        network.bias.fill_(3.0)
+    optimizer = ModifiedAdamW(network, lr=0.1, weight_decay=0.5)
+    network.weight.grad = torch.zeros_like(network.weight)
+    network.bias.grad = torch.zeros_like(network.bias)
+    optimizer.step()
+    assert network.weight.item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+    assert network.bias.item() == 3.0
+
+
+def trained(seed: int) -> tuple[Network, ModifiedAdamW]:
+    torch_generator = torch.Generator().manual_seed(seed)
+    network = Network()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch_generator))
+    optimizer = ModifiedAdamW(network, lr=0.01, weight_decay=0.1)
+    network(torch.randn(5, 3, generator=torch_generator)).square().sum().backward()
+    optimizer.step()
+    return network, optimizer
+
+
+def test_state_survives_a_payload_and_continues_exactly():
+    network, optimizer = trained(0)
+    state = deserialise(serialise(optimizer.state_dict()), max_bytes=2**20)
+    copy = Network()
+    copy.load_state_dict(network.state_dict())
+    resumed = ModifiedAdamW(copy, lr=9.0, weight_decay=9.0)
+    resumed.load_state_dict(state)
+    for one, other in ((network, optimizer), (copy, resumed)):
+        other.zero_grad()
+        one(torch.ones(2, 3)).square().sum().backward()
+        other.step()
+    for before, after in zip(network.parameters(), copy.parameters(), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_state_saved_in_another_order_is_matched_by_name():
+    network, optimizer = trained(0)
+    state = optimizer.state_dict()
+    swapped = state["param_groups"][0]
+    swapped["params"] = swapped["params"][::-1]
+    swapped["param_names"] = swapped["param_names"][::-1]
+    fresh = ModifiedAdamW(network, lr=0.01, weight_decay=0.1)
+    fresh.load_state_dict(state)
+    for parameter in network.parameters():
+        assert torch.equal(fresh.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+
+
+def test_state_without_names_is_refused():
+    _, optimizer = trained(0)
+    state = optimizer.state_dict()
+    del state["param_groups"][1]["param_names"]
+    with pytest.raises(CheckpointError, match="a state without names"):
+        optimizer.load_state_dict(state)
+
+
+def test_state_of_another_network_is_refused():
+    _, optimizer = trained(0)
+    other = ModifiedAdamW(nn.Linear(2, 2), lr=0.1, weight_decay=0.1)
+    with pytest.raises(CheckpointError, match=r"expected the parameters \['weight'\], got"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_state_of_a_plain_optimizer_is_refused():
+    _, optimizer = trained(0)
+    plain = torch.optim.AdamW(Network().parameters())
+    with pytest.raises(CheckpointError, match="expected 2 parameter groups, got 1"):
+        optimizer.load_state_dict(plain.state_dict())
