@@ -1,0 +1,357 @@
+"""Files of one folder behind numbered handles: create, read, update, delete.
+
+Names:    ``{prefix}{YYYY-mm-dd_HH-MM, local time}_{handle}.{extension}``
+Promise:  a file appears under its name complete and durable or not at all, and never in the place
+          of another one; every method may be called from several threads.
+Limits:   the index is in memory. Files that were there before are not part of the storage unless
+          it is opened with ``reindex=True``; the folder must be on a file system with hard links.
+"""
+
+import errno
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final, Generic, TypeVar
+
+from cadenza.core.errors import ConfigurationError, StorageError, UnknownNameError
+from cadenza.core.files import atomic_write_bytes, fsync_folder, make_folder
+
+T = TypeVar("T")
+
+#: Time part of a file name.
+_TIME_FORMAT: Final = "%Y-%m-%d_%H-%M"
+#: Time and handle in a file name; prefix and extension are added around it.
+_NAME_PATTERN: Final = r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}_(\d+)"
+#: Folders in which files grow before they get their names.
+_SCRATCH_PREFIX: Final = ".saving-"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageItemHandle(Generic[T]):
+    """Name of a stored item that may be shown to users; it is guessable, so no secret.
+
+    ``str(handle)`` and `from_string` convert it from and to text.
+
+    Attributes:
+        handle: Number of the item, >= 0.
+    """
+
+    handle: int
+
+    def __str__(self) -> str:
+        """Return the number in decimal."""
+        return str(self.handle)
+
+    @staticmethod
+    def from_string(value: str) -> "StorageItemHandle[T] | None":
+        """Return the handle that ``value`` spells, or None if it is no integer."""
+        try:
+            return StorageItemHandle(int(value))
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageItem(Generic[T]):
+    """One stored file.
+
+    Attributes:
+        handle: Its name in the storage.
+        timestamp: When it was created, UTC, time-zone aware.
+        filepath: Absolute path.
+    """
+
+    handle: StorageItemHandle[T]
+    timestamp: datetime
+    filepath: str
+
+
+class CRUDStorage(Generic[T]):
+    """Owns a set of files in one folder.
+
+    Args:
+        directory: Folder of the files; created if missing.
+        prefix: Start of every file name.
+        extension: End of every file name, without the dot.
+        reindex: Take over files in the folder whose names this storage could have given.
+        keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
+
+    Raises:
+        ConfigurationError: Empty extension, one with a dot, a prefix or extension that leads out of
+            the folder, or ``keep_last`` below one.
+        StorageError: ``directory`` cannot be a folder (``errno`` is ENOTDIR if it is a file).
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        prefix: str = "",
+        extension: str = "bin",
+        *,
+        reindex: bool = False,
+        keep_last: int | None = None,
+    ) -> None:
+        _check_names(prefix, extension)
+        if keep_last is not None and keep_last < 1:
+            raise ConfigurationError(
+                f"CRUDStorage.keep_last: expected >= 1 or None (keep all), got {keep_last}."
+            )
+        self._directory = _opened(Path(directory))
+        self._prefix = prefix
+        self._extension = extension
+        self._keep_last = keep_last
+        self._lock = threading.RLock()
+        self._items: dict[StorageItemHandle[T], StorageItem[T]] = {}
+        self._next_handle = 0
+        if reindex:
+            self._reindex()
+
+    def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
+        """Create a file with the given content.
+
+        Raises:
+            StorageError: As `create_with_saver`.
+        """
+
+        def save(path: str) -> None:
+            atomic_write_bytes(Path(path), bytes(data))
+
+        return self.create_with_saver(save)
+
+    def create_with_saver(self, saver: Callable[[str], None]) -> StorageItem[T]:
+        """Create a file by letting ``saver`` write it.
+
+        The saver gets a path in a scratch folder beside the final place; the name is the final
+        one unless another creation takes it meanwhile. What the saver raises comes through, and
+        nothing is stored then.
+
+        Args:
+            saver: Writes one file at the path it is given.
+
+        Raises:
+            StorageError: The folder has vanished, the saver wrote no file, or the file system
+                refused.
+        """
+        self._require_directory()
+        scratch = _scratch_folder(self._directory)
+        try:
+            draft = scratch / self._file_name(self._next_handle, datetime.now(UTC))
+            saver(str(draft))
+            if not draft.is_file():
+                raise StorageError(
+                    f"CRUDStorage: expected the saver to write {draft.name}, got no such file; "
+                    "write to exactly the path the saver is given."
+                )
+            _make_durable(draft)
+            return self._publish(draft)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def create_from_filepath(self, filepath: str | os.PathLike[str]) -> StorageItem[T]:
+        """Take over a file that already lies in the folder, under any name.
+
+        A file that is part of the storage already keeps its handle.
+
+        Raises:
+            StorageError: There is no such file, or it does not lie directly in the folder.
+        """
+        path = Path(filepath).absolute()
+        if not path.is_file():
+            raise StorageError(
+                f"CRUDStorage.create_from_filepath: expected an existing file, got {path}; write "
+                "it first."
+            )
+        if path.parent.resolve() != self._directory.resolve():
+            raise StorageError(
+                f"CRUDStorage.create_from_filepath: expected a file in {self._directory}, got "
+                f"{path}; move it there first."
+            )
+        with self._lock:
+            path = self._directory / path.name
+            known = next((i for i in self._items.values() if i.filepath == str(path)), None)
+            return known or self._register(self._next_handle, path, datetime.now(UTC))
+
+    def update(self, handle: StorageItemHandle[T], data: bytes | bytearray) -> None:
+        """Replace the content of a file in one durable step; name and timestamp stay.
+
+        Raises:
+            UnknownNameError: The storage has no such item.
+            StorageError: The file system refused; the old content is intact.
+        """
+        with self._lock:
+            item = self._items.get(handle)
+            if item is None:
+                raise UnknownNameError(
+                    f"CRUDStorage.update: expected the handle of a stored item, got {handle}; "
+                    f"known handles: {[known.handle for known in self._items]}."
+                )
+            self._require_directory()
+            atomic_write_bytes(Path(item.filepath), bytes(data))
+
+    def items(self) -> Sequence[StorageItem[T]]:
+        """Return all items, in the order of creation; a copy."""
+        with self._lock:
+            return list(self._items.values())
+
+    def get(self, handle: StorageItemHandle[T]) -> StorageItem[T] | None:
+        """Return the item of ``handle``, or None if the storage has none."""
+        with self._lock:
+            return self._items.get(handle)
+
+    def latest(self) -> StorageItem[T] | None:
+        """Return the item created last among those that remain, or None if there are none."""
+        with self._lock:
+            return next(reversed(self._items.values()), None)
+
+    def delete(self, handle: StorageItemHandle[T]) -> bool:
+        """Delete an item and its file.
+
+        Returns:
+            True if a file was deleted, False if the storage has no such item.
+
+        Raises:
+            StorageError: Somebody else removed the file already; the item is forgotten.
+        """
+        with self._lock:
+            item = self._items.pop(handle, None)
+            if item is None:
+                return False
+            try:
+                Path(item.filepath).unlink()
+            except FileNotFoundError as error:
+                raise StorageError(
+                    errno.ENOENT,
+                    f"CRUDStorage.delete: expected the file of handle {handle}, got none at "
+                    f"{item.filepath}; it was removed from outside, and the item is forgotten",
+                ) from error
+            return True
+
+    def _publish(self, draft: Path) -> StorageItem[T]:
+        """Give ``draft`` the next free name and register it."""
+        with self._lock:
+            handle, now = self._next_handle, datetime.now(UTC)
+            while not _link_if_free(draft, self._directory / self._file_name(handle, now)):
+                handle += 1
+            fsync_folder(self._directory)
+            item = self._register(handle, self._directory / self._file_name(handle, now), now)
+            self._delete_oldest()
+            return item
+
+    def _register(self, handle: int, path: Path, timestamp: datetime) -> StorageItem[T]:
+        """Add an item; the caller holds the lock."""
+        key: StorageItemHandle[T] = StorageItemHandle(handle)
+        item = self._items[key] = StorageItem(key, timestamp, str(path))
+        self._next_handle = max(self._next_handle, handle + 1)
+        return item
+
+    def _delete_oldest(self) -> None:
+        """Delete items until ``keep_last`` remain; the caller holds the lock."""
+        surplus = 0 if self._keep_last is None else len(self._items) - self._keep_last
+        for handle in list(self._items)[: max(0, surplus)]:
+            Path(self._items.pop(handle).filepath).unlink(missing_ok=True)
+
+    def _reindex(self) -> None:
+        """Register the folder's own files, oldest first; a handle two files claim is renumbered."""
+        pattern = re.compile(
+            f"{re.escape(self._prefix)}{_NAME_PATTERN}{re.escape('.' + self._extension)}"
+        )
+        matches = [(path, pattern.fullmatch(path.name)) for path in self._directory.iterdir()]
+        found = sorted(
+            (path.stat().st_mtime_ns, int(match[1]), path)
+            for path, match in matches
+            if match is not None and path.is_file()
+        )
+        self._next_handle = max((number for _, number, _ in found), default=-1) + 1
+        for modified_ns, number, path in found:
+            key: StorageItemHandle[T] = StorageItemHandle(number)
+            self._register(
+                self._next_handle if key in self._items else number,
+                path,
+                datetime.fromtimestamp(modified_ns / 1e9, UTC),
+            )
+
+    def _file_name(self, handle: int, timestamp: datetime) -> str:
+        time = timestamp.astimezone().strftime(_TIME_FORMAT)
+        return f"{self._prefix}{time}_{handle}.{self._extension}"
+
+    def _require_directory(self) -> None:
+        if not self._directory.is_dir():
+            raise StorageError(
+                errno.ENOENT,
+                f"CRUDStorage: expected the folder {self._directory}, got none; it was removed "
+                "after the storage was opened, so open a new one",
+            )
+
+
+def _check_names(prefix: str, extension: str) -> None:
+    """Raise unless file names made of these parts stay in the folder."""
+    if not extension or "." in extension:
+        raise ConfigurationError(
+            f"CRUDStorage.extension: expected a non-empty text without dots, got {extension!r}; "
+            "write e.g. 'bin'."
+        )
+    for part, text in (("prefix", prefix), ("extension", extension)):
+        if "/" in text or os.sep in text or "\0" in text:
+            raise ConfigurationError(
+                f"CRUDStorage.{part}: expected a text without path separators, got {text!r}; "
+                "give the folder as directory."
+            )
+
+
+def _opened(directory: Path) -> Path:
+    """Return the absolute path of ``directory``, which exists afterwards."""
+    path = directory.absolute()
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"CRUDStorage: expected a folder at {path}, got '{error.strerror}'; choose another one",
+        ) from error
+    if not path.is_dir():
+        raise StorageError(
+            errno.ENOTDIR,
+            f"CRUDStorage: expected a folder at {path}, got a file; choose another one",
+        )
+    return path
+
+
+def _scratch_folder(directory: Path) -> Path:
+    """Return a new folder, on the same file system, in which a file may grow."""
+    try:
+        return Path(mkdtemp(prefix=_SCRATCH_PREFIX, dir=directory))
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"CRUDStorage: expected to write to {directory}, got '{error.strerror}'; free space or "
+            "correct the permissions",
+        ) from error
+
+
+def _make_durable(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _link_if_free(source: Path, target: Path) -> bool:
+    """Give ``source`` the further name ``target``; return False if that name is taken.
+
+    A hard link is the one portable step that publishes a whole file and refuses to replace another.
+    """
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"CRUDStorage: expected to create {target}, got '{error.strerror}'; choose a folder "
+            "on a file system with hard links and free space",
+        ) from error
+    return True
