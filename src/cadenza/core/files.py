@@ -9,9 +9,10 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from cadenza.core.errors import StorageError
 
@@ -41,6 +42,45 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
             error.errno,
             f"{path}: expected to write {len(data)} bytes, got '{error.strerror}'; free space or "
             "choose another folder and run again (earlier files are intact)",
+        ) from error
+
+
+@contextmanager
+def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]:
+    """Open a file that replaces ``path`` in one durable step when the block ends without an error.
+
+    For contents too large to hold in memory; parent folders are created. After an error, or a kill
+    at any point, ``path`` is unchanged.
+
+    Args:
+        path: File to replace.
+        mode: Permission bits of the new file; what the user's umask asks for if None.
+
+    Yields:
+        The file, open for writing and seeking.
+
+    Raises:
+        StorageError: The file system refused (disk full, read-only).
+    """
+    temporary = path.parent / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    try:
+        make_folder(path.parent)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"{path}: expected to write this file, got '{error.strerror}'; free space or choose "
+            "another folder and run again (earlier files are intact)",
         ) from error
 
 
