@@ -17,8 +17,20 @@ class ConfigurationError(CadenzaError, ValueError):
     """A configuration is inconsistent, out of range or names an unknown key."""
 
 
+class PreconditionError(InputError, AssertionError):
+    """An argument breaks a condition that older code checked with ``assert``."""
+
+
 class ConfigurationTypeError(ConfigurationError, TypeError):
     """A configuration is no mapping at all."""
+
+
+class ConfigurationKeyError(ConfigurationError, KeyError):
+    """A configuration lacks a key; the message names it."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
 
 
 class NotReadyError(CadenzaError, RuntimeError):
@@ -35,6 +47,18 @@ class UnknownNameError(CadenzaError, KeyError):
 
 class CheckpointError(CadenzaError, RuntimeError):
     """A checkpoint is missing, incomplete, tampered with or not ours."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """No checkpoint is where one was expected."""
+
+
+class CheckpointKeyError(CheckpointError, KeyError):
+    """A loaded state lacks a part that an object needs; the message names it."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
 
 
 class IntegrityError(CadenzaError, RuntimeError):

@@ -1,0 +1,193 @@
+"""Callbacks: the parts that a training loop is made of.
+
+A callback overrides some of eight hooks. Its parameters name what it reads from the training state,
+and a dict that it returns is merged into the state. See `cadenza.learn.injection` for the rules and
+`cadenza.learn.trainer` for the loop.
+"""
+
+import inspect
+import warnings
+from abc import ABCMeta
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cadenza.learn.injection import MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The hooks of a training loop, in the order in which they run.
+HOOKS: Final = (
+    "restore_state",
+    "begin_training",
+    "begin_cycle",
+    "begin_batch",
+    "backward",
+    "end_batch",
+    "end_cycle",
+    "end_training",
+)
+#: `Callback._order` of writers of checkpoints: after every callback that still changes in a hook.
+ORDER_CHECKPOINT: Final = 1_000
+#: `Callback._order` of callbacks that end the training: after the last checkpoint is written.
+ORDER_STOP: Final = 2_000
+
+_EXTENDS: Final = "__extends_callback__"
+
+
+class CallbackMeta(ABCMeta):
+    """Gives the hooks of a class their injected arguments.
+
+    ``_callbacks`` maps the name of every hook to the function that declares it. A method of that
+    name in a subclass is an override, and is replaced by a wrapper that picks its arguments.
+    """
+
+    _callbacks: dict[str, Callable[..., Any]]
+
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], fields: dict[str, Any], /, **kwargs: Any
+    ) -> None:
+        super().__init__(name, bases, fields, **kwargs)
+        declared: dict[str, Callable[..., Any]] = {}
+        for base in bases:
+            declared |= getattr(base, "_callbacks", {})
+        if not declared:
+            declared = {hook: fields[hook] for hook in HOOKS if hook in fields}
+        declared |= {key: value for key, value in fields.items() if getattr(value, _EXTENDS, False)}
+        cls._callbacks = declared
+        for hook, declaration in declared.items():
+            function = getattr(cls, hook)
+            # Mixins that are no callbacks may bring hooks too, so look beyond this class's body.
+            if function is declaration or not inspect.isfunction(function):
+                continue
+            wrapper = function if hasattr(function, SIGNATURE) else injected(function, hook)
+            if wrapper is not function:
+                setattr(cls, hook, wrapper)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make an instance; warn about hooks that take whatever there is."""
+        instance = super().__call__(*args, **kwargs)
+        for hook, declaration in cls._callbacks.items():
+            function = getattr(cls, hook)
+            if function is not declaration and hook != "backward" and _takes_anything(function):
+                warnings.warn(
+                    f"Deprecated: {cls.__name__}.{hook} takes *args or **kwargs and so gets the "
+                    "whole state; name the keys it needs, or mark it @Callback.whole_state.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return instance
+
+    def extend(cls, func: F) -> F:
+        """Declare ``func`` a hook of its class: overrides in subclasses get injected arguments."""
+        setattr(func, _EXTENDS, True)
+        return func
+
+    def whole_state(cls, func: F) -> F:
+        """Say that ``func`` takes ``**kwargs`` because it wants the whole state."""
+        setattr(func, WHOLE_STATE, True)
+        return func
+
+    def keys_from_member(cls, **param_to_attr: str) -> Callable[[F], F]:
+        """Let attributes of the instance say which state keys feed parameters.
+
+        Args:
+            **param_to_attr: Parameter name to the name of the attribute that holds the key.
+        """
+
+        def mark(func: F) -> F:
+            setattr(func, MEMBER_KEYS, dict(param_to_attr))
+            return func
+
+        return mark
+
+
+def _takes_anything(function: Callable[..., Any]) -> bool:
+    """Return whether a hook has ``*args`` or ``**kwargs`` and does not say that it wants them."""
+    if getattr(function, WHOLE_STATE, False):
+        return False
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+
+
+class Callback(metaclass=CallbackMeta):
+    """A modular part of a training loop.
+
+    Every hook may return None or a dict of values for the state. Set ``data_group`` (per instance)
+    or ``DATA_GROUP`` (per class) to read and write a group of the state.
+
+    Attributes:
+        cycle: Steps between calls of `begin_cycle` and `end_cycle`; None or 0: never called.
+        name: Name of the class; used for checkpoints and messages.
+        overwrites: State keys (``"group/key"`` inside a group) that a strict trainer lets this
+            callback write although another callback has written them in the same step.
+    """
+
+    overwrites: frozenset[str] = frozenset()
+
+    def __init__(self, cycle: int | None = None) -> None:
+        super().__init__()
+        self.cycle = cycle
+        self._order = 0
+        self.name = type(self).__name__
+
+    @property
+    def order(self) -> int:
+        """Place among the callbacks: lower runs first, equal ones in the order of the list."""
+        return self._order
+
+    def restore_state(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Load state from elsewhere; the other callbacks may not have theirs yet."""
+
+    def begin_training(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Prepare for training, from scratch or after a restore."""
+
+    def begin_cycle(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Start a cycle."""
+
+    def begin_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Prepare for a batch that has just been sampled."""
+
+    def backward(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Do the main work of a batch."""
+
+    def end_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Finish a batch after every `backward`."""
+
+    def end_cycle(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Finish a cycle."""
+
+    def end_training(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Let go of resources; the first argument is the exception that ended training, or None."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a checkpoint must hold: tensors, plain values, lists and dicts."""
+        return {}
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of an object like this one.
+            load_network: Take the network's parameters.
+            load_optimizer: Take the optimiser and its learning-rate schedule.
+            load_hparams: Take everything else.
+        """
+
+
+class BatchCallback(Callback):
+    """A callback that names the fields of a batch it needs as parameters of `get_batch`."""
+
+    @Callback.whole_state
+    def begin_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Pass the state on to `get_batch`."""
+        return self.get_batch(*args, **kwargs)
+
+    @Callback.extend
+    def get_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Take a batch; override with the fields you need as parameters."""

@@ -1,0 +1,308 @@
+"""Storing what there is to log, so that loggers can pull it when they write.
+
+Keys:  ``group/name``. A windowed key may carry its window length: ``windowed[LENGTH]:group/name``.
+"""
+
+import re
+import warnings
+from collections import deque
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cadenza.core.errors import CadenzaError, CheckpointKeyError, InputError
+from cadenza.learn.callback import Callback
+
+#: Start of a windowed key that carries its window length.
+WINDOW_MARK: Final = "windowed["
+_WINDOWED_KEY: Final = re.compile(r"windowed\[([1-9][0-9]*)\]:(.+)", re.DOTALL)
+
+Scalar = float | torch.Tensor
+
+
+class MixinOrderError(CadenzaError, AttributeError):
+    """`LoggingMixin` stands behind the class whose state it should add to."""
+
+
+class LazyScalars(MutableMapping[str, float]):
+    """Last value by key; a value on another device is fetched only when someone reads it."""
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        self._values: dict[str, float | torch.Tensor] = dict(values or {})
+
+    def __getitem__(self, key: str) -> float:
+        """Return the value as a float."""
+        value = self._values[key]
+        if isinstance(value, torch.Tensor):
+            value = float(value.item())
+            self._values[key] = value
+        return value
+
+    def __setitem__(self, key: str, value: Scalar) -> None:
+        """Keep a number, or a copy of a tensor of one element."""
+        if isinstance(value, torch.Tensor):
+            _require_one_element(key, value.numel())
+            is_near = value.device.type == "cpu"
+            self._values[key] = value.item() if is_near else value.detach().clone()
+        else:
+            self._values[key] = _number(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        """Forget a key."""
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._values)
+
+    def items(self) -> ItemsView[str, float]:
+        """Return keys and floats."""
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[float]:
+        """Return the floats."""
+        return ValuesView(self)
+
+    def __repr__(self) -> str:
+        """Show the values."""
+        return repr(dict(self.items()))
+
+
+class LoggingMixin:
+    """Adds logging calls to a class: ``class X(LoggingMixin, Callback)``, in this order.
+
+    Nothing is written here; loggers pull the attributes.
+
+    Attributes:
+        scalar_logs: Last number by key.
+        windowed_scalar: Latest numbers by key, in windows of bounded length.
+        windowed_scalar_cumulative: Sum of all numbers of a window ever logged, by key.
+        image_logs: Image by key, (height, width, channels).
+        hist_logs: Values of a histogram by key: a tensor, a list, or a window of numbers.
+        video_logs: Frames and frames per second by key.
+    """
+
+    def __init__(self, *, default_window_length: int = 250, **kwargs: Any) -> None:
+        """Make empty stores.
+
+        Args:
+            default_window_length: Window length of keys that carry none, >= 1.
+            **kwargs: For the next class.
+
+        Raises:
+            InputError: ``default_window_length`` is smaller than 1.
+        """
+        if default_window_length < 1:
+            raise InputError(
+                "LoggingMixin: expected default_window_length >= 1, got "
+                f"{default_window_length}; choose how many values a mean covers."
+            )
+        super().__init__(**kwargs)
+        self.scalar_logs = LazyScalars()
+        self.windowed_scalar: dict[str, deque[float]] = {}
+        self.windowed_scalar_cumulative: dict[str, float] = {}
+        self.image_logs: dict[str, torch.Tensor] = {}
+        self.hist_logs: dict[str, torch.Tensor | list[float] | deque[float]] = {}
+        self.video_logs: dict[str, tuple[NDArray[Any], int]] = {}
+        self._default_window_length = default_window_length
+        self._dropped_images: set[str] = set()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Warn when a callback hides the mixin's state."""
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__[: cls.__mro__.index(LoggingMixin)]:
+            if issubclass(base, Callback) and not issubclass(base, LoggingMixin):
+                warnings.warn(_order_message(cls), UserWarning, stacklevel=2)
+                return
+
+    def log_scalar(self, key: str, value: Scalar) -> None:
+        """Keep the last value of ``key``.
+
+        Raises:
+            InputError: ``value`` is not one number.
+        """
+        self.scalar_logs[key] = value
+
+    def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
+        """Add to the window of ``key``; loggers write its mean and the sum of all values ever.
+
+        Args:
+            key: ``group/name`` or ``windowed[LENGTH]:group/name``. The length of the first use
+                stays.
+            value: One number, or several.
+
+        Raises:
+            InputError: A malformed key, or values that are no numbers.
+        """
+        numbers = _numbers(key, value)
+        if key not in self.windowed_scalar:
+            length = window_length(key)
+            self.windowed_scalar[key] = deque(maxlen=length or self._default_window_length)
+        self.windowed_scalar[key].extend(numbers)
+        total = self.windowed_scalar_cumulative.get(key, 0.0)
+        self.windowed_scalar_cumulative[key] = total + sum(numbers)
+
+    def log_image(self, key: str, value: torch.Tensor) -> None:
+        """Keep the last image, (height, width, channels); others are dropped with a warning."""
+        if value.dim() == 3:
+            self.image_logs[key] = value.detach()
+        elif key not in self._dropped_images:
+            self._dropped_images.add(key)
+            warnings.warn(
+                f"log_image {key!r}: expected shape (height, width, channels), got "
+                f"{tuple(value.shape)}; nothing is kept. This is said once per key.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def log_video(self, key: str, value: tuple[NDArray[Any], int]) -> None:
+        """Keep the last video: frames and frames per second."""
+        self.video_logs[key] = value
+
+    def log_histogram(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
+        """Replace the values of ``key`` by several, or add one number to its window.
+
+        Raises:
+            InputError: ``value`` holds something that is no number.
+        """
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            self.hist_logs[key] = value.detach().clone()
+        elif isinstance(value, torch.Tensor | float | int | np.generic):
+            window = self.hist_logs.get(key)
+            if not isinstance(window, deque):
+                window = deque[float](maxlen=self._default_window_length)
+                self.hist_logs[key] = window
+            window.extend(_numbers(key, value))
+        else:
+            self.hist_logs[key] = _numbers(key, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parent's state plus scalars and windows.
+
+        Images, videos and histograms are left out: they are large, and the next steps log new ones.
+
+        Raises:
+            MixinOrderError: No class behind the mixin has a state.
+        """
+        state = self._parent("state_dict")()
+        state["scalar_logs"] = dict(self.scalar_logs.items())
+        state["windowed_scalar"] = {
+            key: (list(window), window.maxlen) for key, window in self.windowed_scalar.items()
+        }
+        state["windowed_scalar_cumulative"] = dict(self.windowed_scalar_cumulative)
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over logs (with ``load_hparams``) and give the rest to the parent.
+
+        Raises:
+            CheckpointKeyError: The logs are missing in ``state_dict``.
+            MixinOrderError: No class behind the mixin takes a state.
+        """
+        rest = dict(state_dict)
+        if load_hparams:
+            self.scalar_logs = LazyScalars(_part(rest, "scalar_logs"))
+            self.windowed_scalar = {
+                key: deque(values, maxlen=length)
+                for key, (values, length) in _part(rest, "windowed_scalar").items()
+            }
+            self.windowed_scalar_cumulative = dict(_part(rest, "windowed_scalar_cumulative"))
+            for unsaved in ("hist_logs", "image_logs", "video_logs"):
+                rest.pop(unsaved, None)  # older files have them
+        self._parent("load_state_dict")(rest, load_network, load_optimizer, load_hparams)
+
+    def _parent(self, method: str) -> Any:
+        """Return a method of the next class.
+
+        Raises:
+            MixinOrderError: There is none.
+        """
+        try:
+            return getattr(super(), method)
+        except AttributeError as error:
+            raise MixinOrderError(_order_message(type(self))) from error
+
+
+def window_length(key: str) -> int | None:
+    """Return the window length that a key carries, or None.
+
+    Raises:
+        InputError: The key has the mark of a length but is malformed.
+    """
+    if WINDOW_MARK not in key:
+        return None
+    match = _WINDOWED_KEY.fullmatch(key)
+    if match is None:
+        raise InputError(
+            f"windowed key {key!r}: expected 'windowed[LENGTH]:group/name' with LENGTH >= 1; "
+            "correct the key."
+        )
+    return int(match[1])
+
+
+def without_window(key: str) -> str:
+    """Return the key without its window length: what people want to read."""
+    match = _WINDOWED_KEY.fullmatch(key)
+    return key if match is None else match[2]
+
+
+def _order_message(cls: type) -> str:
+    order = " -> ".join(base.__name__ for base in cls.__mro__)
+    return (
+        f"{cls.__name__}: expected LoggingMixin before the class whose state it adds to, got the "
+        f"order {order}; write class {cls.__name__}(LoggingMixin, Callback)."
+    )
+
+
+def _part(state: dict[str, Any], name: str) -> Any:
+    """Remove and return one part of a loaded state."""
+    try:
+        return state.pop(name)
+    except KeyError as error:
+        raise CheckpointKeyError(
+            f"logging state: expected {name!r}, got {sorted(state)}; load a state of an object of "
+            "this class, or pass load_hparams=False."
+        ) from error
+
+
+def _require_one_element(key: str, count: int) -> None:
+    if count != 1:
+        raise InputError(
+            f"log key {key!r}: expected one number, got a tensor of {count} elements; log its mean."
+        )
+
+
+def _number(key: str, value: object) -> float:
+    """Return one number as a Python number."""
+    try:
+        return value if isinstance(value, float | int) else float(cast("Any", value))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"log key {key!r}: expected a number, got {type(value).__name__}: {error}."
+        ) from error
+
+
+def _numbers(key: str, value: object) -> list[float]:
+    """Return one number or several as a list of Python numbers."""
+    if isinstance(value, torch.Tensor):
+        return cast("list[float]", cast("Any", value.detach()).reshape(-1).tolist())
+    if isinstance(value, np.ndarray):
+        return cast("NDArray[Any]", value).reshape(-1).tolist()
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [
+            number for item in cast("Iterable[object]", value) for number in _numbers(key, item)
+        ]
+    return [_number(key, value)]

@@ -1,0 +1,181 @@
+"""A loss as a callback: one optimiser step per batch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler
+
+from cadenza.core.errors import CheckpointError, CheckpointKeyError, NotReadyError
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+
+
+class LossCallback(LoggingMixin, Callback):
+    """Computes a loss, its gradients, and steps an optimiser; override `loss`.
+
+    Attributes:
+        name: Part of the log keys, and the name in checkpoints.
+        data_group: Group of the state that `loss` reads first.
+        network: What is trained, or None.
+        optimizer: What steps, or None.
+        lr_schedule: Learning-rate schedule, stepped once per batch; constant by default.
+        parameters: All parameters of the optimiser.
+        named_parameters: Those of ``network`` that the optimiser steps, by path.
+    """
+
+    def __init__(
+        self,
+        lr_schedule: LRScheduler | None = None,
+        *,
+        name: str,
+        network: nn.Module | None,
+        optimizer: optim.Optimizer | None,
+        max_grad_norm: float,
+        data_group: str | None,
+        log_per_param_weights: bool = False,
+        log_per_param_grads: bool = False,
+    ) -> None:
+        """Take what is trained.
+
+        Args:
+            lr_schedule: Schedule of ``optimizer``'s learning rate; None keeps it constant.
+            name: Part of the log keys, and the name in checkpoints.
+            network: What is trained; None if the parameters belong to no module.
+            optimizer: Steps the parameters.
+            max_grad_norm: Largest global L2 norm of the gradients; longer ones are shortened.
+            data_group: Group of the state that `loss` reads first; None: the state itself.
+            log_per_param_weights: Log norm and histogram of each parameter, every step.
+            log_per_param_grads: The same for gradients.
+        """
+        super().__init__()
+        self.name = name
+        self.data_group = data_group
+        self.network = network
+        self.optimizer = optimizer
+        if lr_schedule is None and optimizer is not None:
+            lr_schedule = ConstantLR(optimizer, factor=1.0, total_iters=1)
+        self.lr_schedule = lr_schedule
+        groups = [] if optimizer is None else optimizer.param_groups
+        self.parameters: list[Tensor] = [p for group in groups for p in group["params"]]
+        stepped = {id(parameter) for parameter in self.parameters}
+        named = {} if network is None else dict(network.named_parameters())
+        self.named_parameters: dict[str, nn.Parameter] = {
+            path: parameter for path, parameter in named.items() if id(parameter) in stepped
+        }
+        self._max_grad_norm = max_grad_norm
+        self._log_per_param_weights = log_per_param_weights
+        self._log_per_param_grads = log_per_param_grads
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Do one optimiser step on the loss of the batch.
+
+        Raises:
+            NotReadyError: There is no optimiser.
+        """
+        if self.optimizer is None or self.lr_schedule is None:
+            raise NotReadyError(
+                f"{self.name}: expected an optimizer to step, got none; pass one or override "
+                "backward."
+            )
+        self.optimizer.zero_grad()
+        loss = self.loss(*args, **kwargs)
+        loss = loss if loss.dim() == 0 else loss.mean()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
+        norm = nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
+        self.optimizer.step()
+        self.lr_schedule.step()
+        self.log_scalar(f"loss/{self.name}_lr", self.lr_schedule.get_last_lr()[0])
+        self.log_scalar(f"loss/{self.name}_loss", loss)
+        self.log_scalar(f"loss/{self.name}_gradient_norm", norm)
+        if self._log_per_param_weights or self._log_per_param_grads:
+            self.log_per_param_weights_and_grads()
+
+    def log_per_param_weights_and_grads(self) -> None:
+        """Log norm and histogram of parameters and gradients, as far as switched on."""
+        for path, parameter in self.named_parameters.items():
+            *modules, kind = path.split(".")
+            shape = "_".join(str(size) for size in parameter.shape)
+            label = "_".join([self.name, *modules, shape])
+            if self._log_per_param_grads and parameter.grad is not None:
+                self.log_histogram(f"{kind}_grads/{label}", parameter.grad)
+                self.log_scalar(f"{kind}_grads_l2/{label}", _l2(parameter.grad))
+            if self._log_per_param_weights:
+                self.log_histogram(f"{kind}/{label}", parameter)
+                self.log_scalar(f"{kind}_l2/{label}", _l2(parameter))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, network, optimiser and learning-rate schedule."""
+        state = super().state_dict()
+        state |= {name: part.state_dict() for name, part in self._parts()}
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+        *,
+        load_weights: bool | None = None,
+        load_optimizers: bool | None = None,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of a loss like this one.
+            load_network: Take the network's parameters and buffers.
+            load_optimizer: Take optimiser and learning-rate schedule.
+            load_hparams: Take the logs.
+            load_weights: Another name of ``load_network``.
+            load_optimizers: Another name of ``load_optimizer``.
+
+        Raises:
+            CheckpointKeyError: A part is missing.
+            CheckpointError: A part does not fit, e.g. other parameter names or shapes.
+        """
+        load_network = load_network if load_weights is None else load_weights
+        load_optimizer = load_optimizer if load_optimizers is None else load_optimizers
+        rest = dict(state_dict)
+        for name, part in self._parts():
+            wanted = load_network if name == "network_state_dict" else load_optimizer
+            if wanted:
+                self._load_part(name, part, rest)
+            rest.pop(name, None)
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Return names and objects of what is saved beside the logs."""
+        if self.optimizer is not None:
+            yield "optimizer_state_dict", self.optimizer
+        if self.lr_schedule is not None:
+            yield "lr_schedule_state_dict", self.lr_schedule
+        if self.network is not None:
+            yield "network_state_dict", self.network
+
+    def _load_part(self, name: str, part: Any, state: dict[str, Any]) -> None:
+        if name not in state:
+            raise CheckpointKeyError(
+                f"{self.name}: expected {name!r} in the loaded state, got {sorted(state)}; "
+                "load the state of the same kind of loss, or switch this part off."
+            )
+        try:
+            part.load_state_dict(state[name])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.name}: expected a {name!r} that fits {type(part).__name__}, got: {error}"
+            ) from error
+
+    @Callback.extend
+    def loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the loss of a batch: one element, or one per row, whose mean counts.
+
+        Override it with the fields it needs as parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: override loss()")
+
+
+def _l2(values: Tensor) -> Tensor:
+    """Return the L2 norm of all elements."""
+    return values.detach().square().sum().sqrt()

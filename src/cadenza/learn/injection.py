@@ -1,0 +1,191 @@
+"""Calling a hook with the values that its parameters name.
+
+A hook is a method such as ``end_batch(self, bp_step, rewards)``. Its parameters name keys of the
+training state; this module finds the values. With a data group, the group's values come first and
+the outer state's second. The signature is read once, when the class is made.
+
+Limits:  a hook that takes ``**kwargs`` gets the whole state and no look-up in a group.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from cadenza.core.errors import CadenzaError
+
+#: Attribute of a function: parameters whose state key is an attribute of the callback.
+MEMBER_KEYS: Final = "__member_keys__"
+#: Attribute of a function: it wants the whole state and says so.
+WHOLE_STATE: Final = "__whole_state__"
+#: Attribute of a wrapper: the `HookSignature` of the function it wraps.
+SIGNATURE: Final = "__hook_signature__"
+#: Hooks that may run before the first batch, when no data group exists yet.
+HOOKS_WITHOUT_BATCH: Final = frozenset({"restore_state", "begin_training", "end_training"})
+
+_POSITIONAL: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+class MissingStateKeyError(CadenzaError, KeyError, TypeError):
+    """A hook needs a key that the training state does not hold."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class HookReturnError(CadenzaError, TypeError, ValueError):
+    """A hook returned something that cannot be merged into the training state."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HookSignature:
+    """What a hook's signature asks for.
+
+    Attributes:
+        function: The hook as its author wrote it.
+        name: Name of the hook.
+        parameters: Names to look up, in order, without the object itself.
+        positional: How many of ``parameters``, from the first, may be passed by position.
+        required: Those of ``parameters`` that have no default.
+        takes_state: The hook has ``**kwargs`` and gets everything.
+        member_keys: Parameter to attribute of the callback that holds the state key.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    parameters: tuple[str, ...]
+    positional: int
+    required: frozenset[str]
+    takes_state: bool
+    member_keys: Mapping[str, str]
+
+    @classmethod
+    def of_method(cls, function: Callable[..., Any], name: str) -> "HookSignature":
+        """Read the signature of a method whose first parameter is the object."""
+        return cls._read(function, name, list(inspect.signature(function).parameters.values())[1:])
+
+    @classmethod
+    def of_callable(cls, function: Callable[..., Any], name: str) -> "HookSignature":
+        """Read the signature of anything that is called without the object."""
+        return cls._read(function, name, list(inspect.signature(function).parameters.values()))
+
+    @classmethod
+    def _read(
+        cls, function: Callable[..., Any], name: str, parameters: list[inspect.Parameter]
+    ) -> "HookSignature":
+        named = [p for p in parameters if p.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)]
+        return cls(
+            function=function,
+            name=name,
+            parameters=tuple(p.name for p in named),
+            positional=sum(p.kind in _POSITIONAL for p in named),
+            required=frozenset(p.name for p in named if p.default is inspect.Parameter.empty),
+            takes_state=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+            member_keys=getattr(function, MEMBER_KEYS, {}),
+        )
+
+    def arguments(
+        self, owner: object, state: Mapping[str, Any], consumed: int = 0
+    ) -> dict[str, Any]:
+        """Return the keyword arguments for one call.
+
+        Args:
+            owner: The callback.
+            state: Training state.
+            consumed: How many leading parameters the caller passes by position.
+
+        Raises:
+            MissingStateKeyError: A parameter without default is in neither group nor state.
+        """
+        group = data_group_of(owner)
+        inner: Mapping[str, Any] = state.get(group, {}) if group else {}
+        found: dict[str, Any] = {}
+        missing: list[str] = []
+        for parameter in self.parameters[consumed:]:
+            member = self.member_keys.get(parameter)
+            key = parameter if member is None else getattr(owner, member)
+            if key in inner:
+                found[parameter] = inner[key]
+            elif key in state:
+                found[parameter] = state[key]
+            else:
+                missing.append(key)
+                if parameter in self.required:
+                    raise self._missing(owner, key, group, state)
+        if missing and group and group not in state and self.name not in HOOKS_WITHOUT_BATCH:
+            raise self._missing(owner, missing[0], group, state)
+        return found
+
+    def _missing(
+        self, owner: object, key: str, group: str | None, state: Mapping[str, Any]
+    ) -> MissingStateKeyError:
+        label = f"{getattr(owner, 'name', type(owner).__name__)} ({type(owner).__name__})"
+        if group is None:
+            where = f"the state, which has {sorted(state)}"
+        elif group in state:
+            where = f"group {group!r}, which has {sorted(state[group])}, or the outer state, which "
+            where += f"has {sorted(state)}"
+        else:
+            where = f"group {group!r}, which is absent, or the outer state, which has "
+            where += f"{sorted(state)}"
+        return MissingStateKeyError(
+            f"{label}.{self.name}: expected the key {key!r} in {where}; add a callback or loader "
+            "that provides it earlier, correct data_group, or give the parameter a default."
+        )
+
+
+def data_group_of(owner: object) -> str | None:
+    """Return the data group of a callback: its ``data_group``, else its ``DATA_GROUP``."""
+    return getattr(owner, "data_group", None) or getattr(owner, "DATA_GROUP", None) or None
+
+
+def injected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return ``function`` as a method that picks its arguments from the keywords it is given.
+
+    The wrapper acts only when it is the object's own method. Reached through ``super()`` it calls
+    ``function`` as written. Functions with ``**kwargs`` come back unchanged.
+    """
+    signature = HookSignature.of_method(function, name)
+    if signature.takes_state:
+        return function
+
+    @functools.wraps(function)
+    def call(self: object, *args: Any, **state: Any) -> Any:
+        if getattr(type(self), name, None) is not call:
+            return function(self, *args, **state)
+        leading = args[: signature.positional]
+        result = function(self, *leading, **signature.arguments(self, state, len(leading)))
+        return merge_into_group(result, data_group_of(self), state)
+
+    setattr(call, SIGNATURE, signature)
+    return call
+
+
+def merge_into_group(result: Any, group: str | None, state: Mapping[str, Any]) -> Any:
+    """Move what ``result`` says about ``group`` into the existing group; return the rest.
+
+    Anything but a dict that names the group is returned as it is, and so is a dict when the state
+    has no such group yet.
+
+    Raises:
+        HookReturnError: The group's part is no mapping.
+    """
+    if group is None or not isinstance(result, dict) or group not in result:
+        return cast("Any", result)
+    returned = cast("dict[str, Any]", result)
+    update: object = returned[group]
+    if not isinstance(update, Mapping):
+        raise HookReturnError(
+            f"group {group!r}: expected a mapping of names to values, got {type(update).__name__}; "
+            f"return {{{group!r}: {{...}}}}."
+        )
+    target: object = state.get(group)
+    if not isinstance(target, MutableMapping):
+        return returned
+    cast("MutableMapping[str, Any]", target).update(cast("Mapping[str, Any]", update))
+    return {key: value for key, value in returned.items() if key != group}

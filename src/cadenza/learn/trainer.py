@@ -1,0 +1,309 @@
+"""The training loop: batches from a loader, work from callbacks.
+
+Order of one step:  the batch enters the state; the shutdown signal is asked; then `begin_cycle`
+(where due), `begin_batch`, `backward`, `end_batch` and `end_cycle` (where due), each for all
+callbacks before the next.
+Promise:  every callback that was started gets `end_training` exactly once, however training ends.
+Numbers:  ``bp_step`` counts steps from 1 over the whole life of a run; a restored run goes on with
+          the step after the saved one, and cycles stay aligned to these absolute numbers.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
+from cadenza.learn.callback import Callback
+from cadenza.learn.injection import (
+    SIGNATURE,
+    HookReturnError,
+    HookSignature,
+    MissingStateKeyError,
+    data_group_of,
+    merge_into_group,
+)
+from cadenza.learn.state_dict import StateDict
+
+__all__ = [
+    "StateConflictError",
+    "StateDict",
+    "Trainer",
+    "TrainingShutdownException",
+    "TrainingStartError",
+]
+
+_logger = logging.getLogger(__name__)
+
+#: Hooks that belong to one step; groups they write are dropped before the next batch.
+_STEP_HOOKS: Final = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
+
+
+class TrainingShutdownException(Exception):  # noqa: N818 -- the name is part of the interface
+    """Stops training cleanly; raised by hooks and loaders."""
+
+
+class TrainingStartError(CadenzaError, RuntimeError):
+    """A callback failed before the first step; the cause is chained."""
+
+
+class InvalidCallbackError(PreconditionError, TypeError):
+    """Something in the list of callbacks is no callback."""
+
+
+class StateConflictError(ConfigurationError):
+    """Two callbacks wrote one key in one step, and the second did not declare it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedHook:
+    """One overridden hook of one callback, ready to be called with the state."""
+
+    callback: Callback
+    name: str
+    signature: HookSignature
+    function: Callable[..., Any]
+    group: str | None
+
+    @classmethod
+    def of(cls, callback: Callback, name: str) -> "PlannedHook | None":
+        """Return the plan for one hook, or None if the callback does not override it."""
+        if name in vars(callback):  # set on the instance
+            function = vars(callback)[name]
+            return cls(callback, name, HookSignature.of_callable(function, name), function, None)
+        function = getattr(type(callback), name)
+        if function is getattr(Callback, name):
+            return None
+        signature: HookSignature | None = getattr(function, SIGNATURE, None)
+        group = data_group_of(callback) if signature is not None else None
+        signature = signature or HookSignature.of_method(function, name)
+        bound = signature.function.__get__(callback, type(callback))
+        return cls(callback, name, signature, bound, group)
+
+    def __call__(self, state: StateDict, *args: Any) -> dict[str, Any] | None:
+        """Call the hook; ``args`` fill its leading parameters as far as it has any."""
+        if self.signature.takes_state:
+            result = self.function(*args, **state)
+        else:
+            leading = args[: self.signature.positional]
+            named = self.signature.arguments(self.callback, state, len(leading))
+            result = self.function(*leading, **named)
+        if result is not None and not isinstance(result, Mapping):
+            raise HookReturnError(
+                f"{self.label}: expected None or a dict of state values, got "
+                f"{type(result).__name__}; return {{'key': value}}."
+            )
+        return cast("dict[str, Any] | None", result)
+
+    @property
+    def label(self) -> str:
+        """Name of callback and hook, for messages."""
+        return f"{self.callback.name}.{self.name}"
+
+
+class Trainer:
+    """Runs callbacks over the batches of a loader.
+
+    Attributes:
+        callbacks: The callbacks, sorted by `Callback.order`.
+        dataloader: Where batches come from; iterated once.
+        state: What callbacks share.
+        writers: With ``trace``: who wrote each key last, e.g. ``"default/q_target"`` to
+            ``"QTarget.begin_batch"``.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        dataloader: Iterable[Mapping[str, Any]],
+        batch_size_key: str = "batch_size",
+        *,
+        strict: bool = False,
+        trace: bool = False,
+    ) -> None:
+        """Sort the callbacks and plan their calls.
+
+        Args:
+            callbacks: What does the work.
+            dataloader: Yields dicts that are merged into the state.
+            batch_size_key: Key of the number of rows of a batch.
+            strict: Refuse two callbacks that write the same key in one step, unless the second
+                names it in its ``overwrites``.
+            trace: Record in ``writers`` who wrote which key.
+
+        Raises:
+            PreconditionError: An element of ``callbacks`` is no callback.
+        """
+        for callback in callbacks:
+            if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidCallbackError(
+                    f"Trainer: expected callbacks only, got {callback!r} of type "
+                    f"{type(callback).__name__}; derive it from Callback."
+                )
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        self.dataloader = dataloader
+        self.state = StateDict()
+        self.writers: dict[str, str] = {}
+        self._batch_size_key = batch_size_key
+        self._strict = strict
+        self._trace = trace
+        self._written: dict[str, PlannedHook] = {}
+        self._started: list[Callback] = []
+        self._cyclic = [c for c in self.callbacks if c.cycle is not None and c.cycle > 0]
+        self._plan = {
+            "begin_cycle": _plan(self._cyclic, "begin_cycle"),
+            "begin_batch": _plan(self.callbacks, "begin_batch"),
+            "backward": _plan(self.callbacks, "backward"),
+            "end_batch": _plan(self.callbacks, "end_batch"),
+            "end_cycle": _plan(self._cyclic, "end_cycle"),
+        }
+
+    def train(self, shutdown_signal: Callable[[], bool] | None = None) -> None:
+        """Train until the loader is exhausted, a callback stops it, or something fails.
+
+        Args:
+            shutdown_signal: Asked after every batch arrives; True stops before that batch is
+                trained on.
+
+        Raises:
+            TrainingStartError: A `restore_state` or `begin_training` failed.
+            BaseExceptionGroup: An `end_training` failed and nothing else had.
+        """
+        self.state["bp_samples"] = 0
+        self.state["bp_step"] = 1
+        self._started = []
+        try:
+            self._begin()
+            self._run(shutdown_signal or _never)
+        except TrainingShutdownException as stop:
+            _logger.info("Training stops: %s", stop)
+            self._end(stop)
+        except BaseException as error:
+            self._end(error)
+            raise
+        else:
+            self._end(None)
+
+    def _begin(self) -> None:
+        """Run `restore_state`, then `begin_training`, noting who was started."""
+        try:
+            for callback in self.callbacks:
+                if (hook := PlannedHook.of(callback, "restore_state")) is not None:
+                    self._started.append(callback)
+                    self._call(hook)
+            for callback in self.callbacks:
+                if callback not in self._started:
+                    self._started.append(callback)
+                if (hook := PlannedHook.of(callback, "begin_training")) is not None:
+                    self._call(hook)
+        except TrainingShutdownException:
+            raise
+        except Exception as error:
+            raise TrainingStartError(f"Error in begin_training, aborting: {error}") from error
+
+    def _run(self, should_stop: Callable[[], bool]) -> None:
+        """Train on every batch of the loader."""
+        iterator = iter(self.dataloader)
+        is_generator = isinstance(cast("object", iterator), Generator)
+        with closing(cast("Generator[Any]", iterator)) if is_generator else nullcontext():
+            for step, batch in enumerate(iterator, start=self.state["bp_step"]):
+                self._take(batch, step)
+                if should_stop():
+                    raise TrainingShutdownException("the shutdown signal was set")
+                self._train_step(step)
+
+    def _take(self, batch: Mapping[str, Any], step: int) -> None:
+        """Put a batch and its numbers into the state."""
+        state = self.state
+        state.next_batch(batch)
+        if self._batch_size_key not in state:
+            raise MissingStateKeyError(
+                f"Trainer: expected the batch to have {self._batch_size_key!r}, got "
+                f"{sorted(batch)}; set the loader's size_key or the trainer's batch_size_key."
+            )
+        state["bp_step"] = step
+        state["bp_samples"] += state[self._batch_size_key]
+        self._written.clear()
+
+    def _train_step(self, step: int) -> None:
+        for hook in self._plan["begin_cycle"]:
+            if (step - 1) % cast("int", hook.callback.cycle) == 0:
+                self._call(hook)
+        for name in ("begin_batch", "backward", "end_batch"):
+            for hook in self._plan[name]:
+                self._call(hook)
+        for hook in self._plan["end_cycle"]:
+            if step % cast("int", hook.callback.cycle) == 0:
+                self._call(hook)
+
+    def _call(self, hook: PlannedHook, *args: Any) -> None:
+        """Run one hook and merge what it returns."""
+        result = hook(self.state, *args)
+        if not result:
+            return
+        if self._strict or self._trace:
+            self._note_writes(hook, result)
+        rest = merge_into_group(result, hook.group, self.state)
+        self.state.write(rest, in_step=hook.name in _STEP_HOOKS)
+
+    def _note_writes(self, hook: PlannedHook, result: Mapping[str, Any]) -> None:
+        """Record the keys that a hook writes; with ``strict``, refuse undeclared conflicts."""
+        for key in _written_keys(result):
+            before = self._written.get(key)
+            is_conflict = before is not None and before.callback is not hook.callback
+            if self._strict and is_conflict and key not in hook.callback.overwrites:
+                raise StateConflictError(
+                    f"{hook.label}: expected to be the only writer of {key!r} in step "
+                    f"{self.state['bp_step']}, got {cast('PlannedHook', before).label} before it; "
+                    "rename the key or add it to the callback's 'overwrites'."
+                )
+            self._written[key] = hook
+            if self._trace:
+                self.writers[key] = hook.label
+
+    def _end(self, ending: BaseException | None) -> None:
+        """Run `end_training` of every started callback; failures do not stop the others.
+
+        Raises:
+            BaseExceptionGroup: What failed, unless ``ending`` is an error: that stays the one that
+                is raised, with the failures as notes.
+        """
+        failures: list[BaseException] = []
+        for callback in self.callbacks:
+            hook = PlannedHook.of(callback, "end_training")
+            if callback not in self._started or hook is None:
+                continue
+            try:
+                self._call(hook, ending)
+            except BaseException as error:
+                _logger.error("%s failed", hook.label, exc_info=error)  # noqa: TRY400 -- one log
+                error.add_note(f"raised by {hook.label}")
+                failures.append(error)
+        self._started = []
+        if not failures:
+            return
+        group = BaseExceptionGroup("end_training failed", failures)
+        if ending is None or isinstance(ending, TrainingShutdownException):
+            raise group
+        for failure in failures:
+            ending.add_note(f"end_training failed too: {failure!r}")
+
+
+def _plan(callbacks: Iterable[Callback], name: str) -> list[PlannedHook]:
+    """Return the overridden hooks called ``name``, in order."""
+    hooks = (PlannedHook.of(callback, name) for callback in callbacks)
+    return [hook for hook in hooks if hook is not None]
+
+
+def _written_keys(result: Mapping[str, Any]) -> Iterable[str]:
+    """Return the keys a result writes, ``"group/key"`` for those inside groups."""
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}/{inner}" for inner in cast("Mapping[str, Any]", value))
+        else:
+            yield key
+
+
+def _never() -> bool:
+    return False
