@@ -270,7 +270,7 @@ class Trainer:
                 is raised, with the failures as notes.
         """
         failures: list[BaseException] = []
-        for callback in self.callbacks:
+        for callback in sorted(self.callbacks, key=lambda callback: not callback.ends_first):
             hook = PlannedHook.of(callback, "end_training")
             if callback not in self._started or hook is None:
                 continue

@@ -1,0 +1,358 @@
+"""Saving a training and going on with it later, exactly.
+
+A `Checkpointer` saves the state of everything it is given plus the process-wide random generators;
+a `CheckpointLoader` gives it back, and training goes on with the step after the saved one. On a CPU
+a run of 2N steps and a run of N steps that is killed and resumed for N more give equal bits, if all
+objects with a state are among the restorees.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from cadenza.core.checkpoints import MAX_PAYLOAD_BYTES
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    InputError,
+)
+from cadenza.core.files import make_folder, remove_temporaries
+from cadenza.core.provenance import RunContext
+from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
+from cadenza.learn.callbacks.background_writer import BackgroundWriter, cpu_snapshot
+from cadenza.learn.callbacks.checkpoint_files import (
+    checkpoint_path,
+    existing_indices,
+    prune_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
+from cadenza.learn.global_generators import global_generator_states, set_global_generator_states
+from cadenza.learn.trainer import TrainingShutdownException
+
+_logger = logging.getLogger(__name__)
+
+#: Stands for the newest checkpoint in a folder.
+LATEST: Final = "latest"
+
+
+class Restoree(Protocol):
+    """Anything whose state a checkpoint holds."""
+
+    name: str
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a checkpoint must hold."""
+        ...
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned; called with positional arguments."""
+        ...
+
+
+class InvalidCheckpointLocation(CheckpointError, ValueError):  # noqa: N818 -- public name
+    """The folder of the checkpoints does not exist."""
+
+
+class Checkpointer(Callback):
+    """Writes a checkpoint every ``checkpoint_interval`` steps, after all other callbacks."""
+
+    def __init__(
+        self,
+        *,
+        restorees: Sequence[Restoree],
+        run_root: str | Path,
+        checkpoint_interval: int,
+        checkpoint_index: int | Literal["latest"] = 0,
+        storage_subdirectory: str = "checkpoints",
+        keep_last: int | None = None,
+        save_at_end: bool = False,
+        asynchronous: bool = False,
+        persistent_keys: Sequence[str] = ("inf_step",),
+        run: RunContext | None = None,
+    ) -> None:
+        """Choose what is saved, where and how often.
+
+        Args:
+            restorees: What is saved, under each one's ``name``.
+            run_root: Folder of the run.
+            checkpoint_interval: Steps between checkpoints.
+            checkpoint_index: Number of the first checkpoint; ``"latest"`` goes on behind the
+                existing ones. A restored run goes on behind the checkpoint it came from.
+            storage_subdirectory: Folder of the checkpoints inside ``run_root``.
+            keep_last: Keep this many checkpoints and delete older ones; None keeps all.
+            save_at_end: Also save when training ends cleanly, unless the last step is saved.
+            asynchronous: Copy the state, then write it in a thread while training goes on. A
+                failure is raised at the next checkpoint or at the end.
+            persistent_keys: Further keys of the training state to save, where present.
+            run: Origin of the run, for the manifest.
+
+        Raises:
+            InputError: Two restorees of one name, or a number out of range.
+        """
+        super().__init__(cycle=checkpoint_interval)
+        self._order = ORDER_CHECKPOINT
+        self.ends_first = save_at_end  # others may close what their state is read from
+        self._restorees = _with_unique_names(restorees)
+        if keep_last is not None and keep_last < 1:
+            raise InputError(
+                f"Checkpointer: expected keep_last >= 1 or None, got {keep_last}; "
+                "None keeps all checkpoints."
+            )
+        if isinstance(checkpoint_index, str) and checkpoint_index != LATEST:  # pyright: ignore[reportUnnecessaryComparison]
+            raise InputError(
+                f"Checkpointer: expected an index or 'latest', got {checkpoint_index!r}."
+            )
+        self._folder = Path(run_root) / storage_subdirectory
+        self._next_index = checkpoint_index
+        self._keep_last = keep_last
+        self._save_at_end = save_at_end
+        self._writer = BackgroundWriter("checkpoint") if asynchronous else None
+        self._persistent_keys = tuple(persistent_keys)
+        self._run = run
+        self._saved_step: int | None = None
+        self._done: dict[str, Any] | None = None
+
+    def begin_training(
+        self, latest_checkpoint: str | None = None, checkpoint_index: int | None = None
+    ) -> None:
+        """Create the folder and find the number of the next checkpoint."""
+        make_folder(self._folder)
+        remove_temporaries(self._folder)
+        existing = existing_indices(self._folder)
+        is_ours = (
+            latest_checkpoint is not None
+            and Path(latest_checkpoint).parent.resolve() == self._folder.resolve()
+        )
+        if is_ours and checkpoint_index is not None:
+            self._next_index = checkpoint_index + 1
+        elif self._next_index == LATEST:
+            self._next_index = existing[-1] + 1 if existing else 0
+        elif existing and existing[-1] >= int(self._next_index):
+            _logger.warning(
+                "%s has checkpoints up to index %d, and this run starts at %s, so it overwrites "
+                "them; use checkpoint_index='latest' to keep them",
+                self._folder,
+                existing[-1],
+                self._next_index,
+            )
+
+    @Callback.whole_state
+    def end_batch(self, **state: Any) -> None:
+        """Note the step that is complete now."""
+        if self._save_at_end:
+            self._done = self._training_state(state)
+
+    @Callback.whole_state
+    def end_cycle(self, bp_step: int, bp_samples: int, **state: Any) -> dict[str, Any]:
+        """Write a checkpoint; return its path and index."""
+        return self._save(
+            self._training_state({**state, "bp_step": bp_step, "bp_samples": bp_samples})
+        )
+
+    def end_training(self, exception: BaseException | None = None) -> None:
+        """Write the last step if wanted and training ended cleanly; finish writing."""
+        is_clean = exception is None or isinstance(exception, TrainingShutdownException)
+        try:
+            if is_clean and self._done is not None and self._done["bp_step"] != self._saved_step:
+                self._save(self._done)
+        finally:
+            if self._writer is not None:
+                self._writer.wait()
+
+    def _training_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        keys = ("bp_step", "bp_samples", *self._persistent_keys)
+        return {key: state[key] for key in keys if key in state}
+
+    def _save(self, training_state: dict[str, Any]) -> dict[str, Any]:
+        """Write one checkpoint of the restorees as they are now."""
+        index = 0 if self._next_index == LATEST else int(self._next_index)
+        written = {
+            "latest_checkpoint": str(checkpoint_path(self._folder, index)),
+            "checkpoint_index": index,
+        }
+        content = {
+            "callback_state_dicts": {each.name: each.state_dict() for each in self._restorees},
+            "training_state": {**training_state, **written},
+            "generator_states": global_generator_states(),
+        }
+        if self._writer is None:
+            self._publish(index, content)
+        else:
+            snapshot = cpu_snapshot(content)
+            self._writer.submit(lambda: self._publish(index, snapshot))
+        self._next_index = index + 1
+        self._saved_step = training_state["bp_step"]
+        return written
+
+    def _publish(self, index: int, content: dict[str, Any]) -> None:
+        write_checkpoint(self._folder, index, content, self._run)
+        if self._keep_last is not None:
+            prune_checkpoints(self._folder, index, self._keep_last)
+
+
+class CheckpointLoader(Callback):
+    """Restores what a `Checkpointer` saved, before training starts."""
+
+    def __init__(
+        self,
+        *,
+        restorees: Sequence[Restoree],
+        run_root: str | Path,
+        checkpoint_index: int | Literal["latest"],
+        load_weights: bool = True,
+        load_optimizers: bool = True,
+        load_hparams: bool = True,
+        storage_subdirectory: str = "checkpoints",
+        fall_back: bool = False,
+        missing_ok: bool = False,
+        require_manifest: bool = True,
+        max_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """Choose what is restored and from where.
+
+        Args:
+            restorees: What is restored; the file may hold more.
+            run_root: Folder of the run.
+            checkpoint_index: Which checkpoint; ``"latest"`` is the newest valid one.
+            load_weights: Restore network weights.
+            load_optimizers: Restore optimisers and learning-rate schedules.
+            load_hparams: Restore everything else: step and sample counts, logs, memories, random
+                generators.
+            storage_subdirectory: Folder of the checkpoints inside ``run_root``.
+            fall_back: When the checkpoint of that index is damaged, take the newest valid one
+                before it. ``"latest"`` always does.
+            missing_ok: Start from scratch when there is no checkpoint at all.
+            require_manifest: Refuse files without manifest. Turn it off for files of Emote.
+            max_bytes: Largest file to accept, packed and unpacked.
+
+        Raises:
+            InputError: Two restorees of one name, or ``checkpoint_index`` is another text.
+        """
+        super().__init__()
+        self._restorees = _with_unique_names(restorees)
+        if isinstance(checkpoint_index, str) and checkpoint_index != LATEST:  # pyright: ignore[reportUnnecessaryComparison]
+            raise InputError(
+                f"CheckpointLoader: expected an index or 'latest', got {checkpoint_index!r}."
+            )
+        self._folder = Path(run_root) / storage_subdirectory
+        self._index = checkpoint_index
+        self._load = (load_weights, load_optimizers, load_hparams)
+        self._fall_back = fall_back or checkpoint_index == LATEST
+        self._missing_ok = missing_ok
+        self._require_manifest = require_manifest
+        self._max_bytes = max_bytes
+
+    def restore_state(self) -> dict[str, Any] | None:
+        """Give the restorees their state.
+
+        Returns:
+            With ``load_hparams``: the saved training state, with ``bp_step`` at the next step.
+
+        Raises:
+            InvalidCheckpointLocation: The folder is missing.
+            CheckpointNotFoundError: The file is missing.
+            CheckpointKeyError: The file lacks a restoree's name.
+            CheckpointError: No file is valid.
+        """
+        found = self._read()
+        if found is None:
+            _logger.info("No checkpoint in %s; starting from scratch", self._folder)
+            return None
+        index, content = found
+        states = content["callback_state_dicts"]
+        self._require_names(index, states)
+        for restoree in self._restorees:
+            restoree.load_state_dict(states[restoree.name], *self._load)
+        if not self._load[2]:
+            return None
+        if "generator_states" in content:
+            set_global_generator_states(content["generator_states"])
+        training = content["training_state"]
+        return {
+            **training,
+            "bp_step": training["bp_step"] + 1,
+            "latest_checkpoint": str(checkpoint_path(self._folder, index)),
+            "checkpoint_index": index,
+        }
+
+    def _read(self) -> tuple[int, dict[str, Any]] | None:
+        """Return index and content of the newest valid candidate; None to start from scratch."""
+        candidates = self._candidates()
+        if not candidates and self._missing_ok:
+            return None
+        if not self._folder.is_dir():
+            raise InvalidCheckpointLocation(
+                f"CheckpointLoader: expected the folder {self._folder}, got no such folder; check "
+                "run_root and storage_subdirectory."
+            )
+        if not candidates:
+            raise CheckpointNotFoundError(
+                f"{self._folder}: expected a checkpoint, got none; check run_root, or pass "
+                "missing_ok=True to start from scratch."
+            )
+        problems: list[str] = []
+        for index in candidates:
+            try:
+                return index, read_checkpoint(
+                    self._folder,
+                    index,
+                    max_bytes=self._max_bytes,
+                    require_manifest=self._require_manifest,
+                )
+            except CheckpointError as error:
+                if not self._fall_back:
+                    raise
+                _logger.warning("Skipping a damaged checkpoint: %s", error)
+                problems.append(str(error))
+        raise CheckpointError(
+            f"{self._folder}: expected a valid checkpoint, got none among {candidates}: "
+            + "; ".join(problems)
+        )
+
+    def _candidates(self) -> list[int]:
+        """Return the indices to try, best first."""
+        existing = existing_indices(self._folder)[::-1]
+        if self._index == LATEST:
+            return existing
+        wanted = int(self._index)
+        if self._fall_back:
+            return [index for index in existing if index <= wanted]
+        return [] if self._missing_ok and wanted not in existing else [wanted]
+
+    def _require_names(self, index: int, states: dict[str, Any]) -> None:
+        names = {restoree.name for restoree in self._restorees}
+        missing, unexpected = sorted(names - set(states)), sorted(set(states) - names)
+        if missing:
+            raise CheckpointKeyError(
+                f"{checkpoint_path(self._folder, index)}: expected states named {missing}, got "
+                f"none; not asked for: {unexpected}; name the restorees as when it was saved."
+            )
+        if unexpected:
+            _logger.info("Checkpoint %d holds more than is restored: %s", index, unexpected)
+
+
+def _with_unique_names(restorees: Iterable[Restoree]) -> list[Restoree]:
+    """Return the restorees as a list.
+
+    Raises:
+        InputError: Two have one name.
+    """
+    listed = list(restorees)
+    counts = Counter(restoree.name for restoree in listed)
+    duplicates = sorted(name for name, count in counts.items() if count > 1)
+    if duplicates:
+        raise InputError(
+            f"Checkpoint restorees: expected one name each, got duplicates {duplicates}; "
+            "give each object its own 'name'."
+        )
+    return listed
