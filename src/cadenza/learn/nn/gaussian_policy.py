@@ -1,0 +1,184 @@
+"""Squashed Gaussian policies: a = tanh(u) with u normal, as soft actor-critic needs them.
+
+Equations, for hidden features h:
+    μ = clamp(W_μ h + b_μ, -5, 5),   s = clamp(W_s h + b_s, -20, 2),   σ = exp(s)
+    u = μ + σ ε,   a = tanh(u)
+    log π(a) = Σ_j [ log N(u_j; μ_j, σ_j) - 2 (ln 2 - u_j - softplus(-2 u_j)) ]
+Source:   soft actor-critic, arXiv:1812.05905, appendix C; the last term is ln(1 - tanh²(u)) in the
+          form that does not cancel for large |u|.
+Axes:     B = batch, H = hidden, A = action.
+Noise:    ε comes from a `torch.Generator` that the head owns and its state dict carries.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
+from cadenza.learn.nn.relu_mlp import ReluMlp
+
+#: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach and no gradient vanishes for good.
+MAX_MEAN: Final = 5.0
+#: Bounds of ln σ (arXiv:1812.05905's published code).
+MIN_LOG_STD: Final = -20.0
+MAX_LOG_STD: Final = 2.0
+#: Gain of the head's layers: the first actions of `GaussianMlpPolicy` are centred on zero.
+HEAD_GAIN: Final = 0.01
+_HALF_LOG_TWO_PI: Final = 0.5 * math.log(2.0 * math.pi)
+_LOG_TWO: Final = math.log(2.0)
+
+
+def squashed_log_probability(u: Tensor, epsilon: Tensor, log_std: Tensor) -> Tensor:
+    """Return log π(tanh u) summed over actions, shape (B, 1).
+
+    Args:
+        u: Draws μ + σ ε before the squashing, shape (B, A).
+        epsilon: The standard normal draws in them, shape (B, A).
+        log_std: ln σ, shape (B, A).
+    """
+    normal = -0.5 * epsilon * epsilon - log_std - _HALF_LOG_TWO_PI
+    squash = 2.0 * (_LOG_TWO - u - nn.functional.softplus(-2.0 * u))
+    return (normal - squash).sum(-1, keepdim=True)
+
+
+class BasePolicy(nn.Module):
+    """Policies whose decision is a function of a drawn pre-action; the identity by default."""
+
+    def post_process(self, actions: Tensor) -> Tensor:
+        """Return the decision that belongs to a pre-action; a discrete policy overrides this."""
+        return actions
+
+    def infer(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return pre-actions and decisions for the encoder output ``x``; for acting, not training.
+
+        A policy that returns its log-probability too (training mode) gives the same pair.
+        """
+        out: Tensor | tuple[Tensor, ...] = self(x)
+        pre_actions = out[0] if isinstance(out, tuple) else out
+        return pre_actions, self.post_process(pre_actions)
+
+
+class GaussianPolicyHead(nn.Module):
+    """Mean and spread from features, and the squashed draw.
+
+    Args:
+        hidden_dim: H, >= 1.
+        action_dim: A, >= 1.
+        generator: Source of the noise ε; None makes one that belongs to this head, seeded 0. With
+            the initial weights it shares nothing.
+        min_log_prob: Smallest log-probability returned, in nats; None leaves it unbounded. A bound
+            such as -2 keeps the temperature from chasing rare far draws.
+        init_generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        action_dim: int,
+        *,
+        generator: torch.Generator | None = None,
+        min_log_prob: float | None = None,
+        init_generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if min(hidden_dim, action_dim) < 1:
+            raise InputError(
+                "GaussianPolicyHead: expected hidden_dim >= 1 and action_dim >= 1, got "
+                f"{hidden_dim} and {action_dim}."
+            )
+        self.action_dim = action_dim
+        self.min_log_prob = min_log_prob
+        self.mean = initialised_linear(hidden_dim, action_dim, gain=1.0, generator=init_generator)
+        self.log_std = initialised_linear(
+            hidden_dim, action_dim, gain=1.0, generator=init_generator
+        )
+        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+
+    def forward(self, x: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Draw an action in training mode; decide without chance in evaluation mode.
+
+        Args:
+            x: Features, shape (B, H).
+            epsilon: Standard normal noise, shape (B, A). Training mode draws it when None;
+                evaluation mode takes None as zero, which gives tanh(μ).
+
+        Returns:
+            Training mode: actions (B, A), differentiable through the draw, and log-probabilities
+            (B, 1). Evaluation mode: actions (B, A) only.
+        """
+        mean = self.mean(x).clamp(-MAX_MEAN, MAX_MEAN)
+        if not self.training and epsilon is None:
+            return torch.tanh(mean)
+        log_std = self.log_std(x).clamp(MIN_LOG_STD, MAX_LOG_STD)
+        noise = self._noise(mean) if epsilon is None else epsilon
+        u = torch.addcmul(mean, log_std.exp(), noise)
+        if not self.training:
+            return torch.tanh(u)
+        log_probability = squashed_log_probability(u, noise, log_std)
+        if self.min_log_prob is not None:
+            log_probability = log_probability.clamp_min(self.min_log_prob)
+        return torch.tanh(u), log_probability
+
+    def get_extra_state(self) -> Tensor:
+        """Return the noise generator's state, for `torch.nn.Module.state_dict`."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue the noise where `get_extra_state` was taken."""
+        self.generator.set_state(state.cpu())
+
+    def _noise(self, like: Tensor) -> Tensor:
+        drawn = torch.randn(
+            like.shape, generator=self.generator, device=self.generator.device, dtype=like.dtype
+        )
+        return drawn.to(like.device)
+
+
+class GaussianMlpPolicy(nn.Module):
+    """ReLU perceptron and `GaussianPolicyHead`.
+
+    Args:
+        observation_dim: Width of the observation, >= 1.
+        action_dim: A, >= 1.
+        hidden_dims: Widths of the hidden layers, at least one.
+        generator: Source of the noise, see `GaussianPolicyHead`.
+        min_log_prob: Smallest log-probability returned, see `GaussianPolicyHead`.
+        init_generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one or there is no hidden layer.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+        min_log_prob: float | None = None,
+        init_generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = ReluMlp(observation_dim, hidden_dims, generator=init_generator)
+        self.policy = GaussianPolicyHead(
+            hidden_dims[-1],
+            action_dim,
+            generator=generator,
+            min_log_prob=min_log_prob,
+            init_generator=init_generator,
+        )
+        for layer in (self.policy.mean, self.policy.log_std):
+            xavier_uniform_init_(layer, HEAD_GAIN, generator=init_generator)
+
+    def forward(self, obs: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Return what `GaussianPolicyHead.forward` does for ``obs``, shape (B, O)."""
+        out: Tensor | tuple[Tensor, Tensor] = self.policy(self.encoder(obs), epsilon)
+        return out
