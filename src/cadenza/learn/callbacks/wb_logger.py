@@ -1,0 +1,93 @@
+"""A logger for Weights & Biases; importing this module needs the ``wandb`` extra."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cadenza.core.errors import ConfigurationKeyError, MissingExtraError, PreconditionError
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.log_reading import (
+    Throughput,
+    histogram_values,
+    image_values,
+    last_scalars,
+    video_values,
+    window_values,
+    with_suffix,
+)
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+
+try:
+    import wandb as _wandb
+except ImportError as error:
+    missing = MissingExtraError("enable the optional `wandb` feature to use the WBLogger")
+    missing.add_note("Install it with: pip install 'cadenza[wandb]'")
+    raise missing from error
+
+wandb: Any = _wandb
+
+_PROJECT = "wandb_project"
+_RUN = "wandb_run"
+_SUFFIX = "bp_step"
+
+
+class WBLogger(Callback):
+    """Sends what objects log to Weights & Biases, every ``log_interval`` steps."""
+
+    def __init__(
+        self, callbacks: Sequence[LoggingMixin], config: Mapping[str, Any], log_interval: int
+    ) -> None:
+        """Start a run.
+
+        Args:
+            callbacks: Whose logs are sent.
+            config: ``wandb_project`` and ``wandb_run`` name project and run; the other entries
+                become the run's configuration.
+            log_interval: Steps between two sends.
+
+        Raises:
+            ConfigurationKeyError: One of the two names is missing.
+            PreconditionError: This process already has a run.
+        """
+        super().__init__(cycle=log_interval)
+        absent = [key for key in (_PROJECT, _RUN) if key not in config]
+        if absent:
+            raise ConfigurationKeyError(
+                f"WBLogger: expected the configuration to have {_PROJECT!r} and {_RUN!r}, got "
+                f"{sorted(config)}; add {absent}."
+            )
+        if wandb.run is not None:
+            raise PreconditionError(
+                f"WBLogger: expected no active run, got {wandb.run.name!r}; call wandb.finish() "
+                "or use one logger."
+            )
+        self._loggables = callbacks
+        self._throughput = Throughput()
+        self._wandb_run: Any = wandb.init(
+            project=config[_PROJECT],
+            name=config[_RUN],
+            config={key: value for key, value in config.items() if key not in (_PROJECT, _RUN)},
+        )
+
+    def begin_training(self, bp_step: int, bp_samples: int) -> None:
+        """Start the clock."""
+        self._throughput.begin(bp_step, bp_samples)
+
+    def end_cycle(self, bp_step: int, bp_samples: int) -> None:
+        """Send everything as one record."""
+        record: dict[str, Any] = {}
+        for key, value in last_scalars(self._loggables):
+            record[with_suffix(key, _SUFFIX)] = value
+        for key, value in window_values(self._loggables):
+            record[with_suffix(key, _SUFFIX)] = value
+        for key, image in image_values(self._loggables):
+            record[with_suffix(key, _SUFFIX)] = wandb.Image(image)
+        for key, frames, rate in video_values(self._loggables):
+            record[with_suffix(key, _SUFFIX)] = wandb.Video(frames, fps=rate)
+        for key, values in histogram_values(self._loggables):
+            record[with_suffix(key, _SUFFIX)] = wandb.Histogram(values)
+        record |= self._throughput.rates(bp_step, bp_samples)
+        self._wandb_run.log({**record, "log/bp_step": bp_step})
+
+    def end_training(self) -> None:
+        """Finish the run."""
+        self._wandb_run.finish()
