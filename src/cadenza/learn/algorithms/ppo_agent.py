@@ -1,0 +1,404 @@
+"""A PPO policy with everything it needs to act, to learn and to be resumed.
+
+It knows neither environments nor files: rows of observations in, rows of actions out, and an update
+over the rollout that the caller filled. `cadenza.learn.algorithms.ppo.PPO` drives it over
+environments of its own.
+
+Axes:        N = rows per step, O = observation, S = critic observation, A = action components,
+             n = valid transitions of a rollout.
+Randomness:  one torch generator initialises the networks and then draws the actions; one numpy
+             generator shuffles. Both are part of `PPOAgent.state_dict`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.happo import minibatch_bounds
+from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
+from cadenza.learn.algorithms.ppo_loss import LossWeights, PPOBatch, ppo_step
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.nn.policy_networks import (
+    ActorCritic,
+    CategoricalHead,
+    DiagonalGaussianHead,
+)
+from cadenza.learn.running_normalizer import RunningNormalizer
+
+#: Adam's denominator guard; the value of the PPO reference implementation.
+ADAM_EPSILON: Final = 1e-5
+#: Layout version of `PPOAgent.state_dict`.
+AGENT_STATE_VERSION: Final = 1
+_KL_COLUMN: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOSettings:
+    """Numbers of PPO; the defaults are those of the paper's continuous-control experiments.
+
+    Attributes:
+        rollout_length: Steps per environment between updates, >= 1.
+        batch_size: Transitions per minibatch, >= 1; the last takes the remainder.
+        epochs: Passes over a rollout, >= 1.
+        learning_rate: Adam's step size, > 0.
+        decay_learning_rate: Lower it linearly to zero over the run.
+        gamma: Discount per step, in [0, 1].
+        gae_lambda: Weight of longer advantage estimates, in [0, 1].
+        clip_epsilon: Half-width of the trusted ratio interval, > 0.
+        clip_value: Half-width of the trusted value interval, > 0; None trusts every value.
+        value_loss: Squared error, or Huber's with threshold 10.
+        value_coefficient: Weight of the value loss, >= 0.
+        entropy_coefficient: Weight of the entropy bonus, >= 0.
+        max_gradient_norm: Global norm to which gradients are shortened, > 0.
+        normalize_advantages: Per minibatch.
+        target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
+            never skips.
+        normalize_observations: Scale observations by their running moments.
+        normalize_rewards: Divide rewards by the running spread of the discounted return.
+        hidden_sizes: Width of the hidden layers of actor and critic.
+        initial_log_std: First log-deviation of continuous actions.
+    """
+
+    rollout_length: int = 2048
+    batch_size: int = 64
+    epochs: int = 10
+    learning_rate: float = 3e-4
+    decay_learning_rate: bool = False
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.2
+    clip_value: float | None = None
+    value_loss: Literal["mse", "huber"] = "mse"
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float = 0.5
+    normalize_advantages: bool = True
+    target_kl: float | None = None
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    initial_log_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every number; NaN fails too."""
+        for name in ("rollout_length", "batch_size", "epochs"):
+            if not getattr(self, name) >= 1:
+                _refuse(name, ">= 1", getattr(self, name))
+        for name in ("learning_rate", "clip_epsilon", "max_gradient_norm"):
+            if not getattr(self, name) > 0.0:
+                _refuse(name, "> 0", getattr(self, name))
+        for name in ("clip_value", "target_kl"):
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                _refuse(name, "> 0 or None", value)
+        for name in ("value_coefficient", "entropy_coefficient"):
+            if not getattr(self, name) >= 0.0:
+                _refuse(name, ">= 0", getattr(self, name))
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                _refuse(name, "in [0, 1]", getattr(self, name))
+        if self.value_loss not in ("mse", "huber"):
+            _refuse("value_loss", "'mse' or 'huber'", self.value_loss)
+        if min(self.hidden_sizes, default=1) < 1:
+            _refuse("hidden_sizes", "widths >= 1", self.hidden_sizes)
+
+
+def _refuse(name: str, expected: str, value: object) -> None:
+    raise ConfigurationError(f"PPOSettings.{name}: expected {expected}, got {value!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOFigures:
+    """Plain means over all minibatches of an update, and moments of its rollout.
+
+    Attributes:
+        policy_loss: Clipped surrogate loss.
+        value_loss: Error of the critic.
+        dist_entropy: Entropy of the policy, nats.
+        approx_kl: Divergence from the policy that collected, nats.
+        clip_fraction: Share of ratios outside the trusted interval.
+        grad_norm: Global gradient norm before clipping.
+        advantage_mean: Mean of the raw advantages.
+        advantage_std: Their standard deviation.
+        value_mean: Mean of the values at collection.
+        explained_variance: 1 − Var[R − V] / Var[R]; 0 for constant returns.
+        learning_rate: Step size of the update.
+    """
+
+    policy_loss: float
+    value_loss: float
+    dist_entropy: float
+    approx_kl: float
+    clip_fraction: float
+    grad_norm: float
+    advantage_mean: float
+    advantage_std: float
+    value_mean: float
+    explained_variance: float
+    learning_rate: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the figures by name."""
+        return asdict(self)
+
+
+class PPOAgent:
+    """Networks, optimiser, scaling of observations, and random streams.
+
+    Args:
+        settings: Numbers of PPO.
+        observation_dim: O.
+        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
+        action_dim: A, for continuous actions.
+        critic_dim: S; None if the critic sees what the actor sees.
+        seed: Root of the streams ``learn.ppo.torch`` and ``learn.ppo.minibatch``.
+        device: Where the networks live; the CPU by default.
+
+    Raises:
+        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given.
+    """
+
+    def __init__(
+        self,
+        settings: PPOSettings,
+        *,
+        observation_dim: int,
+        choices: int | None = None,
+        action_dim: int | None = None,
+        critic_dim: int | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if (choices is None) == (action_dim is None):
+            raise ConfigurationError(
+                "PPOAgent: expected exactly one of choices and action_dim, got "
+                f"choices = {choices}, action_dim = {action_dim}."
+            )
+        self.settings = settings
+        self._device = torch.device(device)
+        torch_seed = derive_substream("learn.ppo.torch", root_seed=seed).integer_seed()
+        # Weights are drawn on the CPU: their first values do not depend on the device.
+        generator = torch.Generator().manual_seed(torch_seed)
+        head = (
+            CategoricalHead(choices)
+            if choices is not None
+            else DiagonalGaussianHead(action_dim or 0, settings.initial_log_std)
+        )
+        self.network = ActorCritic(
+            observation_dim,
+            observation_dim if critic_dim is None else critic_dim,
+            head,
+            hidden_sizes=settings.hidden_sizes,
+            generator=generator,
+        ).to(self._device)
+        self._parameters = list(self.network.parameters())
+        self.optimizer = torch.optim.Adam(
+            self._parameters, lr=settings.learning_rate, eps=ADAM_EPSILON, fused=True
+        )
+        if self._device.type != "cpu":
+            generator = torch.Generator(self._device).manual_seed(torch_seed)
+        self._generator = generator
+        self._shuffle = derive_substream("learn.ppo.minibatch", root_seed=seed).default_rng()
+        self._observation_moments = RunningNormalizer(observation_dim)
+        self._critic_moments = None if critic_dim is None else RunningNormalizer(critic_dim)
+        self._weights = LossWeights(
+            clip_epsilon=settings.clip_epsilon,
+            clip_value=settings.clip_value,
+            value_loss=settings.value_loss,
+            value_coefficient=settings.value_coefficient,
+            entropy_coefficient=settings.entropy_coefficient,
+            max_gradient_norm=settings.max_gradient_norm,
+            normalize_advantages=settings.normalize_advantages,
+        )
+
+    def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
+        """Return what the actor sees, float32; plain unless ``normalize_observations`` is set.
+
+        Args:
+            observations: Rows, (N, O).
+            learn: Take them into the running moments first.
+        """
+        return self._scaled(self._observation_moments, observations, learn=learn)
+
+    def scale_critic(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
+        """Return what the critic sees, as `scale`; rows of shape (N, S)."""
+        moments = self._critic_moments or self._observation_moments
+        return self._scaled(moments, observations, learn=learn)
+
+    def _scaled(
+        self, moments: RunningNormalizer, rows: NDArray[Any], *, learn: bool
+    ) -> Float32Array:
+        if not self.settings.normalize_observations:
+            return rows.astype(np.float32, copy=False)
+        if learn:
+            moments.update(rows)
+        return moments.normalize(rows)
+
+    @torch.no_grad()
+    def act(self, scaled: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
+        """Return one action per row, (N,) int64 or (N, A) float32.
+
+        Args:
+            scaled: What `scale` returned, (N, O).
+            deterministic: The most probable action; draws nothing.
+        """
+        output = self.network.actor(torch.from_numpy(scaled).to(self._device))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        head = self.network.head
+        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
+        return drawn.cpu().numpy()
+
+    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> PPOFigures:
+        """Learn from ``buffer`` and clear it.
+
+        Args:
+            buffer: At least one step, observations scaled.
+            progress: Share of the run that is done, in [0, 1]; for the decay of the step size.
+
+        Raises:
+            NotReadyError: The buffer is empty.
+            InputError: An observation or reward is not finite, or the step left finite numbers.
+        """
+        rate = self._set_learning_rate(progress)
+        estimates = buffer.estimate(
+            self._values, gamma=self.settings.gamma, gae_lambda=self.settings.gae_lambda
+        )
+        rows = self._run_epochs(self._batch(buffer, estimates))
+        valid = buffer.valid[: buffer.length]
+        figures = _figures(rows, estimates, valid, rate)
+        buffer.clear()
+        if not all(np.isfinite(value) for value in figures.as_dict().values()):
+            raise InputError(
+                f"PPOAgent.update: expected finite numbers, got {figures.as_dict()}; lower "
+                "learning_rate, or set normalize_observations and normalize_rewards."
+            )
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on: tensors and JSON scalars."""
+        critic = self._critic_moments
+        return {
+            "version": AGENT_STATE_VERSION,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "minibatch_generator": generator_state(self._shuffle),
+            "observation_moments": self._observation_moments.state_dict(),
+            "critic_moments": None if critic is None else critic.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state has another version or other sizes, or is incomplete.
+        """
+        if state.get("version") != AGENT_STATE_VERSION:
+            raise CheckpointError(
+                f"PPOAgent: expected a state of version {AGENT_STATE_VERSION}, got "
+                f"{state.get('version')!r}."
+            )
+        try:
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self._generator.set_state(state["generator"])
+            set_generator_state(self._shuffle, state["minibatch_generator"])
+            self._observation_moments.load_state_dict(state["observation_moments"])
+            if self._critic_moments is not None:
+                self._critic_moments.load_state_dict(state["critic_moments"])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"PPOAgent: expected the complete state of an agent of these sizes: {error}"
+            ) from error
+
+    @torch.no_grad()
+    def _values(self, rows: Float32Array) -> Float32Array:
+        inputs = torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return self.network.value(inputs).cpu().numpy()
+
+    @torch.no_grad()
+    def _batch(self, buffer: OnPolicyBuffer, estimates: Estimates) -> PPOBatch:
+        """Return the valid transitions as one batch, time-major, with their old log-densities."""
+        steps = buffer.length
+        valid = buffer.valid[:steps].reshape(-1)
+        keep = slice(None) if valid.all() else np.flatnonzero(valid)
+
+        def rows(values: NDArray[Any]) -> Tensor:
+            flat = values[:steps].reshape(-1, *values.shape[2:])
+            return torch.tensor(flat[keep], device=self._device)
+
+        observations, actions = rows(buffer.observations), rows(buffer.actions)
+        output = self.network.actor(observations)
+        return PPOBatch(
+            observations=observations,
+            critic_observations=(
+                rows(buffer.critic_observations) if buffer.central else observations
+            ),
+            actions=actions,
+            old_log_probs=self.network.head.log_prob(output, actions),
+            advantages=rows(estimates.advantages),
+            returns=rows(estimates.returns),
+            old_values=rows(estimates.values),
+        )
+
+    def _run_epochs(self, batch: PPOBatch) -> NDArray[Any]:
+        """Return the figures of every minibatch, (minibatches, 6) float64."""
+        settings, count = self.settings, batch.observations.shape[0]
+        bounds = minibatch_bounds(count, settings.batch_size)
+        rows: list[Tensor] = []
+        for _ in range(settings.epochs):
+            order = torch.as_tensor(self._shuffle.permutation(count), device=self._device)
+            rows += [
+                ppo_step(
+                    self.network,
+                    self.optimizer,
+                    self._parameters,
+                    batch.rows(order[start:stop]),
+                    self._weights,
+                )
+                for start, stop in bounds
+            ]
+            if settings.target_kl is not None:
+                epoch = torch.stack(rows[-len(bounds) :])
+                if float(epoch[:, _KL_COLUMN].mean()) > settings.target_kl:
+                    break
+        return torch.stack(rows).cpu().double().numpy()
+
+    def _set_learning_rate(self, progress: float) -> float:
+        rate = self.settings.learning_rate
+        if self.settings.decay_learning_rate:
+            rate *= max(0.0, 1.0 - progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+
+def _figures(
+    rows: NDArray[Any], estimates: Estimates, valid: NDArray[np.bool_], rate: float
+) -> PPOFigures:
+    means = rows.mean(axis=0)
+    returns = estimates.returns[valid].astype(np.float64)
+    advantages = estimates.advantages[valid].astype(np.float64)
+    spread = float(returns.var())
+    return PPOFigures(
+        policy_loss=float(means[0]),
+        value_loss=float(means[1]),
+        dist_entropy=float(means[2]),
+        approx_kl=float(means[_KL_COLUMN]),
+        clip_fraction=float(means[4]),
+        grad_norm=float(means[5]),
+        advantage_mean=float(advantages.mean()),
+        advantage_std=float(advantages.std()),
+        value_mean=float(estimates.values[valid].mean(dtype=np.float64)),
+        explained_variance=1.0 - float(advantages.var()) / spread if spread > 0.0 else 0.0,
+        learning_rate=rate,
+    )

@@ -1,0 +1,207 @@
+"""Actor and critic of on-policy algorithms, for discrete and for continuous actions.
+
+Equations, with separate trunks of tanh layers f and g:
+    discrete:    π(a|s) = softmax(W f(s) + b)_a
+    continuous:  π(a|s) = Π_d Normal(a_d; (W f(s) + b)_d, exp(log_std_d))
+    value:       V(s) = w g(s) + c
+Source:  orthogonal weights with gains √2, 0.01 and 1 and zero biases: arXiv:2006.05990 and
+         arXiv:2005.12729, whose ablations single them out.
+Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices.
+Limits:  flat observations; the spread of continuous actions does not depend on the state; samples
+         are neither squashed nor clipped, so the caller clips them to the action space.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.linear import orthogonal_linear
+
+HIDDEN_GAIN: Final = math.sqrt(2.0)
+#: First actions are almost uniform, or have almost zero mean.
+POLICY_GAIN: Final = 0.01
+VALUE_GAIN: Final = 1.0
+
+_HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
+
+
+class ActionHead(Protocol):
+    """How the actor's last layer becomes a distribution of actions."""
+
+    @property
+    def outputs(self) -> int:
+        """Entries of the actor's output, per row."""
+        ...
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Return one drawn action per row; (B,) int64 if discrete, else (B, A) float32."""
+        ...
+
+    def mode(self, output: Tensor) -> Tensor:
+        """Return the most probable action per row."""
+        ...
+
+    def log_prob(self, output: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), shape (B,)."""
+        ...
+
+    def entropy(self, output: Tensor) -> Tensor:
+        """Return the entropy per row, nats, shape (B,)."""
+        ...
+
+
+class CategoricalHead(nn.Module):
+    """One of K choices.
+
+    Args:
+        choices: K, >= 1.
+    """
+
+    def __init__(self, choices: int) -> None:
+        super().__init__()
+        if choices < 1:
+            raise InputError(f"CategoricalHead: expected choices >= 1, got {choices}.")
+        self.outputs = choices
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Return drawn choices, (B,) int64, by the Gumbel-max trick: argmax(logit − log E)."""
+        exponential = torch.empty_like(output).exponential_(generator=generator)
+        return torch.argmax(output - exponential.log_(), dim=-1)
+
+    def mode(self, output: Tensor) -> Tensor:
+        """Return the most probable choices, (B,) int64."""
+        return torch.argmax(output, dim=-1)
+
+    def log_prob(self, output: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), shape (B,); ``actions`` are (B,) int64."""
+        return torch.log_softmax(output, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self, output: Tensor) -> Tensor:
+        """Return the entropy, nats, shape (B,)."""
+        log_probs = torch.log_softmax(output, dim=-1)
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+
+class DiagonalGaussianHead(nn.Module):
+    """Independent normal components whose spread is a parameter of its own.
+
+    Args:
+        components: A, >= 1.
+        initial_log_std: First value of log σ, in log units of the action.
+    """
+
+    def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
+        super().__init__()
+        if components < 1:
+            raise InputError(f"DiagonalGaussianHead: expected components >= 1, got {components}.")
+        self.outputs = components
+        self.log_std = nn.Parameter(torch.full((components,), float(initial_log_std)))
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Return drawn actions, (B, A) float32."""
+        deviation = self.log_std.detach().exp()
+        return torch.normal(output, deviation.expand_as(output), generator=generator)
+
+    def mode(self, output: Tensor) -> Tensor:
+        """Return the means, (B, A)."""
+        return output
+
+    def log_prob(self, output: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-density, summed over components, shape (B,)."""
+        scaled = (actions - output) * torch.exp(-self.log_std)
+        per_component = -0.5 * scaled.square() - self.log_std - _HALF_LOG_2PI
+        return per_component.sum(-1)
+
+    def entropy(self, output: Tensor) -> Tensor:
+        """Return the entropy, nats, shape (B,); equal in every row."""
+        total = (self.log_std + (0.5 + _HALF_LOG_2PI)).sum()
+        return total.expand(output.shape[0])
+
+
+class TanhMlp(nn.Module):
+    """Tanh layers and a linear output, orthogonal weights, zero biases.
+
+    Args:
+        inputs: Width of a row, >= 1.
+        hidden_sizes: Width of each hidden layer.
+        outputs: Width of the result, >= 1.
+        output_gain: Gain of the last layer.
+        generator: CPU generator of the weights.
+
+    Raises:
+        InputError: A width is below one.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden_sizes: Sequence[int],
+        outputs: int,
+        *,
+        output_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if min(inputs, outputs, *hidden_sizes, 1) < 1:
+            raise InputError(
+                f"TanhMlp: expected every width >= 1, got inputs = {inputs}, hidden_sizes = "
+                f"{list(hidden_sizes)}, outputs = {outputs}."
+            )
+        widths = [inputs, *hidden_sizes]
+        gains = [HIDDEN_GAIN] * len(hidden_sizes) + [output_gain]
+        sizes = zip(widths, [*hidden_sizes, outputs], gains, strict=True)
+        self.layers = nn.ModuleList(
+            orthogonal_linear(i, o, gain=gain, generator=generator) for i, o, gain in sizes
+        )
+        # Plain tuple beside the modules: attribute look-ups cost as much as a small layer.
+        self._ordered = tuple(self.parameters())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B, outputs), for ``x``, (B, inputs)."""
+        parameters = self._ordered
+        last = len(parameters) - 2
+        for i in range(0, last, 2):
+            x = torch.tanh(nn.functional.linear(x, parameters[i], parameters[i + 1]))
+        return nn.functional.linear(x, parameters[last], parameters[last + 1])
+
+
+class ActorCritic(nn.Module):
+    """A policy and a state value with trunks of their own.
+
+    Args:
+        observation_dim: O, what the actor sees.
+        critic_dim: S, what the critic sees; O unless the critic is central.
+        head: Distribution of the actions.
+        hidden_sizes: Width of the hidden layers of both trunks.
+        generator: CPU generator of the weights; the actor's draws come first.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        critic_dim: int,
+        head: CategoricalHead | DiagonalGaussianHead,
+        *,
+        hidden_sizes: Sequence[int],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.actor = TanhMlp(
+            observation_dim,
+            hidden_sizes,
+            head.outputs,
+            output_gain=POLICY_GAIN,
+            generator=generator,
+        )
+        self.critic = TanhMlp(
+            critic_dim, hidden_sizes, 1, output_gain=VALUE_GAIN, generator=generator
+        )
+        self.head = head
+
+    def value(self, critic_observations: Tensor) -> Tensor:
+        """Return V(s), shape (B,), for rows of shape (B, S)."""
+        return self.critic(critic_observations).squeeze(-1)

@@ -1,0 +1,114 @@
+"""Scales observations and rewards by statistics of everything seen so far.
+
+Observations:  x' = clip((x − mean) / sqrt(variance + ε), −10, 10), per component.
+Rewards:       r' = clip(r / sqrt(variance of R + ε), −10, 10), where R_t = γ R_{t−1} + r_t is the
+               running discounted return of each environment; the mean stays, so signs are kept.
+Source:        merge of batch moments: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise
+               Algorithm for Computing Sample Variances" (1979); use in PPO: arXiv:2005.12729.
+Axes:          N = rows, D = components.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.errors import CheckpointError
+
+#: Added to variances before the root; in squared units of what is scaled.
+EPSILON: Final = 1e-8
+#: Bound of a scaled entry, in standard deviations.
+CLIP: Final = 10.0
+
+
+class RunningNormalizer:
+    """Mean and variance per component, in float64.
+
+    Args:
+        dim: D.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.mean: FloatArray = np.zeros(dim)
+        self.variance: FloatArray = np.ones(dim)
+        self.count = 0
+
+    def update(self, rows: NDArray[Any]) -> None:
+        """Take in ``rows``, shape (N, D), N >= 1."""
+        exact = rows.astype(np.float64)
+        mean, variance, count = exact.mean(axis=0), exact.var(axis=0), len(exact)
+        if self.count == 0:
+            self.mean, self.variance, self.count = mean, variance, count
+            return
+        total = self.count + count
+        shift = mean - self.mean
+        between = shift**2 * (self.count * count / total)
+        self.variance = (self.variance * self.count + variance * count + between) / total
+        self.mean = self.mean + shift * (count / total)
+        self.count = total
+
+    def normalize(self, rows: NDArray[Any]) -> Float32Array:
+        """Return scaled rows, float32; before the first update only clipped."""
+        scaled = (rows - self.mean) / np.sqrt(self.variance + EPSILON)
+        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics, JSON scalars and lists only."""
+        return {
+            "mean": self.mean.tolist(),
+            "variance": self.variance.tolist(),
+            "count": self.count,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over stored statistics.
+
+        Raises:
+            CheckpointError: They have another width.
+        """
+        mean = np.array(state["mean"], dtype=np.float64)
+        if mean.shape != self.mean.shape:
+            raise CheckpointError(
+                f"RunningNormalizer: expected statistics of {self.mean.shape[0]} components, got "
+                f"{mean.shape[0]}; the state belongs to another environment."
+            )
+        self.mean, self.count = mean, int(state["count"])
+        self.variance = np.array(state["variance"], dtype=np.float64)
+
+
+class RewardScaler:
+    """Divides rewards by the spread of the running discounted return.
+
+    Args:
+        num_envs: N.
+        gamma: Discount per step.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self._gamma = gamma
+        self._returns: FloatArray = np.zeros(num_envs)
+        self._statistics = RunningNormalizer(1)
+
+    def scale(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> Float32Array:
+        """Take in one step and return its scaled rewards, shape (N,).
+
+        Args:
+            rewards: Shape (N,).
+            ended: Whose episode ended with this step, shape (N,).
+        """
+        self._returns = self._gamma * self._returns + rewards
+        self._statistics.update(self._returns[:, None])
+        self._returns[ended] = 0.0
+        scaled = rewards / np.sqrt(self._statistics.variance[0] + EPSILON)
+        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return returns and statistics, JSON scalars and lists only."""
+        return {"returns": self._returns.tolist(), "statistics": self._statistics.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a stored state."""
+        self._returns = np.array(state["returns"], dtype=np.float64)
+        self._statistics.load_state_dict(state["statistics"])
