@@ -11,7 +11,7 @@ from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from cadenza.learn.injection import MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
+from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -193,3 +193,5 @@ class BatchCallback(Callback):
     @Callback.extend
     def get_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         """Take a batch; override with the fields you need as parameters."""
+
+    setattr(begin_batch, FORWARDS, "get_batch")

@@ -19,6 +19,8 @@ from cadenza.core.errors import CadenzaError
 MEMBER_KEYS: Final = "__member_keys__"
 #: Attribute of a function: it wants the whole state and says so.
 WHOLE_STATE: Final = "__whole_state__"
+#: Attribute of a function: name of the hook it only passes the state on to.
+FORWARDS: Final = "__forwards_to__"
 #: Attribute of a wrapper: the `HookSignature` of the function it wraps.
 SIGNATURE: Final = "__hook_signature__"
 #: Hooks that may run before the first batch, when no data group exists yet.
@@ -90,19 +92,19 @@ class HookSignature:
         )
 
     def arguments(
-        self, owner: object, state: Mapping[str, Any], consumed: int = 0
+        self, owner: object, state: Mapping[str, Any], group: str | None, consumed: int
     ) -> dict[str, Any]:
         """Return the keyword arguments for one call.
 
         Args:
             owner: The callback.
             state: Training state.
+            group: Data group whose values come before those of the outer state.
             consumed: How many leading parameters the caller passes by position.
 
         Raises:
             MissingStateKeyError: A parameter without default is in neither group nor state.
         """
-        group = data_group_of(owner)
         inner: Mapping[str, Any] = state.get(group, {}) if group else {}
         found: dict[str, Any] = {}
         missing: list[str] = []
@@ -117,7 +119,9 @@ class HookSignature:
                 missing.append(key)
                 if parameter in self.required:
                     raise self._missing(owner, key, group, state)
-        if missing and group and group not in state and self.name not in HOOKS_WITHOUT_BATCH:
+        if consumed or not group or group in state or self.name in HOOKS_WITHOUT_BATCH:
+            return found  # ``consumed``: somebody calls the hook directly, with arguments
+        if missing:
             raise self._missing(owner, missing[0], group, state)
         return found
 
@@ -158,9 +162,10 @@ def injected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(self: object, *args: Any, **state: Any) -> Any:
         if getattr(type(self), name, None) is not call:
             return function(self, *args, **state)
+        group = data_group_of(self)
         leading = args[: signature.positional]
-        result = function(self, *leading, **signature.arguments(self, state, len(leading)))
-        return merge_into_group(result, data_group_of(self), state)
+        result = function(self, *leading, **signature.arguments(self, state, group, len(leading)))
+        return merge_into_group(result, group, state)
 
     setattr(call, SIGNATURE, signature)
     return call

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
-from cadenza.learn.callback import Callback
+from cadenza.learn.callback import HOOKS, BatchCallback, Callback
 from cadenza.learn.injection import (
+    FORWARDS,
     SIGNATURE,
     HookReturnError,
     HookSignature,
@@ -37,7 +38,11 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 #: Hooks that belong to one step; groups they write are dropped before the next batch.
-_STEP_HOOKS: Final = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
+_STEP_HOOKS: Final = ("begin_batch", "backward", "end_batch")
+#: Functions that do nothing until a subclass overrides them.
+_DECLARATIONS: Final = frozenset(
+    [*(getattr(Callback, hook) for hook in HOOKS), BatchCallback.get_batch]
+)
 
 
 class TrainingShutdownException(Exception):  # noqa: N818 -- the name is part of the interface
@@ -73,7 +78,8 @@ class PlannedHook:
             function = vars(callback)[name]
             return cls(callback, name, HookSignature.of_callable(function, name), function, None)
         function = getattr(type(callback), name)
-        if function is getattr(Callback, name):
+        function = getattr(type(callback), getattr(function, FORWARDS, name))
+        if function in _DECLARATIONS:
             return None
         signature: HookSignature | None = getattr(function, SIGNATURE, None)
         group = data_group_of(callback) if signature is not None else None
@@ -87,7 +93,7 @@ class PlannedHook:
             result = self.function(*args, **state)
         else:
             leading = args[: self.signature.positional]
-            named = self.signature.arguments(self.callback, state, len(leading))
+            named = self.signature.arguments(self.callback, state, self.group, len(leading))
             result = self.function(*leading, **named)
         if result is not None and not isinstance(result, Mapping):
             raise HookReturnError(
@@ -205,8 +211,9 @@ class Trainer:
     def _run(self, should_stop: Callable[[], bool]) -> None:
         """Train on every batch of the loader."""
         iterator = iter(self.dataloader)
-        is_generator = isinstance(cast("object", iterator), Generator)
-        with closing(cast("Generator[Any]", iterator)) if is_generator else nullcontext():
+        # A generator made here ends here, with whatever threads it runs; the caller's own goes on.
+        is_ours = isinstance(cast("object", iterator), Generator) and iterator != self.dataloader
+        with closing(cast("Generator[Any]", iterator)) if is_ours else nullcontext():
             for step, batch in enumerate(iterator, start=self.state["bp_step"]):
                 self._take(batch, step)
                 if should_stop():

@@ -8,7 +8,7 @@ import torch
 
 
 class BackgroundWriter:
-    """Runs one job at a time in a thread; `submit` and `close` raise what the last job raised."""
+    """Runs one job at a time in a thread; `submit` and `wait` raise what the last job raised."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -24,13 +24,6 @@ class BackgroundWriter:
         job, self._job = self._job, None
         if job is not None:
             job.result()
-
-    def close(self) -> None:
-        """Wait for the last job, raise its error, end the thread."""
-        try:
-            self.wait()
-        finally:
-            self._executor.shutdown()
 
 
 def cpu_snapshot(value: Any) -> Any:

@@ -42,10 +42,13 @@ LATEST: Final = "latest"
 class Restoree(Protocol):
     """Anything whose state a checkpoint holds."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name in the checkpoint, different from all others in it."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a checkpoint must hold."""
+        """Return tensors, plain values, lists and dicts; must work until training has ended."""
         ...
 
     def load_state_dict(
@@ -54,8 +57,9 @@ class Restoree(Protocol):
         load_network: bool = True,
         load_optimizer: bool = True,
         load_hparams: bool = True,
+        /,
     ) -> None:
-        """Take over what `state_dict` returned; called with positional arguments."""
+        """Take over what `state_dict` returned."""
         ...
 
 

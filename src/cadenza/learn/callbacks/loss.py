@@ -1,7 +1,8 @@
 """A loss as a callback: one optimiser step per batch."""
 
+import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn, optim
@@ -10,6 +11,11 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from cadenza.core.errors import CheckpointError, CheckpointKeyError, NotReadyError
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+
+_logger = logging.getLogger(__name__)
+
+_NETWORK: Final = "network_state_dict"
+_SCHEDULE: Final = "lr_schedule_state_dict"
 
 
 class LossCallback(LoggingMixin, Callback):
@@ -139,8 +145,10 @@ class LossCallback(LoggingMixin, Callback):
         load_optimizer = load_optimizer if load_optimizers is None else load_optimizers
         rest = dict(state_dict)
         for name, part in self._parts():
-            wanted = load_network if name == "network_state_dict" else load_optimizer
-            if wanted:
+            wanted = load_network if name == _NETWORK else load_optimizer
+            if wanted and name == _SCHEDULE and name not in rest:  # files of Emote have none
+                _logger.warning("%s: the loaded state has no learning-rate schedule", self.name)
+            elif wanted:
                 self._load_part(name, part, rest)
             rest.pop(name, None)
         super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
@@ -150,9 +158,9 @@ class LossCallback(LoggingMixin, Callback):
         if self.optimizer is not None:
             yield "optimizer_state_dict", self.optimizer
         if self.lr_schedule is not None:
-            yield "lr_schedule_state_dict", self.lr_schedule
+            yield _SCHEDULE, self.lr_schedule
         if self.network is not None:
-            yield "network_state_dict", self.network
+            yield _NETWORK, self.network
 
     def _load_part(self, name: str, part: Any, state: dict[str, Any]) -> None:
         if name not in state:
