@@ -1,0 +1,199 @@
+"""What an encoder and a decoder are, and fully connected ones.
+
+Axes:  B = rows, X = data columns, Z = latent columns, C = condition columns.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.initialization import initialised_linear
+from cadenza.learn.nn.layers import RELU_GAIN
+
+
+class Encoder(Protocol):
+    """A module that maps data to a Gaussian over latents."""
+
+    device: torch.device
+    input_size: int
+    output_size: int
+    condition_size: int
+
+    def __call__(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation, each (B, Z), for (B, X) and (B, C)."""
+        ...
+
+
+class Decoder(Protocol):
+    """A module that maps latents to data."""
+
+    device: torch.device
+    input_size: int
+    output_size: int
+    condition_size: int
+
+    def __call__(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Return data, shape (B, X), for (B, Z) and (B, C)."""
+        ...
+
+
+def as_encoder(module: nn.Module) -> Encoder:
+    """Return ``module`` seen as an encoder.
+
+    Raises:
+        InputError: It lacks an attribute of one.
+    """
+    return cast("Encoder", _checked(module, "encoder"))
+
+
+def as_decoder(module: nn.Module) -> Decoder:
+    """Return ``module`` seen as a decoder.
+
+    Raises:
+        InputError: It lacks an attribute of one.
+    """
+    return cast("Decoder", _checked(module, "decoder"))
+
+
+class FullyConnectedEncoder(nn.Module):
+    """ReLU perceptron of [data | condition] with two outputs.
+
+    Args:
+        input_size: X, >= 1.
+        output_size: Z, >= 1.
+        device: Where the parameters live.
+        hidden_sizes: Units per hidden layer, at least one layer.
+        condition_size: C; 0 takes no condition.
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: A size is out of range.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        device: torch.device | str,
+        hidden_sizes: Sequence[int],
+        condition_size: int = 0,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = (input_size + condition_size, *hidden_sizes)
+        _check_sizes("FullyConnectedEncoder", input_size, output_size, hidden_sizes, condition_size)
+        self.device = torch.device(device)
+        self.input_size = input_size
+        self.output_size = output_size
+        self.condition_size = condition_size
+        self.net = _hidden_layers(sizes, generator)
+        self.mean = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
+        self.log_std = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
+        self.to(self.device)
+
+    def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation, each (B, Z).
+
+        Args:
+            data: Shape (B, X).
+            condition: Shape (B, C), or None where C = 0.
+        """
+        features = self.net(_joined("FullyConnectedEncoder", data, condition, self.condition_size))
+        return self.mean(features), self.log_std(features)
+
+
+class FullyConnectedDecoder(nn.Module):
+    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1].
+
+    Args:
+        latent_size: Z, >= 1.
+        output_size: X, >= 1.
+        device: Where the parameters live.
+        hidden_sizes: Units per hidden layer, at least one layer.
+        condition_size: C; 0 takes no condition.
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: A size is out of range.
+    """
+
+    def __init__(
+        self,
+        latent_size: int,
+        output_size: int,
+        device: torch.device | str,
+        hidden_sizes: Sequence[int],
+        condition_size: int = 0,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = (latent_size + condition_size, *hidden_sizes)
+        _check_sizes(
+            "FullyConnectedDecoder", latent_size, output_size, hidden_sizes, condition_size
+        )
+        self.device = torch.device(device)
+        self.input_size = latent_size
+        self.output_size = output_size
+        self.condition_size = condition_size
+        self.net = _hidden_layers(sizes, generator)
+        self.out = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
+        self.to(self.device)
+
+    def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Return data, shape (B, X), in [-1, 1].
+
+        Args:
+            latent: Shape (B, Z).
+            condition: Shape (B, C), or None where C = 0.
+        """
+        rows = _joined("FullyConnectedDecoder", latent, condition, self.condition_size)
+        return torch.tanh(self.out(self.net(rows)))
+
+
+def _hidden_layers(sizes: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
+    """Return linear layers with a ReLU each."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [initialised_linear(inputs, outputs, gain=RELU_GAIN, generator=generator)]
+        layers += [nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _joined(owner: str, data: Tensor, condition: Tensor | None, condition_size: int) -> Tensor:
+    """Return [data | condition]."""
+    columns = 0 if condition is None else condition.shape[-1]
+    if columns != condition_size:
+        raise InputError(
+            f"{owner}: expected a condition with {condition_size} columns, got {columns}; "
+            "condition_size and the conditioning function must agree."
+        )
+    return data if condition is None else torch.cat([data, condition], dim=-1)
+
+
+def _check_sizes(
+    owner: str, inputs: int, outputs: int, hidden_sizes: Sequence[int], condition_size: int
+) -> None:
+    """Raise unless every size makes sense."""
+    if min(inputs, outputs, *hidden_sizes, len(hidden_sizes)) < 1 or condition_size < 0:
+        raise InputError(
+            f"{owner}: expected sizes >= 1, at least one hidden layer and condition_size >= 0, got "
+            f"{inputs}, {outputs}, {list(hidden_sizes)} and {condition_size}."
+        )
+
+
+def _checked(module: nn.Module, role: str) -> object:
+    """Return ``module`` if it has what encoders and decoders have."""
+    needed = ("device", "input_size", "output_size", "condition_size")
+    missing = [name for name in needed if not hasattr(module, name)]
+    if missing:
+        raise InputError(
+            f"{role}: expected a module with the attributes {', '.join(needed)}, got "
+            f"{type(module).__name__} without {', '.join(missing)}."
+        )
+    return module

@@ -1,0 +1,361 @@
+"""Ensemble of Gaussian networks: each member predicts a mean and a variance per output column.
+
+Loss:     sum_e [ mean_{b,d} 1/2 (ln v + (y - m)^2 / v) ] + 0.01 (sum_d max_d - sum_d min_d),
+          v = exp(logvar), logvar soft-clamped to [min_d, max_d].
+Source:   PETS, arXiv:1805.12114, section 4 and appendix A.1; MBPO, arXiv:1906.08253 (elites).
+Axes:     E = members, B = rows, I = inputs, O = outputs, H = hidden units.
+Units:    those of the data; `cadenza.learn.models.model.DynamicModel` normalises both sides.
+"""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cadenza.core.errors import InputError
+from cadenza.learn.models.model_files import load_module, save_module
+from cadenza.learn.models.row_split import bootstrap_weights, row_keys
+from cadenza.learn.nn.initialization import truncated_normal_
+
+Propagation = Literal["average", "random"]
+
+#: Initial bounds of the log-variance, and the weight that pulls learned bounds together; arXiv:
+#: 1805.12114, appendix A.1, with the numbers of the engine this package follows.
+MAX_LOGVAR: Final = 0.5
+MIN_LOGVAR: Final = -10.0
+BOUNDS_WEIGHT: Final = 0.01
+#: Smallest variance in the loss.
+VARIANCE_FLOOR: Final = 1e-6
+
+
+def truncated_normal_init(m: nn.Module, *, generator: torch.Generator | None = None) -> None:
+    """Draw the weights of a linear layer from N(0, s^2) cut at 2 s, s = 1 / (2 sqrt(I)); biases 0.
+
+    Other modules are left alone, so it can be given to `torch.nn.Module.apply`.
+
+    Args:
+        m: A `torch.nn.Linear` or `EnsembleLinearLayer`.
+        generator: Source of the draws, on the CPU; None is `default_generator`.
+    """
+    if not isinstance(m, nn.Linear | EnsembleLinearLayer):
+        return
+    inputs = m.in_features if isinstance(m, nn.Linear) else m.in_size
+    spread = 1.0 / (2.0 * math.sqrt(inputs))
+    truncated_normal_(m.weight, std=spread, generator=generator)
+    if "bias" in dict(m.named_parameters()):
+        nn.init.zeros_(m.bias)
+
+
+class EnsembleLinearLayer(nn.Module):
+    """One linear layer per member, applied together: y_e = x_e W_e + b_e.
+
+    Args:
+        num_members: E, >= 1.
+        in_size: I, >= 1.
+        out_size: O, >= 1.
+        generator: Draws the weights (`truncated_normal_init`); None is `default_generator`.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        in_size: int,
+        out_size: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if min(num_members, in_size, out_size) < 1:
+            raise InputError(
+                "EnsembleLinearLayer: expected every size >= 1, got num_members = "
+                f"{num_members}, in_size = {in_size}, out_size = {out_size}."
+            )
+        self.num_members = num_members
+        self.in_size = in_size
+        self.out_size = out_size
+        self.weight = nn.Parameter(torch.zeros(num_members, in_size, out_size))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, out_size))
+        truncated_normal_init(self, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return shape (E, B, O).
+
+        Args:
+            x: Shape (E, B, I) or, the same rows for every member, (1, B, I).
+        """
+        rows = x.expand(self.num_members, -1, -1)
+        return torch.baddbmm(self.bias, rows, self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for ``repr``."""
+        return f"num_members={self.num_members}, in_size={self.in_size}, out_size={self.out_size}"
+
+
+def gaussian_nll(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
+    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6.
+
+    Args:
+        mean: m, any shape.
+        logvar: ln v before the floor, as ``mean``.
+        target: y, as ``mean``.
+    """
+    logvar = logvar.clamp(min=math.log(VARIANCE_FLOOR))
+    return 0.5 * (logvar + (target - mean).square() * torch.exp(-logvar))
+
+
+def soft_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return ``value`` pulled into (low, high) without a kink: PETS, appendix A.1."""
+    value = high - functional.softplus(high - value)
+    return low + functional.softplus(value - low)
+
+
+class EnsembleOfGaussian(nn.Module):
+    """Members that share inputs and learn from (resampled) equal data.
+
+    Args:
+        in_size: I, >= 1.
+        out_size: O, >= 1.
+        device: Where the parameters live.
+        num_layers: Hidden layers, >= 1.
+        ensemble_size: E, >= 1.
+        hidden_size: H, >= 1.
+        learn_logvar_bounds: Train the bounds of the log-variance.
+        deterministic: `sample` returns means.
+        propagation: ``"average"`` samples from the Gaussian with the members' mean mean and mean
+            log-variance; ``"random"`` sends each row through one member drawn uniformly (TS-1 of
+            PETS), so that the members' disagreement reaches the sample.
+        num_elites: Only the members `set_elites` ranked best predict; None uses all.
+        bootstrap: Each member learns from its own resampled data set.
+        seed: Fixes the initial weights and the resampling.
+
+    Raises:
+        InputError: A size is below one, more elites than members, or an unknown propagation.
+    """
+
+    elites: Tensor
+
+    def __init__(
+        self,
+        *,
+        in_size: int,
+        out_size: int,
+        device: torch.device | str,
+        num_layers: int = 4,
+        ensemble_size: int = 1,
+        hidden_size: int = 256,
+        learn_logvar_bounds: bool = False,
+        deterministic: bool = False,
+        propagation: Propagation = "average",
+        num_elites: int | None = None,
+        bootstrap: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        elites = ensemble_size if num_elites is None else num_elites
+        _check_sizes(num_layers, ensemble_size, elites, propagation)
+        self.in_size = in_size
+        self.out_size = out_size
+        self.device = torch.device(device)
+        self.ensemble_size = ensemble_size
+        self.deterministic = deterministic
+        self.propagation: Propagation = propagation
+        self.bootstrap = bootstrap
+        self._seed = seed
+        generator = torch.Generator().manual_seed(seed)
+        sizes = [in_size] + [hidden_size] * num_layers
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(sizes):
+            layers += [EnsembleLinearLayer(ensemble_size, inputs, outputs, generator=generator)]
+            layers += [nn.ReLU()]
+        self.hidden_layers = nn.Sequential(*layers)
+        self.mean_and_logvar = EnsembleLinearLayer(
+            ensemble_size, hidden_size, 2 * out_size, generator=generator
+        )
+        bounds = torch.ones(1, out_size)
+        self.max_logvar = nn.Parameter(MAX_LOGVAR * bounds, requires_grad=learn_logvar_bounds)
+        self.min_logvar = nn.Parameter(MIN_LOGVAR * bounds, requires_grad=learn_logvar_bounds)
+        self.register_buffer("elites", torch.arange(elites))
+        self.to(self.device)
+
+    def default_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return every member's mean and log-variance, each (E, B, O).
+
+        Args:
+            x: Shape (B, I), or (E, B, I) with other rows for each member.
+        """
+        rows = x if x.ndim == 3 else x.unsqueeze(0)
+        return self._heads(self.mean_and_logvar(self.hidden_layers(rows)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the elites' mean mean and mean log-variance, each (B, O).
+
+        Args:
+            x: Shape (B, I).
+
+        Raises:
+            InputError: ``x`` has another shape.
+        """
+        self._require_rows("forward", x)
+        mean, logvar = self.default_forward(x)
+        return mean[self.elites].mean(dim=0), logvar[self.elites].mean(dim=0)
+
+    def loss(
+        self, model_in: Tensor, target: Tensor, row_keys_in: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return the negative log-likelihood of the module's header, and an empty dict.
+
+        Args:
+            model_in: Shape (B, I).
+            target: Shape (B, O).
+            row_keys_in: Keys of the rows before normalisation, shape (B,), int64; with bootstrap
+                they say which rows are the same transition. None hashes ``model_in``.
+
+        Raises:
+            InputError: ``model_in`` or ``target`` has another shape.
+        """
+        self._require_rows("loss", model_in)
+        if target.shape != (model_in.shape[0], self.out_size):
+            raise InputError(
+                f"EnsembleOfGaussian.loss: expected target of shape "
+                f"{(model_in.shape[0], self.out_size)}, got {tuple(target.shape)}."
+            )
+        mean, logvar = self.default_forward(model_in)
+        per_row = gaussian_nll(mean, logvar, target.unsqueeze(0)).mean(dim=2)  # (E, B)
+        if self.bootstrap:
+            keys = row_keys(model_in) if row_keys_in is None else row_keys_in
+            weights = bootstrap_weights(keys, members=self.ensemble_size, seed=self._seed)
+            weights = weights.to(per_row)
+            per_member = (weights * per_row).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+        else:
+            per_member = per_row.mean(dim=1)
+        bounds = BOUNDS_WEIGHT * (self.max_logvar.sum() - self.min_logvar.sum())
+        return per_member.sum() + bounds, {}
+
+    def sample(
+        self,
+        model_input: Tensor,
+        rng: torch.Generator,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """Return one prediction per row, shape (B, O).
+
+        Args:
+            model_input: Shape (B, I).
+            rng: Draws the members (``propagation="random"``) and the noise; on the model's device.
+            members: Member of each row, shape (B,), int64, instead of ``propagation``.
+
+        Raises:
+            InputError: ``model_input`` has another shape.
+        """
+        self._require_rows("sample", model_input)
+        if members is None and self.propagation == "random":
+            members = self.draw_members(model_input.shape[0], rng)
+        if members is None:
+            mean, logvar = self.forward(model_input)
+        else:
+            mean, logvar = self._rows_by_member(model_input, members)
+        if self.deterministic:
+            return mean
+        noise = torch.randn(mean.shape, generator=rng, device=mean.device, dtype=mean.dtype)
+        return mean + torch.exp(0.5 * logvar) * noise
+
+    def draw_members(self, count: int, rng: torch.Generator) -> Tensor:
+        """Return ``count`` elite members drawn uniformly, int64, shape (count,)."""
+        places = torch.randint(
+            self.elites.numel(), (count,), generator=rng, device=self.elites.device
+        )
+        return self.elites[places]
+
+    def member_errors(self, model_in: Tensor, target: Tensor) -> Tensor:
+        """Return each member's mean squared error of the mean, shape (E,), without gradient.
+
+        Args:
+            model_in: Shape (B, I), B >= 1.
+            target: Shape (B, O).
+        """
+        with torch.no_grad():
+            mean, _ = self.default_forward(model_in)
+            return (mean - target.unsqueeze(0)).square().mean(dim=(1, 2))
+
+    def set_elites(self, errors: Tensor) -> None:
+        """Let the members with the smallest ``errors`` (E,) predict; ties go to the lower index.
+
+        Raises:
+            InputError: ``errors`` has another shape.
+        """
+        if errors.shape != (self.ensemble_size,):
+            raise InputError(
+                f"EnsembleOfGaussian.set_elites: expected one error for each of "
+                f"{self.ensemble_size} members, got shape {tuple(errors.shape)}."
+            )
+        order = torch.argsort(errors, stable=True)[: self.elites.numel()]
+        self.elites = torch.sort(order).values.to(self.elites)
+
+    def member_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that belong to single members, shape (E, ...), by name."""
+        shared = ("max_logvar", "min_logvar")
+        return {name: p for name, p in self.named_parameters() if name not in shared}
+
+    def save(self, save_dir: str | Path) -> None:
+        """Write the parameters to the file ``save_dir`` as ``{"state_dict": ...}``.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        save_module(save_dir, {"state_dict": self.state_dict()})
+
+    def load(self, load_dir: str | Path) -> None:
+        """Read the parameters from the file ``load_dir``.
+
+        Raises:
+            CheckpointError: No file that `save` wrote, or one of another ensemble.
+        """
+        load_module(load_dir, {"state_dict": self})
+
+    def _rows_by_member(self, x: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log-variance of row b under member ``members[b]``, each (B, O).
+
+        Rows are grouped by member, so each passes one network instead of all.
+        """
+        order = torch.argsort(members, stable=True)
+        counts = torch.bincount(members, minlength=self.ensemble_size)
+        firsts = torch.cumsum(counts, dim=0) - counts
+        sorted_members = members[order]
+        places = torch.arange(members.numel(), device=x.device) - firsts[sorted_members]
+        grouped = x.new_zeros(self.ensemble_size, int(counts.max()), self.in_size)
+        grouped[sorted_members, places] = x[order]
+        mean, logvar = self.default_forward(grouped)
+        back = torch.argsort(order)
+        rows = (sorted_members[back], places[back])
+        return mean[rows], logvar[rows]
+
+    def _heads(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Split the last layer's output into mean and bounded log-variance."""
+        mean, logvar = output.chunk(2, dim=-1)
+        return mean, soft_clamp(logvar, self.min_logvar, self.max_logvar)
+
+    def _require_rows(self, method: str, x: Tensor) -> None:
+        """Raise unless ``x`` is (B, I)."""
+        if x.ndim != 2 or x.shape[1] != self.in_size:
+            raise InputError(
+                f"EnsembleOfGaussian.{method}: expected shape (rows, {self.in_size}), got "
+                f"{tuple(x.shape)}."
+            )
+
+
+def _check_sizes(num_layers: int, ensemble_size: int, elites: int, propagation: str) -> None:
+    """Raise unless the constructor's numbers make sense together."""
+    if min(num_layers, ensemble_size) < 1 or not 1 <= elites <= ensemble_size:
+        raise InputError(
+            "EnsembleOfGaussian: expected num_layers >= 1 and 1 <= num_elites <= ensemble_size, "
+            f"got num_layers = {num_layers}, num_elites = {elites}, "
+            f"ensemble_size = {ensemble_size}."
+        )
+    if propagation not in ("average", "random"):
+        raise InputError(
+            f"EnsembleOfGaussian: expected propagation 'average' or 'random', got {propagation!r}."
+        )

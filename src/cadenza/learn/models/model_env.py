@@ -1,0 +1,340 @@
+"""A simulator made of a dynamics model: many episodes at once, in the vocabulary of collectors.
+
+Axes:  E = simulated environments, D = observation columns, A = action columns.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.errors import CadenzaError, CheckpointError, InputError, NotReadyError
+from cadenza.core.types import (
+    AgentId,
+    DictObservation,
+    DictResponse,
+    EpisodeState,
+    RewardFnType,
+    TermFnType,
+)
+from cadenza.learn.models.model import DynamicModel
+
+
+class ModelDivergedError(CadenzaError, ArithmeticError):
+    """A model predicted NaN or infinity."""
+
+
+@runtime_checkable
+class SampledDynamics(Protocol):
+    """What `ModelEnv` asks of a model; `DynamicModel` and simple fakes have it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        ...
+
+    def sample(
+        self, action: Tensor, observation: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return next observations (E, D) and rewards (E, 1), or None if they are not learned."""
+        ...
+
+
+class ModelEnv:
+    """Steps E simulated environments with a dynamics model.
+
+    Args:
+        num_envs: E, >= 1.
+        model: The dynamics model.
+        termination_fn: Next observations (E, D) to done flags (E,) or (E, 1); None draws ends from
+            the model's termination model.
+        reward_fn: (actions, next observations) to rewards; None takes the model's.
+        generator: Draws predictions, on the model's device; None makes one seeded 0.
+        input_key: Name of the observation array.
+        fixed_members: Every episode keeps one elite member of the ensemble for its whole life
+            (TS-inf of PETS, arXiv:1805.12114), instead of what the ensemble does by itself.
+
+    Raises:
+        InputError: ``num_envs`` < 1, nothing says when episodes end, or ``fixed_members`` without
+            an ensemble.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        model: SampledDynamics,
+        termination_fn: "TermFnType | None" = None,
+        reward_fn: "RewardFnType | None" = None,
+        generator: torch.Generator | None = None,
+        input_key: str = "obs",
+        fixed_members: bool = False,
+    ) -> None:
+        if num_envs < 1:
+            raise InputError(f"ModelEnv: expected num_envs >= 1, got {num_envs}.")
+        self.num_envs = num_envs
+        self.dynamic_model = model
+        self.termination_fn = termination_fn
+        self.reward_fn = reward_fn
+        self.device = torch.device(model.device)
+        self.rng = (
+            torch.Generator(device=self.device).manual_seed(0) if generator is None else generator
+        )
+        self.input_key = input_key
+        self._learned = model if isinstance(model, DynamicModel) else None
+        self._fixed_members = fixed_members
+        self._check_model()
+        self.len_rollout = 0
+        self._time = 0
+        self._next_id = 0
+        self._ids: list[AgentId] = []
+        self._initial: Tensor | None = None
+        self._current: Tensor | None = None
+        self._members: Tensor | None = None
+
+    def reset(self, initial_obs_batch: Tensor, len_rollout: int) -> None:
+        """Put every environment into its start state.
+
+        Args:
+            initial_obs_batch: Shape (E, D).
+            len_rollout: Steps after which episodes are interrupted, >= 1.
+
+        Raises:
+            InputError: Another number of rows than ``num_envs``, or ``len_rollout`` < 1.
+        """
+        if initial_obs_batch.ndim != 2 or initial_obs_batch.shape[0] != self.num_envs:
+            raise InputError(
+                f"ModelEnv.reset: expected start observations of shape ({self.num_envs}, columns), "
+                f"got {tuple(initial_obs_batch.shape)}; make num_envs equal the batch's rows."
+            )
+        if len_rollout < 1:
+            raise InputError(f"ModelEnv.reset: expected len_rollout >= 1, got {len_rollout}.")
+        start = initial_obs_batch.detach().to(self.device)
+        self._initial, self._current = start.clone(), start.clone()
+        self.len_rollout = len_rollout
+        self._time = 0
+        if self._fixed_members and self._learned is not None:
+            self._members = self._learned.ensemble.draw_members(self.num_envs, self.rng)
+
+    def step(
+        self, actions: NDArray[Any] | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Advance every environment by one step.
+
+        Args:
+            actions: Shape (E, A).
+
+        Returns:
+            Next observations (E, D), rewards, done flags (E,) and
+            ``{"reached_max_len": (E,)}``, 1 from the last step of the rollout on.
+
+        Raises:
+            NotReadyError: There was no `reset`.
+            InputError: Malformed actions, rewards or done flags.
+            ModelDivergedError: The model predicted NaN or infinity.
+        """
+        current = self._started(self._current, "step")
+        action = torch.as_tensor(actions, dtype=torch.float32).to(self.device)
+        if action.ndim != 2 or action.shape[0] != self.num_envs:
+            raise InputError(
+                f"ModelEnv.step: expected actions of shape ({self.num_envs}, columns), got "
+                f"{tuple(action.shape)}; give one action per environment."
+            )
+        with torch.no_grad():
+            next_obs, reward = self._predict(action, current)
+            reward = self._reward(action, next_obs, reward)
+            dones = self._dones(action, current, next_obs)
+        self._current = next_obs.clone()
+        self._time += 1
+        reached = torch.full((self.num_envs,), float(self._time >= self.len_rollout))
+        return next_obs, reward, dones, {"reached_max_len": reached.to(self.device)}
+
+    def dict_reset(self, obs: Tensor, len_rollout: int) -> dict[AgentId, DictObservation]:
+        """Start fresh episodes under new ids; arguments and errors as for `reset`."""
+        self.reset(obs, len_rollout)
+        self._ids = [self._new_id() for _ in range(self.num_envs)]
+        rows = self._as_rows(obs)
+        return {agent: self._initial_of(rows[i]) for i, agent in enumerate(self._ids)}
+
+    def dict_step(
+        self, actions: Mapping[AgentId, DictResponse]
+    ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
+        """Advance every environment by one step.
+
+        An episode that ended (done: TERMINAL, else rollout over: INTERRUPTED) is followed by one
+        under a new id that starts, and really is, in the environment's start state.
+
+        Args:
+            actions: ``list_data["actions"]`` (A,) by agent id.
+
+        Returns:
+            Observations by agent id, and an empty dict.
+
+        Raises:
+            NotReadyError: There was no `dict_reset`.
+            InputError: An agent has no action; otherwise as `step`.
+        """
+        initial = self._started(self._initial, "dict_step")
+        next_obs, rewards, dones, info = self.step(self._stacked(actions))
+        is_over = info["reached_max_len"] > 0
+        ended = dones | is_over
+        rows, starts = self._as_rows(next_obs), self._as_rows(initial)
+        pay = rewards.reshape(-1).cpu().numpy()
+        done_flags, ended_flags = dones.cpu().numpy(), ended.cpu().numpy()
+        observations: dict[AgentId, DictObservation] = {}
+        for i, agent in enumerate(self._ids):
+            state = EpisodeState.RUNNING
+            if ended_flags[i]:
+                state = EpisodeState.TERMINAL if done_flags[i] else EpisodeState.INTERRUPTED
+            observations[agent] = DictObservation(
+                rewards={"reward": float(pay[i])},
+                episode_state=state,
+                array_data={self.input_key: rows[i]},
+            )
+            if ended_flags[i]:
+                self._ids[i] = self._new_id()
+                observations[self._ids[i]] = self._initial_of(starts[i])
+        self._restart(ended, initial, next_obs)
+        return observations, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ids, generator and the running rollout."""
+        rollout = (self._initial, self._current, self._members)
+        return {
+            "generator": self.rng.get_state(),
+            "next_id": self._next_id,
+            "ids": list(self._ids),
+            "time": self._time,
+            "len_rollout": self.len_rollout,
+            "rollout": [None if part is None else part.clone() for part in rollout],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: A part is missing.
+        """
+        missing = sorted(set(self.state_dict()) - set(state))
+        if missing:
+            raise CheckpointError(
+                f"ModelEnv.load_state_dict: expected the parts {sorted(self.state_dict())}, got a "
+                f"state without {missing}."
+            )
+        self.rng.set_state(state["generator"].cpu())
+        self._next_id = int(state["next_id"])
+        self._ids = list(state["ids"])
+        self._time = int(state["time"])
+        self.len_rollout = int(state["len_rollout"])
+        self._initial, self._current, self._members = (
+            None if part is None else part.to(self.device) for part in state["rollout"]
+        )
+
+    def _check_model(self) -> None:
+        """Raise unless the model offers what the options need."""
+        can_end = self._learned is not None and self._learned.termination_model is not None
+        if self.termination_fn is None and not can_end:
+            raise InputError(
+                "ModelEnv: expected a termination_fn, got None and a model without a termination "
+                "model; pass either."
+            )
+        if self._fixed_members:
+            if self._learned is None:
+                raise InputError(
+                    "ModelEnv: expected a DynamicModel for fixed_members, got "
+                    f"{type(self.dynamic_model).__name__}."
+                )
+            _ = self._learned.ensemble
+
+    def _predict(self, action: Tensor, current: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the model's sample."""
+        if self._members is not None and self._learned is not None:
+            next_obs, reward = self._learned.sample(action, current, self.rng, self._members)
+        else:
+            next_obs, reward = self.dynamic_model.sample(
+                action=action, observation=current, rng=self.rng
+            )
+        if not bool(torch.isfinite(next_obs).all()):
+            raise ModelDivergedError(
+                f"ModelEnv: expected finite predictions, got NaN or infinity in step {self._time} "
+                f"of {self.len_rollout}; shorten rollouts or train the model longer first."
+            )
+        return next_obs, reward
+
+    def _reward(self, action: Tensor, next_obs: Tensor, learned: Tensor | None) -> Tensor:
+        """Return the rewards of a step."""
+        reward = learned if self.reward_fn is None else self.reward_fn(action, next_obs)
+        if reward is None or reward.numel() != self.num_envs:
+            got = "none" if reward is None else f"shape {tuple(reward.shape)}"
+            raise InputError(
+                f"ModelEnv: expected one reward for each of {self.num_envs} environments, got "
+                f"{got}; learn rewards or pass a reward_fn."
+            )
+        return reward
+
+    def _dones(self, action: Tensor, current: Tensor, next_obs: Tensor) -> Tensor:
+        """Return which episodes end by themselves, bool, shape (E,)."""
+        if self._learned is not None and self.termination_fn is None:
+            chance = self._learned.termination_probability(action, current, next_obs)
+            return torch.rand(chance.shape, generator=self.rng, device=self.device) < chance
+        flags = self._flags(next_obs)
+        if flags.numel() != self.num_envs:
+            raise InputError(
+                f"ModelEnv: expected termination_fn to return one flag for each of "
+                f"{self.num_envs} environments, got shape {tuple(flags.shape)}."
+            )
+        return flags.reshape(-1).to(torch.bool)
+
+    def _flags(self, next_obs: Tensor) -> Tensor:
+        """Return what the termination function says."""
+        return torch.zeros(0) if self.termination_fn is None else self.termination_fn(next_obs)
+
+    def _restart(self, ended: Tensor, initial: Tensor, next_obs: Tensor) -> None:
+        """Put the environments whose episodes ended back into their start states."""
+        self._current = torch.where(ended.unsqueeze(1), initial, next_obs)
+        if self._members is not None and self._learned is not None:
+            fresh = self._learned.ensemble.draw_members(self.num_envs, self.rng)
+            self._members = torch.where(ended, fresh, self._members)
+        if self._time >= self.len_rollout:
+            self._time = 0
+
+    def _stacked(self, actions: Mapping[AgentId, DictResponse]) -> NDArray[np.float32]:
+        """Return the actions in the order of the environments, shape (E, A)."""
+        missing = [agent for agent in self._ids if agent not in actions]
+        if missing or not self._ids:
+            raise InputError(
+                f"ModelEnv.dict_step: expected actions of the agents {self._ids}, got none of "
+                f"{missing}; answer the observations of the last dict_reset or dict_step."
+            )
+        return np.stack(
+            [np.asarray(actions[agent].list_data["actions"], np.float32) for agent in self._ids]
+        )
+
+    def _started(self, state: Tensor | None, method: str) -> Tensor:
+        """Return ``state``, which exists after a reset."""
+        if state is None:
+            raise NotReadyError(
+                f"ModelEnv.{method}: expected a reset before the first step, got none; call reset "
+                "or dict_reset with start observations."
+            )
+        return state
+
+    def _initial_of(self, row: NDArray[Any]) -> DictObservation:
+        """Return the first observation of an episode."""
+        return DictObservation(
+            rewards={"reward": None},
+            episode_state=EpisodeState.INITIAL,
+            array_data={self.input_key: row},
+        )
+
+    def _as_rows(self, observations: Tensor) -> NDArray[Any]:
+        """Return observations as an array of its own, shape (E, D)."""
+        return observations.detach().cpu().numpy().copy()
+
+    def _new_id(self) -> AgentId:
+        """Return an agent id that was never used."""
+        self._next_id += 1
+        return self._next_id - 1

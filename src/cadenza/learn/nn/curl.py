@@ -1,0 +1,287 @@
+"""CURL: an image encoder learns to recognise two changed versions of one image.
+
+Logits:  l_ij = z_i^T W z'_j / temperature, z = projection(encoder(augmented image)),
+         z' = the same through the slow target encoder, without gradient.
+Loss:    mean_i -ln softmax_j(l_ij)_{j=i}.
+Source:  CURL, arXiv:2004.04136, section 4.
+Axes:    B = batch, X, Y = image axes, C = channels (last), Z = latent.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from cadenza.core.errors import CheckpointKeyError, InputError
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.nn.augmentation import ImageAugmentor, rand_uniform
+from cadenza.learn.nn.layers import Conv2dEncoder
+from cadenza.learn.nn.linear import default_linear
+
+__all__ = ["CurlLoss", "CurlNetwork", "ImageAugmentor", "rand_uniform", "soft_update_from_to"]
+
+#: Observation that holds the images.
+IMAGES: Final = "images"
+
+
+@torch.no_grad()
+def soft_update_from_to(
+    source_params: Iterable[Tensor], target_params: Iterable[Tensor], tau: float
+) -> None:
+    """Move each target a share ``tau`` of the way to its source, in place.
+
+    Args:
+        source_params: Tensors, any number.
+        target_params: As many tensors of the same shapes.
+        tau: In [0, 1].
+
+    Raises:
+        InputError: The numbers of tensors differ.
+    """
+    sources, targets = list(source_params), list(target_params)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"soft_update_from_to: expected equally many tensors, got {len(sources)} and "
+            f"{len(targets)}."
+        )
+    for source, target in zip(sources, targets, strict=True):
+        target.lerp_(source.to(target.dtype), tau)
+
+
+def contrastive_loss(logits: Tensor) -> Tensor:
+    """Return the mean cross-entropy of row i against class i, a scalar, for ``logits`` (B, B)."""
+    classes = torch.arange(logits.shape[0], device=logits.device)
+    return functional.cross_entropy(logits, classes)
+
+
+class TrainedParameters(list[Tensor]):
+    """The parameters of an optimiser, as an attribute or, called, like those of a module."""
+
+    def __call__(self) -> list[Tensor]:
+        """Return the parameters."""
+        return self
+
+
+class CurlNetwork(nn.Module):
+    """Everything CURL trains or keeps: encoder, projection, bilinear form, and slow copies.
+
+    Args:
+        encoder: Images to features.
+        target_encoder: Its slow copy.
+        feature_size: Size of one image's features.
+        latent_size: Z with a projection; without, Z is ``feature_size``.
+        use_projection: Map features to latents by a linear layer and a ReLU.
+        generator: Draws the projection and W, on the CPU.
+    """
+
+    def __init__(
+        self,
+        encoder: Conv2dEncoder,
+        target_encoder: Conv2dEncoder,
+        feature_size: int,
+        latent_size: int,
+        use_projection: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.target_encoder = target_encoder
+        self.projection: nn.Module = nn.Identity()
+        self.target_projection: nn.Module = nn.Identity()
+        size = feature_size
+        if use_projection:
+            size = latent_size
+            layer = default_linear(feature_size, size, generator)
+            copy = default_linear(feature_size, size, generator)
+            copy.load_state_dict(layer.state_dict())
+            self.projection = nn.Sequential(layer, nn.ReLU())
+            self.target_projection = nn.Sequential(copy, nn.ReLU())
+        self.bilinear = nn.Parameter(rand_uniform(0.0, 1.0, (size, size), generator=generator))
+        self.target_encoder.load_state_dict(encoder.state_dict())
+        self.target_encoder.requires_grad_(False)
+        self.target_projection.requires_grad_(False)
+
+    def forward(self, anchors: Tensor, positives: Tensor) -> Tensor:
+        """Return logits before the temperature, shape (B, B), for two batches (B, X, Y, C)."""
+        anchor = self.projection(self.encoder(anchors).flatten(start_dim=1))
+        with torch.no_grad():
+            positive = self.target_projection(self.target_encoder(positives).flatten(start_dim=1))
+        return anchor @ self.bilinear @ positive.T
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """Return what the optimiser steps: encoder, projection, W."""
+        parts = (self.encoder, self.projection)
+        return [p for part in parts for p in part.parameters()] + [self.bilinear]
+
+    def update_targets(self, tau: float) -> None:
+        """Let the slow copies follow, buffers included."""
+        soft_update_from_to(_tensors(self.encoder), _tensors(self.target_encoder), tau)
+        soft_update_from_to(_tensors(self.projection), _tensors(self.target_projection), tau)
+
+
+class CurlLoss(LossCallback):
+    """Trains an encoder contrastively on ``observation["images"]``.
+
+    Args:
+        encoder_model: The encoder; share it with the networks that use it.
+        target_encoder_model: An encoder of equal sizes; becomes the slow copy.
+        device: Where the work is done.
+        learning_rate: Adam's rate.
+        learning_rate_start_frac: Factor on the rate at the start.
+        learning_rate_end_frac: Factor at the end.
+        learning_rate_steps: Steps from start to end.
+        max_grad_norm: Largest gradient norm.
+        data_group: Group the batch is read from.
+        desired_zdim: Z of the projection; without one, Z is the encoder's output size.
+        tau: Rate of the slow copies.
+        use_noise_aug: Add noise to images.
+        temperature: Divides the logits.
+        use_temperature_variant: False leaves the logits undivided.
+        use_per_image_mask_size: Cut out a rectangle of another size for every image.
+        use_fast_augment: Cut out one rectangle per batch.
+        use_projection_layer: Project features to ``desired_zdim``.
+        augment_anchor_and_pos: False compares augmented with plain images.
+        log_images: Keep the first image, plain and augmented, for the loggers.
+        seed: Fixes initial weights and augmentations.
+
+    Raises:
+        InputError: ``temperature`` or ``desired_zdim`` is not positive.
+    """
+
+    def __init__(
+        self,
+        encoder_model: Conv2dEncoder,
+        target_encoder_model: Conv2dEncoder,
+        device: torch.device | str,
+        learning_rate: float,
+        learning_rate_start_frac: float = 1.0,
+        learning_rate_end_frac: float = 1.0,
+        learning_rate_steps: int = 1,
+        max_grad_norm: float = 1.0,
+        data_group: str = "default",
+        desired_zdim: int = 128,
+        tau: float = 0.005,
+        use_noise_aug: bool = False,
+        temperature: float = 0.1,
+        use_temperature_variant: bool = True,
+        use_per_image_mask_size: bool = False,
+        use_fast_augment: bool = False,
+        use_projection_layer: bool = True,
+        augment_anchor_and_pos: bool = True,
+        log_images: bool = True,
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not temperature > 0.0 or desired_zdim < 1:
+            raise InputError(
+                "CurlLoss: expected temperature > 0 and desired_zdim >= 1, got "
+                f"{temperature} and {desired_zdim}."
+            )
+        network = CurlNetwork(
+            encoder_model,
+            target_encoder_model,
+            _count(encoder_model.get_encoder_output_size()),
+            desired_zdim,
+            use_projection_layer,
+            torch.Generator().manual_seed(seed),
+        ).to(device)
+        optimizer = optim.Adam(network.trained_parameters(), lr=learning_rate)
+        super().__init__(
+            optim.lr_scheduler.LinearLR(
+                optimizer, learning_rate_start_frac, learning_rate_end_frac, learning_rate_steps
+            ),
+            name="curl",
+            network=network,
+            optimizer=optimizer,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+        )
+        self.curl = network
+        self.augmentor = ImageAugmentor(
+            device,
+            use_fast_augment,
+            use_noise_aug,
+            use_per_image_mask_size,
+            generator=torch.Generator(device=device).manual_seed(seed + 1),
+        )
+        self._temperature = temperature if use_temperature_variant else 1.0
+        self._tau = tau
+        self._augment_both = augment_anchor_and_pos
+        self._log_images = log_images
+        self.parameters = TrainedParameters(self.parameters)
+
+    def backward(self, observation: dict[str, Tensor]) -> None:
+        """Do one optimiser step on ``observation["images"]``, shape (B, X, Y, C)."""
+        super().backward(observation)
+
+    def loss(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the contrastive loss of the module's header.
+
+        Raises:
+            InputError: The observation has no images.
+        """
+        if IMAGES not in observation:
+            raise InputError(
+                f"CurlLoss: expected observation[{IMAGES!r}], got the keys {sorted(observation)}; "
+                "name the image input so."
+            )
+        images = observation[IMAGES]
+        anchors = self.augmentor(images.clone())
+        positives = self.augmentor(images.clone()) if self._augment_both else images
+        if self._log_images:
+            for name, batch in (("base", images), ("image1", anchors), ("image2", positives)):
+                self.log_image(f"augmentations/{name}_allch", batch[0])
+        return contrastive_loss(self.curl(anchors, positives) / self._temperature)
+
+    def end_batch(self) -> None:
+        """Let the slow copies follow."""
+        self.curl.update_targets(self._tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, networks, slow copies, W, optimiser, schedule and generator."""
+        return {**super().state_dict(), "augmentor": self.augmentor.generator.get_state()}
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+        *,
+        load_weights: bool | None = None,
+        load_optimizers: bool | None = None,
+    ) -> None:
+        """Take over what `state_dict` returned; the generator comes with ``load_hparams``.
+
+        Raises:
+            CheckpointKeyError: A part is missing.
+        """
+        super().load_state_dict(
+            state_dict,
+            load_network,
+            load_optimizer,
+            load_hparams,
+            load_weights=load_weights,
+            load_optimizers=load_optimizers,
+        )
+        if not load_hparams:
+            return
+        if "augmentor" not in state_dict:
+            raise CheckpointKeyError(
+                f"CurlLoss.load_state_dict: expected 'augmentor', got {sorted(state_dict)}."
+            )
+        self.augmentor.generator.set_state(state_dict["augmentor"].cpu())
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """Return parameters and floating-point buffers; counters are none of an average's business."""
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    return [*module.parameters(), *buffers]
+
+
+def _count(size: int | tuple[int, ...]) -> int:
+    """Return the number of features of one image."""
+    return size if isinstance(size, int) else math.prod(size)

@@ -1,0 +1,188 @@
+"""Convolutional encoders of images and sequences.
+
+Size:    x' = floor((x - k + 2 p) / s) + 1 per axis and layer.
+Axes:    B = batch, X, Y = image axes, L = length, C = channels.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.initialization import default_generator
+from cadenza.learn.nn.linear import DEFAULT_LINEAR_SLOPE
+
+#: Keeps the variance through ReLU layers; arXiv:1312.6120 with the gain of He et al. 2015.
+RELU_GAIN: Final = math.sqrt(2.0)
+
+Activation = Callable[[], nn.Module] | nn.Module
+
+
+def conv_output_size(
+    size: int, kernels: Sequence[int], strides: Sequence[int], padding: Sequence[int]
+) -> int:
+    """Return the length of one axis after all layers; equation of the module's header."""
+    for kernel, stride, pad in zip(kernels, strides, padding, strict=True):
+        size = (size - kernel + 2 * pad) // stride + 1
+    return size
+
+
+class Conv2dEncoder(nn.Module):
+    """Convolutions with one activation each, orthogonally initialised.
+
+    Args:
+        input_shape: (X, Y, C), or (C, X, Y) without ``channels_last``.
+        channels: Output channels per layer.
+        kernels: Kernel size per layer.
+        strides: Stride per layer.
+        padding: Padding per layer.
+        channels_last: Images come as (B, X, Y, C).
+        activation: Module, or what makes one.
+        flatten: Return vectors instead of feature maps.
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: Lists of different lengths, or an image too small for the layers.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        channels: list[int],
+        kernels: list[int],
+        strides: list[int],
+        padding: list[int],
+        channels_last: bool = True,
+        activation: Activation = nn.ReLU,
+        flatten: bool = True,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        x, y, c = input_shape if channels_last else (*input_shape[1:], input_shape[0])
+        self._channels_last = channels_last
+        self._flatten = flatten
+        self._input_shape = (c, x, y)
+        _check_layers("Conv2dEncoder", channels, kernels, strides, padding)
+        axes = [conv_output_size(axis, kernels, strides, padding) for axis in (x, y)]
+        self._output_shape = (channels[-1], axes[0], axes[1])
+        _check_output("Conv2dEncoder", self._input_shape, self._output_shape)
+        draws = default_generator() if generator is None else generator
+        layers: list[nn.Module] = []
+        for i, (inputs, outputs) in enumerate(pairwise([c, *channels])):
+            empty = nn.Conv2d(inputs, outputs, kernels[i], strides[i], padding[i], device="meta")
+            conv = empty.to_empty(device="cpu")  # no draws from the global generator
+            nn.init.orthogonal_(conv.weight, gain=RELU_GAIN, generator=draws)
+            nn.init.zeros_(conv.get_parameter("bias"))
+            layers += [conv, _made(activation)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``.
+
+        Args:
+            obs: Images, shape (B, X, Y, C), or (B, C, X, Y) without ``channels_last``.
+        """
+        images = obs.permute(0, 3, 1, 2) if self._channels_last else obs
+        features = self.layers(images)
+        return features.flatten(start_dim=1) if self._flatten else features
+
+    def get_encoder_output_size(self) -> int | tuple[int, int, int]:
+        """Return the vector's size, or (C, X, Y) without ``flatten``."""
+        return math.prod(self._output_shape) if self._flatten else self._output_shape
+
+
+class Conv1dEncoder(nn.Module):
+    """Convolutions over a sequence with one activation each, with torch's default initialisation.
+
+    Args:
+        input_shape: (L, C), or (C, L) without ``channels_last``.
+        channels: Output channels per layer.
+        kernels: Kernel size per layer.
+        strides: Stride per layer.
+        padding: Padding per layer.
+        activation: Module, or what makes one.
+        flatten: Return vectors instead of feature sequences.
+        name: Names the submodule that holds the layers.
+        channels_last: Sequences come as (B, L, C).
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: Lists of different lengths, or a sequence too short for the layers.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int],
+        channels: list[int],
+        kernels: list[int],
+        strides: list[int],
+        padding: list[int],
+        activation: Activation = nn.ReLU,
+        flatten: bool = True,
+        name: str = "conv1d",
+        channels_last: bool = True,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        length, c = input_shape if channels_last else (input_shape[1], input_shape[0])
+        self._channels_last = channels_last
+        self._flatten = flatten
+        self._name = name
+        self._input_shape = (c, length)
+        _check_layers("Conv1dEncoder", channels, kernels, strides, padding)
+        self._output_shape = (channels[-1], conv_output_size(length, kernels, strides, padding))
+        _check_output("Conv1dEncoder", self._input_shape, self._output_shape)
+        draws = default_generator() if generator is None else generator
+        layers: list[nn.Module] = []
+        for i, (inputs, outputs) in enumerate(pairwise([c, *channels])):
+            empty = nn.Conv1d(inputs, outputs, kernels[i], strides[i], padding[i], device="meta")
+            conv = empty.to_empty(device="cpu")  # no draws from the global generator
+            nn.init.kaiming_uniform_(conv.weight, a=DEFAULT_LINEAR_SLOPE, generator=draws)
+            bound = 1.0 / math.sqrt(inputs * kernels[i])
+            nn.init.uniform_(conv.get_parameter("bias"), -bound, bound, generator=draws)
+            layers += [conv, _made(activation)]
+        self.add_module(name, nn.Sequential(*layers))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features, shape (B, size), or (B, C, L) without ``flatten``.
+
+        Args:
+            obs: Sequences, shape (B, L, C), or (B, C, L) without ``channels_last``.
+        """
+        rows = obs.permute(0, 2, 1) if self._channels_last else obs
+        features = self.get_submodule(self._name)(rows)
+        return features.flatten(start_dim=1) if self._flatten else features
+
+    def get_encoder_output_size(self) -> int | tuple[int, int]:
+        """Return the vector's size, or (C, L) without ``flatten``."""
+        return math.prod(self._output_shape) if self._flatten else self._output_shape
+
+
+def _made(activation: Activation) -> nn.Module:
+    """Return the activation as a module."""
+    return activation if isinstance(activation, nn.Module) else activation()
+
+
+def _check_layers(owner: str, *lists: Sequence[int]) -> None:
+    """Raise unless there is one channel, kernel, stride and padding per layer."""
+    lengths = [len(values) for values in lists]
+    if lengths[0] < 1 or len(set(lengths)) != 1:
+        raise InputError(
+            f"{owner}: expected channels, kernels, strides and padding with one entry per layer, "
+            f"got {lengths} entries."
+        )
+
+
+def _check_output(owner: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    """Raise unless something is left after the last layer."""
+    if min(outputs) < 1:
+        raise InputError(
+            f"{owner}: expected an input large enough for the layers, got {tuple(inputs)} "
+            f"(channels first), which leaves {tuple(outputs)}; use fewer or smaller strides."
+        )
