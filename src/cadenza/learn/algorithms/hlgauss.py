@@ -1,0 +1,303 @@
+"""Critics that classify the return into bins instead of regressing it.
+
+Equations, with bin edges e_0 ... e_b and centres c_i:
+    value     Q = Σ_i softmax(logits)_i c_i
+    hl_gauss  p_i = (F(e_{i+1}) - F(e_i)) / (F(e_b) - F(e_0)),  F the normal CDF around the target
+    two_hot   all mass on the two centres around the target, so that Σ p_i c_i is the target
+    loss      mean Σ_i -p_i log softmax(logits)_i
+Source:  arXiv:2403.03950 (HL-Gauss: section 3.1; two-hot: section 2.2).
+Axes:    B = batch, b = bins.
+Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn, optim
+
+from cadenza.core.errors import InputError
+from cadenza.learn.algorithms.sac_target import Observations
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.nn.relu_mlp import ReluMlp
+
+#: How a target value becomes a distribution over bins.
+TargetEncoding = Literal["hl_gauss", "two_hot"]
+#: Smallest mass inside the support that is divided by; float32's smallest normal number.
+_MIN_MASS: Final = torch.finfo(torch.float32).tiny
+
+
+def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tensor:
+    """Return the mass of a normal distribution in every bin, renormalised to the support.
+
+    Args:
+        target: Means, shape (B, 1); clamped into the support.
+        edges: Bin edges, rising, shape (b + 1,).
+        sigma: Standard deviation, > 0, in the unit of ``edges``.
+
+    Returns:
+        Shape (B, b); rows sum to 1.
+    """
+    inside = target.float().clamp(float(edges[0]), float(edges[-1]))
+    cdf = torch.erf((edges - inside) / (math.sqrt(2.0) * sigma))  # (B, b + 1), up to constants
+    mass = (cdf[:, -1:] - cdf[:, :1]).clamp_min(_MIN_MASS)
+    return (cdf[:, 1:] - cdf[:, :-1]) / mass
+
+
+def two_hot_probabilities(target: Tensor, centers: Tensor) -> Tensor:
+    """Return the two-point distribution on ``centers`` whose mean is the target.
+
+    Args:
+        target: Shape (B, 1); clamped between the outer centres.
+        centers: Equidistant, rising, shape (b,), b >= 2.
+
+    Returns:
+        Shape (B, b); rows sum to 1.
+    """
+    width = (centers[-1] - centers[0]) / (len(centers) - 1)
+    position = ((target.float() - centers[0]) / width).clamp(0.0, len(centers) - 1.0)
+    lower = position.floor().clamp_max(len(centers) - 2.0)
+    share = position - lower  # of the upper centre, in [0, 1]
+    probabilities = torch.zeros(len(target), len(centers), device=target.device)
+    probabilities.scatter_(1, lower.long(), 1.0 - share)
+    return probabilities.scatter_(1, lower.long() + 1, share)
+
+
+def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Return the mean cross-entropy of ``logits`` against soft labels, both (B, b), in float32."""
+    return -(probabilities * torch.log_softmax(logits.float(), dim=1)).sum(1).mean()
+
+
+class LogitNet(nn.Module, ABC):
+    """A network that gives one logit per bin.
+
+    Attributes:
+        num_bins: b, >= 2.
+    """
+
+    def __init__(self, num_bins: int) -> None:
+        super().__init__()
+        if num_bins < 2:
+            raise InputError(f"LogitNet: expected num_bins >= 2, got {num_bins}.")
+        self.num_bins = num_bins
+
+    @abstractmethod
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return logits, shape (B, b)."""
+
+
+class LogitMlp(LogitNet):
+    """ReLU perceptron on observation and action, one logit per bin.
+
+    Args:
+        observation_dim: Width of the observation, >= 1.
+        action_dim: Width of the action, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        num_bins: b, >= 2.
+        generator: Source of the initial weights; None draws from the package's own.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        num_bins: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_bins)
+        self.mlp = ReluMlp(observation_dim + action_dim, hidden_dims, num_bins, generator=generator)
+
+    def forward(self, action: Tensor, obs: Tensor) -> Tensor:
+        """Return logits, shape (B, b), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""
+        logits: Tensor = self.mlp(torch.cat((obs, action), dim=1))
+        return logits
+
+
+class QNet(nn.Module):
+    """A critic made from a `LogitNet`; call it like any other critic.
+
+    Args:
+        logit_net: Network over the bins.
+        min_value: Lower end of the support.
+        max_value: Upper end, > ``min_value``.
+
+    Raises:
+        InputError: The support is empty.
+    """
+
+    centers: Tensor
+
+    def __init__(self, logit_net: LogitNet, min_value: float, max_value: float) -> None:
+        super().__init__()
+        edges = _bin_edges(min_value, max_value, logit_net.num_bins)
+        self.logit_net = logit_net
+        self.min_value = min_value
+        self.max_value = max_value
+        self.num_bins = logit_net.num_bins
+        self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return values, shape (B, 1)."""
+        return self.q_from_logit(self.logit_net(*args, **kwargs))
+
+    def q_from_logit(self, logits: Tensor) -> Tensor:
+        """Return the mean of the distribution, shape (B, 1), that ``logits``, (B, b), describe."""
+        return (torch.softmax(logits.float(), dim=1) * self.centers).sum(1, keepdim=True)
+
+
+class HLGaussLoss(nn.Module):
+    """Cross-entropy between bins and a normal distribution around the target.
+
+    Args:
+        min_value: Lower end of the support.
+        max_value: Upper end, > ``min_value``.
+        num_bins: b, >= 2.
+        sigma: Standard deviation of the distribution, > 0, in the unit of the values.
+
+    Raises:
+        InputError: The support is empty or ``sigma`` is not positive.
+    """
+
+    support: Tensor
+
+    def __init__(self, min_value: float, max_value: float, num_bins: int, sigma: float) -> None:
+        super().__init__()
+        if not sigma > 0.0:
+            raise InputError(f"HLGaussLoss: expected sigma > 0, got {sigma}.")
+        self.min_value = min_value
+        self.max_value = max_value
+        self.num_bins = num_bins
+        self.sigma = sigma
+        self.register_buffer("support", _bin_edges(min_value, max_value, num_bins))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
+        _require_rows("HLGaussLoss", logits, target, self.num_bins)
+        return soft_cross_entropy(logits, self.transform_to_probs(target))
+
+    def transform_to_probs(self, target: Tensor) -> Tensor:
+        """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
+        return hl_gauss_probabilities(target, self.support, self.sigma)
+
+
+class TwoHotLoss(nn.Module):
+    """Cross-entropy between bins and the two bins around the target.
+
+    Args:
+        min_value: Lower end of the support.
+        max_value: Upper end, > ``min_value``.
+        num_bins: b, >= 2.
+
+    Raises:
+        InputError: The support is empty.
+    """
+
+    centers: Tensor
+
+    def __init__(self, min_value: float, max_value: float, num_bins: int) -> None:
+        super().__init__()
+        edges = _bin_edges(min_value, max_value, num_bins)
+        self.num_bins = num_bins
+        self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
+        _require_rows("TwoHotLoss", logits, target, self.num_bins)
+        return soft_cross_entropy(logits, self.transform_to_probs(target))
+
+    def transform_to_probs(self, target: Tensor) -> Tensor:
+        """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
+        return two_hot_probabilities(target, self.centers)
+
+
+class QLoss(LossCallback):
+    """Classification loss of a `QNet`; takes the place of `cadenza.learn.algorithms.sac.QLoss`.
+
+    Args:
+        name: Name in logs and checkpoints.
+        q: Critic.
+        opt: Optimiser of its parameters.
+        lr_schedule: Learning-rate schedule of ``opt``.
+        max_grad_norm: Bound of the gradient's norm.
+        smoothing_ratio: σ in bin widths (HL-Gauss only; 0.75 is the paper's choice).
+        data_group: Group of the state that holds the batch.
+        log_per_param_weights: Log every parameter.
+        log_per_param_grads: Log every gradient.
+        target_encoding: How a target becomes a distribution.
+
+    Raises:
+        InputError: Unknown ``target_encoding``.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        q: QNet,
+        opt: optim.Optimizer,
+        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
+        max_grad_norm: float = 10.0,
+        smoothing_ratio: float = 0.75,
+        data_group: str = "default",
+        log_per_param_weights: bool = False,
+        log_per_param_grads: bool = False,
+        target_encoding: TargetEncoding = "hl_gauss",
+    ) -> None:
+        super().__init__(
+            name=name,
+            network=q,
+            optimizer=opt,
+            lr_schedule=lr_schedule,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+            log_per_param_weights=log_per_param_weights,
+            log_per_param_grads=log_per_param_grads,
+        )
+        self.q_network = q
+        low, high, bins = q.min_value, q.max_value, q.num_bins
+        if target_encoding == "hl_gauss":
+            encoding: nn.Module = HLGaussLoss(
+                low, high, bins, smoothing_ratio * (high - low) / bins
+            )
+        elif target_encoding == "two_hot":
+            encoding = TwoHotLoss(low, high, bins)
+        else:
+            raise InputError(
+                f"QLoss: expected target_encoding 'hl_gauss' or 'two_hot', got {target_encoding!r}."
+            )
+        self.classification_loss = encoding.to(q.centers.device)
+
+    def loss(self, observation: Observations, actions: Tensor, q_target: Tensor) -> Tensor:
+        """Return the cross-entropy, shape ().
+
+        Args:
+            observation: B rows.
+            actions: Shape (B, A).
+            q_target: Shape (B, 1); clamped into the support.
+        """
+        logits: Tensor = self.q_network.logit_net(actions, **observation)
+        values = self.q_network.q_from_logit(logits.detach())
+        self.log_scalar(f"training/{self.name}_prediction", values.mean())
+        loss: Tensor = self.classification_loss(logits, q_target)
+        return loss
+
+
+def _bin_edges(min_value: float, max_value: float, num_bins: int) -> Tensor:
+    if not min_value < max_value or num_bins < 2:
+        raise InputError(
+            "HL-Gauss support: expected min_value < max_value and num_bins >= 2, got "
+            f"{min_value}, {max_value} and {num_bins}."
+        )
+    return torch.linspace(min_value, max_value, num_bins + 1)
+
+
+def _require_rows(owner: str, logits: Tensor, target: Tensor, num_bins: int) -> None:
+    if logits.shape != (len(target), num_bins) or target.shape != (len(target), 1):
+        raise InputError(
+            f"{owner}: expected logits (B, {num_bins}) and target (B, 1), got "
+            f"{tuple(logits.shape)} and {tuple(target.shape)}."
+        )

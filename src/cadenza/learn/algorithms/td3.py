@@ -1,0 +1,258 @@
+"""Twin delayed deep deterministic policy gradient (TD3) from exchangeable parts.
+
+Equations, with a' = clip(π_t(o') + clip(σ ε, -c, c), -1, 1):
+    target  y = n-step return of s_r·r, bootstrapped with m min(Q1t, Q2t)(a', o')
+    critic  mean (Q(a, o) - y)²                       (`cadenza.learn.algorithms.sac.QLoss`)
+    policy  -mean Q1(π(o), o), every ``policy_delay`` batches; the targets move then, too
+Source:  arXiv:1802.09477, algorithm 1.
+Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; A = action.
+Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
+from cadenza.learn.algorithms.sac_losses import QLoss
+from cadenza.learn.algorithms.sac_target import Observations, n_step_target
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.gamma_matrix import make_gamma_matrix
+
+__all__ = ["PolicyLoss", "QLoss", "QTarget", "smoothed_actions"]
+
+
+def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) -> Tensor:
+    """Return ``actions`` with bounded noise, kept in [-1, 1].
+
+    Args:
+        actions: Shape (B, A), in [-1, 1].
+        epsilon: Standard normal draws, shape (B, A).
+        std: Standard deviation of the noise.
+        clip: Bound of the noise's absolute value.
+    """
+    return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
+
+
+class QTarget(LoggingMixin, Callback):
+    """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
+
+    Args:
+        pi: Policy, returning actions in [-1, 1].
+        q1: First critic.
+        q2: Second critic.
+        pi_t: Target of ``pi``; None copies it.
+        q1t: Target of ``q1``; None copies it.
+        q2t: Target of ``q2``; None copies it.
+        gamma: Discount per step.
+        reward_scale: Factor on the rewards.
+        target_q_tau: Share that the targets move per update.
+        data_group: Group of the state that holds the batch.
+        roll_length: T, the rollout length of the batch.
+        use_terminal_masking: Whether a final state is worth 0.
+        target_noise: Standard deviation of the noise on target actions.
+        noise_clip: Bound of that noise.
+        policy_delay: Batches per update of the targets, >= 1.
+        generator: Source of the noise; None makes one seeded 0. Its state is in the state dict.
+
+    Raises:
+        InputError: ``policy_delay`` is below one or a noise parameter is negative.
+    """
+
+    def __init__(
+        self,
+        *,
+        pi: nn.Module,
+        q1: nn.Module,
+        q2: nn.Module,
+        pi_t: nn.Module | None = None,
+        q1t: nn.Module | None = None,
+        q2t: nn.Module | None = None,
+        gamma: float = 0.99,
+        reward_scale: float = 1.0,
+        target_q_tau: float = 0.005,
+        data_group: str = "default",
+        roll_length: int = 1,
+        use_terminal_masking: bool = True,
+        target_noise: float = 0.2,
+        noise_clip: float = 0.5,
+        policy_delay: int = 2,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _require_delay("QTarget", policy_delay)
+        if not (target_noise >= 0.0 and noise_clip >= 0.0):
+            raise InputError(
+                "QTarget: expected target_noise >= 0 and noise_clip >= 0, got "
+                f"{target_noise} and {noise_clip}."
+            )
+        self._order = 1
+        self.data_group = data_group
+        self.networks = {"pi": pi, "q1": q1, "q2": q2}
+        given = {"pi": pi_t, "q1": q1t, "q2": q2t}
+        self.targets = {
+            name: copy.deepcopy(self.networks[name]) if target is None else target
+            for name, target in given.items()
+        }
+        self.reward_scale = reward_scale
+        self.tau = target_q_tau
+        self.use_terminal_masking = use_terminal_masking
+        self.target_noise = target_noise
+        self.noise_clip = noise_clip
+        self.policy_delay = policy_delay
+        self.gamma_matrix = make_gamma_matrix(gamma, roll_length)
+        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+
+    @torch.no_grad()
+    def begin_batch(
+        self, next_observation: Observations, rewards: Tensor, masks: Tensor
+    ) -> dict[str, dict[str, Tensor]]:
+        """Write ``q_target``, shape (B, 1), into the data group.
+
+        Args:
+            next_observation: State after every rollout (n rows; after every step if T = 1).
+            rewards: Shape (B, 1).
+            masks: 0 where a step ended its episode for good, shape (B, 1).
+        """
+        actions: Tensor = self.targets["pi"](**next_observation)
+        epsilon = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
+        actions = smoothed_actions(actions, epsilon.to(actions), self.target_noise, self.noise_clip)
+        values = torch.minimum(
+            self.targets["q1"](actions, **next_observation),
+            self.targets["q2"](actions, **next_observation),
+        )
+        scaled_reward = self.reward_scale * rewards
+        if self.gamma_matrix.device != rewards.device:
+            self.gamma_matrix = self.gamma_matrix.to(rewards.device)
+        q_target = n_step_target(
+            scaled_reward, values, masks if self.use_terminal_masking else None, self.gamma_matrix
+        )
+        self.log_scalar("training/min_next_q_target", values.mean())
+        self.log_scalar("training/scaled_reward", scaled_reward.mean())
+        self.log_scalar("training/q_target", q_target.mean())
+        return {self.data_group: {"q_target": q_target}}
+
+    def end_batch(self, bp_step: int) -> None:
+        """Move the target networks in every ``policy_delay``-th step."""
+        if bp_step % self.policy_delay != 0:
+            return
+        for name, target in self.targets.items():
+            soft_update_from_to(self.networks[name], target, self.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the logs, the target networks and the state of the noise."""
+        networks = {name: target.state_dict() for name, target in self.targets.items()}
+        return {
+            **super().state_dict(),
+            "network_state_dict": networks,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: The target networks or the generator are missing.
+        """
+        networks = state_dict.get("network_state_dict", {})
+        if set(networks) != set(self.targets) or "generator" not in state_dict:
+            raise CheckpointError(
+                f"QTarget.load_state_dict: expected target networks {sorted(self.targets)} and a "
+                f"'generator', got networks {sorted(networks)} and keys {sorted(state_dict)}; load "
+                "the state of a TD3 QTarget."
+            )
+        if load_network:
+            for name, target in self.targets.items():
+                target.load_state_dict(networks[name])
+        if load_hparams:
+            self.generator.set_state(state_dict["generator"].cpu())
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+
+
+class PolicyLoss(LossCallback):
+    """Makes the policy choose actions of high value, in every ``policy_delay``-th step.
+
+    Args:
+        pi: Policy, returning actions in [-1, 1].
+        q: Critic; frozen meanwhile.
+        opt: Optimiser of the policy's parameters.
+        lr_schedule: Learning-rate schedule of ``opt``; it steps with the policy.
+        max_grad_norm: Bound of the gradient's norm.
+        name: Name in logs and checkpoints.
+        data_group: Group of the state that holds the batch.
+        log_per_param_weights: Log every parameter.
+        log_per_param_grads: Log every gradient.
+        policy_delay: Batches per update, >= 1.
+
+    Raises:
+        InputError: ``policy_delay`` is below one.
+    """
+
+    def __init__(
+        self,
+        *,
+        pi: nn.Module,
+        q: nn.Module,
+        opt: optim.Optimizer,
+        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
+        max_grad_norm: float = 10.0,
+        name: str = "policy",
+        data_group: str = "default",
+        log_per_param_weights: bool = False,
+        log_per_param_grads: bool = False,
+        policy_delay: int = 2,
+    ) -> None:
+        _require_delay("PolicyLoss", policy_delay)
+        super().__init__(
+            name=name,
+            network=pi,
+            optimizer=opt,
+            lr_schedule=lr_schedule,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+            log_per_param_weights=log_per_param_weights,
+            log_per_param_grads=log_per_param_grads,
+        )
+        self.policy = pi
+        self.q1 = q
+        self.policy_delay = policy_delay
+        own = {id(parameter) for parameter in self.parameters}
+        self._frozen = [p for p in q.parameters() if id(p) not in own]
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Step the policy if it is its turn.
+
+        Raises:
+            InputError: The state has no ``bp_step``.
+        """
+        if "bp_step" not in kwargs:
+            raise InputError(
+                f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says whose "
+                "turn it is."
+            )
+        if kwargs["bp_step"] % self.policy_delay == 0:
+            super().backward(*args, **kwargs)
+
+    def loss(self, observation: Observations) -> Tensor:
+        """Return -mean Q1(π(o), o), shape (), for the B rows of ``observation``."""
+        actions: Tensor = self.policy(**observation)
+        with frozen(self._frozen):
+            values: Tensor = self.q1(actions, **observation)
+        self.log_scalar("policy/q_pi", values.detach().mean())
+        return -values.mean()
+
+
+def _require_delay(owner: str, policy_delay: int) -> None:
+    if policy_delay < 1:
+        raise InputError(f"{owner}: expected policy_delay >= 1, got {policy_delay}.")
