@@ -14,16 +14,12 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError, ConfigurationError, PreconditionError
 
 #: Key under which torch keeps the names of a group's parameters.
 _NAMES: Final = "param_names"
 
 ModuleTypes = tuple[type[nn.Module], ...]
-
-
-class OverlappingModulesError(ConfigurationError, AssertionError):
-    """A module type is both to be decayed and not to be decayed."""
 
 
 def separate_modules_for_weight_decay(
@@ -50,12 +46,12 @@ def separate_modules_for_weight_decay(
         Names of decayed parameters, names of the others.
 
     Raises:
-        OverlappingModulesError: A type is on both lists.
+        PreconditionError: A type is on both lists.
         ConfigurationError: ``layers_to_exclude`` names a layer ``network`` does not have.
     """
     overlap = set(whitelist_weight_modules) & set(blacklist_weight_modules)
     if overlap:
-        raise OverlappingModulesError(
+        raise PreconditionError(
             "Some modules are both whitelisted and blacklisted! Expected every type on one list, "
             f"got {sorted(kind.__name__ for kind in overlap)} on both; remove it from one."
         )

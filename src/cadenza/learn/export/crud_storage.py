@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final, Generic, TypeVar
 
-from cadenza.core.errors import ConfigurationError, StorageError, UnknownNameError
+from cadenza.core.errors import PreconditionError, StorageError
 from cadenza.core.files import atomic_write_bytes, fsync_folder, make_folder
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class CRUDStorage(Generic[T]):
         keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
 
     Raises:
-        ConfigurationError: Empty extension, one with a dot, a prefix or extension that leads out of
+        PreconditionError: Empty extension, one with a dot, a prefix or extension that leads out of
             the folder, or ``keep_last`` below one.
         StorageError: ``directory`` cannot be a folder (``errno`` is ENOTDIR if it is a file).
     """
@@ -99,7 +99,7 @@ class CRUDStorage(Generic[T]):
     ) -> None:
         _check_names(prefix, extension)
         if keep_last is not None and keep_last < 1:
-            raise ConfigurationError(
+            raise PreconditionError(
                 f"CRUDStorage.keep_last: expected >= 1 or None (keep all), got {keep_last}."
             )
         self._directory = _opened(Path(directory))
@@ -181,13 +181,13 @@ class CRUDStorage(Generic[T]):
         """Replace the content of a file in one durable step; name and timestamp stay.
 
         Raises:
-            UnknownNameError: The storage has no such item.
+            PreconditionError: The storage has no such item.
             StorageError: The file system refused; the old content is intact.
         """
         with self._lock:
             item = self._items.get(handle)
             if item is None:
-                raise UnknownNameError(
+                raise PreconditionError(
                     f"CRUDStorage.update: expected the handle of a stored item, got {handle}; "
                     f"known handles: {[known.handle for known in self._items]}."
                 )
@@ -292,13 +292,13 @@ class CRUDStorage(Generic[T]):
 def _check_names(prefix: str, extension: str) -> None:
     """Raise unless file names made of these parts stay in the folder."""
     if not extension or "." in extension:
-        raise ConfigurationError(
+        raise PreconditionError(
             f"CRUDStorage.extension: expected a non-empty text without dots, got {extension!r}; "
             "write e.g. 'bin'."
         )
     for part, text in (("prefix", prefix), ("extension", extension)):
         if "/" in text or os.sep in text or "\0" in text:
-            raise ConfigurationError(
+            raise PreconditionError(
                 f"CRUDStorage.{part}: expected a text without path separators, got {text!r}; "
                 "give the folder as directory."
             )

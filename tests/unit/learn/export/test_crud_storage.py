@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, StorageError, UnknownNameError
+from cadenza.core.errors import PreconditionError, StorageError
 from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageItemHandle
 
 
@@ -90,7 +90,7 @@ def test_update_replaces_content_and_nothing_else(tmp_path):
 def test_update_of_an_unknown_handle_is_an_error(tmp_path):
     storage = CRUDStorage(tmp_path)
     storage.create_with_data(b"")
-    with pytest.raises(UnknownNameError, match=r"got 7; known handles: \[0\]"):
+    with pytest.raises(PreconditionError, match=r"got 7; known handles: \[0\]"):
         storage.update(StorageItemHandle(7), b"")
 
 
@@ -173,7 +173,7 @@ def test_file_in_place_of_the_folder_is_an_error(tmp_path, path):
     ],
 )
 def test_bad_configuration_is_an_error(tmp_path, arguments, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(PreconditionError, match=message):
         CRUDStorage(tmp_path, **arguments)
 
 

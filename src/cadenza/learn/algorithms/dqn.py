@@ -1,0 +1,304 @@
+"""Deep Q-learning as two callbacks: `QTarget` computes what `QLoss` regresses towards.
+
+Equation:  y_t = Σ_{k<T-t} γ^k s r_{t+k} + γ^(T-t) m V,  loss = mean(w ℓ(Q(o)_a - y)),
+           V = max_a Q'(o')_a (plain) or Q'(o')_{argmax_a Q(o')_a} (double); s scales rewards, m is
+           the mask of the rollout's last row, Q' the target network, ℓ the square or Huber's loss.
+Sources:   Mnih et al. 2015 (doi:10.1038/nature14236); double: arXiv:1509.06461, eq. 4; n steps as
+           in arXiv:1710.02298; soft target updates: arXiv:1509.02971.
+Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = actions.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.optim.lr_scheduler import LRScheduler
+
+from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError
+from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.sac_target import n_step_target
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.gamma_matrix import make_gamma_matrix
+
+#: `Callback._order` of target callbacks: after those that shape rewards.
+_ORDER_TARGET = 1
+
+
+def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
+    """Return the value of acting greedily, shape (n, 1).
+
+    Args:
+        target_q: Values of the target network, shape (n, A); these are returned.
+        online_q: Values that choose the action, same shape (double Q-learning); None lets the
+            target network choose too.
+    """
+    chooser = target_q if online_q is None else online_q
+    return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
+
+
+def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
+    """Return the values of the actions that were taken, shape (B, 1).
+
+    Args:
+        q_values: Shape (B, A).
+        actions: Indices of actions, shape (B, 1) or (B,), of any number type.
+
+    Raises:
+        InputError: There is not one action per row.
+    """
+    if q_values.ndim != 2 or actions.numel() != q_values.shape[0]:
+        raise InputError(
+            "dqn: expected Q-values (B, A) and one action index per row, got "
+            f"{tuple(q_values.shape)} and {tuple(actions.shape)}; the network must return one "
+            "value per action, and actions must be stored with shape (1,)."
+        )
+    return q_values.gather(1, actions.to(torch.int64).reshape(-1, 1))
+
+
+def regression_loss(
+    predicted: Tensor, target: Tensor, *, huber_delta: float | None = None
+) -> Tensor:
+    """Return the loss of every row: the square, or Huber's loss.
+
+    Args:
+        predicted: Shape (B, 1).
+        target: Same shape.
+        huber_delta: Error above which the loss grows linearly, so that its slope is bounded by
+            this; None: the square, without the factor 1/2 of Huber's parabola.
+
+    Returns:
+        Shape (B, 1).
+
+    Raises:
+        InputError: The shapes differ.
+    """
+    if predicted.shape != target.shape:
+        raise InputError(
+            f"dqn: expected q_target of shape {tuple(predicted.shape)}, got "
+            f"{tuple(target.shape)}; give QTarget the rollout length of the memory loader."
+        )
+    if huber_delta is None:
+        return (predicted - target).square()
+    return nn.functional.huber_loss(predicted, target, reduction="none", delta=huber_delta)
+
+
+class QTarget(LoggingMixin, Callback):
+    """Computes ``q_target`` for every row of a batch and keeps the target network.
+
+    The mask of a rollout's last row decides whether the state after it has a value, so an episode
+    that was cut off (mask 1) bootstraps and one that ended (mask 0) does not.
+
+    Args:
+        q_net: Q-network; called with the observation's entries as keywords, returns (n, A).
+        target_q_net: Slow copy that values the next state; None copies ``q_net``.
+        gamma: Discount per step, in [0, 1].
+        reward_scale: Factor on rewards.
+        target_q_tau: Part of the way the target network moves at an update, in (0, 1]; 1 copies.
+        data_group: Group of the batch.
+        roll_length: T, rows per rollout in the batch.
+        double: Let ``q_net`` choose the next action and the target network value it.
+        target_period: Steps between updates of the target network. The classic hard update is
+            ``target_q_tau=1.0`` with a period of hundreds of steps.
+
+    Raises:
+        ConfigurationError: ``target_q_tau`` or ``target_period`` is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        q_net: nn.Module,
+        target_q_net: nn.Module | None = None,
+        gamma: float = 0.99,
+        reward_scale: float = 1.0,
+        target_q_tau: float = 0.005,
+        data_group: str = "default",
+        roll_length: int = 1,
+        double: bool = False,
+        target_period: int = 1,
+    ) -> None:
+        super().__init__()
+        if not 0.0 < target_q_tau <= 1.0 or target_period < 1:
+            raise ConfigurationError(
+                "dqn.QTarget: expected target_q_tau in (0, 1] and target_period >= 1, got "
+                f"{target_q_tau} and {target_period}."
+            )
+        self._order = _ORDER_TARGET
+        self.data_group = data_group
+        self.q_net = q_net
+        self.target_q_net = copy.deepcopy(q_net) if target_q_net is None else target_q_net
+        self.target_q_net.requires_grad_(False)
+        self.reward_scale = reward_scale
+        self.tau = target_q_tau
+        self.rollout_len = roll_length
+        self._double = double
+        self._target_period = target_period
+        self._steps = 0
+        self._gamma_matrix = make_gamma_matrix(gamma, roll_length)
+
+    def begin_batch(
+        self, next_observation: dict[str, Tensor], rewards: Tensor, masks: Tensor
+    ) -> dict[str, Any]:
+        """Return ``q_target``, shape (B, 1), for the group.
+
+        Args:
+            next_observation: State after each rollout, each entry (n, ...).
+            rewards: Shape (B, 1).
+            masks: 0 where an episode ended, else 1; shape (B, 1).
+
+        Raises:
+            InputError: The shapes do not fit the rollout length.
+        """
+        with torch.no_grad():
+            online_q = self.q_net(**next_observation) if self._double else None
+            values = next_values(self.target_q_net(**next_observation), online_q)
+            _require_rollouts(values, rewards, masks, self.rollout_len)
+            scaled = self.reward_scale * rewards
+            self._gamma_matrix = self._gamma_matrix.to(rewards.device)
+            q_target = n_step_target(scaled, values, masks, self._gamma_matrix)
+        self.log_scalar("training/scaled_reward", scaled.mean())
+        self.log_scalar("training/q_target", q_target.mean())
+        return {self.data_group: {"q_target": q_target}}
+
+    def end_batch(self) -> None:
+        """Move the target network, every ``target_period`` steps."""
+        self._steps += 1
+        if self._steps % self._target_period == 0:
+            soft_update_from_to(self.q_net, self.target_q_net, self.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, target network and the number of steps taken."""
+        state = super().state_dict()
+        state["network_state_dict"] = self.target_q_net.state_dict()
+        state["steps"] = self._steps
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of a target like this one.
+            load_network: Take the target network.
+            load_optimizer: Without effect; a target has none.
+            load_hparams: Take logs and the number of steps.
+
+        Raises:
+            CheckpointKeyError: The target network or the number of steps is missing.
+        """
+        missing = {"network_state_dict", "steps"} - state_dict.keys()
+        if missing:
+            raise CheckpointKeyError(
+                f"dqn.QTarget.load_state_dict: expected {sorted(missing)} too, got "
+                f"{sorted(state_dict)}; load the state of a dqn.QTarget."
+            )
+        if load_network:
+            self.target_q_net.load_state_dict(state_dict["network_state_dict"])
+        if load_hparams:
+            self._steps = int(state_dict["steps"])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+
+
+class QLoss(LossCallback):
+    """Regression of the Q-values of the actions taken towards ``q_target``.
+
+    Rows of a prioritised memory are weighted by its ``sample_weights``.
+
+    Args:
+        name: Part of the log keys, and the name in checkpoints.
+        q: Q-network; called with the observation's entries as keywords, returns (B, A).
+        opt: Optimiser of ``q``.
+        lr_schedule: Schedule of its learning rate; None keeps it constant.
+        max_grad_norm: Largest global L2 norm of the gradients.
+        data_group: Group of the batch.
+        log_per_param_weights: Log every parameter.
+        log_per_param_grads: Log every gradient.
+        huber_delta: Error above which the loss grows linearly; None: the squared error.
+
+    Raises:
+        ConfigurationError: ``huber_delta`` is not above zero.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        q: nn.Module,
+        opt: optim.Optimizer,
+        lr_schedule: LRScheduler | None = None,
+        max_grad_norm: float = 10.0,
+        data_group: str = "default",
+        log_per_param_weights: bool = False,
+        log_per_param_grads: bool = False,
+        huber_delta: float | None = None,
+    ) -> None:
+        super().__init__(
+            lr_schedule,
+            name=name,
+            network=q,
+            optimizer=opt,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+            log_per_param_weights=log_per_param_weights,
+            log_per_param_grads=log_per_param_grads,
+        )
+        if huber_delta is not None and not huber_delta > 0.0:
+            raise ConfigurationError(
+                f"dqn.QLoss.huber_delta: expected > 0 or None (squared error), got {huber_delta}."
+            )
+        self.q_network = q
+        self._huber_delta = huber_delta
+
+    def loss(
+        self,
+        observation: dict[str, Tensor],
+        q_target: Tensor,
+        actions: Tensor,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean loss.
+
+        Args:
+            observation: Each entry (B, ...).
+            q_target: Shape (B, 1).
+            actions: Indices of the actions taken, shape (B, 1) or (B,).
+            sample_weights: Importance weight of each rollout, shape (n,); None weights all alike.
+
+        Raises:
+            InputError: The shapes do not fit.
+        """
+        predicted = chosen_values(self.q_network(**observation), actions)
+        rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
+        self.log_scalar(f"training/{self.name}_prediction", predicted.detach().mean())
+        if sample_weights is None:
+            return rows.mean()
+        return (rows * _row_weights(sample_weights, rows.shape[0])).mean()
+
+
+def _row_weights(sample_weights: Tensor, rows: int) -> Tensor:
+    """Return the weights of rollouts, shape (n,), as weights of their rows, shape (B, 1)."""
+    rollouts = sample_weights.numel()
+    if rollouts == 0 or rows % rollouts != 0:
+        raise InputError(
+            f"dqn.QLoss: expected one sample weight per rollout, got {rollouts} for {rows} rows."
+        )
+    return sample_weights.reshape(-1, 1).repeat_interleave(rows // rollouts, dim=0)
+
+
+def _require_rollouts(values: Tensor, rewards: Tensor, masks: Tensor, length: int) -> None:
+    rows = values.shape[0] * length
+    if rewards.shape != (rows, 1) or masks.shape != (rows, 1):
+        raise InputError(
+            f"dqn.QTarget: expected rewards and masks of shape {(rows, 1)} for {values.shape[0]} "
+            f"next states and roll_length = {length}, got {tuple(rewards.shape)} and "
+            f"{tuple(masks.shape)}; for rollouts of several steps use an n-step memory table and "
+            "the same roll_length as the memory loader."
+        )
