@@ -23,6 +23,8 @@ WHOLE_STATE: Final = "__whole_state__"
 FORWARDS: Final = "__forwards_to__"
 #: Attribute of a wrapper: the `HookSignature` of the function it wraps.
 SIGNATURE: Final = "__hook_signature__"
+#: Key that the state of every training has.
+TRAINING_KEY: Final = "bp_step"
 #: Hooks that may run before the first batch, when no data group exists yet.
 HOOKS_WITHOUT_BATCH: Final = frozenset({"restore_state", "begin_training", "end_training"})
 
@@ -103,7 +105,8 @@ class HookSignature:
             consumed: How many leading parameters the caller passes by position.
 
         Raises:
-            MissingStateKeyError: A parameter without default is in neither group nor state.
+            MissingStateKeyError: A parameter without default is in neither group nor state; or a
+                parameter with default is missing because the group is.
         """
         inner: Mapping[str, Any] = state.get(group, {}) if group else {}
         found: dict[str, Any] = {}
@@ -119,9 +122,9 @@ class HookSignature:
                 missing.append(key)
                 if parameter in self.required:
                     raise self._missing(owner, key, group, state)
-        if consumed or not group or group in state or self.name in HOOKS_WITHOUT_BATCH:
-            return found  # ``consumed``: somebody calls the hook directly, with arguments
-        if missing:
+        # In a training, defaults must not hide a misspelt group; calls by hand need no group.
+        is_training = TRAINING_KEY in state and self.name not in HOOKS_WITHOUT_BATCH
+        if missing and group and group not in state and is_training:
             raise self._missing(owner, missing[0], group, state)
         return found
 

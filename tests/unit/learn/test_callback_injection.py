@@ -1,0 +1,341 @@
+import copy
+import pickle
+import warnings
+
+import pytest
+
+from cadenza.learn import BatchCallback, Callback
+from cadenza.learn.callback import HOOKS
+from cadenza.learn.injection import HookReturnError, MissingStateKeyError
+
+
+class Recorder(Callback):
+    """Remembers what its hooks are given."""
+
+    def __init__(self, data_group=None):
+        super().__init__()
+        self.data_group = data_group
+        self.seen = []
+
+    def begin_training(self, bp_step=-1):
+        self.seen.append(bp_step)
+
+    def begin_batch(self, rewards, bp_step, gain=2):
+        self.seen.append((rewards, bp_step, gain))
+        return {self.data_group: {"scaled": rewards * gain}, "count": bp_step + 1}
+
+    def end_training(self):
+        self.seen.append("end")
+
+
+class Pickled(Callback):
+    def begin_batch(self, rewards):
+        return {"doubled": rewards * 2}
+
+
+def test_there_are_eight_hooks_in_the_order_of_the_loop():
+    assert HOOKS == (
+        "restore_state",
+        "begin_training",
+        "begin_cycle",
+        "begin_batch",
+        "backward",
+        "end_batch",
+        "end_cycle",
+        "end_training",
+    )
+    assert set(Callback._callbacks) == set(HOOKS)
+
+
+def test_callback_has_its_class_name_no_cycle_and_an_empty_state():
+    callback = Pickled()
+    assert (callback.name, callback.cycle, callback.order) == ("Pickled", None, 0)
+    assert Callback(7).cycle == 7
+    assert callback.state_dict() == {}
+    callback.load_state_dict({"anything": 1})
+    assert callback.state_dict() == {}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hook_that_is_not_overridden_accepts_anything_and_returns_nothing(hook):
+    assert getattr(Callback(), hook)(1, "two", three=3) is None
+
+
+def test_parameters_are_taken_from_the_state_and_others_are_not_passed():
+    callback = Recorder()
+    callback.data_group = None
+    callback.begin_batch(rewards=3, bp_step=5, unknown=1)
+    assert callback.seen == [(3, 5, 2)]
+    callback.begin_batch(rewards=3, bp_step=5, gain=10)
+    assert callback.seen[-1] == (3, 5, 10)
+
+
+def test_group_shadows_the_outer_state_key_by_key():
+    callback = Recorder("default")
+    callback.begin_batch(rewards=-1, bp_step=4, default={"rewards": 8})
+    assert callback.seen == [(8, 4, 2)]
+
+
+def test_result_for_the_group_is_merged_in_place_and_the_rest_is_returned():
+    callback, group = Recorder("default"), {"rewards": 8}
+    rest = callback.begin_batch(default=group, bp_step=4)
+    assert group == {"rewards": 8, "scaled": 16}
+    assert rest == {"count": 5}
+
+
+def test_result_for_a_group_that_does_not_exist_is_returned_whole():
+    class Opening(Callback):
+        data_group = "new"
+
+        def begin_batch(self, rewards, gain=2):
+            return {"new": {"scaled": rewards * gain}, "count": 1}
+
+    assert Opening().begin_batch(rewards=1) == {"new": {"scaled": 2}, "count": 1}
+
+
+@pytest.mark.parametrize("group", [None, ""])
+def test_no_group_means_the_state_itself(group):
+    callback = Recorder(group)
+    callback.begin_batch(rewards=1, bp_step=2, default={"rewards": 9})
+    assert callback.seen == [(1, 2, 2)]
+
+
+def test_group_of_the_class_counts_when_the_instance_has_none():
+    class Grouped(Callback):
+        DATA_GROUP = "rl"
+
+        def begin_batch(self, rewards):
+            return {"seen": rewards}
+
+    assert Grouped().begin_batch(rl={"rewards": 3}, rewards=1) == {"seen": 3}
+    instance = Grouped()
+    instance.data_group = "other"
+    assert instance.begin_batch(rl={"rewards": 3}, other={"rewards": 4}) == {"seen": 4}
+
+
+def test_hook_without_parameters_drops_everything_it_is_given():
+    callback = Recorder()
+    callback.end_training(ValueError("why"), bp_step=3)
+    assert callback.seen == ["end"]
+
+    class OddlyNamed(Callback):
+        def end_training(this):  # noqa: N805 -- the name of the object must not matter
+            return {"ok": True}
+
+    assert OddlyNamed().end_training(ValueError("why"), bp_step=3) == {"ok": True}
+
+
+def test_positional_arguments_fill_the_leading_parameters():
+    class Ending(Callback):
+        def end_training(self, exception, bp_step):
+            return {"got": (exception, bp_step)}
+
+    error = ValueError("why")
+    state = {"exception": "not this", "bp_step": 3}
+    assert Ending().end_training(error, **state) == {"got": (error, 3)}
+
+
+def test_direct_call_with_all_arguments_by_position_needs_no_group():
+    callback = Recorder("default")
+    callback.begin_batch(5, 6, 7)
+    assert callback.seen == [(5, 6, 7)]
+
+
+def test_positional_argument_for_a_hook_with_keywords_only_is_dropped():
+    class KeywordOnly(Callback):
+        def end_training(self, *, bp_step):
+            return {"got": bp_step}
+
+    assert KeywordOnly().end_training(None, bp_step=2) == {"got": 2}
+
+
+def test_missing_key_is_an_error_that_names_everything():
+    match = (
+        r"Recorder \(Recorder\)\.begin_batch: expected the key 'rewards' in group 'default', which "
+        r"has \['actions'\], or the outer state, which has \['bp_step', 'default'\]"
+    )
+    with pytest.raises(MissingStateKeyError, match=match):
+        Recorder("default").begin_batch(bp_step=1, default={"actions": 0})
+
+
+def test_missing_key_without_a_group_names_the_keys_of_the_state():
+    with pytest.raises(MissingStateKeyError, match=r"'rewards' in the state, which has \['a'\]"):
+        Recorder().begin_batch(a=1)
+
+
+@pytest.mark.parametrize("builtin", [KeyError, TypeError])
+def test_missing_key_error_is_what_older_code_catches(builtin):
+    with pytest.raises(builtin):
+        Recorder().begin_batch(a=1)
+
+
+def test_absent_group_is_an_error_even_when_defaults_would_hide_it():
+    class Optional(Callback):
+        def __init__(self):
+            super().__init__()
+            self.data_group = "defualt"
+
+        def begin_batch(self, rewards=None):
+            return {"got": rewards}
+
+    with pytest.raises(MissingStateKeyError, match=r"group 'defualt', which is absent"):
+        Optional().begin_batch(default={"rewards": 1}, bp_step=1)
+    assert Optional().begin_batch(rewards=4, bp_step=1) == {"got": 4}
+    assert Optional().begin_batch() == {"got": None}  # by hand, outside a training
+
+
+def test_begin_training_of_a_grouped_callback_uses_the_outer_state_before_a_batch_exists():
+    callback = Recorder("default")
+    callback.begin_training(bp_step=1)
+    callback.begin_training(other=1)
+    assert callback.seen == [1, -1]
+
+
+def test_super_reaches_the_function_as_written():
+    class Child(Recorder):
+        def begin_batch(self, actions):
+            return super().begin_batch(actions, bp_step=0, gain=100)
+
+    child = Child("default")
+    group = {"actions": 4}
+    assert child.begin_batch(default=group) == {"count": 1}
+    assert child.seen == [(4, 0, 100)]
+    assert group == {"actions": 4, "scaled": 400}
+
+
+def test_inherited_hook_is_injected():
+    class Child(Recorder):
+        pass
+
+    child = Child("default")
+    child.begin_batch(default={"rewards": 1}, bp_step=2)
+    assert child.seen == [(1, 2, 2)]
+
+
+def test_hook_of_a_mixin_that_is_no_callback_is_injected():
+    class Mixin:
+        def begin_batch(self, rewards):
+            return {"got": rewards}
+
+    class Mixed(Mixin, Callback):
+        pass
+
+    assert Mixed().begin_batch(rewards=1, other=2) == {"got": 1}
+
+
+def test_hook_with_keywords_gets_the_whole_state_and_a_warning():
+    class Greedy(Callback):
+        data_group = "default"
+
+        def begin_batch(self, **kwargs):
+            return {"got": sorted(kwargs)}
+
+    with pytest.warns(UserWarning, match=r"Deprecated: Greedy\.begin_batch takes"):
+        greedy = Greedy()
+    assert greedy.begin_batch(a=1, default={"b": 2}) == {"got": ["a", "default"]}
+
+
+def test_backward_and_marked_hooks_take_the_whole_state_without_a_warning():
+    class Quiet(Callback):
+        def backward(self, *args, **kwargs):
+            return {"got": kwargs}
+
+        @Callback.whole_state
+        def end_batch(self, **state):
+            return {"got": state}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = Quiet()
+    assert quiet.backward(a=1) == {"got": {"a": 1}}
+    assert quiet.end_batch(a=1) == {"got": {"a": 1}}
+
+
+def test_extended_method_of_a_subclass_is_injected():
+    class Judge(Callback):
+        @Callback.extend
+        def judge(self, *args, **kwargs):
+            return "raw", kwargs
+
+    class Strict(Judge):
+        data_group = "default"
+
+        def judge(self, rewards):
+            return rewards
+
+    assert Judge().judge(rewards=1) == ("raw", {"rewards": 1})
+    assert Strict().judge(default={"rewards": 5}) == 5
+    assert set(Strict._callbacks) == {*HOOKS, "judge"}
+
+
+def test_batch_callback_passes_the_batch_to_get_batch():
+    class Fields(BatchCallback):
+        data_group = "default"
+
+        def get_batch(self, rewards):
+            return {"default": {"twice": rewards * 2}, "seen": True}
+
+    group = {"rewards": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fields = Fields()
+    assert fields.begin_batch(default=group, other=1) == {"seen": True}
+    assert group["twice"] == 4
+    assert BatchCallback().begin_batch(anything=1) is None
+
+
+class MemberKeys(Callback):
+    def __init__(self, key, group=None):
+        super().__init__()
+        self.size_key = key
+        self.data_group = group
+
+    @Callback.keys_from_member(size="size_key")
+    def begin_batch(self, size=-1):
+        return {"got": size}
+
+
+def test_key_from_a_member_is_looked_up_under_the_attribute():
+    assert MemberKeys("rows").begin_batch(rows=3, size=9) == {"got": 3}
+    assert MemberKeys("rows").begin_batch(size=9) == {"got": -1}
+
+
+def test_key_from_a_member_prefers_the_value_in_the_group():
+    callback = MemberKeys("rows", "default")
+    assert callback.begin_batch(rows=3, default={"rows": 7}) == {"got": 7}
+    assert callback.begin_batch(rows=3, default={}) == {"got": 3}
+    assert callback.begin_batch(default={"rows": 7}) == {"got": 7}
+
+
+def test_group_result_that_is_no_mapping_is_an_error():
+    class Wrong(Callback):
+        data_group = "default"
+
+        def begin_batch(self):
+            return {"default": 3}
+
+    with pytest.raises(HookReturnError, match=r"group 'default': expected a mapping .* got int"):
+        Wrong().begin_batch(default={})
+
+
+def test_callback_survives_pickling_and_deep_copies_with_its_injection():
+    for twin in (pickle.loads(pickle.dumps(Pickled())), copy.deepcopy(Pickled())):  # noqa: S301
+        assert twin.begin_batch(rewards=2, other=1) == {"doubled": 4}
+    assert "begin_batch" not in vars(Pickled())
+
+
+def test_order_of_bases_decides_which_extension_wins():
+    class First(Callback):
+        @Callback.extend
+        def judge(self, **kwargs):
+            return "first"
+
+    class Second(Callback):
+        @Callback.extend
+        def judge(self, **kwargs):
+            return "second"
+
+    class Both(First, Second):
+        pass
+
+    assert Both._callbacks["judge"] is Second.judge
