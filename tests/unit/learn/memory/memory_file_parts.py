@@ -1,0 +1,119 @@
+"""A small table content and ways to spoil its file, for the tests of the file formats."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
+from cadenza.learn.memory.serialisation_checks import ReadOptions
+from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
+from cadenza.learn.memory.storage import SyntheticDones
+
+LENGTHS = np.array([4, 5, 3])
+COLUMNS = (
+    Column("obs", (3,), np.float32),
+    Column("actions", (), np.int64),
+    TagColumn("terminal", (), np.float32),
+    Column("flag", (1,), bool),
+    VirtualColumn("dones", (1,), np.float32, "actions", SyntheticDones),
+)
+
+
+def snapshot(identities: tuple[int, ...] = (5, 7, -3)) -> TableSnapshot:
+    """Three episodes of 4, 5 and 3 actions; every value tells its row."""
+    rows = int(LENGTHS.sum())
+    return TableSnapshot(
+        columns=COLUMNS,
+        length_key="actions",
+        maxlen=100,
+        identities=identities,
+        stored={
+            "obs": StoredRows(
+                rows=np.arange(3.0 * (rows + 3), dtype=np.float32).reshape(-1, 3),
+                counts=LENGTHS + 1,
+            ),
+            "actions": StoredRows(rows=np.arange(rows), counts=LENGTHS.copy()),
+            "terminal": StoredRows(
+                rows=np.array([0, 1, 0], np.float32), counts=np.ones(3, np.int64)
+            ),
+            "flag": StoredRows(
+                rows=(np.arange(rows) % 2 == 0).reshape(-1, 1), counts=LENGTHS.copy()
+            ),
+        },
+        sampler_type="UniformSampleStrategy",
+        ejector_type="FifoEjectionStrategy",
+        ejector_state={"identities": [5, 7, -3]},
+    )
+
+
+def empty_snapshot() -> TableSnapshot:
+    """No episodes."""
+    full = snapshot()
+    return TableSnapshot(
+        columns=COLUMNS,
+        length_key="actions",
+        maxlen=100,
+        identities=(),
+        stored={
+            name: StoredRows(rows=part.rows[:0], counts=np.zeros(0, np.int64))
+            for name, part in full.stored.items()
+        },
+        sampler_type="UniformSampleStrategy",
+        ejector_type="FifoEjectionStrategy",
+    )
+
+
+def options(**changes: object) -> ReadOptions:
+    """What the table that wrote `snapshot` would accept."""
+    values: dict[str, object] = {
+        "columns": COLUMNS,
+        "length_key": "actions",
+        "maxlen": 100,
+        "sampler_type": "UniformSampleStrategy",
+        "ejector_type": "FifoEjectionStrategy",
+    }
+    return ReadOptions(**(values | changes))
+
+
+def assert_equal(got: TableSnapshot, expected: TableSnapshot) -> None:
+    """Every episode of both has the same id and the same rows in the same types."""
+    assert got.identities == expected.identities
+    assert list(got.stored) == list(expected.stored)
+    for (_, mine), (_, theirs) in zip(got.episodes(), expected.episodes(), strict=True):
+        for name, rows in theirs.items():
+            assert mine[name].dtype == rows.dtype
+            np.testing.assert_array_equal(mine[name], rows)
+
+
+def rewrite(
+    source: Path,
+    change: Callable[[str, bytes], bytes | None],
+    extra: dict[str, bytes] | None = None,
+    compression: int = zipfile.ZIP_STORED,
+) -> None:
+    """Write the zip file anew; ``change`` gets each entry and returns its new content or None."""
+    with zipfile.ZipFile(source) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(source, "w", compression) as archive:
+        for name, content in entries.items():
+            changed = change(name, content)
+            if changed is not None:
+                archive.writestr(name, changed)
+        for name, content in (extra or {}).items():
+            archive.writestr(name, content)
+
+
+def rewrite_json(source: Path, name: str, change: Callable[[dict], object]) -> None:
+    """Let ``change`` work on the JSON entry ``name``; what it returns replaces it, if not None."""
+
+    def edit(entry: str, content: bytes) -> bytes:
+        if entry != name:
+            return content
+        value = json.loads(content)
+        replacement = change(value)
+        return json.dumps(value if replacement is None else replacement).encode()
+
+    rewrite(source, edit)

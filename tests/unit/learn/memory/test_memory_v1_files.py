@@ -1,0 +1,493 @@
+"""Version 1 files: the layout byte by byte, what is read, what is refused."""
+
+import io
+import json
+import logging
+import stat
+import zipfile
+
+import numpy as np
+import pytest
+from tests.unit.learn.memory.memory_file_parts import (
+    COLUMNS,
+    assert_equal,
+    empty_snapshot,
+    options,
+    rewrite,
+    rewrite_json,
+    snapshot,
+)
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.serialisation import (
+    TableSerializationVersion,
+    read_snapshot,
+    write_snapshot,
+)
+
+CONFIGURATION = "configuration.json"
+
+
+@pytest.fixture
+def file(tmp_path):
+    write_snapshot(snapshot(), tmp_path / "memory", TableSerializationVersion.V1)
+    return tmp_path / "memory.zip"
+
+
+def read(file, **changes):
+    return read_snapshot(file.with_suffix(""), options(**changes))
+
+
+def test_entries_have_the_documented_names_order_and_no_compression(file):
+    with zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == [
+            "version",
+            CONFIGURATION,
+            *("obs.ranges.npy", "obs.npy"),
+            *("actions.ranges.npy", "actions.npy"),
+            *("terminal.ranges.npy", "terminal.npy"),
+            *("flag.ranges.npy", "flag.npy"),
+        ]
+        assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+        assert archive.read("version") == b"1"
+
+
+def test_arrays_are_plain_npy_files_of_ranges_and_rows(file):
+    with zipfile.ZipFile(file) as archive:
+        ranges = np.load(io.BytesIO(archive.read("obs.ranges.npy")), allow_pickle=False)
+        rows = np.load(io.BytesIO(archive.read("obs.npy")), allow_pickle=False)
+        flags = np.load(io.BytesIO(archive.read("flag.npy")), allow_pickle=False)
+    assert ranges.dtype == np.int64
+    # (id, first row, rows): 4, 5 and 3 actions have 5, 6 and 4 observations
+    np.testing.assert_array_equal(ranges, [[5, 0, 5], [7, 5, 6], [-3, 11, 4]])
+    assert (rows.dtype, rows.shape) == (np.float32, (15, 3))
+    np.testing.assert_array_equal(rows.ravel(), np.arange(45))
+    assert (flags.dtype, flags.shape) == (np.bool_, (12, 1))
+
+
+def test_entry_bytes_equal_what_numpy_itself_saves(file):
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(12))
+    with zipfile.ZipFile(file) as archive:
+        assert archive.read("actions.npy") == buffer.getvalue()
+
+
+def test_configuration_holds_exactly_the_documented_fields(file):
+    with zipfile.ZipFile(file) as archive:
+        configuration = json.loads(archive.read(CONFIGURATION))
+    assert configuration == {
+        "ejector_type": "FifoEjectionStrategy",
+        "sampler_type": "UniformSampleStrategy",
+        "length_key": "actions",
+        "maxlen": 100,
+        "ids": [5, 7, -3],
+        "ejector_state": {"identities": [5, 7, -3]},  # the sampler has no state
+        "columns": [
+            ["obs", "Column", {"shape": [3], "dtype": "float32"}],
+            ["actions", "Column", {"shape": [], "dtype": "int64"}],
+            ["terminal", "TagColumn", {"shape": [], "dtype": "float32"}],
+            ["flag", "Column", {"shape": [1], "dtype": "bool"}],
+            [
+                "dones",
+                "VirtualColumn",
+                {"shape": [1], "dtype": "float32", "target_name": "actions"},
+            ],
+        ],
+        "part_keys": ["obs", "actions", "terminal", "flag"],
+    }
+
+
+def test_read_gives_every_episode_and_column_back(file):
+    got = read(file)
+    assert_equal(got, snapshot())
+    assert got.ejector_state == {"identities": [5, 7, -3]}
+    assert got.sampler_state is None
+
+
+def test_file_is_readable_by_everyone(file):
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_equal_content_gives_equal_bytes(file, tmp_path):
+    write_snapshot(snapshot(), tmp_path / "again")
+    assert (tmp_path / "again.zip").read_bytes() == file.read_bytes()
+
+
+def test_version_none_means_the_latest(file, tmp_path):
+    write_snapshot(snapshot(), tmp_path / "latest", None)
+    assert (tmp_path / "latest.zip").read_bytes() == file.read_bytes()
+
+
+def test_empty_table_can_be_stored_and_read(tmp_path):
+    write_snapshot(empty_snapshot(), tmp_path / "memory")
+    got = read(tmp_path / "memory.zip")
+    assert got.identities == ()
+    assert got.stored["obs"].rows.shape == (0, 3)
+
+
+def test_unknown_version_to_write_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected one of .*'V1', 'V2'.*, got 7"):
+        write_snapshot(snapshot(), tmp_path / "memory", 7)
+    assert isinstance(ConfigurationError(""), ValueError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compression_is_refused_since_the_layout_has_none(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected version V2 for a compressed file"):
+        write_snapshot(snapshot(), tmp_path / "memory", compress=True)
+
+
+def test_ids_beyond_64_bits_are_refused_and_the_old_file_stays(file):
+    before = file.read_bytes()
+    with pytest.raises(ConfigurationError, match=r"expected ids of 64 bits.*store in version V2"):
+        write_snapshot(snapshot((5, 2**63, -3)), file.with_suffix(""))
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_columns_whose_entries_would_collide_are_refused(tmp_path):
+    base = snapshot()
+    stored = {"a": base.stored["actions"], "a.ranges": base.stored["actions"]}
+    changed = type(base)(
+        columns=(Column("a", (), np.int64), Column("a.ranges", (), np.int64)),
+        length_key="a",
+        maxlen=100,
+        identities=base.identities,
+        stored=stored,
+        sampler_type="",
+        ejector_type="",
+    )
+    with pytest.raises(ConfigurationError, match="columns whose entries differ"):
+        write_snapshot(changed, tmp_path / "memory")
+
+
+def test_smaller_table_gets_the_newest_episodes_that_fit(file, caplog):
+    with caplog.at_level(logging.WARNING):
+        got = read(file, maxlen=8)  # 5 + 3 fit, 4 + 5 + 3 do not
+    assert got.identities == (7, -3)
+    assert next(got.episodes())[1]["actions"].tolist() == [4, 5, 6, 7, 8]
+    assert next(got.episodes())[1]["obs"][0].tolist() == [15.0, 16.0, 17.0]
+    assert "the 1 oldest of 3 episodes stay out" in caplog.text
+
+
+def test_table_too_small_for_the_newest_episode_is_an_error(file):
+    with pytest.raises(ConfigurationError, match="at most 2 transitions.*got 3; use a larger"):
+        read(file, maxlen=2)
+
+
+def test_ranges_in_another_order_are_followed(file):
+    """Emote writes each column in the order of its storage; ids may stand in another."""
+
+    def turn(name, content):
+        if name != "actions.ranges.npy":
+            return content
+        ranges = np.load(io.BytesIO(content))[::-1]
+        buffer = io.BytesIO()
+        np.save(buffer, np.ascontiguousarray(ranges))
+        return buffer.getvalue()
+
+    rewrite(file, turn)
+    assert_equal(read(file), snapshot())
+
+
+def test_rows_in_another_order_are_followed(file):
+    """Rows of the episodes as 3, 4, 5 actions instead of 4, 5, 3."""
+    order = [2, 0, 1]
+    starts, counts = [0, 4, 9], [4, 5, 3]
+
+    def turn(name, content):
+        buffer = io.BytesIO()
+        if name == "actions.npy":
+            rows = np.load(io.BytesIO(content))
+            np.save(
+                buffer, np.concatenate([rows[starts[i] : starts[i] + counts[i]] for i in order])
+            )
+        elif name == "actions.ranges.npy":
+            np.save(buffer, np.array([[5, 3, 4], [7, 7, 5], [-3, 0, 3]]))
+        else:
+            return content
+        return buffer.getvalue()
+
+    rewrite(file, turn)
+    assert_equal(read(file), snapshot())
+    assert read(file, maxlen=3).stored["actions"].rows.tolist() == [9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ejector_type": "Other"}, "ejector type of the table is Other, of the file Fifo"),
+        ({"sampler_type": "Other"}, "sampler type of the table is Other, of the file Uniform"),
+        ({"maxlen": 50}, "maxlen of the table is 50, of the file 100"),
+        ({"length_key": "flag"}, "length key of the table is flag, of the file actions"),
+        ({"columns": COLUMNS[:-1]}, "type of column 'dones' of the table is no such column"),
+    ],
+)
+def test_settings_that_differ_are_warnings(file, caplog, changes, message):
+    with caplog.at_level(logging.WARNING):
+        assert_equal(read(file, **changes), snapshot())
+    assert message in caplog.text
+    assert "may lead to unexpected behavior" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            COLUMNS[1:],
+            r"expected rows of the columns \['actions', 'flag', 'terminal'\], got .*'obs'",
+        ),
+        ((*COLUMNS, Column("more", (), np.float32)), r"expected rows of the columns .*'more'"),
+        (
+            (Column("obs", (3,), np.float64), *COLUMNS[1:]),
+            r"expected column 'obs' of shape \(3,\) and type float64, got \(3,\) and float32",
+        ),
+        (
+            (Column("obs", (2,), np.float32), *COLUMNS[1:]),
+            r"expected column 'obs' of shape \(2,\) .*, got \(3,\)",
+        ),
+    ],
+)
+def test_columns_that_differ_are_errors(file, columns, message):
+    with pytest.raises(ConfigurationError, match=message):
+        read(file, columns=columns)
+
+
+def test_missing_file_is_file_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing.zip: expected a stored memory"):
+        read(tmp_path / "nothing.zip")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_truncated_file_is_one_error(file, share):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(IntegrityError, match="expected a zip file of a stored memory"):
+        read(file)
+
+
+def test_truncated_array_is_one_error(file):
+    rewrite(file, lambda name, content: content[:-3] if name == "obs.npy" else content)
+    with pytest.raises(IntegrityError, match=r"'obs.npy': expected 180 bytes .*, got 177"):
+        read(file)
+
+
+def test_longer_array_than_its_header_says_is_one_error(file):
+    rewrite(file, lambda name, content: content + b"x" if name == "obs.npy" else content)
+    with pytest.raises(IntegrityError, match=r"'obs.npy': expected 180 bytes .*, got 181"):
+        read(file)
+
+
+def test_flipped_bit_is_one_error(file):
+    content = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        offset = archive.getinfo("obs.npy").header_offset
+    content[offset + 200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"entry 'obs.npy': .*Bad CRC-32"):
+        read(file)
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("obs.npy", npy(np.zeros((15, 3))), "expected float32 .*, got float64"),
+        ("obs.npy", npy(np.zeros((15, 4), np.float32)), r"shape \(15, 3\), got .*\(15, 4\)"),
+        ("obs.npy", npy(np.zeros((14, 3), np.float32)), r"shape \(15, 3\), got .*\(14, 3\)"),
+        ("obs.npy", npy(np.asfortranarray(np.zeros((15, 3), np.float32))), "in Fortran order"),
+        ("obs.npy", npy(np.array([object()] * 15)), "got object of shape"),
+        ("obs.npy", b"junk", "entry 'obs.npy': expected readable data, got an error"),
+        ("obs.npy", b"\x93NUMPY\x09\x00" + bytes(100), "expected npy version 1.0 or 2.0"),
+        ("obs.npy", npy(np.zeros(0))[:20], "entry 'obs.npy': expected readable data"),
+        ("flag.npy", npy(np.full((12, 1), 7, np.uint8)).replace(b"'|u1'", b"'|b1'"), "bytes 0 and"),
+        ("obs.ranges.npy", npy(np.zeros((3, 3), np.int64)), "one range for each of the ids"),
+        ("obs.ranges.npy", npy(np.zeros((2, 3), np.int64)), r"expected int64 of shape \(3, 3\)"),
+        ("obs.ranges.npy", npy(np.array([[5, 0, 15], [7, 15, 6], [-3, 21, -6]])), "counts >= 0"),
+        (
+            "obs.ranges.npy",
+            npy(np.array([[5, 0, 2**62], [7, 2**62, 2**62], [-3, 0, 2**62]])),
+            "at most 281474976710656 rows",
+        ),
+        ("obs.ranges.npy", npy(np.array([[5, 9, 5], [7, 11, 6], [-3, 0, 4]])), "within 15 rows"),
+    ],
+)
+def test_spoiled_arrays_are_one_error_each(file, name, content, message):
+    rewrite(file, lambda entry, old: content if entry == name else old)
+    with pytest.raises(IntegrityError, match=message):
+        read(file)
+
+
+def test_unknown_entry_is_an_error(file):
+    rewrite(file, lambda name, content: content, {"../../evil.npy": b"x"})
+    with pytest.raises(IntegrityError, match=r"unknown ones \['../../evil.npy'\]"):
+        read(file)
+
+
+def test_missing_entry_is_an_error(file):
+    rewrite(file, lambda name, content: None if name == "obs.npy" else content)
+    with pytest.raises(IntegrityError, match=r"missing ones \['obs.npy'\]"):
+        read(file)
+
+
+def test_entry_that_is_there_twice_is_an_error(file):
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("obs.npy", b"x")
+    with pytest.raises(IntegrityError, match="got a name twice"):
+        read(file)
+
+
+def test_version_of_the_future_is_an_error(file):
+    rewrite(file, lambda name, content: b"9" if name == "version" else content)
+    with pytest.raises(IntegrityError, match="expected version 1 or 2, got b'9'"):
+        read(file)
+
+
+def test_override_version_of_another_kind_is_an_error(file):
+    with pytest.raises(ConfigurationError, match="expected one of"):
+        read_snapshot(file.with_suffix(""), options(), 1)
+
+
+def test_override_version_is_used_instead_of_the_entry(file):
+    with pytest.raises(IntegrityError, match="expected an entry 'manifest.json'"):
+        read_snapshot(file.with_suffix(""), options(), TableSerializationVersion.V2)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected strict JSON"),
+        (b"[]", "expected a JSON object, got list"),
+        (b'{"ids": NaN}', "the number NaN is not JSON"),
+        (b'{"ids": [1], "ids": [2]}', "a key is repeated"),
+        (b"[" * 100_000, "expected strict JSON"),
+        (b"\xff\xfe", "expected strict JSON"),
+        (b'{"ids": [' + b"9" * 5000 + b"]}", "expected strict JSON"),
+    ],
+)
+def test_hostile_json_is_one_error(file, content, message):
+    rewrite(file, lambda name, old: content if name == CONFIGURATION else old)
+    with pytest.raises(IntegrityError, match=message):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("ids", None, "expected 'ids' to be list, got NoneType"),
+        ("ids", [1, True, 2], "integers only"),
+        ("ids", [5, 7, 7], "different ids"),
+        ("ids", [5, 7, "-3"], "integers only"),
+        ("maxlen", "100", "expected 'maxlen' to be int, got str"),
+        ("maxlen", True, "expected 'maxlen' to be int, got bool"),
+        ("length_key", 3, "expected 'length_key' to be str"),
+        ("sampler_type", [], "expected 'sampler_type' to be str"),
+        ("ejector_state", [1], "expected 'ejector_state' to be dict, got list"),
+        ("part_keys", {}, "expected 'part_keys' to be list"),
+        ("part_keys", ["obs", "nowhere"], "expected part_keys among"),
+        ("columns", 5, "expected 'columns' to be list"),
+        ("columns", [["obs", "Column"]], r"expected columns as \[name, class, state\]"),
+        ("columns", [["obs", "Column", 3]], r"expected columns as \[name, class, state\]"),
+    ],
+)
+def test_wrong_fields_are_one_error_each(file, field, value, message):
+    rewrite_json(file, CONFIGURATION, lambda configuration: configuration.update({field: value}))
+    with pytest.raises(IntegrityError, match=message):
+        read(file)
+
+
+def test_missing_field_is_an_error(file):
+    rewrite_json(file, CONFIGURATION, lambda configuration: configuration.pop("maxlen") and None)
+    with pytest.raises(IntegrityError, match="expected 'maxlen' to be int, got nothing"):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"shape": [3]}, {"shape": [-1], "dtype": "float32"}, {"shape": 3, "dtype": "f4"}]
+)
+def test_malformed_column_state_is_one_error(file, state):
+    def change(configuration):
+        configuration["columns"][0][2] = state
+
+    rewrite_json(file, CONFIGURATION, change)
+    with pytest.raises(IntegrityError, match="column 'obs': expected"):
+        read(file)
+
+
+def test_unknown_dtype_of_a_column_is_an_error(file):
+    def change(configuration):
+        configuration["columns"][0][2]["dtype"] = "object"
+
+    rewrite_json(file, CONFIGURATION, change)
+    with pytest.raises(IntegrityError, match="expected a type of numbers"):
+        read(file)
+
+
+def test_zip_bomb_is_refused_before_it_unpacks(file):
+    rewrite(
+        file,
+        lambda name, content: bytes(2**30) if name == "obs.npy" else content,
+        compression=zipfile.ZIP_DEFLATED,
+    )
+    assert file.stat().st_size < 3_000_000
+    with pytest.raises(IntegrityError, match=r"at most 1073741824 bytes unpacked, got 10737"):
+        read(file)
+
+
+def test_limit_of_unpacked_bytes_can_be_set(file):
+    rewrite(file, lambda name, content: content, compression=zipfile.ZIP_DEFLATED)
+    assert_equal(read(file), snapshot())
+    with pytest.raises(IntegrityError, match="at most 100 bytes unpacked"):
+        read(file, max_unpacked_bytes=100)
+
+
+def test_overlapping_entries_are_refused(file):
+    """Every entry of the directory points at the same large data, as in a bomb of overlaps."""
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("large", bytes(100_000))
+    with zipfile.ZipFile(file, "a") as archive:
+        large = archive.getinfo("large")
+        for info in archive.infolist():
+            info.compress_size = info.file_size = large.file_size
+        archive._didModify = True
+    with pytest.raises(IntegrityError, match="they overlap"):
+        read(file)
+
+
+def test_stored_entry_with_two_sizes_is_refused(file):
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.getinfo("obs.npy").file_size = 10**12
+        archive._didModify = True
+    with pytest.raises(IntegrityError, match="equal sizes packed and unpacked"):
+        read(file)
+
+
+def test_header_alone_cannot_ask_for_memory(file):
+    """The npy header and the configuration promise 10^12 rows; the entry has none."""
+
+    def grow(name, content):
+        if name == "terminal.ranges.npy":
+            return npy(np.array([[5, 0, 10**12], [7, 10**12, 1], [-3, 10**12 + 1, 1]]))
+        if name == "terminal.npy":
+            return npy(np.zeros(3, np.float32)).replace(
+                b"(3,), }            ", b"(1000000000002,), }"
+            )
+        return content
+
+    rewrite(file, grow)
+    with pytest.raises(IntegrityError, match="expected 4000000000008 bytes"):
+        read(file)
+
+
+def test_encrypted_entry_is_an_error(file):
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.getinfo("obs.npy").flag_bits |= 1
+        archive._didModify = True
+    with pytest.raises(IntegrityError, match="entry 'obs.npy'.*encrypted|Bad"):
+        read(file)
