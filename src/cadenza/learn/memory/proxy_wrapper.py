@@ -91,6 +91,11 @@ class MemoryTableProxyWrapper(MemoryProxyWrapper):
     def __init__(self, *, inner: Any, **kwargs: Any) -> None:
         super().__init__(inner=inner, **kwargs)
 
+    @property
+    def name(self) -> str:
+        """Name of the inner proxy in logs and checkpoints."""
+        return self._inner.name
+
     def store(self, path: str) -> None:
         """Write the table to ``<path>.zip``."""
         self._inner.store(path)

@@ -8,6 +8,14 @@ import zipfile
 
 import numpy as np
 import pytest
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.serialisation import (
+    TableSerializationVersion,
+    read_snapshot,
+    write_snapshot,
+)
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,
@@ -16,14 +24,6 @@ from tests.unit.learn.memory.memory_file_parts import (
     rewrite,
     rewrite_json,
     snapshot,
-)
-
-from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.serialisation import (
-    TableSerializationVersion,
-    read_snapshot,
-    write_snapshot,
 )
 
 CONFIGURATION = "configuration.json"

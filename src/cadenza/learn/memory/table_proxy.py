@@ -1,0 +1,276 @@
+"""From single observations and responses to whole episodes in a table.
+
+Not thread-safe: one thread adds.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cadenza.core.errors import CheckpointError
+from cadenza.core.timing import BlockTimers
+from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
+from cadenza.learn.memory.episode import Episode, EpisodeError
+from cadenza.learn.memory.table import ArrayMemoryTable
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Finished ids that are remembered, only to word the warning about a second ending.
+_REMEMBERED_IDS: Final = 65_536
+#: Key of an observation's reward, and of the column it goes to.
+_REWARD: Final = "reward"
+_REWARDS: Final = "rewards"
+_TERMINAL: Final = "terminal"
+_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+
+
+@dataclass(slots=True, eq=False)
+class _OpenEpisode:
+    """An episode and the keys that each of its steps must bring."""
+
+    episode: Episode
+    observation_keys: frozenset[str]
+    response_keys: frozenset[str]
+
+
+class MemoryTableProxy:
+    """Builds episodes from observations by agent id and puts the finished ones into a table.
+
+    Args:
+        memory_table: Gets the finished episodes.
+        minimum_length_threshold: Shorter episodes, in transitions, are dropped; None keeps all.
+        use_terminal: Add a ``terminal`` tag to each episode: 1 if it was interrupted (values
+            bootstrap on), 0 if it ended by itself.
+        name: Name in logs and checkpoints.
+        save_table: `state_dict` holds the table's content too, so that a resumed run samples what
+            the first one would have. Without it, only open episodes and counters are saved.
+    """
+
+    def __init__(
+        self,
+        memory_table: ArrayMemoryTable,
+        minimum_length_threshold: int | None = None,
+        use_terminal: bool = False,
+        *,
+        name: str = "memproxy",
+        save_table: bool = True,
+    ) -> None:
+        self._table = memory_table
+        self._min_length = minimum_length_threshold or 0
+        self._use_terminal = use_terminal
+        self._name = name
+        self._save_table = save_table
+        self._open: dict[AgentId, _OpenEpisode] = {}
+        self._completed: dict[AgentId, None] = {}  # a set that keeps its order
+        self._counters = dict.fromkeys(
+            ("episodes_added", "episodes_dropped_short", "episodes_joined_late"), 0
+        )
+
+    @property
+    def name(self) -> str:
+        """Name in logs and checkpoints."""
+        return self._name
+
+    @property
+    def memory_table(self) -> ArrayMemoryTable:
+        """The table that gets the episodes."""
+        return self._table
+
+    def size(self) -> int:
+        """Return the number of transitions in the table."""
+        return self._table.size()
+
+    def resize(self, new_size: int) -> None:
+        """Let the table hold ``new_size`` transitions; see the table's ``resize``."""
+        self._table.resize(new_size)
+
+    def store(self, path: str) -> None:
+        """Write the table to ``<path>.zip``."""
+        self._table.store(path)
+
+    def timers(self) -> BlockTimers:
+        """Return the table's timers."""
+        return self._table.timers()
+
+    def counters(self) -> dict[str, int]:
+        """Return how many episodes were added, dropped as too short, and joined late.
+
+        An agent joins late when its first observation is ``RUNNING``: its episode opens there and
+        the reward, which belongs to an action nobody saw, is left out.
+        """
+        return dict(self._counters)
+
+    def is_initial(self, identity: AgentId) -> bool:
+        """Return whether ``identity`` has no open episode; a finished one does not count."""
+        return identity not in self._open
+
+    def add(
+        self,
+        observations: Mapping[AgentId, DictObservation],
+        responses: Mapping[AgentId, DictResponse],
+    ) -> None:
+        """Append one step of each agent; finished episodes go to the table in order.
+
+        Every step is checked before any is kept, so a refused step changes nothing.
+
+        Args:
+            observations: What each agent saw.
+            responses: What each agent did; none for agents whose episode ended.
+
+        Raises:
+            EpisodeError: A second ``INITIAL``, a missing response or reward, or keys that differ
+                from the earlier steps of the episode.
+            InputError: The table refuses a finished episode.
+        """
+        for agent, observation in observations.items():
+            self._check(agent, observation, responses.get(agent))
+        finished: list[tuple[AgentId, dict[str, list[Any]]]] = []
+        for agent, observation in observations.items():
+            state = observation.episode_state
+            record = self._open.get(agent)
+            step: dict[str, Any] = dict(observation.array_data)
+            if record is not None:
+                step[_REWARDS] = observation.rewards[_REWARD]
+            if state not in _ENDINGS:
+                self._append(agent, record, state, step, responses[agent])
+            elif record is None:
+                self._warn_without_episode(agent)
+                self._remember(agent)
+            else:
+                if self._use_terminal:
+                    step[_TERMINAL] = 1.0 if state is EpisodeState.INTERRUPTED else 0.0
+                finished.append((agent, record.episode.complete(step)))
+                del self._open[agent]
+                self._remember(agent)
+        for agent, sequence in finished:
+            self._submit(agent, sequence)
+
+    def _check(
+        self, agent: AgentId, observation: DictObservation, response: DictResponse | None
+    ) -> None:
+        """Raise `EpisodeError` unless the step continues the agent's episode or opens one."""
+        state = observation.episode_state
+        record = self._open.get(agent)
+        if state not in _ENDINGS and response is None:
+            raise EpisodeError(
+                f"{self._name}: Mismatch between observations and responses! Expected a response "
+                f"for agent {agent} in state {state.name}, got none."
+            )
+        if record is None:
+            return
+        if state is EpisodeState.INITIAL:
+            raise EpisodeError(
+                f"{self._name}: agent {agent} already has an ongoing episode, got a second INITIAL "
+                "observation; give every episode a fresh agent id."
+            )
+        if observation.rewards.get(_REWARD) is None:
+            raise EpisodeError(
+                f"{self._name}: expected rewards[{_REWARD!r}] for the last action of agent {agent} "
+                f"in state {state.name}, got {observation.rewards}."
+            )
+        self._check_keys(agent, "observation", observation.array_data, record.observation_keys)
+        if response is not None and state not in _ENDINGS:
+            keys = response.list_data.keys() | response.scalar_data.keys()
+            self._check_keys(agent, "response", keys, record.response_keys)
+
+    def _check_keys(self, agent: AgentId, kind: str, got: Any, expected: frozenset[str]) -> None:
+        if set(got) != expected:
+            raise EpisodeError(
+                f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s "
+                f"first step in every step, got {sorted(got)}."
+            )
+
+    def _append(
+        self,
+        agent: AgentId,
+        record: _OpenEpisode | None,
+        state: EpisodeState,
+        step: dict[str, Any],
+        response: DictResponse,
+    ) -> None:
+        """Append a step that is no ending, opening the episode if there is none."""
+        observation_keys = frozenset(step) if record is None else record.observation_keys
+        step |= response.list_data
+        step |= response.scalar_data
+        if record is not None:
+            record.episode.append(step)
+            return
+        keys = frozenset(response.list_data) | frozenset(response.scalar_data)
+        self._open[agent] = _OpenEpisode(Episode.from_initial(step), observation_keys, keys)
+        if state is not EpisodeState.INITIAL:
+            self._counters["episodes_joined_late"] += 1
+
+    def _submit(self, agent: AgentId, sequence: dict[str, list[Any]]) -> None:
+        """Put a finished episode into the table unless it is too short."""
+        if len(sequence[self._table.length_key]) < self._min_length:
+            self._counters["episodes_dropped_short"] += 1
+            return
+        self._table.add_sequence(agent, sequence)
+        self._counters["episodes_added"] += 1
+
+    def _remember(self, agent: AgentId) -> None:
+        self._completed[agent] = None
+        if len(self._completed) > _REMEMBERED_IDS:
+            del self._completed[next(iter(self._completed))]
+
+    def _warn_without_episode(self, agent: AgentId) -> None:
+        if agent in self._completed:
+            _LOGGER.warning("%s: agent %s has already been completed", self._name, agent)
+        else:
+            _LOGGER.warning("%s: agent %s completed with no previous sequence", self._name, agent)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return open episodes, counters and, with ``save_table``, the table."""
+        state: dict[str, Any] = {
+            "open": [
+                {
+                    "agent": agent,
+                    "data": record.episode.state_dict(),
+                    "observation_keys": sorted(record.observation_keys),
+                    "response_keys": sorted(record.response_keys),
+                }
+                for agent, record in self._open.items()
+            ],
+            "completed": list(self._completed),
+            "counters": dict(self._counters),
+        }
+        if self._save_table:
+            state["table"] = self._table.state_dict()
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Go on where `state_dict` was taken; without ``load_hparams`` nothing is loaded.
+
+        Raises:
+            CheckpointError: ``state_dict`` is not a state of such a proxy.
+        """
+        if not load_hparams:
+            return
+        try:
+            opened = {
+                entry["agent"]: _OpenEpisode(
+                    Episode.from_state_dict(entry["data"]),
+                    frozenset(entry["observation_keys"]),
+                    frozenset(entry["response_keys"]),
+                )
+                for entry in state_dict["open"]
+            }
+            completed = dict.fromkeys(state_dict["completed"])
+            counters = {key: int(state_dict["counters"][key]) for key in self._counters}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{self._name}: expected the state of a memory proxy, got one that lacks or "
+                f"spoils a part: {error!r}."
+            ) from error
+        if "table" in state_dict:
+            self._table.load_state_dict(
+                state_dict["table"], load_network, load_optimizer, load_hparams
+            )
+        self._open, self._completed, self._counters = opened, completed, counters
