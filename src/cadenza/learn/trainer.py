@@ -191,6 +191,17 @@ class Trainer:
         else:
             self._end(None)
 
+    def train_on(self, batch: Mapping[str, Any]) -> None:
+        """Do one step on ``batch`` for a caller that has a loop of its own.
+
+        Numbering goes on from ``state["bp_step"]``, or starts at 1; `restore_state`,
+        `begin_training` and `end_training` are not called.
+        """
+        self.state.setdefault("bp_samples", 0)
+        step = self.state.get("bp_step", 0) + 1
+        self._take(batch, step)
+        self._train_step(step)
+
     def _begin(self) -> None:
         """Run `restore_state`, then `begin_training`, noting who was started."""
         try:
