@@ -262,10 +262,7 @@ def test_element_that_is_no_callback_is_refused_by_name():
             Trainer([None], [])
 
 
-def test_hook_that_is_not_overridden_is_never_called(monkeypatch):
-    def fail(self, *args, **kwargs):
-        raise AssertionError("called")
-
+def test_hook_that_is_not_overridden_is_never_called():
     trainer = Trainer([Callback(1)], batches(2))
     assert [hook for plan in trainer._plan.values() for hook in plan] == []
     trainer.train()
