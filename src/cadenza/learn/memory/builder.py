@@ -163,10 +163,11 @@ def _columns(
 ) -> list[Column]:
     """Return actions, dones, masks, rewards, and each observation with its successor."""
     rewards = BoxSpace(np.float32, (1,)) if spaces.rewards is None else spaces.rewards
+    as_mask: Any = SyntheticDones.as_mask  # a function that makes the mapper
     columns: list[Column] = [
         Column(_ACTIONS, spaces.actions.shape, spaces.actions.dtype),
         VirtualColumn("dones", (1,), dones_dtype, _ACTIONS, SyntheticDones),
-        VirtualColumn(_MASKS, (1,), masks_dtype, _ACTIONS, SyntheticDones.as_mask),
+        VirtualColumn(_MASKS, (1,), masks_dtype, _ACTIONS, as_mask),
         Column("rewards", rewards.shape, rewards.dtype),
     ]
     for key, space in spaces.state.spaces.items():

@@ -4,7 +4,7 @@ Not thread-safe: one thread adds.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ _REMEMBERED_IDS: Final = 65_536
 _REWARD: Final = "reward"
 _REWARDS: Final = "rewards"
 _TERMINAL: Final = "terminal"
+_COUNTERS: Final = ("episodes_added", "episodes_dropped_short", "episodes_joined_late")
 _ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 
 
@@ -63,9 +64,7 @@ class MemoryTableProxy:
         self._save_table = save_table
         self._open: dict[AgentId, _OpenEpisode] = {}
         self._completed: dict[AgentId, None] = {}  # a set that keeps its order
-        self._counters = dict.fromkeys(
-            ("episodes_added", "episodes_dropped_short", "episodes_joined_late"), 0
-        )
+        self._counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
 
     @property
     def name(self) -> str:
@@ -174,8 +173,10 @@ class MemoryTableProxy:
             keys = response.list_data.keys() | response.scalar_data.keys()
             self._check_keys(agent, "response", keys, record.response_keys)
 
-    def _check_keys(self, agent: AgentId, kind: str, got: Any, expected: frozenset[str]) -> None:
-        if set(got) != expected:
+    def _check_keys(
+        self, agent: AgentId, kind: str, got: Iterable[str], expected: frozenset[str]
+    ) -> None:
+        if frozenset(got) != expected:
             raise EpisodeError(
                 f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s "
                 f"first step in every step, got {sorted(got)}."
