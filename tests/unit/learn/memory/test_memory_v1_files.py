@@ -127,7 +127,7 @@ def test_empty_table_can_be_stored_and_read(tmp_path):
 
 
 def test_unknown_version_to_write_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="expected one of .*'V1', 'V2'.*, got 7"):
+    with pytest.raises(ConfigurationError, match=r"expected one of .*'V1', 'V2'.*, got 7"):
         write_snapshot(snapshot(), tmp_path / "memory", 7)
     assert isinstance(ConfigurationError(""), ValueError)
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +172,7 @@ def test_smaller_table_gets_the_newest_episodes_that_fit(file, caplog):
 
 
 def test_table_too_small_for_the_newest_episode_is_an_error(file):
-    with pytest.raises(ConfigurationError, match="at most 2 transitions.*got 3; use a larger"):
+    with pytest.raises(ConfigurationError, match=r"at most 2 transitions.*got 3; use a larger"):
         read(file, maxlen=2)
 
 
@@ -255,7 +255,7 @@ def test_columns_that_differ_are_errors(file, columns, message):
 
 
 def test_missing_file_is_file_not_found(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing.zip: expected a stored memory"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.zip: expected a stored memory"):
         read(tmp_path / "nothing.zip")
 
 
@@ -355,7 +355,7 @@ def test_override_version_of_another_kind_is_an_error(file):
 
 
 def test_override_version_is_used_instead_of_the_entry(file):
-    with pytest.raises(IntegrityError, match="expected an entry 'manifest.json'"):
+    with pytest.raises(IntegrityError, match=r"expected an entry 'manifest\.json'"):
         read_snapshot(file.with_suffix(""), options(), TableSerializationVersion.V2)
 
 
@@ -489,5 +489,5 @@ def test_encrypted_entry_is_an_error(file):
     with zipfile.ZipFile(file, "a") as archive:
         archive.getinfo("obs.npy").flag_bits |= 1
         archive._didModify = True
-    with pytest.raises(IntegrityError, match="entry 'obs.npy'.*encrypted|Bad"):
+    with pytest.raises(IntegrityError, match=r"entry 'obs\.npy'.*encrypted"):
         read(file)

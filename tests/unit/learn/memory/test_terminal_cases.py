@@ -1,0 +1,169 @@
+"""How episodes end, from the proxy through the table to the masks of a batch."""
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import InputError
+from cadenza.core.types import EpisodeState
+from cadenza.learn.memory.adaptors import TerminalAdaptor
+from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
+from cadenza.learn.memory.memory import MemoryTableProxy
+from cadenza.learn.memory.strategy import SampleStrategy
+from tests.unit.learn.memory.memory_episodes import SPACES, play, table
+
+STEPS = 8
+
+
+class FixedWindow(SampleStrategy):
+    """Always the same window of the same episode."""
+
+    def __init__(self, identity, start):
+        super().__init__()
+        self.window = (identity, start)
+
+    def sample(self, count, transition_count):
+        identity, start = self.window
+        return [(identity, start, start + transition_count)] * count
+
+
+def sampled(kind, ending, start, length, *, terminal=True, count=2):
+    """Sample one window of an episode of eight steps, ``count`` times."""
+    memory = table(kind, terminal=terminal, sampler=FixedWindow(0, start))
+    play(MemoryTableProxy(memory, use_terminal=terminal), 0, STEPS, ending)
+    return memory.sample(count, length)
+
+
+@pytest.mark.parametrize("kind", ["one_step", "n_step"])
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("ending", "at_end", "terminal", "last_mask", "tag"),
+    [
+        # the five cases: ending, window at the end, tag column, mask of the last row, `terminal`
+        (EpisodeState.TERMINAL, False, True, 1.0, 1.0),
+        (EpisodeState.TERMINAL, True, True, 0.0, 0.0),
+        (EpisodeState.INTERRUPTED, False, True, 1.0, 1.0),
+        (EpisodeState.INTERRUPTED, True, True, 1.0, 1.0),
+        (EpisodeState.INTERRUPTED, True, False, 0.0, None),
+    ],
+    ids=["mid-of-terminal", "terminal", "mid-of-interrupted", "interrupted", "no-tag-column"],
+)
+def test_masks_say_whether_values_bootstrap(kind, length, ending, at_end, terminal, last_mask, tag):
+    start = STEPS - length if at_end else 1
+    batch = sampled(kind, ending, start, length, terminal=terminal)
+    rows = [1.0] * (length - 1) + [last_mask]
+    assert batch["masks"].tolist() == [[value] for value in rows * 2]
+    assert batch["dones"].tolist() == [[value] for value in ([False] * (length - 1) + [at_end]) * 2]
+    if tag is None:
+        assert "terminal" not in batch
+    else:
+        assert batch["terminal"].tolist() == [tag] * 2
+        assert batch["terminal"].shape == (2,)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("start", [0, 2])
+def test_rows_of_the_one_step_table_are_aligned(length, start):
+    batch = sampled("one_step", EpisodeState.TERMINAL, start, length, count=1)
+    steps = torch.arange(start, start + length, dtype=torch.float32)
+    torch.testing.assert_close(batch["observation"]["obs"], steps[:, None].expand(-1, 3))
+    torch.testing.assert_close(batch["next_observation"]["obs"], steps[:, None].expand(-1, 3) + 1)
+    torch.testing.assert_close(batch["actions"], steps[:, None].expand(-1, 2) + 0.5)
+    torch.testing.assert_close(batch["rewards"], steps[:, None] + 1)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_next_observation_of_the_n_step_table_follows_the_window(length):
+    batch = sampled("n_step", EpisodeState.TERMINAL, 3, length, count=1)
+    assert batch["observation"]["obs"].shape == (length, 3)
+    assert batch["next_observation"]["obs"].tolist() == [[3.0 + length] * 3]
+
+
+def test_last_window_sees_the_state_after_the_last_action():
+    batch = sampled("n_step", EpisodeState.INTERRUPTED, STEPS - 5, 5, count=1)
+    assert batch["next_observation"]["obs"].tolist() == [[float(STEPS)] * 3]
+    assert batch["rewards"].reshape(-1).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize("kind", ["one_step", "n_step"])
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_no_window_crosses_an_episode_and_every_row_is_exact(kind, length):
+    memory = table(kind, seed=3)
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    endings = [EpisodeState.TERMINAL, EpisodeState.INTERRUPTED]
+    for agent in range(12):
+        play(proxy, agent, 5 + agent % 4, endings[agent % 2])
+    batch = memory.sample(500, length)
+    obs = batch["observation"]["obs"].reshape(500, length, 3)
+    agents = (obs // 100).long()
+    assert (agents == agents[:, :1, :1]).all()
+    steps = obs[..., 0] % 100
+    torch.testing.assert_close(steps, steps[:, :1] + torch.arange(length))
+    agent, last = agents[:, 0, 0], steps[:, -1]
+    at_end = last == 5 + agent % 4 - 1
+    expected = torch.where(at_end & (agent % 2 == 0), 0.0, 1.0)
+    torch.testing.assert_close(batch["masks"].reshape(500, length)[:, -1], expected)
+    torch.testing.assert_close(batch["terminal"], expected)
+    assert 0 < int(at_end.sum()) < 500
+
+
+def test_default_types_are_those_of_the_documentation():
+    batch = sampled("one_step", EpisodeState.TERMINAL, 0, 2)
+    kinds = {key: batch[key].dtype for key in ("actions", "dones", "masks", "rewards", "terminal")}
+    assert kinds == {
+        "actions": torch.float32,
+        "dones": torch.bool,
+        "masks": torch.float32,
+        "rewards": torch.float32,
+        "terminal": torch.float32,
+    }
+
+
+def test_types_of_dones_and_masks_can_be_chosen():
+    memory = table(dones_dtype=np.int64, masks_dtype=bool)
+    play(MemoryTableProxy(memory, use_terminal=True), 0, 1, EpisodeState.INTERRUPTED)
+    batch = memory.sample(1, 1)
+    assert (batch["dones"].dtype, batch["dones"].tolist()) == (torch.int64, [[1]])
+    assert (batch["masks"].dtype, batch["masks"].tolist()) == (torch.bool, [[True]])
+
+
+def test_builder_adds_the_columns_in_the_documented_order():
+    for cls in (DictObsMemoryTable, DictObsNStepMemoryTable):
+        memory = cls(spaces=SPACES, use_terminal_column=True, maxlen=10, device="cpu")
+        names = [column.name for column in memory.columns]
+        assert names == ["actions", "dones", "masks", "rewards", "obs", "next_obs", "terminal"]
+
+
+def test_seed_of_a_builder_fixes_its_samples_and_another_seed_changes_them():
+    def first(seed):
+        memory = table(seed=seed)
+        play(MemoryTableProxy(memory, use_terminal=True), 0, 50)
+        return memory.sample(20, 1)["rewards"]
+
+    assert torch.equal(first(1), first(1))
+    assert not torch.equal(first(1), first(2))
+
+
+def test_terminal_adaptor_on_a_batch_by_hand():
+    """Two windows of two rows: the first ends an interrupted episode, the second a terminal one."""
+    result = {
+        "terminal": torch.tensor([1.0, 0.0]),
+        "masks": torch.tensor([[1.0], [0.0], [1.0], [0.0]]),
+    }
+    got = TerminalAdaptor("terminal", "masks")(result, 2, 2)
+    assert got["terminal"].tolist() == [1.0, 0.0]
+    assert got["masks"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
+
+
+def test_terminal_adaptor_takes_masks_that_are_not_contiguous():
+    masks = torch.tensor([[1.0, 9.0], [0.0, 9.0]])[:, :1]
+    result = {"terminal": torch.tensor([1.0]), "masks": masks}
+    got = TerminalAdaptor("terminal", "masks")(result, 1, 2)
+    assert got["masks"].tolist() == [[1.0], [1.0]]
+    assert masks.tolist() == [[1.0], [0.0]]  # the caller's tensor is left alone
+
+
+def test_terminal_adaptor_names_columns_of_the_wrong_size():
+    result = {"terminal": torch.ones(4), "masks": torch.ones(4, 1)}
+    with pytest.raises(InputError, match="expected 2 rows of 'terminal' and 4 of 'masks', got 4"):
+        TerminalAdaptor("terminal", "masks")(result, 2, 2)
