@@ -1,0 +1,361 @@
+"""Policies as ONNX files, written while training goes on.
+
+The training thread owns the policy, so only it exports. Other threads queue a request with
+`OnnxExporter.export_threadsafe` and wait; the training thread serves the queue after every batch
+and while a memory warms up. A request ends in a file or in an exception, never in silence.
+
+File:    inputs in the proxy's order, then ``epsilon`` if asked for; one output per output name;
+         the row axis is dynamic and called ``N``.
+Checked: before a file appears under its name, ONNX Runtime has computed it on random inputs and
+         agreed with the policy to `onnx_graph.TOLERANCE`.
+"""
+
+import contextlib
+import copy
+import os
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+from torch import nn
+
+from cadenza import __version__
+from cadenza.core.errors import (
+    CheckpointKeyError,
+    ConfigurationError,
+    NotReadyError,
+)
+from cadenza.core.spaces import BoxSpace, MDPSpace
+from cadenza.core.timing import BlockTimers
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.export import onnx_graph
+from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageItemHandle
+from cadenza.learn.export.queued_export import Metadata, QueuedExport, as_text
+
+if TYPE_CHECKING:
+    import onnx
+
+#: Name of the noise input.
+EPSILON: Final = "epsilon"
+#: How long `OnnxExporter.export_threadsafe` waits by default, s: longer than any one batch takes.
+WAIT_S: Final = 300.0
+_MS_PER_S: Final = 1e3
+
+
+class ExportableAgent(Protocol):
+    """What an exporter reads from an agent proxy."""
+
+    @property
+    def policy(self) -> nn.Module:
+        """Module that takes the inputs by position."""
+        ...
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        ...
+
+
+class OnnxExporter(LoggingMixin, Callback):
+    """Exports a policy at fixed intervals and whenever asked.
+
+    Args:
+        agent_proxy: Gives policy, input names and output names.
+        spaces: Shapes and types of inputs and actions.
+        requires_epsilon: The policy takes noise of the action's shape as its last input. Without
+            it, the file is the policy's deterministic decision.
+        directory: Folder of the files; created if missing.
+        interval: Steps between exports; None exports only on request.
+        prefix: Start of every file name.
+        device: Where the policy computes; None takes that of its first parameter.
+        opset: ONNX operator set of the files.
+        tolerance: Largest error of a file against the policy, see `onnx_graph`.
+        keep_last: Delete the oldest files beyond this number; None keeps all.
+        seed: Seed of the random inputs that trace and check the policy.
+
+    Raises:
+        MissingExtraError: The extra ``onnx`` is not installed.
+        ConfigurationError: An input name is unknown to ``spaces`` or doubles the noise input.
+    """
+
+    def __init__(
+        self,
+        agent_proxy: ExportableAgent,
+        spaces: MDPSpace,
+        requires_epsilon: bool,
+        directory: str | os.PathLike[str],
+        interval: int | None = None,
+        prefix: str = "savedmodel_",
+        device: torch.device | None = None,
+        *,
+        opset: int = onnx_graph.OPSET,
+        tolerance: float = onnx_graph.TOLERANCE,
+        keep_last: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        onnx_graph.require_onnx()
+        super().__init__(cycle=interval)
+        self._agent_proxy = agent_proxy
+        self._inputs = _input_boxes(agent_proxy, spaces, requires_epsilon)
+        self._storage: CRUDStorage[OnnxExporter] = CRUDStorage(
+            directory, prefix, "onnx", keep_last=keep_last
+        )
+        self._device = device
+        self._opset = opset
+        self._tolerance = tolerance
+        self._seed = seed
+        self._metadata: dict[str, str] = {}
+        self._version = 0
+        self._timers = BlockTimers()
+        self._queue: queue.SimpleQueue[QueuedExport] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of the metadata and of closing the queue
+        self._is_closed = False
+        self._owner = threading.get_ident()
+
+    def add_metadata(self, key: str, value: Any) -> None:
+        """Store ``value``, as text, in every file from now on.
+
+        Raises:
+            MetadataKeyError: ``key`` is no text.
+        """
+        with self._lock:
+            self._metadata |= as_text({key: value})
+
+    def begin_training(self) -> None:
+        """Accept requests; the calling thread owns the policy from now on."""
+        self._owner = threading.get_ident()
+        with self._lock:
+            self._is_closed = False
+
+    def end_batch(self) -> None:
+        """Serve the requests of other threads."""
+        self.process_pending_exports()
+
+    def end_cycle(self) -> None:
+        """Export and log how long its parts take: mean (ms) and variance (ms²)."""
+        self.export()
+        for name, (mean_s, variance_s2) in self._timers.stats().items():
+            self.log_scalar(f"onnx_export/{name}_ms", mean_s * _MS_PER_S)
+            self.log_scalar(f"onnx_export/{name}_var_ms", variance_s2 * _MS_PER_S**2)
+
+    def end_training(self) -> None:
+        """Refuse the requests that wait and those to come."""
+        with self._lock:
+            self._is_closed = True
+        for request in self._drained():
+            request.reject(_closed_error())
+
+    def process_pending_exports(self) -> None:
+        """Serve the requests of other threads; only the training thread may call this.
+
+        What makes a request fail reaches the thread that made it, and training goes on.
+
+        Raises:
+            NotReadyError: Another thread calls.
+        """
+        self._require_owner("process_pending_exports")
+        for request in self._drained():
+            request.process(self)
+
+    def export_threadsafe(
+        self, metadata: Metadata | None = None, *, timeout_s: float | None = WAIT_S
+    ) -> StorageItem[Any]:
+        """Let the training thread export, and wait for it; for every other thread.
+
+        Args:
+            metadata: Facts to store in the file beside the exporter's own.
+            timeout_s: Longest wait, s; None waits as long as it takes.
+
+        Raises:
+            NotReadyError: The training thread itself calls, or training has ended.
+            ExportTimeoutError: The request was not served in time.
+            MetadataKeyError: A name in ``metadata`` is no text.
+            Exception: Whatever made the export fail.
+        """
+        if threading.get_ident() == self._owner:
+            raise NotReadyError(
+                "OnnxExporter.export_threadsafe: expected a call from another thread than the one "
+                "that trains, which would wait for itself; call export() here."
+            )
+        request = QueuedExport(metadata)
+        with self._lock:
+            if self._is_closed:
+                raise _closed_error()
+            self._queue.put(request)
+        return request.block_until_complete(timeout_s)
+
+    def export(self, metadata: Metadata | None = None) -> StorageItem[Any]:
+        """Write the policy to a new file; only for the training thread.
+
+        Requests that wait in the queue are served first.
+
+        Args:
+            metadata: Facts to store in the file; they win over the exporter's own.
+
+        Raises:
+            NotReadyError: Another thread calls.
+            MetadataKeyError: A name in ``metadata`` is no text.
+            OnnxExportError: The policy cannot be traced, or the file does not agree with it.
+            StorageError: The file system refused.
+        """
+        self._require_owner("export")
+        request = QueuedExport(metadata)
+        self.process_pending_exports()
+        request.process(self)
+        return request.block_until_complete()
+
+    def write(self, metadata: Mapping[str, str]) -> StorageItem[Any]:
+        """Trace, check and store the policy as it is now; `QueuedExport` calls this.
+
+        Raises:
+            OnnxExportError: As `export`.
+            StorageError: The file system refused.
+        """
+        scope = self._timers.scope
+        with scope("create"):
+            with scope("policycopy"):
+                policy = copy.deepcopy(self._agent_proxy.policy).eval()
+            signature = onnx_graph.PolicySignature(
+                inputs=self._inputs,
+                outputs=self._agent_proxy.output_names,
+                device=self._device or _device_of(policy),
+            )
+            generator = torch.Generator().manual_seed(self._seed)
+            with scope("trace"):
+                model = onnx_graph.trace_policy(
+                    policy, signature, opset=self._opset, generator=generator
+                )
+            with self._lock:
+                _describe(model, self._version, {**self._metadata, **metadata})
+            data = model.SerializeToString()
+            with scope("parity"):
+                error = onnx_graph.check_parity(
+                    data, policy, signature, tolerance=self._tolerance, generator=generator
+                )
+            with scope("save"):
+                item = self._storage.create_with_data(data)
+        self._version += 1
+        self.log_scalar("onnx_export/parity_error", error)
+        return item
+
+    def delete(self, handle: StorageItemHandle[Any]) -> bool:
+        """Delete a file, see `CRUDStorage.delete`."""
+        return self._storage.delete(handle)
+
+    def get(self, handle: StorageItemHandle[Any]) -> StorageItem[Any] | None:
+        """Return the file of ``handle``, or None."""
+        return self._storage.get(handle)
+
+    def items(self) -> Sequence[StorageItem[Any]]:
+        """Return all files, oldest first."""
+        return self._storage.items()
+
+    def latest(self) -> StorageItem[Any] | None:
+        """Return the newest file, or None."""
+        return self._storage.latest()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs and the number of the next export."""
+        return {**super().state_dict(), "version": self._version}
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of an exporter.
+            load_network: Without effect; the policy belongs to its losses.
+            load_optimizer: Without effect; there is none.
+            load_hparams: Take logs and the number of the next export.
+
+        Raises:
+            CheckpointKeyError: The number is missing.
+        """
+        if load_hparams:
+            if "version" not in state_dict:
+                raise CheckpointKeyError(
+                    f"OnnxExporter.load_state_dict: expected 'version', got {sorted(state_dict)}; "
+                    "load the state of an OnnxExporter."
+                )
+            self._version = int(state_dict["version"])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+
+    def _drained(self) -> list[QueuedExport]:
+        """Remove and return all waiting requests, oldest first."""
+        requests: list[QueuedExport] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                requests.append(self._queue.get_nowait())
+        return requests
+
+    def _require_owner(self, method: str) -> None:
+        if threading.get_ident() != self._owner:
+            raise NotReadyError(
+                f"OnnxExporter.{method}: expected a call from the thread that trains and so owns "
+                "the policy, got another one; call export_threadsafe() there."
+            )
+
+
+def _closed_error() -> NotReadyError:
+    return NotReadyError(
+        "ONNX export: expected training to run, but it has ended; call export() in the thread that "
+        "trained."
+    )
+
+
+def _input_boxes(
+    agent: ExportableAgent, spaces: MDPSpace, requires_epsilon: bool
+) -> dict[str, BoxSpace]:
+    """Return the boxes of the policy's inputs, in order.
+
+    Raises:
+        ConfigurationError: An input name is unknown to ``spaces`` or doubles the noise input.
+    """
+    known = spaces.state.spaces
+    unknown = [name for name in agent.input_names if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"OnnxExporter: expected input names among {sorted(known)}, got {unknown}; correct the "
+            "proxy's input_keys or the state space."
+        )
+    boxes = {name: known[name] for name in agent.input_names}
+    if requires_epsilon:
+        if EPSILON in boxes:
+            raise ConfigurationError(
+                f"OnnxExporter: expected no input called {EPSILON!r} beside the noise of "
+                "requires_epsilon=True; rename the observation."
+            )
+        boxes[EPSILON] = BoxSpace(torch.float32, spaces.actions.shape)
+    return boxes
+
+
+def _device_of(policy: nn.Module) -> torch.device:
+    """Return where the first parameter of ``policy`` is; the CPU if there is none."""
+    first = next(policy.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _describe(model: "onnx.ModelProto", version: int, metadata: Mapping[str, str]) -> None:
+    """Write producer, version and metadata into ``model``, in order."""
+    model.producer_name = "cadenza"
+    model.producer_version = __version__
+    model.domain = "cadenza.learn"
+    model.model_version = version
+    model.doc_string = "exported by cadenza.learn.export.OnnxExporter"
+    del model.metadata_props[:]
+    for key, value in metadata.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value

@@ -1,0 +1,300 @@
+"""A policy as an ONNX graph, and the proof that both compute the same.
+
+How:     the policy is traced with `torch.export` and translated to one fixed operator set; then
+         graph and policy run on the same random inputs, the graph in ONNX Runtime.
+Axes:    N = rows (agents), the only dynamic axis, named ``N`` in the graph.
+Error:   |graph - policy| / max(1, |policy|), the largest over all elements of all outputs.
+Limits:  the policy's control flow may not depend on the number of rows.
+"""
+
+import importlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import CadenzaError, InputError, MissingExtraError
+from cadenza.core.spaces import BoxSpace, SpaceDtype
+
+if TYPE_CHECKING:
+    import onnx
+
+#: Operator set of the graphs; the oldest that torch's exporter writes without conversion.
+OPSET: Final = 18
+#: Largest error between graph and policy; a few hundred float32 roundings of numbers near one.
+TOLERANCE: Final = 1e-5
+#: Rows of the traced example; more than one, because torch treats an axis of size one as fixed.
+_TRACED_ROWS: Final = 2
+#: Rows of the inputs on which graph and policy are compared: the smallest batch and an odd one.
+_COMPARED_ROWS: Final = (1, 7)
+#: Packages of the extra ``onnx``.
+_PACKAGES: Final = ("onnx", "onnxscript", "onnxruntime")
+#: Logger that mentions at every export that torchvision, which nothing here uses, is absent.
+_TALKATIVE: Final = "torch.onnx._internal.exporter._registration"
+_IMAGE_LEVELS: Final = 256
+
+#: Inputs or outputs of one call, in declared order.
+Tensors: TypeAlias = tuple[Tensor, ...]
+
+
+class OnnxExportError(CadenzaError, RuntimeError):
+    """A policy could not be turned into an ONNX graph."""
+
+
+class OnnxParityError(OnnxExportError):
+    """The graph computes something else than the policy it was made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PolicySignature:
+    """What a policy takes and gives.
+
+    Attributes:
+        inputs: Boxes of the positional arguments by name, in order, without the row axis.
+        outputs: Names of the outputs, in order.
+        device: Where the policy computes.
+    """
+
+    inputs: Mapping[str, BoxSpace]
+    outputs: Sequence[str]
+    device: torch.device
+
+    def random_inputs(self, rows: int, generator: torch.Generator) -> Tensors:
+        """Return one random tensor (rows, *shape) per input.
+
+        Floats are standard normal, bytes span all levels, other integers are zeros and ones.
+        """
+        return tuple(
+            _random_tensor(box, rows, generator).to(self.device) for box in self.inputs.values()
+        )
+
+
+def require_onnx() -> None:
+    """Raise unless the packages of the extra are installed.
+
+    Raises:
+        MissingExtraError: At least one is absent.
+    """
+    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if absent:
+        raise MissingExtraError(
+            f"OnnxExporter: expected the packages {', '.join(_PACKAGES)}, got none of "
+            f"{', '.join(absent)}; run pip install 'cadenza[onnx]'."
+        )
+
+
+class DeclaredOutputs(nn.Module):
+    """A policy that returns exactly its declared outputs.
+
+    Results are taken as an agent proxy takes them: a mapping by name; a sequence by place, where
+    one result more than names means that the second is the log-probability, which is left out; a
+    single result under several names is given to each.
+
+    Args:
+        policy: Module to call with positional inputs.
+        outputs: Names of the outputs, in order.
+    """
+
+    def __init__(self, policy: nn.Module, outputs: Sequence[str]) -> None:
+        super().__init__()
+        self.policy = policy
+        self._names = tuple(outputs)
+
+    def forward(self, *inputs: Tensor) -> Tensors:
+        """Return one tensor (N, ...) per declared output.
+
+        Raises:
+            OnnxExportError: The policy returns other results than declared.
+        """
+        # One result under two names needs two nodes in the graph.
+        return tuple(tensor.clone() for tensor in self._declared(self.policy(*inputs)))
+
+    def _declared(self, result: object) -> list[Tensor]:
+        """Return the declared ones among the policy's results, in order."""
+        if isinstance(result, Tensor):
+            return [result] * len(self._names)
+        if isinstance(result, Mapping):
+            named = cast("Mapping[str, Tensor]", result)
+            given: object = sorted(named)
+            results = [named[name] for name in self._names if name in named]
+        else:
+            results = list(cast("Sequence[Tensor]", result))
+            given = f"{len(results)} by place"
+            if len(results) == len(self._names) + 1:
+                del results[1]
+        if len(results) != len(self._names):
+            raise OnnxExportError(
+                f"policy in evaluation mode: expected the outputs {list(self._names)}, got "
+                f"{given}; correct the proxy's output_keys."
+            )
+        return results
+
+
+def trace_policy(
+    policy: nn.Module, signature: PolicySignature, *, opset: int, generator: torch.Generator
+) -> "onnx.ModelProto":
+    """Return the graph of ``policy``, which is in evaluation mode.
+
+    Args:
+        policy: Module that takes the inputs by position.
+        signature: Its inputs and outputs.
+        opset: Operator set of the graph.
+        generator: Source of the example inputs.
+
+    Raises:
+        OnnxExportError: torch cannot trace or translate the policy, or an output has no row axis.
+    """
+    example = signature.random_inputs(_TRACED_ROWS, generator)
+    wrapped = DeclaredOutputs(policy, signature.outputs).eval()
+    with torch.no_grad():
+        for name, output in zip(signature.outputs, wrapped(*example), strict=True):
+            if output.ndim == 0 or output.shape[0] != _TRACED_ROWS:
+                raise OnnxExportError(
+                    f"output {name!r}: expected shape ({_TRACED_ROWS}, ...) for {_TRACED_ROWS} "
+                    f"rows, got {tuple(output.shape)}; return one row per agent."
+                )
+        rows = torch.export.Dim("N")
+        exporter: Any = torch.onnx  # its signature is only partly typed
+        with _quiet_exporter():
+            try:
+                program = exporter.export(
+                    wrapped,
+                    example,
+                    input_names=list(signature.inputs),
+                    output_names=list(signature.outputs),
+                    opset_version=opset,
+                    dynamo=True,
+                    external_data=False,
+                    dynamic_shapes=(tuple({0: rows} for _ in example),),
+                    verbose=False,
+                )
+            except torch.onnx.OnnxExporterError as error:
+                raise OnnxExportError(
+                    f"policy {type(policy).__name__}: expected a module that torch.export can "
+                    f"trace with {len(example)} input(s) of any number of rows, got: {error}"
+                ) from error
+    return program.model_proto
+
+
+def check_parity(
+    graph: bytes,
+    policy: nn.Module,
+    signature: PolicySignature,
+    *,
+    tolerance: float,
+    generator: torch.Generator,
+) -> float:
+    """Return the largest error of ``graph`` against ``policy`` on random inputs.
+
+    Args:
+        graph: Serialised ONNX model.
+        policy: Module in evaluation mode.
+        signature: Its inputs and outputs.
+        tolerance: Largest error allowed.
+        generator: Source of the inputs.
+
+    Raises:
+        OnnxParityError: An output differs by more than ``tolerance``, in shape, or is not finite.
+    """
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        graph, sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    wrapped = DeclaredOutputs(policy, signature.outputs).eval()
+    worst = 0.0
+    for rows in _COMPARED_ROWS:
+        inputs = signature.random_inputs(rows, generator)
+        with torch.no_grad(), _exact_convolutions():
+            expected = [output.cpu().numpy() for output in wrapped(*inputs)]
+        feed = {
+            name: tensor.cpu().numpy()
+            for name, tensor in zip(signature.inputs, inputs, strict=True)
+        }
+        got = session.run(list(signature.outputs), feed)
+        for name, theirs, ours in zip(signature.outputs, got, expected, strict=True):
+            error = _largest_error(name, np.asarray(theirs), ours)
+            if not error <= tolerance:
+                raise OnnxParityError(
+                    f"output {name!r}: expected the graph within {tolerance:.0e} of the policy, "
+                    f"got {error:.3g} on {rows} row(s); remove randomness and branches on data "
+                    "from the policy's evaluation mode, or raise the tolerance."
+                )
+            worst = max(worst, error)
+    return worst
+
+
+def torch_dtype(dtype: SpaceDtype) -> torch.dtype:
+    """Return ``dtype``, of torch or numpy, as a torch type.
+
+    Raises:
+        InputError: torch has no such type.
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    try:
+        return torch.as_tensor(np.empty(0, dtype=dtype)).dtype
+    except TypeError as error:
+        raise InputError(
+            f"space dtype {dtype}: expected a type that torch has, got: {error}"
+        ) from error
+
+
+def _random_tensor(box: BoxSpace, rows: int, generator: torch.Generator) -> Tensor:
+    shape, dtype = (rows, *box.shape), torch_dtype(box.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    bound = _IMAGE_LEVELS if dtype == torch.uint8 else 2
+    return torch.randint(bound, shape, generator=generator).to(dtype)
+
+
+def _largest_error(
+    name: str, theirs: "np.ndarray[Any, np.dtype[Any]]", ours: "np.ndarray[Any, np.dtype[Any]]"
+) -> float:
+    """Return the largest error of ``theirs``, relative where ``ours`` exceeds one."""
+    if theirs.shape != ours.shape:
+        raise OnnxParityError(
+            f"output {name!r}: expected shape {ours.shape} as from the policy, got {theirs.shape} "
+            "from the graph; let no shape in the policy depend on the number of rows."
+        )
+    reference = ours.astype(np.float64)
+    if not np.isfinite(reference).all():
+        raise OnnxParityError(
+            f"output {name!r}: expected finite values from the policy, got some that are not; "
+            "its weights have diverged, so go back to an earlier checkpoint."
+        )
+    error = np.abs(theirs.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
+    return float(error.max(initial=0.0))
+
+
+@contextmanager
+def _quiet_exporter() -> Generator[None]:
+    """Keep the exporter's remarks about torch itself from the user."""
+    logger = logging.getLogger(_TALKATIVE)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _exact_convolutions() -> Generator[None]:
+    """Compute convolutions on CUDA in float32, not in the shorter format torch prefers there."""
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed

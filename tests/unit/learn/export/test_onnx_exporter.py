@@ -1,0 +1,461 @@
+"""Exports on request and at intervals: files, metadata, threads, and every refusal."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from cadenza import __version__
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    MissingExtraError,
+    NotReadyError,
+    StorageError,
+)
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
+from cadenza.learn.export import onnx_graph
+from cadenza.learn.export.crud_storage import StorageItemHandle
+from cadenza.learn.export.onnx_exporter import OnnxExporter, QueuedExport
+from cadenza.learn.export.onnx_graph import OnnxExportError, OnnxParityError
+from cadenza.learn.export.queued_export import ExportTimeoutError, MetadataKeyError
+from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
+from cadenza.learn.proxies import GenericAgentProxy
+
+SPACES = MDPSpace(
+    rewards=None,
+    actions=BoxSpace(np.float32, (2,)),
+    state=DictSpace(
+        {
+            "obs": BoxSpace(np.float32, (3,)),
+            "other": BoxSpace(np.float32, (1,)),
+            "epsilon": BoxSpace(np.float32, (2,)),
+        }
+    ),
+)
+
+
+def agent(policy: nn.Module | None = None, inputs=("obs",), outputs=("actions",)):
+    seeded = torch.Generator().manual_seed(0)
+    policy = policy or GaussianMlpPolicy(3, 2, [8], init_generator=seeded)
+    return GenericAgentProxy(policy, "cpu", inputs, outputs)
+
+
+def exporter(folder: Path, policy: nn.Module | None = None, **options) -> OnnxExporter:
+    options = {"requires_epsilon": False, "directory": folder, **options}
+    return OnnxExporter(agent(policy), SPACES, **options)
+
+
+def metadata(item) -> list[tuple[str, str]]:
+    return [(p.key, p.value) for p in onnx.load(item.filepath).metadata_props]
+
+
+class Unexportable(nn.Module):
+    def forward(self, obs):
+        raise ArithmeticError("no such policy")
+
+
+class Fake(OnnxExporter):
+    """Stores a line of text in place of a graph, so that threads are tested in milliseconds."""
+
+    failure: Exception | None = None
+
+    def write(self, metadata):
+        assert threading.get_ident() == self._owner
+        if self.failure is not None:
+            raise self.failure
+        return self._storage.create_with_data(repr(metadata).encode())
+
+
+def fake(folder: Path) -> Fake:
+    return Fake(agent(), SPACES, False, folder)
+
+
+class Asking(threading.Thread):
+    """Asks for one export and keeps what came of it."""
+
+    def __init__(self, exporter: OnnxExporter, **arguments) -> None:
+        super().__init__(daemon=True)
+        self._exporter = exporter
+        self._arguments = arguments
+        self.item = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.item = self._exporter.export_threadsafe(**self._arguments)
+        except (ArithmeticError, OSError, RuntimeError) as error:
+            self.error = error
+
+    def wait_until_queued(self) -> None:
+        while self._exporter._queue.empty() and self.is_alive():
+            pass
+
+    def wait_for_end(self) -> None:
+        self.join(timeout=30)
+        assert not self.is_alive()
+
+
+def test_exported_file_computes_the_policy_and_says_where_it_comes_from(tmp_path):
+    policy = GaussianMlpPolicy(3, 2, [8], init_generator=torch.Generator().manual_seed(0))
+    own = exporter(tmp_path, policy)
+    item = own.export()
+    assert Path(item.filepath).name.startswith("savedmodel_")
+    assert Path(item.filepath).suffix == ".onnx"
+    assert [path.name for path in tmp_path.iterdir()] == [Path(item.filepath).name]
+    model = onnx.load(item.filepath)
+    onnx.checker.check_model(model, full_check=True)
+    assert model.producer_name == "cadenza"
+    assert model.producer_version == __version__
+    assert model.model_version == 0
+    assert model.doc_string == "exported by cadenza.learn.export.OnnxExporter"
+    session = onnxruntime.InferenceSession(item.filepath, providers=["CPUExecutionProvider"])
+    assert [i.name for i in session.get_inputs()] == ["obs"]
+    obs = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    got = session.run(["actions"], {"obs": obs})[0]
+    with torch.no_grad():
+        expected = policy.eval()(torch.from_numpy(obs)).numpy()
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert own.scalar_logs["onnx_export/parity_error"] <= 1e-5
+
+
+def test_noise_is_the_last_input_when_required(tmp_path):
+    item = exporter(tmp_path, requires_epsilon=True).export()
+    session = onnxruntime.InferenceSession(item.filepath, providers=["CPUExecutionProvider"])
+    assert [(i.name, i.shape) for i in session.get_inputs()] == [
+        ("obs", ["N", 3]),
+        ("epsilon", ["N", 2]),
+    ]
+    obs, noise = np.zeros((2, 3), np.float32), np.ones((2, 2), np.float32)
+    drawn = session.run(None, {"obs": obs, "epsilon": noise})[0]
+    greedy = session.run(None, {"obs": obs, "epsilon": 0 * noise})[0]
+    assert np.abs(drawn - greedy).min() > 0.1
+
+
+def test_export_leaves_mode_and_noise_of_the_policy_alone(tmp_path):
+    own = exporter(tmp_path)
+    policy = own._agent_proxy.policy.train()
+    before = policy.state_dict()["policy._extra_state"].clone()
+    own.export()
+    assert all(part.training for part in policy.modules())
+    assert torch.equal(policy.state_dict()["policy._extra_state"], before)
+
+
+def test_metadata_of_the_call_wins_and_keeps_the_exporters_order(tmp_path):
+    own = exporter(tmp_path)
+    own.add_metadata("first", 1)
+    own.add_metadata("second", "two")
+    item = own.export({"third": 3.5, "first": "override"})
+    assert metadata(item) == [("first", "override"), ("second", "two"), ("third", "3.5")]
+    assert metadata(own.export()) == [("first", "1"), ("second", "two")]
+
+
+@pytest.mark.parametrize("kind", [TypeError, MetadataKeyError])
+def test_metadata_names_must_be_text(tmp_path, kind):
+    own = exporter(tmp_path)
+    with pytest.raises(kind, match=r"expected names of type str, got 5 \(int\)"):
+        own.add_metadata(5, "x")
+    with pytest.raises(kind, match="expected names of type str"):
+        own.export({None: "x"})
+
+
+def test_versions_count_exports_and_survive_a_checkpoint(tmp_path):
+    own = exporter(tmp_path, keep_last=1)
+    own.export()
+    state = deserialise(serialise(own.state_dict()), max_bytes=2**20)
+    resumed = exporter(tmp_path)
+    resumed.load_state_dict(state)
+    assert onnx.load(resumed.export().filepath).model_version == 1
+    fresh = exporter(tmp_path)
+    fresh.load_state_dict(state, load_hparams=False)
+    assert onnx.load(fresh.export().filepath).model_version == 0
+
+
+def test_state_without_version_is_an_error(tmp_path):
+    with pytest.raises(CheckpointError, match="expected 'version', got"):
+        exporter(tmp_path).load_state_dict({})
+
+
+def test_old_files_are_deleted_on_request(tmp_path):
+    own = Fake(agent(), SPACES, False, tmp_path, keep_last=2)
+    for _ in range(3):
+        own.export()
+    assert [item.handle.handle for item in own.items()] == [1, 2]
+
+
+def test_storage_is_reached_through_the_exporter(tmp_path):
+    own = fake(tmp_path)
+    assert own.latest() is None
+    first, second = own.export(), own.export()
+    assert list(own.items()) == [first, second]
+    assert own.get(second.handle) == own.latest() == second
+    assert own.get(StorageItemHandle(9)) is None
+    assert own.delete(second.handle) is True
+    assert own.delete(second.handle) is False
+    assert own.latest() == first
+
+
+def test_interval_exports_and_logs_milliseconds(tmp_path):
+    own = exporter(tmp_path, interval=5)
+    assert own.cycle == 5
+    assert exporter(tmp_path).cycle is None
+    own.end_cycle()
+    assert len(own.items()) == 1
+    for name in ("create", "policycopy", "trace", "parity", "save"):
+        assert own.scalar_logs[f"onnx_export/{name}_ms"] > 0
+        assert own.scalar_logs[f"onnx_export/{name}_var_ms"] == 0.0  # of a single sample
+    parts = sum(own.scalar_logs[f"onnx_export/{n}_ms"] for n in ("policycopy", "trace", "save"))
+    assert own.scalar_logs["onnx_export/create_ms"] >= parts
+
+
+def test_variance_is_in_square_milliseconds(tmp_path, monkeypatch):
+    own = fake(tmp_path)
+    monkeypatch.setattr(own._timers, "stats", lambda: {"save": (0.002, 0.000_009)})
+    own.end_cycle()
+    assert own.scalar_logs["onnx_export/save_ms"] == pytest.approx(2.0)
+    assert own.scalar_logs["onnx_export/save_var_ms"] == pytest.approx(9.0)
+
+
+def test_failed_export_reaches_the_caller_and_leaves_no_file(tmp_path):
+    own = exporter(tmp_path, Unexportable())
+    with pytest.raises(ArithmeticError, match="no such policy"):
+        own.export()
+    assert own.items() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_graph_that_disagrees_with_the_policy_is_not_published(tmp_path, monkeypatch):
+    own = exporter(tmp_path)
+    trace = onnx_graph.trace_policy
+
+    def trace_other(policy, *arguments, **options):
+        other = GaussianMlpPolicy(3, 2, [8], init_generator=torch.Generator().manual_seed(1))
+        return trace(other.eval(), *arguments, **options)
+
+    monkeypatch.setattr(onnx_graph, "trace_policy", trace_other)
+    with pytest.raises(OnnxParityError, match="within 1e-05 of the policy"):
+        own.export()
+    assert list(tmp_path.iterdir()) == []
+    assert own.state_dict()["version"] == 0
+
+
+def test_tolerance_opset_and_seed_reach_the_graph(tmp_path, monkeypatch):
+    seen = {}
+
+    def check(data, policy, signature, *, tolerance, generator):
+        seen.update(tolerance=tolerance, seed=generator.initial_seed())
+        return 0.0
+
+    monkeypatch.setattr(onnx_graph, "check_parity", check)
+    item = exporter(tmp_path, tolerance=0.5, opset=20, seed=3).export()
+    assert seen == {"tolerance": 0.5, "seed": 3}
+    assert onnx.load(item.filepath).opset_import[0].version == 20
+
+
+def test_device_of_inputs_is_the_policys_own_unless_given(tmp_path, monkeypatch):
+    devices = []
+
+    def trace(policy, signature, **options):
+        devices.append(signature.device)
+        raise OnnxExportError("enough")
+
+    monkeypatch.setattr(onnx_graph, "trace_policy", trace)
+    for policy, device in (
+        (nn.Linear(3, 2, device="meta"), None),
+        (nn.Identity(), None),
+        (nn.Linear(3, 2), torch.device("meta")),
+    ):
+        with pytest.raises(OnnxExportError, match="enough"):
+            exporter(tmp_path, policy, device=device).export()
+    assert [device.type for device in devices] == ["meta", "cpu", "meta"]
+
+
+def test_unknown_input_name_is_an_error(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"among \['epsilon', 'obs', 'other'\], got \['x'"):
+        OnnxExporter(agent(inputs=("obs", "x")), SPACES, False, tmp_path)
+
+
+def test_observation_named_like_the_noise_is_an_error(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected no input called 'epsilon'"):
+        OnnxExporter(agent(inputs=("epsilon",)), SPACES, True, tmp_path)
+
+
+def test_missing_extra_is_reported_at_construction(tmp_path, monkeypatch):
+    def absent() -> None:
+        raise MissingExtraError("onnx")
+
+    monkeypatch.setattr(onnx_graph, "require_onnx", absent)
+    with pytest.raises(MissingExtraError):
+        exporter(tmp_path)
+
+
+def test_other_thread_gets_its_file_from_the_training_thread(tmp_path):
+    own = fake(tmp_path)
+    asking = Asking(own, metadata={"who": 1})
+    while asking.is_alive():
+        own.end_batch()
+    asking.wait_for_end()
+    assert asking.error is None
+    assert asking.item == own.latest()
+    assert Path(asking.item.filepath).read_text() == "{'who': '1'}"
+
+
+def test_real_export_for_another_thread(tmp_path):
+    own = exporter(tmp_path)
+    asking = Asking(own)
+    while asking.is_alive():
+        own.process_pending_exports()
+    assert onnx.load(asking.item.filepath).model_version == 0
+
+
+def test_many_threads_each_get_their_own_file(tmp_path):
+    own = fake(tmp_path)
+    threads = [Asking(own, metadata={"who": number}) for number in range(8)]
+    while any(thread.is_alive() for thread in threads):
+        own.process_pending_exports()
+    texts = [Path(thread.item.filepath).read_text() for thread in threads]
+    assert texts == [f"{{'who': '{number}'}}" for number in range(8)]
+
+
+def test_failure_reaches_the_waiting_thread_and_training_goes_on(tmp_path):
+    own = exporter(tmp_path, Unexportable())
+    asking = Asking(own)
+    asking.wait_until_queued()
+    own.end_batch()
+    asking.wait_for_end()
+    assert isinstance(asking.error, ArithmeticError)
+    assert str(asking.error) == "no such policy"
+
+
+def test_disk_failure_reaches_the_waiting_thread(tmp_path):
+    own = fake(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    asking = Asking(own)
+    asking.wait_until_queued()
+    own.end_batch()
+    asking.wait_for_end()
+    assert isinstance(asking.error, StorageError)
+
+
+def test_interrupt_of_the_process_reaches_both_threads(tmp_path):
+    own = fake(tmp_path)
+    own.failure = KeyboardInterrupt()
+    request = QueuedExport()
+    with pytest.raises(KeyboardInterrupt):
+        request.process(own)
+    with pytest.raises(KeyboardInterrupt):
+        request.block_until_complete(0)
+
+
+def test_own_export_serves_waiting_requests_first(tmp_path):
+    own = fake(tmp_path)
+    asking = Asking(own)
+    asking.wait_until_queued()
+    item = own.export()
+    asking.wait_for_end()
+    assert (asking.item.handle.handle, item.handle.handle) == (0, 1)
+
+
+def test_own_export_does_not_suffer_from_a_failed_request(tmp_path):
+    own = fake(tmp_path)
+    own.failure = RuntimeError("once")
+    asking = Asking(own)
+    asking.wait_until_queued()
+    own.process_pending_exports()
+    own.failure = None
+    assert own.export().handle.handle == 0
+    asking.wait_for_end()
+    assert str(asking.error) == "once"
+
+
+def test_request_that_nobody_serves_times_out_and_is_withdrawn(tmp_path):
+    own = fake(tmp_path)
+    asking = Asking(own, timeout_s=0.05)
+    asking.wait_for_end()
+    assert isinstance(asking.error, ExportTimeoutError)
+    assert isinstance(asking.error, TimeoutError)
+    assert "within 0.05 s" in str(asking.error)
+    own.process_pending_exports()
+    assert own.items() == []
+
+
+def test_time_out_raised_by_the_export_itself_is_passed_on(tmp_path):
+    own = fake(tmp_path)
+    own.failure = TimeoutError("network file system")
+    request = QueuedExport()
+    request.process(own)
+    with pytest.raises(TimeoutError, match="network file system") as caught:
+        request.block_until_complete(0)
+    assert not isinstance(caught.value, ExportTimeoutError)
+
+
+def test_training_thread_may_not_wait_for_itself(tmp_path):
+    with pytest.raises(NotReadyError, match=r"would wait for itself; call export\(\) here"):
+        fake(tmp_path).export_threadsafe()
+
+
+@pytest.mark.parametrize("method", ["export", "process_pending_exports"])
+def test_other_threads_may_not_touch_the_policy(tmp_path, method):
+    own, errors = fake(tmp_path), []
+
+    def call() -> None:
+        try:
+            getattr(own, method)()
+        except NotReadyError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert f"OnnxExporter.{method}: expected a call from the thread that trains" in errors[0]
+    assert own.items() == []
+
+
+def test_thread_that_begins_training_becomes_the_owner(tmp_path):
+    own = fake(tmp_path)
+
+    def train() -> None:
+        own.begin_training()
+        own.export()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert len(own.items()) == 1
+    with pytest.raises(NotReadyError, match="another one"):
+        own.export()
+
+
+def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_training(tmp_path):
+    own = fake(tmp_path)
+    waiting = Asking(own)
+    waiting.wait_until_queued()
+    own.end_training()
+    waiting.wait_for_end()
+    late = Asking(own)
+    late.wait_for_end()
+    for asking in (waiting, late):
+        assert isinstance(asking.error, NotReadyError)
+        assert "expected training to run, but it has ended" in str(asking.error)
+    assert own.export().handle.handle == 0  # the training thread may still write the last policy
+    own.begin_training()
+    again = Asking(own)
+    again.wait_until_queued()
+    own.end_batch()
+    again.wait_for_end()
+    assert again.item.handle.handle == 1
+
+
+def test_withdrawn_request_is_not_rejected_twice():
+    request = QueuedExport()
+    with pytest.raises(ExportTimeoutError):
+        request.block_until_complete(0)
+    request.reject(RuntimeError("late"))
+    assert request._outcome.cancelled()
