@@ -1,6 +1,6 @@
 """HAPPO's sequential update of several actors, and the factor that carries from one to the next.
 
-Equations, with ratios ρ_i = π_i(a_i|o_i) / π_i,old(a_i|o_i) and robots in a random order i_1 ... i_n:
+Equations, with ratios ρ_i = π_i(a_i|o_i) / π_i,old(a_i|o_i), robots in a random order i_1 ... i_n:
     M_1 = 1,   M_{m+1} = M_m · ρ_{i_m} after that robot's own update
     robot i_m maximises  mean[ min(ρ M_m Â, clip(ρ, 1 − c, 1 + c) M_m Â) ]
 Each robot thus improves on what the robots before it have already changed, and the joint return

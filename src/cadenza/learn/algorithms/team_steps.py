@@ -51,6 +51,7 @@ class TeamSteps:
         num_envs: N.
         observation_dims: O_i of every robot.
         action_dims: A_i of every robot.
+        bounds: Smallest and largest actions of every robot, (A_i,) each.
         returns: Return so far of each running episode, (N,).
 
     Raises:
@@ -75,7 +76,7 @@ class TeamSteps:
                 )
         self.observation_dims = tuple(int(space.shape[1]) for space in states)
         self.action_dims = tuple(int(space.shape[1]) for space in actions)
-        self._bounds = [(space.low, space.high) for space in actions]
+        self.bounds = [(space.low[0], space.high[0]) for space in actions]
         self.returns: FloatArray = np.zeros(self.num_envs)
         self._finished: list[float] = []
 
@@ -102,7 +103,7 @@ class TeamSteps:
         """
         clipped = {
             uid: np.clip(action, low, high).astype(np.float32)
-            for uid, action, (low, high) in zip(self.uids, actions, self._bounds, strict=True)
+            for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
         }
         observation, reward, terminated, truncated, info = self.env.step(clipped)
         ends = np.asarray(terminated, dtype=np.bool_)

@@ -1,0 +1,293 @@
+"""HATD3: twin delayed deterministic policies for a team, updated one after the other.
+
+Equations, with joint state s, joint action a = (a_1, ..., a_n) and target networks marked ':
+    ã_i = clip(π_i'(o_i') + clip(σ ε, −c, c), −1, 1),   y = r + γ m min(Q1', Q2')(s', ã)
+    critics  minimise mean (Q_k(s, a) − y)²
+    every ``policy_delay`` updates, for robots in a random order: robot i maximises
+        mean Q1(s, ..., π_i(o_i), ...), the robots before it with their new policies, those after it
+        with their old ones; then all targets follow
+Source:  arXiv:2304.09870, section 5.2 (HATD3); with one robot it is TD3, arXiv:1802.09477.
+Axes:    B = batch, S = joint state, O_i, A_i = state and action of robot i, A = Σ A_i.
+Units:   actions are in [−1, 1]; the caller scales them to the robots' bounds.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
+from cadenza.learn.algorithms.td3 import smoothed_actions
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
+
+#: Layout version of `HATD3Learner.state_dict`.
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HATD3Settings:
+    """Numbers of HATD3.
+
+    Attributes:
+        learning_rate: Adam's step size of every network, > 0.
+        gamma: Discount per step, in [0, 1].
+        tau: Share that targets move per update of theirs, in (0, 1].
+        policy_delay: Critic updates per update of actors and targets, >= 1.
+        target_noise: Standard deviation of the noise on target actions, >= 0.
+        noise_clip: Bound of that noise, >= 0.
+        exploration_noise: Standard deviation of the noise on collected actions, >= 0.
+        hidden_sizes: Width of the hidden layers of every network.
+        max_gradient_norm: Global norm to which each network's gradient is shortened, > 0.
+    """
+
+    learning_rate: float = 5e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    policy_delay: int = 2
+    target_noise: float = 0.2
+    noise_clip: float = 0.5
+    exploration_noise: float = 0.1
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    max_gradient_norm: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Check every number; NaN fails too."""
+        checks = {
+            "learning_rate": self.learning_rate > 0.0,
+            "gamma": 0.0 <= self.gamma <= 1.0,
+            "tau": 0.0 < self.tau <= 1.0,
+            "policy_delay": self.policy_delay >= 1,
+            "target_noise": self.target_noise >= 0.0,
+            "noise_clip": self.noise_clip >= 0.0,
+            "exploration_noise": self.exploration_noise >= 0.0,
+            "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
+            "max_gradient_norm": self.max_gradient_norm > 0.0,
+        }
+        for name, holds in checks.items():
+            if not holds:
+                raise ConfigurationError(
+                    f"HATD3Settings.{name}: expected a value in the documented range, got "
+                    f"{getattr(self, name)!r}."
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TeamBatch:
+    """Transitions to learn from.
+
+    Attributes:
+        states: Joint states, (B, S).
+        actions: Joint actions, (B, A), in [−1, 1].
+        rewards: Shared rewards, (B, 1).
+        next_states: Joint states after the step, (B, S).
+        masks: 0 where the task ended with the step, else 1, (B, 1).
+    """
+
+    states: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_states: Tensor
+    masks: Tensor
+
+
+class HATD3Learner:
+    """Networks, targets, optimisers and random streams of a team.
+
+    Args:
+        columns: Columns [start, stop) of each robot's own state within the joint state.
+        joint_dim: S.
+        action_dims: A_i of every robot.
+        settings: Numbers of HATD3.
+        seed: Root of the streams ``learn.hatd3.torch`` and ``learn.hatd3.order``.
+
+    Raises:
+        InputError: Not one pair of columns per robot, or columns outside the joint state.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: Sequence[tuple[int, int]],
+        joint_dim: int,
+        action_dims: Sequence[int],
+        settings: HATD3Settings,
+        seed: int = 0,
+    ) -> None:
+        inside = all(0 <= start < stop <= joint_dim for start, stop in columns)
+        if len(columns) != len(action_dims) or not columns or not inside:
+            raise InputError(
+                f"HATD3Learner: expected one pair of columns within {joint_dim} per robot, got "
+                f"{list(columns)} for {len(action_dims)} robots."
+            )
+        self.settings = settings
+        self._columns = tuple(columns)
+        self._action_dims = tuple(action_dims)
+        torch_seed = derive_substream("learn.hatd3.torch", root_seed=seed).integer_seed()
+        self._generator = torch.Generator().manual_seed(torch_seed)
+        self._rng = derive_substream("learn.hatd3.order", root_seed=seed).default_rng()
+        sizes = settings.hidden_sizes
+        self.actors = nn.ModuleList(
+            DeterministicMlpPolicy(stop - start, width, sizes, init_generator=self._generator)
+            for (start, stop), width in zip(columns, action_dims, strict=True)
+        )
+        self.critics = nn.ModuleList(
+            ActionValueMlp(joint_dim, sum(action_dims), sizes, generator=self._generator)
+            for _ in range(2)
+        )
+        self.target_actors = copy.deepcopy(self.actors).requires_grad_(False)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        rate = settings.learning_rate
+        self._actor_optimizers = [
+            torch.optim.Adam(actor.parameters(), lr=rate, fused=True) for actor in self.actors
+        ]
+        self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=rate, fused=True)
+        self.updates = 0
+
+    @torch.no_grad()
+    def act(self, states: Tensor, *, deterministic: bool = False) -> list[Tensor]:
+        """Return every robot's actions, (B, A_i) in [−1, 1], for joint states (B, S)."""
+        actions = self._actions(self.actors, states)
+        if deterministic:
+            return actions
+        deviation = self.settings.exploration_noise
+        return [
+            (action + deviation * torch.randn(action.shape, generator=self._generator)).clamp(-1, 1)
+            for action in actions
+        ]
+
+    def random_actions(self, rows: int) -> list[Tensor]:
+        """Return uniform actions in [−1, 1] for every robot, (``rows``, A_i)."""
+        return [
+            torch.rand((rows, width), generator=self._generator) * 2.0 - 1.0
+            for width in self._action_dims
+        ]
+
+    def update(self, batch: TeamBatch) -> dict[str, float]:
+        """Learn from ``batch``.
+
+        Returns:
+            ``value_loss`` and ``q_mean``; ``policy_loss`` too when it was the actors' turn.
+
+        Raises:
+            InputError: The losses are not finite.
+        """
+        self.updates += 1
+        figures = self._update_critics(batch)
+        if self.updates % self.settings.policy_delay == 0:
+            figures["policy_loss"] = self._update_actors(batch.states)
+            soft_update_from_to(self.actors, self.target_actors, self.settings.tau)
+            soft_update_from_to(self.critics, self.target_critics, self.settings.tau)
+        if not all(np.isfinite(value) for value in figures.values()):
+            raise InputError(
+                f"HATD3Learner.update: expected finite losses, got {figures} in update "
+                f"{self.updates}; lower learning_rate or scale the rewards."
+            )
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on: tensors and JSON scalars."""
+        return {
+            "version": STATE_VERSION,
+            **{name: module.state_dict() for name, module in self._modules()},
+            "actor_optimizers": [o.state_dict() for o in self._actor_optimizers],
+            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "order_generator": generator_state(self._rng),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another version, incomplete or of other sizes.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise CheckpointError(
+                f"HATD3Learner: expected a state of version {STATE_VERSION}, got "
+                f"{state.get('version')!r}."
+            )
+        try:
+            for name, module in self._modules():
+                module.load_state_dict(state[name])
+            pairs = zip(self._actor_optimizers, state["actor_optimizers"], strict=True)
+            for optimizer, stored in pairs:
+                optimizer.load_state_dict(stored)
+            self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+            self._generator.set_state(state["generator"])
+            set_generator_state(self._rng, state["order_generator"])
+            self.updates = int(state["updates"])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"HATD3Learner: expected the complete state of a team of these sizes: {error}"
+            ) from error
+
+    def _modules(self) -> list[tuple[str, nn.Module]]:
+        return [
+            ("actors", self.actors),
+            ("critics", self.critics),
+            ("target_actors", self.target_actors),
+            ("target_critics", self.target_critics),
+        ]
+
+    def _actions(self, actors: nn.ModuleList, states: Tensor) -> list[Tensor]:
+        """Return every robot's action from its own columns of the joint state."""
+        return [
+            actor(states[:, start:stop])
+            for actor, (start, stop) in zip(actors, self._columns, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _targets(self, batch: TeamBatch) -> Tensor:
+        """Return y, (B, 1)."""
+        settings = self.settings
+        actions = torch.cat(self._actions(self.target_actors, batch.next_states), dim=1)
+        epsilon = torch.randn(actions.shape, generator=self._generator)
+        smoothed = smoothed_actions(actions, epsilon, settings.target_noise, settings.noise_clip)
+        first, second = (critic(smoothed, batch.next_states) for critic in self.target_critics)
+        return batch.rewards + settings.gamma * batch.masks * torch.minimum(first, second)
+
+    def _update_critics(self, batch: TeamBatch) -> dict[str, float]:
+        targets = self._targets(batch)
+        values = [critic(batch.actions, batch.states) for critic in self.critics]
+        losses = [nn.functional.mse_loss(value, targets) for value in values]
+        self._step(self._critic_optimizer, losses[0] + losses[1], self.critics)
+        return {
+            "value_loss": float((losses[0] + losses[1]).detach()) / 2.0,
+            "q_mean": float(values[0].detach().mean()),
+        }
+
+    def _update_actors(self, states: Tensor) -> float:
+        """Update every actor in a random order; return the mean of their losses."""
+        with torch.no_grad():
+            actions = self._actions(self.actors, states)
+        losses: list[float] = []
+        order: list[int] = self._rng.permutation(len(self.actors)).tolist()
+        for robot in order:
+            start, stop = self._columns[robot]
+            actor = self.actors[robot]
+            own = states[:, start:stop]
+            joint = [*actions[:robot], actor(own), *actions[robot + 1 :]]
+            with frozen(list(self.critics.parameters())):
+                loss = -self.critics[0](torch.cat(joint, dim=1), states).mean()
+            self._step(self._actor_optimizers[robot], loss, actor)
+            losses.append(float(loss.detach()))
+            with torch.no_grad():
+                actions[robot] = actor(own)
+        return sum(losses) / len(losses)
+
+    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)
+        optimizer.step()

@@ -1,0 +1,224 @@
+"""HATD3 over a batched environment, with a replay memory of its own.
+
+Every environment is an agent of the memory; its episodes become transitions once they end. Learning
+begins after ``warmup_steps`` environment steps with uniform actions.
+
+Source:  arXiv:2304.09870, section 5.2; see `hatd3` for the update.
+Axes:    N = environments, S = joint state, A = joint action.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
+from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.memory.transitions import TransitionMemory
+
+#: Layout version of `HATD3.state_dict`.
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How a team collects and replays.
+
+    Attributes:
+        memory_size: Most transitions kept, >= 1.
+        batch_size: Transitions per update, >= 1.
+        warmup_steps: Environment steps with uniform actions before the first update, >= 0.
+        train_every: Steps of all environments together between updates, >= 1.
+        updates: Updates at a time, >= 1.
+    """
+
+    memory_size: int = 200_000
+    batch_size: int = 256
+    warmup_steps: int = 2_000
+    train_every: int = 1
+    updates: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        for name in ("memory_size", "batch_size", "train_every", "updates"):
+            if not getattr(self, name) >= 1:
+                raise ConfigurationError(
+                    f"ReplayOptions.{name}: expected >= 1, got {getattr(self, name)!r}."
+                )
+        if not self.warmup_steps >= 0:
+            raise ConfigurationError(
+                f"ReplayOptions.warmup_steps: expected >= 0, got {self.warmup_steps!r}."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HATD3Report:
+    """What happened since the last report.
+
+    Attributes:
+        steps: Environment steps so far.
+        updates: Updates so far.
+        figures: Losses of the last update; empty before the first.
+        episode_returns: Returns of the episodes that ended since the last report.
+    """
+
+    steps: int
+    updates: int
+    figures: dict[str, float]
+    episode_returns: list[float]
+
+
+class HATD3:
+    """Off-policy learning for a team.
+
+    Args:
+        env: See `TeamSteps`; actions are scaled from [−1, 1] to its bounds.
+        uids: Robots that learn.
+        settings: Numbers of HATD3; the defaults if None.
+        replay: How it collects and replays; the defaults if None.
+        seed: Root of every random stream.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        uids: Sequence[str],
+        settings: HATD3Settings | None = None,
+        replay: ReplayOptions | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.team = TeamSteps(env, uids)
+        self.replay = replay or ReplayOptions()
+        self._seed = seed
+        ends = np.cumsum(self.team.observation_dims).tolist()
+        self.learner = HATD3Learner(
+            columns=list(zip([0, *ends[:-1]], ends, strict=True)),
+            joint_dim=self.team.joint_dim,
+            action_dims=self.team.action_dims,
+            settings=settings or HATD3Settings(),
+            seed=seed,
+        )
+        self.memory = TransitionMemory(
+            observation_dim=self.team.joint_dim,
+            action_dim=sum(self.team.action_dims),
+            num_envs=self.team.num_envs,
+            max_transitions=self.replay.memory_size,
+            seed=seed,
+        )
+        self._joint: Float32Array | None = None
+        self.steps = 0
+
+    def learn(
+        self,
+        total_steps: int,
+        on_report: Callable[[HATD3Report], bool | None] | None = None,
+        *,
+        report_every: int = 10_000,
+    ) -> None:
+        """Collect and learn until ``total_steps`` steps of the environments are done in all.
+
+        Args:
+            total_steps: Steps of the whole run, counted once per environment, not per robot.
+            on_report: Called every ``report_every`` steps; returning False stops the run there.
+            report_every: Environment steps between reports.
+        """
+        figures: dict[str, float] = {}
+        while self.steps < total_steps:
+            before = self.steps
+            self._collect_step()
+            due = self.steps // self.replay.train_every - before // self.replay.train_every
+            if self.steps > self.replay.warmup_steps and self.memory.size() > 0:
+                for _ in range(due * self.replay.updates):
+                    figures |= self.learner.update(self._batch())
+            if on_report and self.steps // report_every > before // report_every:
+                report = HATD3Report(
+                    steps=self.steps,
+                    updates=self.learner.updates,
+                    figures=dict(figures),
+                    episode_returns=self.team.take_finished(),
+                )
+                if on_report(report) is False:
+                    return
+
+    def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return every robot's action, (N, A_i), for joint states (N, S)."""
+        states = torch.tensor(np.asarray(joint, dtype=np.float32))
+        return self._scaled(self.learner.act(states, deterministic=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, memory, random streams and counters.
+
+        The environment keeps no state of its own, so a resumed run begins new episodes.
+        """
+        return {
+            "version": STATE_VERSION,
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with new episodes where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another version, incomplete or of other sizes.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise CheckpointError(
+                f"HATD3: expected a state of version {STATE_VERSION}, got {state.get('version')!r}."
+            )
+        try:
+            self.learner.load_state_dict(state["learner"])
+            self.memory.load_state_dict(state["memory"])
+            self.steps = int(state["steps"])
+        except KeyError as error:
+            raise CheckpointError(f"HATD3: expected a complete state: {error}") from error
+        self.memory.drop_open_episodes()
+        self._joint = None
+
+    def _collect_step(self) -> None:
+        if self._joint is None:
+            stream = derive_substream(f"learn.hatd3.env.{self.steps}", root_seed=self._seed)
+            self._joint = self.team.reset(stream.integer_seed())
+        joint = self._joint
+        if self.steps < self.replay.warmup_steps:
+            actions = self.learner.random_actions(len(joint))
+        else:
+            actions = self.learner.act(torch.tensor(joint))
+        step = self.team.step(self._scaled(actions))
+        final = step.states.copy()
+        final[step.cut] = step.final_states
+        self.memory.add(
+            joint,
+            torch.cat(actions, dim=1).numpy(),
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=final,
+        )
+        self._joint = step.states
+        self.steps += self.team.num_envs
+
+    def _batch(self) -> TeamBatch:
+        sample = self.memory.sample(self.replay.batch_size)
+        return TeamBatch(
+            states=sample["observation"]["obs"],
+            actions=sample["actions"],
+            rewards=sample["rewards"],
+            next_states=sample["next_observation"]["obs"],
+            masks=sample["masks"],
+        )
+
+    def _scaled(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
+        return [
+            low + (action.numpy() + 1.0) * 0.5 * (high - low)
+            for action, (low, high) in zip(actions, self.team.bounds, strict=True)
+        ]
