@@ -111,7 +111,6 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         self.memory.add(last, {})
         self.obs = {}
 
-    @Callback.extend
     def get_batch(self, observation: dict[str, Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- hooks name what they read
         """Return the observations that rollouts start from, shape (E, D).
 

@@ -115,9 +115,10 @@ class Normalizer(nn.Module):
     def _merge(self, batch_mean: Tensor, batch_deviation: Tensor, rows: int) -> None:
         """Apply the equations of the module's header."""
         total = self.count + rows
+        share = rows / total.to(self.mean.dtype)  # n_b / n
         difference = batch_mean - self.mean
-        cross = difference.square() * (self.count * rows / total)
-        self.mean = self.mean + difference * (rows / total)
+        self.mean = self.mean + difference * share
+        cross = difference.square() * (self.count * share)
         self.squared_deviation = self.squared_deviation + batch_deviation + cross
         self.count = total
 

@@ -4,7 +4,7 @@ Test:    Mann-Kendall on the mean errors e_1 ... e_n of n equal windows,
          S = sum_{i<j} sign(e_j - e_i); P(S <= s) under "no trend" is exact, from the number of
          permutations with a given number of inversions.
 Source:  Mann, Econometrica 1945; Kendall, "Rank Correlation Methods", 1975.
-Limits:  ties count as no trend, which makes the test more cautious.
+Limits:  ties add nothing to S.
 """
 
 import math
@@ -40,8 +40,7 @@ def falling_trend_p_value(values: Sequence[float]) -> float:
     falls = sum(values[j] < values[i] for i in range(count) for j in range(i + 1, count))
     rises = sum(values[j] > values[i] for i in range(count) for j in range(i + 1, count))
     pairs = count * (count - 1) // 2
-    # S = pairs - 2 * inversions of a permutation; ties make S odd against pairs, so round up.
-    inversions = math.floor((pairs + falls - rises) / 2)
+    inversions = math.ceil((pairs + falls - rises) / 2)  # S = pairs - 2 * inversions
     return sum(_inversion_counts(count)[inversions:]) / math.factorial(count)
 
 

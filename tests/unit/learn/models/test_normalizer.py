@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.models.normalizer import Normalizer
+
+ROWS = torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]])
+
+
+def test_first_update_gives_mean_and_population_spread():
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS)
+    # column 0: mean 3, variance (4 + 0 + 4) / 3; column 1: mean 20, variance (100 + 100 + 400) / 3
+    torch.testing.assert_close(normalizer.mean, torch.tensor([3.0, 20.0], dtype=torch.float64))
+    expected = torch.tensor([(8 / 3) ** 0.5, 200**0.5], dtype=torch.float64)
+    torch.testing.assert_close(normalizer.std, expected)
+
+
+def test_before_the_first_update_both_directions_are_the_identity():
+    normalizer = Normalizer()
+    assert torch.equal(normalizer.normalize(ROWS), ROWS)
+    assert torch.equal(normalizer.denormalize(ROWS), ROWS)
+
+
+def test_one_row_is_enough_and_maps_to_zero():
+    normalizer = Normalizer()
+    assert torch.equal(normalizer.normalize(ROWS[:1], True), torch.zeros(1, 2))
+    assert normalizer.std.tolist() == [1e-5, 1e-5]  # the floor, not NaN
+
+
+def test_later_rows_weigh_as_much_as_the_first_ones():
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS[:1])
+    normalizer.update_stats(ROWS[1:])
+    torch.testing.assert_close(normalizer.mean, torch.tensor([3.0, 20.0], dtype=torch.float64))
+
+
+def test_normalize_updates_only_when_asked():
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS)
+    normalizer.normalize(ROWS + 100.0)
+    assert normalizer.mean.tolist() == [3.0, 20.0]
+    normalizer.normalize(ROWS + 100.0, True)
+    assert normalizer.mean.tolist() == [53.0, 70.0]
+
+
+def test_results_keep_the_type_of_the_input_and_gradients_reach_it():
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS)
+    value = torch.ones(1, 2, requires_grad=True)
+    scaled = normalizer.normalize(value)
+    assert scaled.dtype == torch.float32
+    scaled.sum().backward()
+    expected = (1.0 / normalizer.std).float().unsqueeze(0)
+    torch.testing.assert_close(value.grad, expected)
+
+
+def test_long_streams_far_from_zero_keep_their_spread():
+    rng = np.random.default_rng(0)
+    data = rng.normal(1e6, 1.0, size=(4000, 1))
+    normalizer = Normalizer()
+    for part in np.split(data, 40):
+        normalizer.update_stats(torch.from_numpy(part))
+    # sums of squares in float32 would lose everything here
+    assert normalizer.std.item() == pytest.approx(data.std(), rel=1e-6)
+
+
+def test_eps_floors_the_spread_of_a_constant_column():
+    normalizer = Normalizer(eps=0.5)
+    normalizer.update_stats(torch.tensor([[2.0], [2.0]]))
+    assert normalizer.normalize(torch.tensor([[3.0]])).item() == 2.0  # (3 - 2) / 0.5
+
+
+def test_state_loads_into_a_fresh_normalizer_and_empties_a_used_one():
+    used = Normalizer()
+    used.update_stats(ROWS)
+    fresh = Normalizer()
+    fresh.load_state_dict(used.state_dict())
+    assert torch.equal(fresh.normalize(ROWS), used.normalize(ROWS))
+    fresh.update_stats(ROWS)
+    used.update_stats(ROWS)
+    assert torch.equal(fresh.squared_deviation, used.squared_deviation)
+    used.load_state_dict(Normalizer().state_dict())
+    assert torch.equal(used.normalize(ROWS), ROWS)
+
+
+def test_state_with_vectors_of_two_sizes_is_refused():
+    state = Normalizer().state_dict()
+    state["mean"] = torch.zeros(3)
+    with pytest.raises(CheckpointError, match="two vectors of one size"):
+        Normalizer().load_state_dict(state)
+
+
+def test_strict_loading_reports_missing_statistics():
+    with pytest.raises(RuntimeError, match="squared_deviation"):
+        Normalizer().load_state_dict({"mean": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2), (1, 2, 3)])
+def test_update_refuses_what_is_no_batch_of_rows(shape: tuple[int, ...]):
+    with pytest.raises(InputError, match="rows >= 1, columns"):
+        Normalizer().update_stats(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_update_names_the_column_that_is_not_finite_and_changes_nothing(bad: float):
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS)
+    before = normalizer.mean.clone()
+    with pytest.raises(InputError, match=r"column \(1\) that holds NaN or infinity"):
+        normalizer.update_stats(torch.tensor([[0.0, bad], [0.0, 1.0]]))
+    assert torch.equal(normalizer.mean, before)
+
+
+@pytest.mark.parametrize("method", ["update_stats", "normalize", "denormalize"])
+def test_other_columns_than_before_are_refused(method: str):
+    normalizer = Normalizer()
+    normalizer.update_stats(ROWS)
+    with pytest.raises(InputError, match=f"{method}: expected 2 columns"):
+        getattr(normalizer, method)(torch.zeros(4, 3))
+
+
+def test_eps_must_be_positive():
+    with pytest.raises(InputError, match="expected eps > 0, got 0"):
+        Normalizer(eps=0.0)
