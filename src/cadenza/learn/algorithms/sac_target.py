@@ -37,8 +37,23 @@ def n_step_target(
 
     Returns:
         Shape (B, 1).
+
+    Raises:
+        InputError: The shapes do not fit each other or T.
     """
     steps = gamma_matrix.shape[1]
+    rows = len(values) * steps
+    if values.ndim != 2 or rewards.shape != (rows, 1) or values.shape[1] != 1:
+        raise InputError(
+            f"n_step_target: expected rewards (n·{steps}, 1) and values (n, 1), got "
+            f"{tuple(rewards.shape)} and {tuple(values.shape)}; the memory's rollout length "
+            "must be the target's roll_length."
+        )
+    if masks is not None and masks.shape != rewards.shape:
+        raise InputError(
+            f"n_step_target: expected masks of the shape {tuple(rewards.shape)} of the rewards, "
+            f"got {tuple(masks.shape)}."
+        )
     if masks is not None:
         values = values * split_rollouts(masks, steps)[:, -1]
     return discount(split_rollouts(rewards, steps).squeeze(2), values, gamma_matrix)
@@ -127,11 +142,6 @@ class QTarget(LoggingMixin, Callback):
             masks if self.use_terminal_masking else None,
             self.gamma_matrix,
         )
-        if q_target.shape != rewards.shape:
-            raise InputError(
-                f"QTarget: expected rewards and q_target of one shape (B, 1), got "
-                f"{tuple(rewards.shape)} and {tuple(q_target.shape)}."
-            )
         self.log_scalar("training/next_logp_pi", log_probabilities.mean())
         self.log_scalar("training/min_next_q_target", next_q.mean())
         self.log_scalar("training/scaled_reward", scaled_reward.mean())

@@ -238,8 +238,8 @@ class PolicyLoss(LossCallback):
         """
         if "bp_step" not in kwargs:
             raise InputError(
-                f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says whose "
-                "turn it is."
+                f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says "
+                "whose turn it is."
             )
         if kwargs["bp_step"] % self.policy_delay == 0:
             super().backward(*args, **kwargs)

@@ -1,0 +1,176 @@
+"""Classifying critics."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.optim import SGD
+
+from cadenza.core.errors import InputError
+from cadenza.learn.algorithms.hlgauss import (
+    HLGaussLoss,
+    LogitMlp,
+    LogitNet,
+    QLoss,
+    QNet,
+    TwoHotLoss,
+    hl_gauss_probabilities,
+    two_hot_probabilities,
+)
+from tests.unit.learn.algorithms.sac_parts import batch
+
+
+class FreeLogits(LogitNet):
+    """The same logits for every row."""
+
+    def __init__(self, logits):
+        super().__init__(len(logits))
+        self.logits = torch.nn.Parameter(torch.tensor(logits))
+
+    def forward(self, action, obs):
+        return self.logits.expand(len(obs), -1)
+
+
+def normal_cdf(x, mean, sigma):
+    return 0.5 * math.erfc((mean - x) / (sigma * math.sqrt(2)))
+
+
+def test_soft_labels_are_the_normal_mass_of_each_bin():
+    loss = HLGaussLoss(-1.0, 1.0, 4, 0.375)
+    found = loss.transform_to_probs(torch.tensor([[0.3]]))[0].tolist()
+    edges = [normal_cdf(x, 0.3, 0.375) for x in (-1, -0.5, 0, 0.5, 1)]
+    expected = [(b - a) / (edges[-1] - edges[0]) for a, b in pairwise(edges)]
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx([0.0167, 0.2017, 0.5071, 0.2745], abs=5e-5)
+
+
+def test_loss_is_the_cross_entropy_of_its_labels():
+    loss = HLGaussLoss(-1.0, 1.0, 4, 0.375)
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    total = sum(math.exp(x) for x in (0, 1, 2, -1))
+    log_softmax = [x - math.log(total) for x in (0, 1, 2, -1)]
+    labels = loss.transform_to_probs(torch.tensor([[0.3]]))[0].tolist()
+    expected = -sum(p * q for p, q in zip(labels, log_softmax, strict=True))
+    assert loss(logits, torch.tensor([[0.3]])).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradient_is_softmax_minus_labels():
+    loss = HLGaussLoss(-1.0, 1.0, 4, 0.375)
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]], requires_grad=True)
+    loss(logits, torch.tensor([[0.3]])).backward()
+    expected = torch.softmax(logits.detach(), 1) - loss.transform_to_probs(torch.tensor([[0.3]]))
+    torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("target", [-1e9, -1.0, 1.0, 1e9])
+@pytest.mark.parametrize("sigma", [1e-3, 0.375, 100.0])
+def test_labels_far_outside_the_support_are_finite_and_sum_to_one(target, sigma):
+    found = hl_gauss_probabilities(torch.tensor([[target]]), torch.linspace(-1, 1, 5), sigma)
+    assert found.sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert found.min() >= 0
+    clamped = torch.tensor([[max(-1.0, min(1.0, target))]])
+    assert torch.equal(found, hl_gauss_probabilities(clamped, torch.linspace(-1, 1, 5), sigma))
+
+
+def test_two_hot_labels_have_the_target_as_mean():
+    centers = torch.tensor([-3.0, -1.0, 1.0, 3.0])
+    targets = torch.tensor([[-3.0], [-0.5], [1.0], [2.5], [9.0]])
+    found = two_hot_probabilities(targets, centers)
+    assert found[1].tolist() == pytest.approx([0, 0.75, 0.25, 0])
+    assert found[2].tolist() == pytest.approx([0, 0, 1, 0])
+    mean = (found * centers).sum(1).tolist()
+    assert mean == pytest.approx([-3, -0.5, 1, 2.5, 3])
+    assert ((found > 0).sum(1) <= 2).all()
+
+
+def test_two_hot_loss_has_its_minimum_at_the_labels():
+    loss = TwoHotLoss(-4.0, 4.0, 4)
+    logits = torch.log(torch.tensor([[1e-9, 0.75, 0.25, 1e-9]])).requires_grad_(True)
+    loss(logits, torch.tensor([[-0.5]])).backward()
+    assert logits.grad.abs().max() < 1e-6
+    assert loss(logits, torch.tensor([[-0.5]])).item() == pytest.approx(
+        -0.75 * math.log(0.75) - 0.25 * math.log(0.25), rel=1e-4
+    )
+
+
+def test_value_is_the_mean_of_the_bins():
+    net = QNet(FreeLogits([0.0, 0.0, math.log(2.0)]), -3.0, 3.0)
+    assert net.centers.tolist() == [-2.0, 0.0, 2.0]
+    # Shares of a quarter, a quarter and a half
+    assert net(torch.zeros(2, 1), obs=torch.zeros(2, 1)).flatten().tolist() == [0.5, 0.5]
+
+
+def test_buffers_are_saved():
+    assert "centers" in QNet(FreeLogits([0.0, 1.0]), 0.0, 1.0).state_dict()
+    assert "support" in HLGaussLoss(0.0, 1.0, 3, 0.1).state_dict()
+
+
+def test_logit_mlp_sees_observation_and_action():
+    net = LogitMlp(3, 2, [16], 7, generator=torch.Generator().manual_seed(0))
+    obs, action = torch.randn(5, 3), torch.randn(5, 2)
+    assert net(action, obs).shape == (5, 7)
+    torch.testing.assert_close(net(action, obs), net.mlp(torch.cat((obs, action), 1)))
+
+
+def q_loss(logits, **kwargs):
+    net = QNet(FreeLogits(logits), -1.0, 1.0)
+    return QLoss(
+        name="q", q=net, opt=SGD(net.parameters(), 1.0), max_grad_norm=100.0, **kwargs
+    ), net
+
+
+def data_with(target):
+    return batch([0, 0], [0, 0], [0, 0], [1, 1], q_target=torch.full((2, 1), target))
+
+
+def test_q_loss_smooths_by_the_ratio_of_the_bin_width():
+    loss, net = q_loss([0.0] * 4, smoothing_ratio=0.75)
+    loss.backward(default=data_with(0.3))
+    # σ = 0.75·2/4 = 0.375: dL/dl = 1/4 - p, and SGD with rate 1 makes the logits p - 1/4
+    expected = [p - 0.25 for p in (0.0167, 0.2017, 0.5071, 0.2745)]
+    assert net.logit_net.logits.tolist() == pytest.approx(expected, abs=1e-4)
+    assert loss.scalar_logs["training/q_prediction"] == 0.0
+
+
+def test_q_loss_with_two_hot_targets_moves_two_bins_up():
+    loss, net = q_loss([0.0] * 4, target_encoding="two_hot")
+    loss.backward(default=data_with(0.0))
+    assert net.logit_net.logits.tolist() == pytest.approx([-0.25, 0.25, 0.25, -0.25], abs=1e-6)
+
+
+def test_q_loss_clamps_targets_beyond_the_support():
+    values = []
+    for target in (1.0, 50.0):
+        loss, _ = q_loss([0.0, 1.0, 0.0, 1.0])
+        loss.backward(default=data_with(target))
+        values.append(loss.scalar_logs["loss/q_loss"])
+    assert values[0] == values[1]
+
+
+def test_prediction_converges_to_the_target():
+    loss, net = q_loss([0.0] * 21, smoothing_ratio=0.75)
+    for _ in range(300):
+        loss.backward(default=data_with(0.4))
+    assert net(torch.zeros(1, 1), obs=torch.zeros(1, 1)).item() == pytest.approx(0.4, abs=0.01)
+
+
+def test_unknown_encoding_is_refused():
+    with pytest.raises(InputError, match=r"'hl_gauss' or 'two_hot', got 'one_hot'"):
+        q_loss([0.0, 0.0], target_encoding="one_hot")
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"HLGaussLoss: expected logits \(B, 4\) and target"):
+        HLGaussLoss(0.0, 1.0, 4, 0.1)(torch.zeros(2, 3), torch.zeros(2, 1))
+    with pytest.raises(InputError, match=r"TwoHotLoss: expected logits \(B, 4\) and target"):
+        TwoHotLoss(0.0, 1.0, 4)(torch.zeros(2, 4), torch.zeros(2))
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(InputError, match=r"expected sigma > 0, got 0"):
+        HLGaussLoss(0.0, 1.0, 4, 0.0)
+    with pytest.raises(InputError, match=r"min_value < max_value and num_bins >= 2"):
+        TwoHotLoss(1.0, 1.0, 4)
+    with pytest.raises(InputError, match=r"expected num_bins >= 2, got 1"):
+        FreeLogits([0.0])

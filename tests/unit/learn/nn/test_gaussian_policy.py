@@ -1,0 +1,173 @@
+"""Squashed Gaussian policies."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.gaussian_policy import (
+    BasePolicy,
+    GaussianMlpPolicy,
+    GaussianPolicyHead,
+    squashed_log_probability,
+)
+
+
+def head(**kwargs):
+    return GaussianPolicyHead(3, 2, init_generator=torch.Generator().manual_seed(5), **kwargs)
+
+
+def features(rows=4):
+    return torch.randn(rows, 3, generator=torch.Generator().manual_seed(6))
+
+
+def test_log_probability_equals_torchs_transformed_distribution():
+    generator = torch.Generator().manual_seed(0)
+    mean, log_std, epsilon = (torch.randn(50, 2, generator=generator).double() for _ in range(3))
+    u = mean + log_std.exp() * epsilon
+    distribution = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(mean, log_std.exp()),
+        torch.distributions.transforms.TanhTransform(cache_size=0),
+    )
+    expected = distribution.log_prob(torch.tanh(u)).sum(1, keepdim=True)
+    found = squashed_log_probability(u, epsilon, log_std)
+    near = (u.abs() < 4).all(1)  # the reference inverts the tanh, which cancels far out
+    torch.testing.assert_close(found[near], expected[near], atol=1e-8, rtol=1e-8)
+    assert near.sum() > 30
+
+
+def test_log_probability_stays_finite_far_out():
+    # u = 50, σ = 1, ε = 0: -½ ln 2π + 2·50 - 2 ln 2 (softplus(-100) is 0)
+    found = squashed_log_probability(torch.full((1, 1), 50.0), torch.zeros(1, 1), torch.zeros(1, 1))
+    assert found.item() == pytest.approx(-0.5 * math.log(2 * math.pi) + 100 - 2 * math.log(2))
+
+
+def test_log_probability_has_the_derivatives_of_its_closed_form():
+    # d/dμ = 2 tanh(u);  d/d ln σ = 2 tanh(u) σ ε - 1
+    mean = torch.tensor([[0.3]], requires_grad=True)
+    log_std = torch.tensor([[-0.5]], requires_grad=True)
+    epsilon = torch.tensor([[1.2]])
+    u = mean + log_std.exp() * epsilon
+    squashed_log_probability(u, epsilon, log_std).sum().backward()
+    slope = 2 * math.tanh(u.item())
+    assert mean.grad.item() == pytest.approx(slope, rel=1e-5)
+    expected = slope * math.exp(-0.5) * 1.2 - 1
+    assert log_std.grad.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_training_mode_returns_the_action_of_its_noise():
+    net = head()
+    epsilon = torch.full((4, 2), 0.7)
+    actions, log_probabilities = net(features(), epsilon)
+    mean = net.mean(features())
+    expected = torch.tanh(mean + net.log_std(features()).exp() * 0.7)
+    torch.testing.assert_close(actions, expected)
+    assert log_probabilities.shape == (4, 1)
+
+
+def test_mean_and_spread_are_clamped():
+    net = head()
+    with torch.no_grad():
+        net.mean.weight.zero_()
+        net.mean.bias.fill_(100.0)
+        net.log_std.weight.zero_()
+        net.log_std.bias.fill_(100.0)
+    u_high = torch.atanh(net(features(), torch.full((4, 2), -0.5))[0].double())
+    # μ is cut to 5, ln σ to 2: u = 5 - ½ e²
+    torch.testing.assert_close(
+        u_high, torch.full((4, 2), 5 - 0.5 * math.exp(2)).double(), rtol=1e-4, atol=0
+    )
+    with torch.no_grad():
+        net.log_std.bias.fill_(-100.0)
+    # σ = e^-20: the draw is the clamped mean
+    actions, _ = net(features(), torch.ones(4, 2))
+    assert actions.tolist() == [[pytest.approx(math.tanh(5.0))] * 2] * 4
+
+
+def test_evaluation_mode_without_noise_is_the_squashed_mean():
+    net = head().eval()
+    torch.testing.assert_close(net(features()), torch.tanh(net.mean(features())))
+
+
+def test_evaluation_mode_with_noise_uses_it():
+    net = head().eval()
+    epsilon = torch.full((4, 2), -1.5)
+    u = net.mean(features()) - 1.5 * net.log_std(features()).exp()
+    torch.testing.assert_close(net(features(), epsilon), torch.tanh(u))
+
+
+def test_log_probability_is_bounded_below_only_where_asked():
+    net, bounded = head(), head(min_log_prob=0.25)
+    free = net(features(64))[1]
+    kept = bounded(features(64))[1]
+    assert free.min() < 0.25 < free.max()
+    torch.testing.assert_close(kept, free.clamp_min(0.25))
+
+
+def test_noise_is_the_heads_own_and_travels_in_the_state_dict():
+    before = torch.get_rng_state()
+    net = head()
+    net(features())
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    following = net(features())[0]
+    other = head(generator=torch.Generator().manual_seed(99))
+    other.load_state_dict(state)
+    assert torch.equal(other(features())[0], following)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_copies_draw_alike_but_apart():
+    net = head()
+    twin = copy.deepcopy(net)
+    assert torch.equal(net(features())[0], twin(features())[0])
+    net(features())
+    assert not torch.equal(net(features())[0], twin(features())[0])
+
+
+def test_mlp_policy_starts_near_zero_and_returns_both_parts():
+    policy = GaussianMlpPolicy(3, 2, [64, 64], init_generator=torch.Generator().manual_seed(1))
+    actions, log_probabilities = policy(features(100))
+    assert actions.shape == (100, 2)
+    assert log_probabilities.shape == (100, 1)
+    policy.eval()
+    assert policy(features(100)).abs().max() < 0.05
+    epsilon = torch.ones(100, 2)
+    # Both heads start near zero, so σ is near 1 and the action near tanh(ε)
+    torch.testing.assert_close(
+        policy(features(100), epsilon), torch.tanh(epsilon), atol=0.05, rtol=0
+    )
+
+
+def test_mlp_policy_passes_its_bound_on():
+    policy = GaussianMlpPolicy(3, 2, [8], min_log_prob=5.0)
+    assert policy(features())[1].tolist() == [[5.0]] * 4
+
+
+def test_base_policy_decides_what_it_draws():
+    class Twice(BasePolicy):
+        def forward(self, x):
+            return x * 2
+
+        def post_process(self, actions):
+            return actions + 1
+
+    pre, post = Twice().infer(torch.ones(2))
+    assert pre.tolist() == [2, 2]
+    assert post.tolist() == [3, 3]
+
+
+def test_base_policy_leaves_out_the_log_probability():
+    class Pair(BasePolicy):
+        def forward(self, x):
+            return x * 2, x
+
+    pre, post = Pair().infer(torch.ones(2))
+    assert pre.tolist() == post.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("widths", [(0, 1), (3, 0)])
+def test_head_refuses_empty_widths(widths):
+    with pytest.raises(InputError, match=r"hidden_dim >= 1 and action_dim >= 1"):
+        GaussianPolicyHead(*widths)
