@@ -1,0 +1,232 @@
+"""Collection in the training loop: act, step, remember.
+
+Resume:   put the collector and the memory proxy among the restorees of `Checkpointer` and
+          `CheckpointLoader`, and wrap every environment in `ReplayableEnv`: the restored run is
+          then the unbroken one, bit for bit. Other environments begin new episodes, and those that
+          were running end as interrupted.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.types import AgentId, DictObservation, EpisodeState
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.collectors.observation_state import observations_from_state, observations_state
+from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from cadenza.learn.proxies import AgentProxy, MemoryProxy
+
+_LOGGER = logging.getLogger(__name__)
+
+_STATE_KEYS: Final = ("environment", "observations", "inf_step")
+_EPISODE_REWARD: Final = "episode/reward"
+
+
+class GymCollector(LoggingMixin, Callback):
+    """Lets an agent act in environments and a memory remember; subclasses decide when.
+
+    `begin_training` tries one step, so that wiring errors show up at once, and then collects
+    ``warmup_steps`` times. A collector restored from a checkpoint does neither.
+    """
+
+    def __init__(
+        self,
+        env: DictGymWrapper,
+        agent: AgentProxy,
+        memory: MemoryProxy,
+        render: bool = True,
+        warmup_steps: int = 0,
+        *,
+        cycle: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            env: N environments.
+            agent: What acts.
+            memory: What remembers.
+            render: Draw environment 0 at every call, if the environments were made with a picture.
+            warmup_steps: Calls of `collect_data` before training, each of N steps.
+            cycle: Steps between `begin_cycle` calls of subclasses.
+            name: Name in logs and checkpoints; the class's name if None.
+
+        Raises:
+            ConfigurationError: A negative number of warm-up steps.
+        """
+        if warmup_steps < 0:
+            raise ConfigurationError(
+                f"{type(self).__name__}: expected warmup_steps >= 0, got {warmup_steps}."
+            )
+        super().__init__(cycle=cycle)
+        self._env = env
+        self._agent = agent
+        self._memory = memory
+        self._render = render
+        self._warmup_steps = warmup_steps
+        self._observations: dict[AgentId, DictObservation] = {}
+        self._inf_step = 0
+        self._is_restored = False
+        if name is not None:
+            self.name = name
+
+    @property
+    def inf_step(self) -> int:
+        """Transitions collected so far, those of the warm-up included."""
+        return self._inf_step
+
+    def collect_data(self) -> int:
+        """Act once in every environment and remember it.
+
+        Returns:
+            Transitions made: N, less the environments that only were reset in next-step mode.
+
+        Raises:
+            NotReadyError: Before `begin_training`.
+        """
+        if not self._env.is_reset:
+            raise NotReadyError(
+                f"{self.name}.collect_data: expected begin_training() first; train with a Trainer, "
+                "or call it yourself."
+            )
+        responses = self._agent(self._observations)
+        following, info = self._env.dict_step(responses)
+        self._memory.add(self._observations, responses)
+        self._observations = following
+        self._inf_step += len(responses)
+        if "reward" in info:
+            self.log_scalar(_EPISODE_REWARD, info["reward"])
+        if self._render:
+            self._env.render()
+        return len(responses)
+
+    def collect_multiple(self, count: int) -> int:
+        """Call `collect_data` ``count`` times and return the transitions made.
+
+        Raises:
+            InputError: ``count`` is negative.
+        """
+        if count < 0:
+            raise InputError(f"{self.name}.collect_multiple: expected count >= 0, got {count}.")
+        return sum(self.collect_data() for _ in range(count))
+
+    def begin_training(self) -> dict[str, Any]:
+        """Try one step and warm up, or go on where the checkpoint was written."""
+        if self._is_restored and self._env.is_reset:
+            return {"inf_step": self._inf_step}
+        if self._is_restored:
+            self._interrupt_running()
+            self._observations = self._env.dict_reset()
+            return {"inf_step": self._inf_step}
+        self._env.dict_step(self._agent(self._env.dict_reset()))
+        self._observations = self._env.dict_reset()
+        self.collect_multiple(self._warmup_steps)
+        return {"inf_step": self._inf_step}
+
+    def end_training(self) -> None:
+        """Forget that the state came from a checkpoint, so that a new training starts anew."""
+        self._is_restored = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, environments, what each agent saw last, and the count of transitions."""
+        return super().state_dict() | {
+            "environment": self._env.state_dict(),
+            "observations": observations_state(self._observations),
+            "inf_step": self._inf_step,
+        }
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``.
+
+        Raises:
+            CheckpointKeyError: ``state_dict`` is of another object.
+            CheckpointError: Other environments than those saved.
+        """
+        missing = [key for key in _STATE_KEYS if key not in state_dict]
+        if load_hparams and missing:
+            raise CheckpointKeyError(
+                f"{self.name}: expected a state with {', '.join(_STATE_KEYS)}, got none of "
+                f"{', '.join(missing)}; load a state of a collector."
+            )
+        rest = {key: value for key, value in state_dict.items() if key not in _STATE_KEYS}
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+        if load_hparams:
+            self._env.load_state_dict(state_dict["environment"])
+            self._observations = observations_from_state(state_dict["observations"])
+            self._inf_step = int(state_dict["inf_step"])
+            self._is_restored = True
+
+    def _interrupt_running(self) -> None:
+        """End the episodes that cannot go on, as interrupted by something outside."""
+        running = {
+            agent: replace(seen, episode_state=EpisodeState.INTERRUPTED)
+            for agent, seen in self._observations.items()
+            if seen.episode_state is EpisodeState.RUNNING
+        }
+        _LOGGER.warning(
+            "%s: the environments cannot be replayed, so %d running episodes end as interrupted "
+            "and new ones begin; wrap each environment in ReplayableEnv to go on exactly.",
+            self.name,
+            len(running),
+        )
+        ended = {
+            agent: seen
+            for agent, seen in self._observations.items()
+            if seen.episode_state in (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+        }
+        if running or ended:
+            self._memory.add(ended | running, {})
+
+
+class SimpleGymCollector(GymCollector):
+    """Collects in the training loop, in every step that ``bp_steps_per_inf`` divides."""
+
+    def __init__(
+        self,
+        env: DictGymWrapper,
+        agent: AgentProxy,
+        memory: MemoryProxy,
+        render: bool = True,
+        warmup_steps: int = 0,
+        bp_steps_per_inf: int = 10,
+        *,
+        calls_per_inf: int = 1,
+        name: str | None = None,
+    ) -> None:
+        """Keep the parts; see `GymCollector`.
+
+        Args:
+            env: N environments.
+            agent: What acts.
+            memory: What remembers.
+            render: Draw environment 0 at every call.
+            warmup_steps: Calls of `collect_data` before training.
+            bp_steps_per_inf: Training steps from one collection to the next, >= 1.
+            calls_per_inf: Calls of `collect_data` per collection, >= 1.
+            name: Name in logs and checkpoints.
+
+        Raises:
+            ConfigurationError: A number out of range.
+        """
+        super().__init__(env, agent, memory, render, warmup_steps, name=name)
+        if bp_steps_per_inf < 1 or calls_per_inf < 1:
+            raise ConfigurationError(
+                "SimpleGymCollector: expected bp_steps_per_inf >= 1 and calls_per_inf >= 1, got "
+                f"{bp_steps_per_inf} and {calls_per_inf}."
+            )
+        self._bp_steps_per_inf = bp_steps_per_inf
+        self._calls_per_inf = calls_per_inf
+
+    def begin_batch(self, bp_step: int) -> dict[str, Any]:
+        """Collect if it is time, and count transitions."""
+        if bp_step % self._bp_steps_per_inf == 0:
+            self.collect_multiple(self._calls_per_inf)
+        return {"inf_step": self._inf_step}

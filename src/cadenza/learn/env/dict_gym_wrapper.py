@@ -1,0 +1,281 @@
+"""A Gymnasium vector environment as agents that live one episode each.
+
+Every episode is one agent with its own id. An episode that ended yields the final observation under
+its id, ``TERMINAL`` if it terminated and ``INTERRUPTED`` if it was only truncated, and then a new
+id with an ``INITIAL`` observation: in the same step, or one step later in next-step mode.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.spaces import MDPSpace
+from cadenza.core.types import (
+    AgentId,
+    DictObservation,
+    DictResponse,
+    EpisodeState,
+    MetaData,
+)
+from cadenza.learn.env.gym_spaces import SINGLE_OBSERVATION, env_actions, mdp_space
+from cadenza.learn.env.replayable import replay_states, restore_replay_states
+
+_ACTIONS: Final = "actions"
+#: Metadata names of finished episodes; loggers average them.
+_EPISODE_REWARD: Final = "episode/reward"
+_EPISODE_LENGTH: Final = "episode/length"
+
+
+class DictGymWrapper:
+    """Turns a vector environment into dictionaries of agents.
+
+    Attributes:
+        dict_space: What one agent exchanges with its environment.
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
+        """Wrap ``vector_env``.
+
+        Args:
+            vector_env: Environments in any of the three autoreset modes, each with observations of
+                one array or a flat `Dict` and actions of one array.
+
+        Raises:
+            InputError: Other spaces, or an environment that does not say its autoreset mode.
+        """
+        self._env = vector_env
+        spaces = cast("Any", vector_env)  # gymnasium leaves the element type of spaces open
+        self._action_space: gymnasium.Space[Any] = spaces.single_action_space
+        self.dict_space: MDPSpace = mdp_space(spaces.single_observation_space, self._action_space)
+        self._mode = _autoreset_mode(vector_env)
+        self._next_id = 0
+        self._ids: list[AgentId | None] = [None] * vector_env.num_envs
+        self._returns = np.zeros(vector_env.num_envs)
+        self._lengths = np.zeros(vector_env.num_envs, np.int64)
+        self._is_reset = False
+        shape = self.dict_space.actions.shape
+        self._idle_action = np.zeros(shape, self._action_space.dtype)
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments N."""
+        return self._env.num_envs
+
+    @property
+    def vector_env(self) -> VectorEnv[Any, Any, Any]:
+        """The wrapped environment."""
+        return self._env
+
+    def dict_reset(self, seed: int | None = None) -> dict[AgentId, DictObservation]:
+        """Start an episode in every environment, each under a new id.
+
+        Episodes that were running are forgotten; their ids get no final observation.
+
+        Args:
+            seed: Seed of the environments; None goes on with their own.
+
+        Returns:
+            One ``INITIAL`` observation per environment.
+        """
+        observation, _ = self._env.reset(seed=seed)
+        self._is_reset = True
+        return dict(self._initial(index, observation) for index in range(self.num_envs))
+
+    def dict_step(
+        self, responses: Mapping[AgentId, DictResponse]
+    ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
+        """Step every environment.
+
+        Args:
+            responses: ``list_data["actions"]`` of every agent whose episode goes on.
+
+        Returns:
+            Observations by agent id, and ``{"reward": mean return of the episodes that ended in
+            this step}``, empty if none did.
+
+        Raises:
+            NotReadyError: No `dict_reset` before.
+            InputError: A response or its actions are missing or malformed.
+        """
+        if not self._is_reset:
+            raise NotReadyError(
+                "DictGymWrapper.dict_step: expected dict_reset() first; call it once."
+            )
+        step = _Step(*self._env.step(self._actions(responses)))
+        done = step.terminated | step.truncated
+        first = step.observation  # what the next episode of a finished one begins with
+        if self._mode is AutoresetMode.DISABLED and done.any():
+            first, _ = self._env.reset(options={"reset_mask": done})
+        seen: dict[AgentId, DictObservation] = {}
+        finished: list[float] = []
+        for index, agent in enumerate(self._ids):
+            if agent is None:  # in next-step mode, this step was the reset
+                seen |= [self._initial(index, first)]
+                continue
+            seen[agent] = self._advanced(index, step)
+            if done[index]:
+                finished.append(float(self._returns[index]))
+                self._ids[index] = None
+                if self._mode is not AutoresetMode.NEXT_STEP:
+                    seen |= [self._initial(index, first)]
+        return seen, {"reward": float(np.mean(finished))} if finished else {}
+
+    def render(self) -> Any:
+        """Return the picture of environment 0; None if the environments were made without any."""
+        if self._env.render_mode is None:
+            return None
+        frames = self._env.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether `dict_step` can be called."""
+        return self._is_reset
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ids, sums of running episodes and, of `ReplayableEnv`s, how to bring them back."""
+        return {
+            "next_id": self._next_id,
+            "ids": list(self._ids),
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "environments": replay_states(self._env) if self._is_reset else None,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Environments that are no `ReplayableEnv`s cannot: `is_reset` is False afterwards, and
+        `dict_reset` begins episodes under ids that were never used.
+
+        Args:
+            state_dict: State of a wrapper around as many environments.
+
+        Raises:
+            CheckpointError: Another number of environments, or a replay that came out differently.
+        """
+        ids = cast("list[AgentId | None]", list(state_dict["ids"]))
+        if len(ids) != self.num_envs:
+            raise CheckpointError(
+                f"DictGymWrapper: expected the state of {self.num_envs} environments, got "
+                f"{len(ids)}; make as many as when the checkpoint was written."
+            )
+        self._next_id = int(state_dict["next_id"])
+        self._ids = ids
+        self._returns = np.array(state_dict["returns"], np.float64)
+        self._lengths = np.array(state_dict["lengths"], np.int64)
+        environments = state_dict["environments"]
+        self._is_reset = environments is not None
+        if environments is not None:
+            restore_replay_states(self._env, environments)
+
+    def _actions(self, responses: Mapping[AgentId, DictResponse]) -> NDArray[Any]:
+        """Return the actions of all environments; any action where a reset is due."""
+        rows: list[object] = []
+        for agent in self._ids:
+            if agent is None:
+                rows.append(self._idle_action)
+                continue
+            response = responses.get(agent)
+            if response is None or _ACTIONS not in response.list_data:
+                raise InputError(
+                    f"DictGymWrapper.dict_step: expected {_ACTIONS!r} in the response of agent "
+                    f"{agent}, got {'no response' if response is None else 'none'}; answer every "
+                    "agent whose episode goes on."
+                )
+            rows.append(response.list_data[_ACTIONS])
+        return env_actions(rows, self._action_space)
+
+    def _initial(self, index: int, batch: Any) -> tuple[AgentId, DictObservation]:
+        """Begin an episode in environment ``index`` under a new id."""
+        agent, self._next_id = self._next_id, self._next_id + 1
+        self._ids[index] = agent
+        self._returns[index] = 0.0
+        self._lengths[index] = 0
+        arrays = self._row(batch, index)
+        return agent, DictObservation({"reward": None}, EpisodeState.INITIAL, arrays)
+
+    def _advanced(self, index: int, step: "_Step") -> DictObservation:
+        """Return what the agent of environment ``index`` sees after a step."""
+        reward = float(step.rewards[index])
+        self._returns[index] += reward
+        self._lengths[index] += 1
+        if not (step.terminated[index] or step.truncated[index]):
+            arrays = self._row(step.observation, index)
+            return DictObservation({"reward": reward}, EpisodeState.RUNNING, arrays)
+        state = EpisodeState.TERMINAL if step.terminated[index] else EpisodeState.INTERRUPTED
+        metadata = MetaData(
+            {
+                _EPISODE_REWARD: float(self._returns[index]),
+                _EPISODE_LENGTH: float(self._lengths[index]),
+            },
+            {},
+        )
+        return DictObservation({"reward": reward}, state, self._final(index, step), metadata)
+
+    def _final(self, index: int, step: "_Step") -> dict[str, Any]:
+        """Return the observation that ended the episode of environment ``index``."""
+        if self._mode is not AutoresetMode.SAME_STEP:
+            return self._row(step.observation, index)
+        final = step.info.get("final_obs", step.info.get("final_observation"))
+        if final is None:
+            raise InputError(
+                "DictGymWrapper: expected 'final_obs' in the info of a step that ended an episode, "
+                f"got {sorted(step.info)}; a same-step autoreset must report it."
+            )
+        if isinstance(final, np.ndarray) and cast("NDArray[Any]", final).dtype == object:
+            return self._named(final[index])
+        return self._row(final, index)
+
+    def _row(self, batch: Any, index: int) -> dict[str, Any]:
+        """Return one environment's arrays out of a batch, as copies."""
+        if not isinstance(batch, Mapping):
+            return {SINGLE_OBSERVATION: np.array(batch[index])}
+        arrays = cast("Mapping[str, NDArray[Any]]", batch)
+        return {key: np.array(arrays[key][index]) for key in self.dict_space.state.spaces}
+
+    def _named(self, single: Any) -> dict[str, Any]:
+        """Return the arrays of one environment's own observation, as copies."""
+        if not isinstance(single, Mapping):
+            return {SINGLE_OBSERVATION: np.array(single)}
+        arrays = cast("Mapping[str, Any]", single)
+        spaces = self.dict_space.state.spaces
+        return {key: np.array(arrays[key], cast("Any", box.dtype)) for key, box in spaces.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """What a vector environment returns; arrays have a leading axis of N environments."""
+
+    observation: Any
+    rewards: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    info: dict[str, Any]
+
+
+def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """Return when the environments are reset.
+
+    Raises:
+        InputError: They do not say.
+    """
+    try:
+        return AutoresetMode(vector_env.metadata.get("autoreset_mode"))
+    except ValueError as error:
+        raise InputError(
+            "DictGymWrapper: expected metadata['autoreset_mode'] to be one of "
+            f"{[mode.value for mode in AutoresetMode]}, got "
+            f"{vector_env.metadata.get('autoreset_mode')!r}; make the environments with "
+            "gymnasium.make_vec or a vector class of gymnasium 1.1 or later."
+        ) from error

@@ -1,0 +1,312 @@
+"""Bridges between the world an agent acts in and the networks that are trained.
+
+An agent proxy turns observations of any number of agents into one network call and the outputs back
+into one response per agent. A memory proxy takes both and keeps what training needs.
+"""
+
+import copy
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal, Protocol, Self, cast, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from cadenza.core.errors import ConfigurationError, InputError, PreconditionError, UnknownNameError
+from cadenza.core.spaces import BoxSpace, MDPSpace, SpaceDtype
+from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
+
+#: How a proxy calls its policy: as it is, in training mode (sampling), in evaluation mode (greedy).
+ActingMode = Literal["keep", "sample", "greedy"]
+
+_MODES: Final = ("keep", "sample", "greedy")
+_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+
+
+@runtime_checkable
+class AgentProxy(Protocol):
+    """Answers observations with responses."""
+
+    def __call__(
+        self, observations: Mapping[AgentId, DictObservation]
+    ) -> dict[AgentId, DictResponse]:
+        """Return one response for every agent whose episode goes on."""
+        ...
+
+    @property
+    def policy(self) -> nn.Module:
+        """The network that acts."""
+        ...
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Observation keys that go into the network, in order."""
+        ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Response keys that come out of it, in order."""
+        ...
+
+
+@runtime_checkable
+class RebindableAgent(AgentProxy, Protocol):
+    """An agent proxy of which copies can act with another network."""
+
+    def with_policy(self, policy: nn.Module) -> Self:
+        """Return a copy that acts with ``policy``."""
+        ...
+
+
+class MemoryProxy(Protocol):
+    """Keeps what agents saw and did."""
+
+    def add(
+        self,
+        observations: Mapping[AgentId, DictObservation],
+        responses: Mapping[AgentId, DictResponse],
+    ) -> None:
+        """Store one step of each agent; agents whose episode ended have no response."""
+        ...
+
+
+def to_numpy(x: torch.Tensor) -> NDArray[Any]:
+    """Return ``x`` as an array on the CPU, without gradient history."""
+    return x.detach().cpu().numpy()
+
+
+def active_agents(observations: Mapping[AgentId, DictObservation]) -> list[AgentId]:
+    """Return the agents whose episode goes on, in order."""
+    return [agent for agent, seen in observations.items() if seen.episode_state not in _ENDINGS]
+
+
+class GenericAgentProxy:
+    """Calls a policy with several inputs and several outputs for many agents at once.
+
+    The policy is called as ``policy(*inputs)`` in the order of ``input_keys``, each input (K, ...)
+    for K active agents, without gradients. It returns a tensor, a sequence of tensors, or a mapping
+    of tensors by output key, each with a leading axis of K.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        device: torch.device | str,
+        input_keys: Sequence[str],
+        output_keys: Sequence[str],
+        uses_logprobs: bool = True,
+        spaces: MDPSpace | None = None,
+        *,
+        mode: ActingMode = "keep",
+    ) -> None:
+        """Check and keep the parts.
+
+        Args:
+            policy: Network that acts.
+            device: Where it runs.
+            input_keys: Observation keys, in the order of the policy's arguments.
+            output_keys: Response keys, in the order of the policy's outputs.
+            uses_logprobs: A policy that samples returns the log-probability as second output, which
+                is left out of responses.
+            spaces: Shapes and types that inputs are brought to. Without it, floats get the type of
+                the policy's parameters and shapes stay.
+            mode: ``"sample"`` and ``"greedy"`` put the policy into training or evaluation mode for
+                the time of a call; ``"keep"`` calls it as it is.
+
+        Raises:
+            ConfigurationError: No or repeated keys, or an unknown mode.
+            UnknownNameError: An input key that ``spaces`` does not have.
+        """
+        self._input_keys = _checked_keys("input_keys", input_keys)
+        self._output_keys = _checked_keys("output_keys", output_keys)
+        if mode not in _MODES:
+            raise ConfigurationError(
+                f"GenericAgentProxy: expected mode 'keep', 'sample' or 'greedy', got {mode!r}."
+            )
+        if spaces is not None:
+            missing = [key for key in self._input_keys if key not in spaces.state.spaces]
+            if missing:
+                raise UnknownNameError(
+                    f"GenericAgentProxy: expected input keys among {sorted(spaces.state.spaces)}, "
+                    f"got {missing}; correct input_keys or pass the spaces of this environment."
+                )
+        self._policy = policy
+        self._device = torch.device(device)
+        self._uses_logprobs = uses_logprobs
+        self._spaces = spaces
+        self._mode: ActingMode = mode
+
+    @property
+    def policy(self) -> nn.Module:
+        """The network that acts."""
+        return self._policy
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Observation keys that go into the network, in order."""
+        return self._input_keys
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Response keys that come out of it, in order."""
+        return self._output_keys
+
+    @property
+    def mode(self) -> ActingMode:
+        """How the policy is called."""
+        return self._mode
+
+    def with_policy(self, policy: nn.Module) -> Self:
+        """Return a copy that acts with ``policy``."""
+        return self._with(_policy=policy)
+
+    def with_mode(self, mode: ActingMode) -> Self:
+        """Return a copy that calls the same policy in another mode."""
+        return self._with(_mode=mode)
+
+    def _with(self, **attributes: object) -> Self:
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
+
+    def __call__(
+        self, observations: Mapping[AgentId, DictObservation]
+    ) -> dict[AgentId, DictResponse]:
+        """Return one response for every agent whose episode goes on.
+
+        Args:
+            observations: What each agent sees; agents whose episode ended get no response.
+
+        Returns:
+            ``list_data[key]`` is the agent's row of each output; empty without active agents.
+
+        Raises:
+            PreconditionError: No observations at all.
+            UnknownNameError: An observation lacks an input key, or the policy an output key.
+            InputError: Shapes that do not fit, or another number of outputs than output keys.
+        """
+        if not observations:
+            raise PreconditionError(
+                "GenericAgentProxy: expected at least one observation, got none; call the agent "
+                "only when there is an agent."
+            )
+        active = active_agents(observations)
+        if not active:
+            return {}
+        with torch.no_grad(), _in_mode(self._policy, self._mode):
+            inputs = [self._input(key, active, observations) for key in self._input_keys]
+            outputs = self._named_outputs(self._policy(*inputs))
+        rows = {key: self._rows(key, value, len(active)) for key, value in outputs.items()}
+        return {
+            agent: DictResponse(
+                list_data={key: cast("list[float]", values[i]) for key, values in rows.items()},
+                scalar_data={},
+            )
+            for i, agent in enumerate(active)
+        }
+
+    def _input(
+        self, key: str, active: list[AgentId], observations: Mapping[AgentId, DictObservation]
+    ) -> torch.Tensor:
+        """Return one input of the policy, (K, ...), in its declared type."""
+        try:
+            batch = np.stack([np.asarray(observations[agent].array_data[key]) for agent in active])
+        except KeyError as error:
+            raise UnknownNameError(
+                f"GenericAgentProxy: expected observations with {list(self._input_keys)}, got one "
+                f"without {key!r}; correct input_keys or what the environment sends."
+            ) from error
+        except ValueError as error:
+            raise InputError(
+                f"GenericAgentProxy: expected {key!r} with one shape for all agents: {error}."
+            ) from error
+        tensor = torch.as_tensor(batch)
+        if self._spaces is None:
+            dtype = _parameter_dtype(self._policy) if tensor.is_floating_point() else tensor.dtype
+            return tensor.to(self._device, dtype)
+        return _in_space(key, tensor, self._spaces.state.spaces[key]).to(self._device)
+
+    def _named_outputs(self, result: object) -> dict[str, torch.Tensor]:
+        """Return the policy's outputs by key, without the log-probability."""
+        keys = self._output_keys
+        if isinstance(result, torch.Tensor):
+            return dict.fromkeys(keys, result)
+        if isinstance(result, Mapping):
+            named = cast("Mapping[str, torch.Tensor]", result)
+            missing = [key for key in keys if key not in named]
+            if missing:
+                raise UnknownNameError(
+                    f"GenericAgentProxy: expected the policy to return {list(keys)}, got "
+                    f"{sorted(named)} without {missing}; correct output_keys."
+                )
+            return {key: named[key] for key in keys}
+        outputs = list(cast("Sequence[torch.Tensor]", result))
+        if self._uses_logprobs and len(outputs) == len(keys) + 1:
+            del outputs[1]
+        if len(outputs) != len(keys):
+            raise InputError(
+                f"GenericAgentProxy: expected {len(keys)} outputs for {list(keys)}"
+                f"{' and a log-probability' if self._uses_logprobs else ''}, got {len(outputs)}; "
+                "correct output_keys or uses_logprobs."
+            )
+        return dict(zip(keys, outputs, strict=True))
+
+    def _rows(self, key: str, output: torch.Tensor, count: int) -> NDArray[Any]:
+        """Return an output as an array with one row per active agent."""
+        if output.dim() == 0 or output.shape[0] != count:
+            raise InputError(
+                f"GenericAgentProxy: expected {key!r} with {count} rows, one per active agent, got "
+                f"shape {tuple(output.shape)}; the policy must keep the batch axis."
+            )
+        return to_numpy(output)
+
+
+def _torch_dtype(dtype: SpaceDtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    return torch.as_tensor(np.empty((), dtype)).dtype
+
+
+def _in_space(key: str, batch: torch.Tensor, space: BoxSpace) -> torch.Tensor:
+    """Return ``batch`` as (K, *space.shape) in the space's type."""
+    try:
+        shaped = batch.reshape(batch.shape[0], *space.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"GenericAgentProxy: expected {key!r} of shape {space.shape}, got "
+            f"{tuple(batch.shape[1:])}; pass the spaces of this environment."
+        ) from error
+    return shaped.to(_torch_dtype(space.dtype))
+
+
+def _parameter_dtype(policy: nn.Module) -> torch.dtype:
+    """Return the type of the policy's first floating-point parameter; float32 without one."""
+    floating = (p.dtype for p in policy.parameters() if p.is_floating_point())
+    return next(floating, torch.float32)
+
+
+def _checked_keys(name: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return ``keys`` as a tuple of distinct names."""
+    if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
+        raise ConfigurationError(
+            f"GenericAgentProxy: expected {name} to be a sequence of distinct names, got {keys!r}; "
+            "write a tuple such as ('obs',)."
+        )
+    return tuple(keys)
+
+
+@contextmanager
+def _in_mode(policy: nn.Module, mode: ActingMode) -> Generator[None]:
+    """Run a block with the policy in training or evaluation mode, then put every part back."""
+    if mode == "keep" or all(part.training == (mode == "sample") for part in policy.modules()):
+        yield
+        return
+    before = [(part, part.training) for part in policy.modules()]
+    policy.train(mode == "sample")
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
