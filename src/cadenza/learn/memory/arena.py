@@ -1,0 +1,129 @@
+"""Rows of a table: all columns of one step side by side in memory.
+
+A row holds one value of each stored column and ``remaining`` (see `EpisodeRows`), so sampling a
+step touches one or two lines of memory whatever the number of columns. Columns of different types
+share the row; each is read through a view of items as large as its row, which numpy copies fastest.
+
+Axes: N = rows, n = number of rows gathered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.learn.memory.core_types import IndexArray
+from cadenza.learn.memory.episode_rows import RowMove
+
+#: Rows begin at multiples of this many bytes, so that every field can be aligned.
+_ROW_ALIGNMENT: Final = 8
+#: Items of these sizes are copied as numbers, others as opaque bytes.
+_NUMBER_SIZES: Final = (1, 2, 4, 8)
+#: Name of the field that holds `EpisodeRows.remaining`.
+_REMAINING: Final = "\0remaining"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of an arena.
+
+    Attributes:
+        name: Column name.
+        shape: Shape of one value.
+        dtype: Element type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of one value."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def alignment(self) -> int:
+        """Largest power of two, at most 8, that divides the size."""
+        return min(self.size & -self.size, _ROW_ALIGNMENT) if self.size else 1
+
+
+class RecordArena:
+    """Values by row and column.
+
+    Args:
+        fields: The columns.
+        capacity: Number of rows, N.
+    """
+
+    def __init__(self, fields: Sequence[Field], capacity: int) -> None:
+        remaining = Field(_REMAINING, (), np.dtype(np.int32))
+        self._fields = {field.name: field for field in (*fields, remaining)}
+        self._offsets: dict[str, int] = {}
+        offset = 0
+        # Falling alignment leaves no gaps, as each size is a multiple of its alignment.
+        for field in sorted(self._fields.values(), key=lambda field: -field.alignment):
+            self._offsets[field.name] = offset
+            offset += field.size
+        self.row_bytes = -(-offset // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+        self._use(np.zeros(capacity * self.row_bytes, np.uint8))
+
+    def _use(self, buffer: NDArray[np.uint8]) -> None:
+        self._buffer = buffer
+        self._rows = len(buffer) // self.row_bytes
+        self._values = {name: self._view(field) for name, field in self._fields.items()}
+        self._items = {
+            name: self._item_view(field) for name, field in self._fields.items() if field.size
+        }
+
+    def _view(self, field: Field) -> NDArray[Any]:
+        """Return the values of one column, shape (N, *shape)."""
+        inner: list[int] = []
+        step = field.dtype.itemsize
+        for size in reversed(field.shape):
+            inner.append(step)
+            step *= size
+        return np.ndarray(
+            (self._rows, *field.shape),
+            field.dtype,
+            self._buffer.data,
+            self._offsets[field.name],
+            (self.row_bytes, *reversed(inner)),
+        )
+
+    def _item_view(self, field: Field) -> NDArray[Any]:
+        """Return the values of one column as opaque items, shape (N,)."""
+        kind = f"u{field.size}" if field.size in _NUMBER_SIZES else f"V{field.size}"
+        return np.ndarray(
+            (self._rows,),
+            np.dtype(kind),
+            self._buffer.data,
+            self._offsets[field.name],
+            (self.row_bytes,),
+        )
+
+    def remaining(self) -> NDArray[np.int32]:
+        """Return the field for `EpisodeRows.remaining`, shape (N,)."""
+        return self._values[_REMAINING]
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Return a column to read or write, shape (N, *shape); valid until rows move."""
+        return self._values[name]
+
+    def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
+        """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
+        field = self._fields[name]
+        if not field.size:
+            return np.zeros((len(rows), *field.shape), field.dtype)
+        return self._items[name][rows].view(field.dtype).reshape(len(rows), *field.shape)
+
+    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
+        """Bring the rows into a new buffer; see `RowListener`."""
+        size = self.row_bytes
+        buffer = np.zeros(capacity * size, np.uint8)
+        for move in moves:
+            source = self._buffer[move.source * size : (move.source + move.count) * size]
+            buffer[move.target * size : (move.target + move.count) * size] = source
+        self._use(buffer)
