@@ -9,7 +9,6 @@ Promise:   a kill at any point leaves the old file or the new one; loading runs 
 
 import platform
 import re
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -139,17 +138,22 @@ def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
 
 
 def _read_foreign(path: Path, max_bytes: int) -> dict[str, Any]:
-    """Return the content of a file without manifest; deques, which older programs wrote, pass."""
+    """Return the content of a file without manifest; windows in it (deques) become lists."""
     if path.stat().st_size > max_bytes:
         raise CheckpointError(
             f"{path}: expected at most {max_bytes} bytes, got {path.stat().st_size}; raise "
             "max_bytes if you trust the file."
         )
     try:
-        with torch.serialization.safe_globals([deque]):
+        with torch.serialization.safe_globals([(_window_as_list, "collections.deque")]):
             return deserialise(path.read_bytes(), max_bytes=max_bytes)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _window_as_list(*_arguments: object) -> list[Any]:
+    """Stand in for an empty ``deque``, to which torch's safe reader could not append."""
+    return []
 
 
 def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:

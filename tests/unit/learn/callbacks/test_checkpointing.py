@@ -1,0 +1,659 @@
+import json
+import logging
+import threading
+from collections import OrderedDict, deque
+
+import pytest
+import torch
+from torch import nn, optim
+
+from cadenza.core.checkpoints import sidecar_path
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    InputError,
+    StorageError,
+)
+from cadenza.core.provenance import RunContext
+from cadenza.learn import Callback, Trainer, TrainingShutdownException
+from cadenza.learn.callbacks import (
+    BackPropStepsTerminator,
+    Checkpointer,
+    CheckpointLoader,
+    LossCallback,
+    checkpointing,
+)
+from cadenza.learn.callbacks.checkpoint_files import (
+    existing_indices,
+    prune_checkpoints,
+    read_checkpoint,
+)
+from cadenza.learn.callbacks.checkpointing import InvalidCheckpointLocation
+from cadenza.learn.trainer import TrainingStartError
+
+MAX_BYTES = 2**24
+
+
+class Counter(Callback):
+    """Counts batches; the count is its state."""
+
+    def __init__(self, name="counter"):
+        super().__init__()
+        self.name = name
+        self.count = 0
+
+    def end_batch(self):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count, "tensor": torch.tensor([self.count])}
+
+    def load_state_dict(
+        self, state_dict, load_network=True, load_optimizer=True, load_hparams=True
+    ):
+        self.count = state_dict["count"]
+        self.switches = (load_network, load_optimizer, load_hparams)
+
+
+class Loss(LossCallback):
+    def loss(self, x):
+        return self.network(x).mean()
+
+
+def make_loss(seed, name="q"):
+    torch.manual_seed(seed)
+    network = nn.Linear(2, 1)
+    optimizer = optim.Adam(network.parameters(), lr=0.1)
+    return Loss(name=name, network=network, optimizer=optimizer, max_grad_norm=1.0, data_group=None)
+
+
+def batches(count=10_000):
+    for _ in range(count):
+        yield {"batch_size": 2, "x": torch.ones(1, 2)}
+
+
+def saver(root, counter, interval=2, **options):
+    return Checkpointer(restorees=[counter], run_root=root, checkpoint_interval=interval, **options)
+
+
+def loader(root, counter, index="latest", **options):
+    return CheckpointLoader(restorees=[counter], run_root=root, checkpoint_index=index, **options)
+
+
+def save_run(root, steps, **options):
+    """Train ``steps`` steps with a checkpoint every second one."""
+    counter = Counter()
+    Trainer(
+        [counter, saver(root, counter, **options), BackPropStepsTerminator(steps)], batches()
+    ).train()
+    return counter
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_written_at_their_steps_with_running_indices(tmp_path):
+    save_run(tmp_path, 7)
+    folder = tmp_path / "checkpoints"
+    assert existing_indices(folder) == [0, 1, 2]
+    content = read_checkpoint(folder, 1, max_bytes=MAX_BYTES, require_manifest=True)
+    assert content["training_state"] == {
+        "bp_step": 4,
+        "bp_samples": 8,
+        "latest_checkpoint": str(folder / "checkpoint_1.tar"),
+        "checkpoint_index": 1,
+    }
+    assert content["callback_state_dicts"]["counter"]["count"] == 4
+
+
+def test_end_cycle_returns_what_it_wrote(tmp_path):
+    writer = saver(tmp_path, Counter(), checkpoint_index=5, storage_subdirectory="deep/er")
+    writer.begin_training()
+    path = tmp_path / "deep" / "er" / "checkpoint_5.tar"
+    expected = {"latest_checkpoint": str(path), "checkpoint_index": 5}
+    assert writer.end_cycle(bp_step=0, bp_samples=0) == expected
+    assert path.is_file()
+
+
+def test_manifest_says_what_wrote_the_file(tmp_path):
+    run = RunContext(run_id="abc", seed=3, git_sha="f00", pyproject_hash="b4a", run_kind="test")
+    save_run(tmp_path, 2, run=run)
+    text = sidecar_path(tmp_path / "checkpoints" / "checkpoint_0.tar").read_text()
+    manifest = json.loads(text)
+    assert (manifest["run_id"], manifest["seed"], manifest["git_sha"]) == ("abc", 3, "f00")
+    assert manifest["step"] == 2
+    assert len(manifest["sha256"]) == 64
+    assert manifest["extra"]["names"] == ["counter"]
+    assert manifest["extra"]["versions"]["torch"] == str(torch.__version__)
+    save_run(tmp_path / "anonymous", 2)
+    text = sidecar_path(tmp_path / "anonymous/checkpoints/checkpoint_0.tar").read_text()
+    assert json.loads(text)["run_id"] == "anonymous"
+    assert json.loads(text)["seed"] == -1
+
+
+def test_checkpoint_has_the_state_after_the_cycles_of_all_callbacks(tmp_path):
+    class Late(Counter):
+        def __init__(self):
+            super().__init__("late")
+            self.cycle = 2
+
+        def end_cycle(self):
+            self.count += 100
+
+    late = Late()
+    Trainer([saver(tmp_path, late), late, BackPropStepsTerminator(2)], batches()).train()
+    content = read_checkpoint(
+        tmp_path / "checkpoints", 0, max_bytes=MAX_BYTES, require_manifest=True
+    )
+    assert content["callback_state_dicts"]["late"]["count"] == 102
+
+
+def test_keep_last_deletes_older_files_and_their_manifests(tmp_path):
+    save_run(tmp_path, 9, keep_last=2)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [
+        "checkpoint_2.tar",
+        "checkpoint_2.tar.json",
+        "checkpoint_3.tar",
+        "checkpoint_3.tar.json",
+    ]
+    save_run(tmp_path / "all", 9)
+    assert existing_indices(tmp_path / "all" / "checkpoints") == [0, 1, 2, 3]
+
+
+def test_save_at_end_writes_the_last_step_once(tmp_path):
+    save_run(tmp_path / "odd", 5, save_at_end=True)
+    assert existing_indices(tmp_path / "odd" / "checkpoints") == [0, 1, 2]
+    save_run(tmp_path / "even", 4, save_at_end=True)
+    assert existing_indices(tmp_path / "even" / "checkpoints") == [0, 1]
+    save_run(tmp_path / "off", 5)
+    assert existing_indices(tmp_path / "off" / "checkpoints") == [0, 1]
+
+
+def test_save_at_end_holds_the_last_complete_step(tmp_path):
+    counter = Counter()
+    answers = iter([False, False, False, True])
+    trainer = Trainer([counter, saver(tmp_path, counter, save_at_end=True)], batches())
+    trainer.train(lambda: next(answers))
+    assert trainer.state["bp_step"] == 4  # arrived, not trained on
+    content = read_checkpoint(
+        tmp_path / "checkpoints", 1, max_bytes=MAX_BYTES, require_manifest=True
+    )
+    assert content["training_state"]["bp_step"] == 3
+    assert content["callback_state_dicts"]["counter"]["count"] == 3
+
+
+def test_save_at_end_comes_before_others_let_go_of_their_state(tmp_path):
+    class Closing(Counter):
+        def end_training(self):
+            self.count = -1
+
+    counter = Closing()
+    callbacks = [counter, saver(tmp_path, counter, save_at_end=True), BackPropStepsTerminator(3)]
+    Trainer(callbacks, batches()).train()
+    assert counter.count == -1
+    fresh = Counter()
+    loader(tmp_path, fresh).restore_state()
+    assert fresh.count == 3
+
+
+def test_nothing_is_saved_at_the_end_of_a_failed_training(tmp_path):
+    class Failing(Callback):
+        def end_batch(self, bp_step):
+            if bp_step == 3:
+                raise ZeroDivisionError
+
+    counter = Counter()
+    with pytest.raises(ZeroDivisionError):
+        Trainer([counter, saver(tmp_path, counter, save_at_end=True), Failing()], batches()).train()
+    assert existing_indices(tmp_path / "checkpoints") == [0]
+
+
+def test_latest_index_goes_on_behind_existing_files(tmp_path):
+    save_run(tmp_path, 4)
+    save_run(tmp_path, 4, checkpoint_index="latest")
+    assert existing_indices(tmp_path / "checkpoints") == [0, 1, 2, 3]
+    save_run(tmp_path / "empty", 2, checkpoint_index="latest")
+    assert existing_indices(tmp_path / "empty" / "checkpoints") == [0]
+
+
+def test_fixed_index_overwrites_with_a_warning(tmp_path, caplog):
+    save_run(tmp_path, 4)
+    with caplog.at_level(logging.WARNING):
+        save_run(tmp_path, 2)
+    assert "has checkpoints up to index 1, and this run starts at 0" in caplog.text
+    assert existing_indices(tmp_path / "checkpoints") == [0, 1]
+    caplog.clear()
+    save_run(tmp_path, 2, checkpoint_index=2)
+    assert caplog.text == ""
+
+
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    leftover = folder / ".0123.cadenza-tmp"
+    leftover.write_bytes(b"half")
+    saver(tmp_path, Counter()).begin_training()
+    assert not leftover.exists()
+
+
+def test_persistent_keys_of_the_state_are_saved_and_come_back(tmp_path):
+    class Collector(Callback):
+        def begin_batch(self, bp_step):
+            return {"inf_step": bp_step * 10, "mine": bp_step}
+
+    class Reader(Callback):
+        def begin_training(self, inf_step=None, mine=None):
+            self.got = (inf_step, mine)
+
+    def run(keys, **options):
+        counter, reader = Counter(), Reader()
+        stop = BackPropStepsTerminator(2)
+        write = saver(tmp_path, counter, **keys)
+        Trainer([Collector(), counter, write, stop], batches()).train()
+        Trainer([loader(tmp_path, counter), reader, stop], batches()).train()
+        return reader.got
+
+    assert run({}) == (20, None)
+    assert run({"persistent_keys": ("mine",)}) == (None, 2)
+
+
+def test_two_restorees_of_one_name_are_refused(tmp_path):
+    twins = [Counter("a"), Counter("b"), Counter("a")]
+    with pytest.raises(ValueError, match=r"got duplicates \['a'\]"):
+        Checkpointer(restorees=twins, run_root=tmp_path, checkpoint_interval=1)
+    with pytest.raises(ValueError, match=r"got duplicates \['a'\]"):
+        CheckpointLoader(restorees=twins, run_root=tmp_path, checkpoint_index=0)
+
+
+def test_options_out_of_range_are_refused(tmp_path):
+    with pytest.raises(InputError, match="expected keep_last >= 1 or None, got 0"):
+        saver(tmp_path, Counter(), keep_last=0)
+    with pytest.raises(
+        InputError, match="Checkpointer: expected an index or 'latest', got 'newest'"
+    ):
+        saver(tmp_path, Counter(), checkpoint_index="newest")
+    with pytest.raises(
+        InputError, match="CheckpointLoader: expected an index or 'latest', got 'a'"
+    ):
+        loader(tmp_path, Counter(), "a")
+
+
+def test_state_that_cannot_be_read_back_is_refused_when_it_is_saved(tmp_path):
+    class Odd(Counter):
+        def state_dict(self):
+            return {"function": print}
+
+    with pytest.raises(
+        CheckpointError, match=r"'counter'.*'function'.*expected a tensor or a plain"
+    ):
+        saver(tmp_path, Odd()).end_cycle(bp_step=1, bp_samples=1)
+
+
+# --- writing in the background -------------------------------------------------------------------
+
+
+def test_background_write_holds_the_state_at_the_time_of_the_checkpoint(tmp_path, monkeypatch):
+    class InPlace(Counter):
+        def __init__(self):
+            super().__init__()
+            self.weights = torch.zeros(1)
+            self.listed = [0]
+
+        def end_batch(self):
+            self.weights += 1  # the same tensor and list, changed in place
+            self.listed[0] += 1
+
+        def state_dict(self):
+            return {
+                "weights": self.weights,
+                "listed": self.listed,
+                "nested": {"pair": (self.weights,)},
+            }
+
+    release = threading.Event()
+    real = checkpointing.write_checkpoint
+
+    def slow(*args):
+        release.wait(10.0)
+        return real(*args)
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", slow)
+    counter = InPlace()
+    write = saver(tmp_path, counter, asynchronous=True)
+
+    class Release(Callback):
+        def begin_batch(self, bp_step):
+            if bp_step == 4:  # the checkpoint of step 2 is still being written
+                assert existing_indices(tmp_path / "checkpoints") == []
+                release.set()
+
+    Trainer([counter, write, Release(), BackPropStepsTerminator(4)], batches()).train()
+    content = read_checkpoint(
+        tmp_path / "checkpoints", 0, max_bytes=MAX_BYTES, require_manifest=True
+    )
+    state = content["callback_state_dicts"]["counter"]
+    assert (state["weights"].item(), state["listed"], state["nested"]["pair"][0].item()) == (
+        2,
+        [2],
+        2,
+    )
+    assert existing_indices(tmp_path / "checkpoints") == [0, 1]  # the end waited for the second
+
+
+def test_background_write_that_fails_stops_training_at_the_next_checkpoint(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise StorageError("no space")
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", refuse)
+    counter = Counter()
+    write = saver(tmp_path, counter, asynchronous=True)
+    with pytest.raises(StorageError, match="no space"):
+        Trainer([counter, write, BackPropStepsTerminator(9)], batches()).train()
+    assert counter.count == 4
+
+
+def test_background_write_that_fails_at_the_end_is_raised(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise StorageError("no space")
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", refuse)
+    counter = Counter()
+    write = saver(tmp_path, counter, asynchronous=True)
+    with pytest.raises(ExceptionGroup) as caught:
+        Trainer([counter, write, BackPropStepsTerminator(2)], batches()).train()
+    assert str(caught.value.exceptions[0]) == "no space"
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+def test_restored_run_goes_on_with_the_next_step_and_index(tmp_path):
+    save_run(tmp_path, 4)
+    counter, steps = Counter(), []
+
+    class Steps(Callback):
+        def begin_batch(self, bp_step, bp_samples):
+            steps.append((bp_step, bp_samples))
+
+    trainer = Trainer(
+        [
+            counter,
+            Steps(),
+            saver(tmp_path, counter),
+            loader(tmp_path, counter),
+            BackPropStepsTerminator(6),
+        ],
+        batches(),
+    )
+    trainer.train()
+    assert steps == [(5, 10), (6, 12)]
+    assert counter.count == 6
+    assert existing_indices(tmp_path / "checkpoints") == [0, 1, 2]
+    assert trainer.state["checkpoint_index"] == 2
+
+
+def test_restore_from_another_run_does_not_change_the_numbering(tmp_path):
+    save_run(tmp_path / "old", 6)
+    counter = Counter()
+    callbacks = [counter, saver(tmp_path / "new", counter), loader(tmp_path / "old", counter)]
+    Trainer([*callbacks, BackPropStepsTerminator(8)], batches()).train()
+    assert existing_indices(tmp_path / "new" / "checkpoints") == [0]
+
+
+def test_loader_returns_the_place_from_which_it_read(tmp_path):
+    save_run(tmp_path / "before", 4)
+    (tmp_path / "before").rename(tmp_path / "after")
+    path = tmp_path / "after" / "checkpoints" / "checkpoint_1.tar"
+    assert loader(tmp_path / "after", Counter(), 1).restore_state() == {
+        "bp_step": 5,
+        "bp_samples": 8,
+        "latest_checkpoint": str(path),
+        "checkpoint_index": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "switches"),
+    [
+        ({}, (True, True, True)),
+        ({"load_weights": False}, (False, True, True)),
+        ({"load_optimizers": False}, (True, False, True)),
+        ({"load_hparams": False}, (True, True, False)),
+    ],
+)
+def test_switches_reach_the_restorees(tmp_path, options, switches):
+    save_run(tmp_path, 2)
+    counter = Counter()
+    found = loader(tmp_path, counter, 0, **options).restore_state()
+    assert counter.switches == switches
+    assert (found is None) is (not switches[2])
+
+
+def test_random_generators_come_back_with_hparams_only(tmp_path):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        save_run(tmp_path, 2)
+        expected = torch.rand(3)
+        torch.manual_seed(2)
+        other = torch.rand(3)
+        torch.manual_seed(2)
+        loader(tmp_path, Counter(), 0, load_hparams=False).restore_state()
+        assert torch.equal(torch.rand(3), other)
+        loader(tmp_path, Counter(), 0).restore_state()
+        assert torch.equal(torch.rand(3), expected)
+
+
+def test_saved_networks_give_identical_outputs_after_a_load(tmp_path):
+    x = torch.ones(1, 2)
+    with torch.random.fork_rng():
+        saved = [make_loss(1, "one"), make_loss(2, "two")]
+        write = Checkpointer(restorees=saved, run_root=str(tmp_path), checkpoint_interval=3)
+        Trainer([*saved, write, BackPropStepsTerminator(3)], batches()).train()
+        loaded = [make_loss(3, "one"), make_loss(4, "two")]
+    outputs = [loss.network(x) for loss in saved]
+    assert not torch.equal(outputs[0], loaded[0].network(x))
+    CheckpointLoader(restorees=loaded, run_root=str(tmp_path), checkpoint_index=0).restore_state()
+    for before, after in zip(saved, loaded, strict=True):
+        assert torch.equal(before.network(x), after.network(x))
+        assert after.optimizer.state[after.network.weight]["step"].item() == 3
+
+
+def test_missing_folder_is_an_invalid_location(tmp_path):
+    with pytest.raises(InvalidCheckpointLocation, match=r"expected the folder .*/none/checkpoints"):
+        loader(tmp_path / "none", Counter(), 0).restore_state()
+    with pytest.raises(ValueError, match="expected the folder"):
+        loader(tmp_path / "none", Counter()).restore_state()
+
+
+def test_missing_file_is_a_file_not_found_error(tmp_path):
+    save_run(tmp_path, 4)
+    with pytest.raises(FileNotFoundError, match=r"there are the indices \[0, 1\]"):
+        loader(tmp_path, Counter(), 7).restore_state()
+
+
+def test_empty_folder_is_an_error_unless_missing_is_fine(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointNotFoundError, match="expected a checkpoint, got none"):
+        loader(tmp_path, Counter()).restore_state()
+    assert loader(tmp_path, Counter(), missing_ok=True).restore_state() is None
+    assert loader(tmp_path, Counter(), 3, missing_ok=True).restore_state() is None
+    assert loader(tmp_path / "none", Counter(), missing_ok=True).restore_state() is None
+
+
+def test_missing_name_is_a_key_error_that_lists_both_sides(tmp_path):
+    save_run(tmp_path, 2)
+    with pytest.raises(
+        CheckpointKeyError,
+        match=r"states named \['other'\], got none; not asked for: \['counter'\]",
+    ):
+        loader(tmp_path, Counter("other"), 0).restore_state()
+    with pytest.raises(KeyError):
+        loader(tmp_path, Counter("other"), 0).restore_state()
+
+
+def test_more_names_in_the_file_than_asked_for_are_fine(tmp_path, caplog):
+    first, second = Counter("first"), Counter("second")
+    write = Checkpointer(restorees=[first, second], run_root=tmp_path, checkpoint_interval=1)
+    write.end_cycle(bp_step=1, bp_samples=1)
+    with caplog.at_level(logging.INFO):
+        loader(tmp_path, Counter("first"), 0).restore_state()
+    assert "holds more than is restored: ['second']" in caplog.text
+
+
+def test_trainer_wraps_errors_of_the_loader(tmp_path):
+    with pytest.raises(TrainingStartError, match="Error in begin_training, aborting") as caught:
+        Trainer([loader(tmp_path, Counter(), 0)], batches()).train()
+    assert isinstance(caught.value.__cause__, InvalidCheckpointLocation)
+
+
+def damage(root, index, how):
+    path = root / "checkpoints" / f"checkpoint_{index}.tar"
+    data = bytearray(path.read_bytes())
+    match how:
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "changed":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "foreign":
+            path.write_bytes(b"not a checkpoint")
+        case "empty":
+            path.write_bytes(b"")
+        case "no manifest":
+            sidecar_path(path).unlink()
+        case "bad manifest":
+            sidecar_path(path).write_text("{")
+
+
+HOW = ["truncated", "changed", "foreign", "empty", "no manifest", "bad manifest"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_damaged_file_is_refused(tmp_path, how):
+    save_run(tmp_path, 2)
+    damage(tmp_path, 0, how)
+    counter = Counter()
+    with pytest.raises(CheckpointError, match=r"checkpoint_0\.tar"):
+        loader(tmp_path, counter, 0).restore_state()
+    assert counter.count == 0
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_latest_falls_back_to_the_newest_valid_one(tmp_path, how, caplog):
+    save_run(tmp_path, 6)
+    damage(tmp_path, 2, how)
+    counter = Counter()
+    with caplog.at_level(logging.WARNING):
+        assert loader(tmp_path, counter).restore_state()["bp_step"] == 5
+    assert counter.count == 4
+    assert "Skipping a damaged checkpoint" in caplog.text
+
+
+def test_fixed_index_falls_back_only_when_asked(tmp_path):
+    save_run(tmp_path, 8)
+    damage(tmp_path, 2, "truncated")
+    with pytest.raises(CheckpointError, match="integrity check failed"):
+        loader(tmp_path, Counter(), 2).restore_state()
+    counter = Counter()
+    assert loader(tmp_path, counter, 2, fall_back=True).restore_state()["bp_step"] == 5
+    assert counter.count == 4
+
+
+def test_no_valid_checkpoint_is_an_error_that_lists_all(tmp_path):
+    save_run(tmp_path, 4)
+    damage(tmp_path, 0, "truncated")
+    damage(tmp_path, 1, "foreign")
+    with pytest.raises(
+        CheckpointError, match=r"expected a valid checkpoint, got none among \[1, 0\]"
+    ):
+        loader(tmp_path, Counter(), missing_ok=True).restore_state()
+
+
+def test_file_larger_than_allowed_is_refused(tmp_path):
+    save_run(tmp_path, 2)
+    with pytest.raises(CheckpointError, match="at most 100 bytes"):
+        loader(tmp_path, Counter(), 0, max_bytes=100).restore_state()
+
+
+def write_foreign(root, content):
+    folder = root / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(content, folder / "checkpoint_0.tar")
+
+
+def test_file_of_emote_loads_without_its_manifest(tmp_path):
+    content = {
+        "callback_state_dicts": {
+            "counter": OrderedDict(count=3, hist_logs={"h": deque([1.0, 2.0, 3.0], maxlen=2)})
+        },
+        "training_state": {
+            "latest_checkpoint": "x",
+            "bp_step": 3,
+            "bp_samples": 6,
+            "checkpoint_index": 0,
+        },
+    }
+    write_foreign(tmp_path, content)
+    with pytest.raises(CheckpointError, match="sidecar not found"):
+        loader(tmp_path, Counter(), 0).restore_state()
+    counter = Counter()
+    found = loader(tmp_path, counter, 0, require_manifest=False).restore_state()
+    assert (counter.count, found["bp_step"]) == (3, 4)
+    content = read_checkpoint(
+        tmp_path / "checkpoints", 0, max_bytes=MAX_BYTES, require_manifest=False
+    )
+    assert content["callback_state_dicts"]["counter"]["hist_logs"]["h"] == [2.0, 3.0]
+
+
+def test_foreign_file_runs_no_code_and_must_have_the_parts(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return (print, ("this must not run",))
+
+    write_foreign(tmp_path, {"callback_state_dicts": Hostile()})
+    with pytest.raises(CheckpointError, match=r"checkpoint_0\.tar: .*an archive torch refuses"):
+        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
+    write_foreign(tmp_path, {"weights": torch.ones(1)})
+    with pytest.raises(CheckpointError, match=r"got \['weights'\]; this is no checkpoint"):
+        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
+    with pytest.raises(CheckpointError, match="expected at most 10 bytes"):
+        loader(tmp_path, Counter(), 0, require_manifest=False, max_bytes=10).restore_state()
+
+
+def test_manifest_is_checked_when_it_is_there_even_if_not_required(tmp_path):
+    save_run(tmp_path, 2)
+    damage(tmp_path, 0, "truncated")
+    with pytest.raises(CheckpointError, match="integrity check failed"):
+        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
+
+
+def test_content_of_another_version_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("cadenza.learn.callbacks.checkpoint_files.CONTENT_VERSION", 2)
+    save_run(tmp_path, 2)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="expected content version 1, got 2"):
+        loader(tmp_path, Counter(), 0).restore_state()
+
+
+def test_pruning_reports_a_file_system_that_refuses(tmp_path):
+    (tmp_path / "checkpoint_0.tar").mkdir()  # a folder cannot be unlinked
+    with pytest.raises(StorageError, match=r"checkpoint_0\.tar: expected to delete it"):
+        prune_checkpoints(tmp_path, 5, keep_last=1)
+
+
+def test_names_that_are_no_checkpoints_are_ignored(tmp_path):
+    for name in ("checkpoint_1.tar", "checkpoint_x.tar", "checkpoint_2.tar.json", "other_3.tar"):
+        (tmp_path / name).write_bytes(b"")
+    assert existing_indices(tmp_path) == [1]
+
+
+def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
+    class Stop(Callback):
+        def begin_training(self):
+            raise TrainingShutdownException
+
+    counter = Counter()
+    Trainer([counter, saver(tmp_path, counter, save_at_end=True), Stop()], batches()).train()
+    assert existing_indices(tmp_path / "checkpoints") == []
