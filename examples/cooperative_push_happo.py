@@ -1,0 +1,45 @@
+"""HAPPO on cooperative push: each robot has a policy of its own, updated one after the other.
+
+python examples/cooperative_push_happo.py --seeds 3
+"""
+
+from harness import Run, main
+from team import UIDS, evaluate_team, mean_or_none, training_envs
+
+from cadenza.learn.algorithms.happo_team import HAPPO, HAPPOReport, HAPPOSettings
+
+NUM_ENVS = 16
+SETTINGS = HAPPOSettings(
+    rollout_length=100,
+    batch_size=400,
+    epochs=5,
+    learning_rate=1e-3,
+    gamma=0.95,
+    entropy_coefficient=0.0,
+    max_action_std=1.0,
+    normalize_rewards=True,
+)
+
+
+def train(run: Run) -> None:
+    """Train one seed and evaluate the greedy team."""
+    happo = HAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
+
+    def report(progress: HAPPOReport) -> None:
+        mean = mean_or_none(progress.episode_returns)
+        if mean is not None and progress.updates % 5 == 0:
+            run.report(progress.steps, mean)
+
+    happo.learn(run.steps, report)
+    returns = evaluate_team(happo.policy, run.evaluation_episodes, run.seed)
+    run.finish(returns, env_steps=happo.steps, updates=happo.updates)
+
+
+if __name__ == "__main__":
+    main(
+        train,
+        name="cooperative_push_happo",
+        steps=500_000,
+        smoke_steps=3_200,
+        evaluation_episodes=100,
+    )

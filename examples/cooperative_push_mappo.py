@@ -1,0 +1,47 @@
+"""MAPPO on cooperative push: both robots share one policy, a central critic sees everything.
+
+python examples/cooperative_push_mappo.py --seeds 3
+"""
+
+from harness import Run, main
+from team import UIDS, evaluate_team, mean_or_none, training_envs
+
+from cadenza.learn.algorithms.mappo import MAPPO
+from cadenza.learn.algorithms.ppo import PPOReport
+from cadenza.learn.algorithms.ppo_agent import PPOSettings
+
+NUM_ENVS = 16
+SETTINGS = PPOSettings(
+    rollout_length=100,
+    batch_size=400,
+    epochs=5,
+    learning_rate=7e-4,
+    gamma=0.95,
+    max_gradient_norm=10.0,
+    normalize_rewards=True,
+    initial_log_std=-0.5,
+)
+
+
+def train(run: Run) -> None:
+    """Train one seed and evaluate the greedy team."""
+    mappo = MAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
+
+    def report(progress: PPOReport) -> None:
+        mean = mean_or_none(progress.episode_returns)
+        if mean is not None and progress.updates % 5 == 0:
+            run.report(progress.steps, mean)
+
+    mappo.learn(run.steps, report)
+    returns = evaluate_team(mappo.policy, run.evaluation_episodes, run.seed)
+    run.finish(returns, env_steps=mappo.steps, updates=mappo.updates)
+
+
+if __name__ == "__main__":
+    main(
+        train,
+        name="cooperative_push_mappo",
+        steps=500_000,
+        smoke_steps=3_200,
+        evaluation_episodes=100,
+    )
