@@ -1,0 +1,261 @@
+"""Loaders: shapes and keys of batches, readiness, prefetching, joint batches, warm-up."""
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.learn.memory.memory import (
+    JointMemoryLoader,
+    JointMemoryLoaderWithDataGroup,
+    MemoryLoader,
+    MemoryTableProxy,
+    MemoryWarmup,
+)
+from cadenza.learn.memory.prefetch import Prefetcher
+from cadenza.learn.trainer import TrainingShutdownException
+from tests.unit.learn.memory.memory_episodes import play, table
+
+
+def filled(steps=20, **options):
+    memory = table(**options)
+    play(MemoryTableProxy(memory, use_terminal=True), 0, steps)
+    return memory
+
+
+def loader(memory=None, count=3, length=2, group="default", **options):
+    return MemoryLoader(memory or filled(), count, length, "batch_size", group, **options)
+
+
+def test_batch_has_the_group_and_the_size_inside_and_beside():
+    batch = next(iter(loader(group="mine")))
+    assert batch.keys() == {"mine", "batch_size"}
+    assert batch["batch_size"] == 6
+    assert batch["mine"]["batch_size"] == 6
+    assert batch["mine"]["observation"]["obs"].shape == (6, 3)
+
+
+def test_default_group_and_attributes():
+    each = loader()
+    assert (each.data_group, each.rollout_count, each.rollout_length) == ("default", 3, 2)
+    next(iter(each))
+    assert each.timer.mean() > 0.0
+
+
+def test_iteration_never_ends_and_batches_differ():
+    batches = iter(loader())
+    first, second = next(batches), next(batches)
+    assert not torch.equal(first["default"]["rewards"], second["default"]["rewards"])
+
+
+def test_ready_means_as_many_transitions_as_one_batch():
+    assert not loader(filled(5)).is_ready()
+    assert loader(filled(6)).is_ready()
+
+
+def test_iteration_of_a_loader_that_is_not_ready_raises_and_can_go_on_later():
+    memory = filled(5)
+    batches = iter(loader(memory))
+    with pytest.raises(NotReadyError, match=r"expected at least 6 .* \(3 rollouts of 2\), got 5"):
+        next(batches)
+    play(MemoryTableProxy(memory, use_terminal=True), 1, 5)
+    assert next(batches)["batch_size"] == 6
+
+
+def test_waiting_loader_goes_on_when_data_arrive():
+    memory = filled(5)
+    batches = iter(loader(memory, ready_timeout_s=30.0))
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    adder = threading.Timer(0.05, lambda: play(proxy, 1, 5))
+    adder.start()
+    assert next(batches)["batch_size"] == 6
+    adder.join()
+
+
+def test_waiting_loader_gives_up():
+    with pytest.raises(NotReadyError, match="got 5"):
+        next(iter(loader(filled(5), ready_timeout_s=0.03)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"length": 0}, {"prefetch": -1}, {"ready_timeout_s": float("nan")}],
+)
+def test_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(ConfigurationError, match="expected rollout_count >= 1"):
+        loader(**wrong)
+
+
+def test_prefetched_batches_are_the_same_in_the_same_order():
+    plain, ahead = iter(loader(filled(seed=4))), iter(loader(filled(seed=4), prefetch=3))
+    for _ in range(8):
+        mine, theirs = next(plain)["default"], next(ahead)["default"]
+        assert torch.equal(mine["rewards"], theirs["rewards"])
+    ahead.close()
+
+
+def test_prefetch_samples_ahead_but_not_further_than_its_depth():
+    memory = filled()
+    drawn = threading.Semaphore(0)
+    sample = memory.sample
+
+    def counted(count, length):
+        drawn.release()
+        return sample(count, length)
+
+    memory.sample = counted
+    batches = iter(loader(memory, prefetch=2))
+    # two wait in the queue, the third waits for room in it
+    assert all(drawn.acquire(timeout=10) for _ in range(3))
+    assert not drawn.acquire(timeout=0.2)
+    next(batches)
+    assert drawn.acquire(timeout=10)
+    batches.close()
+
+
+def test_prefetch_passes_errors_on_and_ends():
+    batches = iter(loader(filled(5), prefetch=2))
+    with pytest.raises(NotReadyError, match="got 5"):
+        next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def alive(name="prefetch"):
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def test_closing_a_loader_stops_its_threads():
+    each = loader(prefetch=2)
+    batches = [iter(each), iter(each)]
+    assert len(alive()) == 2
+    each.close()
+    assert alive() == []
+    for one in batches:
+        with pytest.raises(StopIteration):
+            next(one)
+
+
+def test_forgotten_iterator_stops_its_thread():
+    batches = iter(loader(prefetch=1))
+    next(batches)
+    gone = weakref.ref(batches)
+    del batches
+    gc.collect()
+    assert gone() is None
+    deadline = time.monotonic() + 10
+    while alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert alive() == []
+
+
+def test_prefetcher_of_depth_zero_is_refused():
+    with pytest.raises(ConfigurationError, match="expected depth >= 1, got 0"):
+        Prefetcher(lambda: 1, depth=0)
+
+
+def test_joint_loader_unites_one_batch_of_each():
+    joint = JointMemoryLoader(
+        [loader(group="a"), loader(count=2, length=5, group="b")], size_key="total"
+    )
+    batches = iter(joint)
+    for _ in range(2):
+        batch = next(batches)
+        assert batch.keys() == {"a", "b", "total"}
+        assert batch["total"] == 6 + 10
+        assert (batch["a"]["batch_size"], batch["b"]["batch_size"]) == (6, 10)
+
+
+def test_joint_loader_reads_each_size_under_its_own_key():
+    memory = filled()
+    joint = JointMemoryLoader(
+        [MemoryLoader(memory, 3, 2, "rows_a", "a"), MemoryLoader(memory, 1, 2, "rows_b", "b")]
+    )
+    assert next(iter(joint))["batch_size"] == 8
+
+
+def test_joint_loader_with_one_group_twice_is_refused():
+    with pytest.raises(ValueError, match=r"JointMemoryLoader: .*\{'default': 2\}"):
+        JointMemoryLoader([loader(), loader()])
+
+
+def test_joint_loader_of_none_is_refused():
+    with pytest.raises(ConfigurationError, match="needs at least one loader"):
+        JointMemoryLoader([])
+
+
+def test_joint_loader_is_ready_when_all_are_and_draws_from_none_before():
+    first, second = filled(seed=1), filled(5)
+    joint = JointMemoryLoader([loader(first, group="a"), loader(second, group="b")])
+    assert not joint.is_ready()
+    before = first.sampler.state()
+    batches = iter(joint)
+    with pytest.raises(RuntimeError, match="got 5"):
+        next(batches)
+    assert first.sampler.state() == before
+    play(MemoryTableProxy(second, use_terminal=True), 1, 5)
+    assert joint.is_ready()
+    assert next(batches)["batch_size"] == 12
+
+
+def test_joint_loader_in_a_group_goes_on_for_ever():
+    joint = JointMemoryLoaderWithDataGroup([loader(group="a"), loader(group="b")], "both")
+    batches = iter(joint)
+    for _ in range(3):
+        batch = next(batches)
+        assert batch.keys() == {"both", "batch_size"}
+        assert batch["both"].keys() == {"a", "b"}
+        assert batch["batch_size"] == 12
+
+
+def test_closing_a_joint_loader_closes_its_loaders():
+    joint = JointMemoryLoader([loader(group="a", prefetch=1), loader(group="b", prefetch=1)])
+    batches = iter(joint)
+    assert next(batches)["batch_size"] == 12
+    joint.close()
+    assert alive() == []
+
+
+class Ready:
+    def __init__(self, after):
+        self.after = after
+
+    def is_ready(self):
+        self.after -= 1
+        return self.after < 0
+
+
+class Exporter:
+    calls = 0
+
+    def process_pending_exports(self):
+        self.calls += 1
+
+
+def test_warmup_waits_and_serves_exports_meanwhile(monkeypatch):
+    monkeypatch.setattr("cadenza.learn.memory.warmup._POLL_S", 0.001)
+    exporter = Exporter()
+    warmup = MemoryWarmup(Ready(after=3), exporter)
+    assert warmup._order == 100
+    warmup.begin_training()
+    assert exporter.calls == 3
+
+
+def test_warmup_of_a_ready_loader_returns_at_once():
+    exporter = Exporter()
+    MemoryWarmup(loader(), exporter).begin_training()
+    assert exporter.calls == 0
+
+
+def test_warmup_ends_with_the_shutdown_signal():
+    with pytest.raises(TrainingShutdownException, match="while the memory warmed up"):
+        MemoryWarmup(Ready(after=10**9), None, lambda: True).begin_training()
+
+
+def test_warmup_that_takes_too_long_is_an_error():
+    with pytest.raises(NotReadyError, match=r"within 0\.0 s"):
+        MemoryWarmup(Ready(after=10**9), None, timeout_s=0.0).begin_training()

@@ -1,0 +1,308 @@
+"""The proxy that builds episodes: lengths, endings, refusals, counters, resume."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.core.types import DictObservation, DictResponse, EpisodeState
+from cadenza.learn.memory.memory import Episode, EpisodeError, MemoryTableProxy
+from tests.unit.learn.memory.memory_episodes import (
+    observation,
+    play,
+    response,
+    table,
+)
+
+INITIAL, RUNNING = EpisodeState.INITIAL, EpisodeState.RUNNING
+TERMINAL, INTERRUPTED = EpisodeState.TERMINAL, EpisodeState.INTERRUPTED
+
+
+def proxy(**options):
+    return MemoryTableProxy(table(), use_terminal=True, **options)
+
+
+def test_episode_collects_values_by_key():
+    episode = Episode.from_initial({"a": 1.0})
+    episode.append({"a": 2.0, "b": 5.0})
+    assert episode.complete({"a": 3.0}) == {"a": [1.0, 2.0, 3.0], "b": [5.0]}
+
+
+def test_episode_copies_arrays_that_the_environment_reuses():
+    buffer = np.array([1.0])
+    episode = Episode.from_initial({"a": buffer})
+    buffer[0] = 9.0
+    assert episode.data["a"][0].tolist() == [1.0]
+
+
+def test_finished_episode_has_one_observation_more_than_actions_and_rewards():
+    memory = proxy()
+    play(memory, 7, 3)
+    rows = memory.memory_table.episode(7)
+    assert rows["obs"][:, 0].tolist() == [700.0, 701.0, 702.0, 703.0]
+    assert rows["actions"][:, 0].tolist() == [700.5, 701.5, 702.5]
+    assert rows["rewards"].tolist() == [[1.0], [2.0], [3.0]]
+    assert rows["terminal"].tolist() == [0.0]
+    assert memory.size() == 3
+
+
+def test_terminal_tag_is_one_for_an_interrupted_episode():
+    memory = proxy()
+    play(memory, 7, 3, INTERRUPTED)
+    assert memory.memory_table.episode(7)["terminal"].tolist() == [1.0]
+
+
+def test_terminal_tag_is_left_out_unless_asked_for():
+    memory = MemoryTableProxy(table(terminal=False))
+    play(memory, 7, 3, INTERRUPTED)
+    assert "terminal" not in memory.memory_table.episode(7)
+
+
+def test_agents_of_one_call_build_their_own_episodes():
+    memory = proxy()
+    memory.add(
+        {1: observation(1, 0, INITIAL), 2: observation(2, 0, INITIAL)},
+        {1: response(1, 0), 2: response(2, 0)},
+    )
+    memory.add({1: observation(1, 1, TERMINAL), 2: observation(2, 1)}, {2: response(2, 1)})
+    assert memory.memory_table.identities() == [1]
+    memory.add({2: observation(2, 2, TERMINAL), 3: observation(3, 0, INITIAL)}, {3: response(3, 0)})
+    assert memory.memory_table.identities() == [1, 2]
+    assert memory.size() == 3
+
+
+def test_scalar_data_win_over_list_data_and_both_are_stored():
+    class Sink:
+        length_key = "actions"
+
+        def add_sequence(self, identity, sequence):
+            self.sequence = sequence
+
+    sink = Sink()
+    memory = MemoryTableProxy(sink)
+    memory.add(
+        {0: DictObservation({"reward": None}, INITIAL, {"obs": np.zeros(1)})},
+        {0: DictResponse({"actions": [1.0], "both": [2.0]}, {"both": 3.0, "value": 4.0})},
+    )
+    memory.add({0: DictObservation({"reward": 1.0}, TERMINAL, {"obs": np.ones(1)})}, {})
+    assert sink.sequence["both"] == [3.0]
+    assert sink.sequence["value"] == [4.0]
+    assert sink.sequence["rewards"] == [1.0]
+
+
+def test_is_initial_knows_open_episodes_only():
+    memory = proxy()
+    assert memory.is_initial(1)
+    play(memory, 1, 2, ending=None)
+    assert not memory.is_initial(1)
+    memory.add({1: observation(1, 2, TERMINAL)}, {})
+    assert memory.is_initial(1)
+
+
+def test_short_episodes_are_dropped_and_counted():
+    memory = proxy(minimum_length_threshold=3)
+    play(memory, 1, 2)
+    play(memory, 2, 3)
+    assert memory.memory_table.identities() == [2]
+    assert memory.counters() == {
+        "episodes_added": 1,
+        "episodes_dropped_short": 1,
+        "episodes_joined_late": 0,
+    }
+
+
+def test_threshold_none_keeps_every_episode():
+    memory = proxy()
+    play(memory, 1, 1)
+    assert memory.size() == 1
+
+
+def test_second_initial_of_an_open_episode_is_refused():
+    memory = proxy()
+    play(memory, 1, 1, ending=None)
+    with pytest.raises(EpisodeError, match="agent 1 already has an ongoing episode"):
+        memory.add({1: observation(1, 0, INITIAL)}, {1: response(1, 0)})
+    assert issubclass(EpisodeError, AssertionError)
+    assert issubclass(EpisodeError, ValueError)
+
+
+@pytest.mark.parametrize("state", [INITIAL, RUNNING])
+def test_missing_response_is_refused(state):
+    with pytest.raises(EpisodeError, match="Mismatch between observations and responses!"):
+        proxy().add({1: observation(1, 0, state)}, {})
+
+
+def test_missing_reward_is_refused():
+    memory = proxy()
+    play(memory, 1, 1, ending=None)
+    bare = DictObservation({}, TERMINAL, {"obs": np.zeros(3)})
+    with pytest.raises(EpisodeError, match=r"expected rewards\['reward'\] for the last action"):
+        memory.add({1: bare}, {})
+
+
+def test_observation_keys_that_change_are_refused():
+    memory = proxy()
+    play(memory, 1, 1, ending=None)
+    other = DictObservation({"reward": 1.0}, RUNNING, {"other": np.zeros(3)})
+    message = r"observation keys \['obs'\] of agent 1's first step in every step, got \['other'\]"
+    with pytest.raises(EpisodeError, match=message):
+        memory.add({1: other}, {1: response(1, 1)})
+
+
+def test_response_keys_that_change_are_refused():
+    memory = proxy()
+    play(memory, 1, 1, ending=None)
+    with pytest.raises(EpisodeError, match=r"response keys \['actions'\] .* got \['other'\]"):
+        memory.add({1: observation(1, 1)}, {1: DictResponse({}, {"other": 1.0})})
+
+
+def test_refused_call_changes_nothing():
+    memory = proxy()
+    play(memory, 1, 1, ending=None)
+    with pytest.raises(EpisodeError, match="Mismatch"):
+        memory.add(
+            {1: observation(1, 1, TERMINAL), 2: observation(2, 0, INITIAL)}, {}
+        )  # agent 2 lacks a response
+    assert memory.size() == 0
+    assert not memory.is_initial(1)
+    memory.add({1: observation(1, 1, TERMINAL)}, {})
+    assert memory.memory_table.episode(1)["rewards"].tolist() == [[1.0]]
+
+
+def test_agent_that_joins_late_gets_no_reward_for_an_action_nobody_saw():
+    """Its first observation is RUNNING: the reward in it belongs to an earlier action."""
+    memory = proxy()
+    memory.add({1: observation(1, 5)}, {1: response(1, 5)})
+    memory.add({1: observation(1, 6)}, {1: response(1, 6)})
+    memory.add({1: observation(1, 7, TERMINAL)}, {})
+    rows = memory.memory_table.episode(1)
+    assert rows["actions"][:, 0].tolist() == [105.5, 106.5]
+    assert rows["rewards"].tolist() == [[6.0], [7.0]]
+    assert memory.counters()["episodes_joined_late"] == 1
+
+
+def test_ending_without_an_episode_is_a_warning_that_says_which_kind(caplog):
+    memory = proxy()
+    with caplog.at_level(logging.WARNING):
+        memory.add({1: observation(1, 1, TERMINAL)}, {})
+        memory.add({1: observation(1, 1, TERMINAL)}, {})
+    assert "agent 1 completed with no previous sequence" in caplog.records[0].message
+    assert "agent 1 has already been completed" in caplog.records[1].message
+    assert memory.size() == 0
+
+
+def test_finished_ids_are_forgotten_beyond_the_bound(caplog, monkeypatch):
+    monkeypatch.setattr("cadenza.learn.memory.table_proxy._REMEMBERED_IDS", 2)
+    memory = proxy()
+    for agent in (1, 2, 3):
+        play(memory, agent, 1)
+    with caplog.at_level(logging.WARNING):
+        memory.add({1: observation(1, 1, TERMINAL)}, {})
+    assert "no previous sequence" in caplog.text
+
+
+def test_table_that_refuses_an_episode_says_why():
+    memory = MemoryTableProxy(table(maxlen=2), use_terminal=True)
+    with pytest.raises(InputError, match="at most maxlen = 2 transitions, got 3"):
+        play(memory, 1, 3)
+
+
+def test_delegates_to_the_table(tmp_path):
+    memory = proxy(name="here")
+    play(memory, 1, 2)
+    memory.resize(2000)
+    assert memory.memory_table.maxlen == 2000
+    assert memory.name == "here"
+    assert memory.timers() is memory.memory_table.timers()
+    memory.store(str(tmp_path / "memory"))
+    other = table()
+    other.restore(str(tmp_path / "memory"))
+    assert other.identities() == [1]
+
+
+def state_through_disk(memory):
+    return deserialise(serialise(memory.state_dict()), max_bytes=1 << 24)
+
+
+def test_resumed_proxy_goes_on_exactly_where_it_was():
+    memory = proxy(minimum_length_threshold=2)
+    play(memory, 1, 4)
+    play(memory, 2, 1)
+    play(memory, 3, 3, ending=None)
+    other = proxy(minimum_length_threshold=2)
+    other.load_state_dict(state_through_disk(memory))
+    batches = []
+    for each in (memory, other):
+        each.add({3: observation(3, 3, TERMINAL)}, {})
+        play(each, 4, 2)
+        batches.append([each.memory_table.sample(4, 2) for _ in range(3)])
+        assert each.counters() == {
+            "episodes_added": 3,
+            "episodes_dropped_short": 1,
+            "episodes_joined_late": 0,
+        }
+    for mine, theirs in zip(*batches, strict=True):
+        assert torch.equal(mine["rewards"], theirs["rewards"])
+        assert torch.equal(mine["observation"]["obs"], theirs["observation"]["obs"])
+    assert (
+        other.memory_table.episode(3)["obs"].tolist()
+        == memory.memory_table.episode(3)["obs"].tolist()
+    )
+
+
+def test_state_without_the_table_keeps_open_episodes_only():
+    memory = proxy(save_table=False)
+    play(memory, 1, 2)
+    play(memory, 2, 2, ending=None)
+    other = proxy(save_table=False)
+    other.load_state_dict(state_through_disk(memory))
+    assert other.size() == 0
+    assert not other.is_initial(2)
+
+
+def test_open_episodes_keep_the_kinds_of_their_values():
+    memory = proxy()
+    memory.add(
+        {1: DictObservation({"reward": None}, INITIAL, {"obs": np.float32([1, 2, 3])})},
+        {1: DictResponse({"actions": [0.1, -0.3]}, {})},
+    )
+    other = proxy()
+    other.load_state_dict(state_through_disk(memory))
+    for each in (memory, other):
+        each.add({1: observation(1, 1, TERMINAL)}, {})
+    mine, theirs = memory.memory_table.episode(1), other.memory_table.episode(1)
+    np.testing.assert_array_equal(mine["actions"], theirs["actions"])
+    np.testing.assert_array_equal(mine["obs"], theirs["obs"])
+    assert theirs["actions"].tolist() == [[np.float32(0.1), np.float32(-0.3)]]
+
+
+def test_without_hparams_nothing_is_loaded():
+    memory = proxy()
+    play(memory, 1, 2)
+    other = proxy()
+    other.load_state_dict(memory.state_dict(), load_hparams=False)
+    assert other.size() == 0
+
+
+@pytest.mark.parametrize("spoil", ["open", "completed", "counters"])
+def test_state_that_lacks_a_part_is_refused_and_changes_nothing(spoil):
+    memory = proxy()
+    play(memory, 1, 2, ending=None)
+    state = memory.state_dict()
+    del state[spoil]
+    other = proxy()
+    with pytest.raises(CheckpointError, match="expected the state of a memory proxy"):
+        other.load_state_dict(state)
+    assert other.is_initial(1)
+
+
+def test_spoiled_open_episode_is_refused():
+    memory = proxy()
+    play(memory, 1, 2, ending=None)
+    state = memory.state_dict()
+    state["open"][0]["data"] = {"obs": [3]}
+    with pytest.raises(CheckpointError, match="expected lists of saved values by key"):
+        proxy().load_state_dict(state)
