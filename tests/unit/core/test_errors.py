@@ -8,6 +8,10 @@ from cadenza.core import errors
     [
         (errors.InputError, ValueError),
         (errors.ConfigurationError, ValueError),
+        (errors.ConfigurationKeyError, KeyError),
+        (errors.CheckpointNotFoundError, FileNotFoundError),
+        (errors.CheckpointKeyError, KeyError),
+        (errors.PreconditionError, AssertionError),
         (errors.NotReadyError, RuntimeError),
         (errors.UnknownNameError, KeyError),
         (errors.CheckpointError, RuntimeError),
@@ -23,11 +27,12 @@ def test_error_is_both_ours_and_the_builtin(error, builtin):
     assert issubclass(error, builtin)
 
 
-def test_unknown_name_error_shows_its_message_without_quotes():
-    assert str(errors.UnknownNameError("expected one of a, b; got 'c'")) == (
-        "expected one of a, b; got 'c'"
-    )
-    assert str(errors.UnknownNameError()) == ""
+@pytest.mark.parametrize(
+    "kind", [errors.UnknownNameError, errors.ConfigurationKeyError, errors.CheckpointKeyError]
+)
+def test_key_errors_show_their_message_without_quotes(kind):
+    assert str(kind("expected one of a, b; got 'c'")) == "expected one of a, b; got 'c'"
+    assert str(kind()) == ""
 
 
 def test_storage_error_without_a_number_shows_its_message():

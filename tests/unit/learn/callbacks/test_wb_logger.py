@@ -1,0 +1,147 @@
+import builtins
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationKeyError, PreconditionError
+from cadenza.learn import Callback, Trainer
+from cadenza.learn.callbacks import LoggingMixin
+
+MODULE = "cadenza.learn.callbacks.wb_logger"
+CONFIG = {"wandb_project": "cadenza-test", "wandb_run": "one", "depth": 3}
+
+
+class Logs(LoggingMixin, Callback):
+    """Logs its step."""
+
+    def backward(self, bp_step):
+        self.log_scalar("training/step", bp_step)
+        self.log_windowed_scalar("windowed[2]:episode/reward", bp_step)
+
+
+class Run:
+    """Stands for a run of Weights & Biases."""
+
+    def __init__(self, **options):
+        self.options, self.records, self.finished, self.name = options, [], 0, options["name"]
+
+    def log(self, record):
+        self.records.append(record)
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wb(monkeypatch):
+    """The module with a fake client."""
+    module = importlib.import_module(MODULE)
+
+    class Client:
+        run = None
+        Image, Histogram = staticmethod(lambda x: ("image", x.shape)), staticmethod(list)
+        Video = staticmethod(lambda x, fps: ("video", x.shape, fps))
+        init = staticmethod(lambda **options: Run(**options))
+
+    monkeypatch.setattr(module, "wandb", Client)
+    return module
+
+
+def test_module_without_wandb_raises_one_exact_message(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name == "wandb":
+            raise ImportError("no wandb here")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ImportError) as caught:
+        importlib.import_module(MODULE)
+    assert str(caught.value) == "enable the optional `wandb` feature to use the WBLogger"
+    assert str(caught.value.__cause__) == "no wandb here"
+    assert caught.value.__notes__ == ["Install it with: pip install 'cadenza[wandb]'"]
+
+
+def test_configuration_names_project_and_run_and_passes_on_the_rest(wb):
+    logger = wb.WBLogger([], CONFIG, 5)
+    assert logger.cycle == 5
+    assert logger._wandb_run.options == {
+        "project": "cadenza-test",
+        "name": "one",
+        "config": {"depth": 3},
+    }
+
+
+@pytest.mark.parametrize("key", ["wandb_project", "wandb_run"])
+def test_configuration_without_a_name_is_refused(wb, key):
+    config = {name: value for name, value in CONFIG.items() if name != key}
+    with pytest.raises(ConfigurationKeyError, match=rf"add \['{key}'\]"):
+        wb.WBLogger([], config, 5)
+    with pytest.raises(KeyError):
+        wb.WBLogger([], config, 5)
+
+
+def test_second_run_in_one_process_is_refused(wb, monkeypatch):
+    monkeypatch.setattr(wb.wandb, "run", Run(name="other"))
+    with pytest.raises(PreconditionError, match="expected no active run, got 'other'"):
+        wb.WBLogger([], CONFIG, 5)
+    with pytest.raises(AssertionError):
+        wb.WBLogger([], CONFIG, 5)
+
+
+def test_everything_goes_into_one_record_per_interval(wb):
+    logs = Logs()
+    logs.log_histogram("weights/q", [1.0, 2.0])
+    logs.log_image("view/front", torch.zeros(4, 3, 1))
+    logs.log_video("view/run", (np.zeros((5, 3, 2, 2)), 30))
+    logger = wb.WBLogger([logs], CONFIG, 2)
+    Trainer([logs, logger], [{"batch_size": 3}] * 4).train()
+    first, last = logger._wandb_run.records
+    assert first["log/bp_step"] == 2
+    rates = [last.pop(f"performance/bp_{what}_per_sec") for what in ("steps", "samples")]
+    assert min(rates) > 0
+    assert last == {
+        "training_bp_step/step": 4.0,
+        "episode_bp_step/reward": 3.5,
+        "episode_bp_step/reward/cumulative": 10.0,
+        "weights_bp_step/q": [1.0, 2.0],
+        "view_bp_step/front": ("image", (4, 3, 1)),
+        "view_bp_step/run": ("video", (5, 3, 2, 2), 30),
+        "log/bp_step": 4,
+    }
+    assert logger._wandb_run.finished == 1
+
+
+class Summary(Callback):
+    """Reads the run's summary before the logger finishes the run."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def end_training(self):
+        self.found = {
+            key: self.run.summary[key] for key in ("training_bp_step/step", "log/bp_step")
+        }
+
+
+def test_real_client_keeps_configuration_and_last_values_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name, value in (("MODE", "offline"), ("DIR", str(tmp_path)), ("SILENT", "true")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    wb = importlib.import_module(MODULE)
+    logs = Logs()
+    logs.log_histogram("weights/q", [1.0, 2.0])
+    logs.log_image("view/front", torch.zeros(4, 3, 3))
+    logger = wb.WBLogger([logs], CONFIG, 1)
+    run = wb.wandb.run
+    summary = Summary(run)
+    Trainer([logs, summary, logger], [{"batch_size": 3}] * 3).train()
+    assert run.config["depth"] == 3
+    assert summary.found == {"training_bp_step/step": 3, "log/bp_step": 3}
+    assert wb.wandb.run is None
