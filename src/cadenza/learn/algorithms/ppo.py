@@ -201,7 +201,7 @@ class PPO:
             "finished": list(self._finished),
             "steps": self.steps,
             "updates": self.updates,
-            "envs": self._steps_of.replay_states() if observations is not None else None,
+            "envs": self._steps_of.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -230,7 +230,7 @@ class PPO:
         elif replays is None:
             self._begin_new_episodes()
         else:
-            self._steps_of.restore_replays(replays)
+            self._steps_of.load_state_dict(replays)
             self._observations = observations.numpy().copy()
 
     def _begin_new_episodes(self) -> None:

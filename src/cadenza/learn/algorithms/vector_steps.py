@@ -7,7 +7,7 @@ disabled:   ended environments are reset here, with a mask; otherwise as same st
 Axes:       N = environments, K = environments that a time limit cut off in this step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.learn.env.replayable import replay_states, restore_replay_states
 
 
 class VectorStep(NamedTuple):
@@ -100,38 +101,29 @@ class VectorSteps:
             final_observations=final,
         )
 
-    def replay_states(self) -> list[Any] | None:
+    def state_dict(self) -> dict[str, Any] | None:
         """Return how to bring every environment back to where it is; None if it cannot be."""
-        if self.mode is AutoresetMode.NEXT_STEP:
+        if self._restarting is None:
             return None
-        untyped: Any = self.envs  # `call` is not part of gymnasium's base class
-        try:
-            return list(untyped.call("replay_state"))
-        except AttributeError:
+        replays = replay_states(self.envs)
+        if replays is None:
             return None
+        return {"replays": replays, "restarting": self._restarting.tolist()}
 
-    def restore_replays(self, states: Sequence[Any]) -> None:
-        """Bring every environment back to where `replay_states` was taken.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring every environment back to where `state_dict` was taken.
 
         Raises:
             CheckpointError: There are other environments, or they keep no record.
         """
-        copies: list[Any] = getattr(self.envs, "envs", [])
-        if len(copies) != len(states):
+        try:
+            restore_replay_states(self.envs, state["replays"])
+        except AttributeError as error:
             raise CheckpointError(
-                f"VectorSteps: expected {len(states)} environments in this process (a "
-                f"SyncVectorEnv), as in the stored run, got {len(copies)}."
-            )
-        for env, state in zip(copies, states, strict=True):
-            try:
-                restore = env.get_wrapper_attr("restore_replay_state")
-            except AttributeError as error:
-                raise CheckpointError(
-                    "VectorSteps: expected environments in a ReplayableEnv, as in the stored run: "
-                    f"{error}."
-                ) from error
-            restore(state)
-        self._restarting = np.zeros(self.envs.num_envs, dtype=np.bool_)
+                "VectorSteps: expected environments in a ReplayableEnv, as in the stored run: "
+                f"{error}."
+            ) from error
+        self._restarting = np.array(state["restarting"], dtype=np.bool_)
 
     def _reset_ended(self, ended: NDArray[np.bool_]) -> NDArray[Any]:
         observations, _ = self.envs.reset(options={"reset_mask": ended.copy()})
