@@ -5,8 +5,8 @@ into one, checked completely, and only then does a table take it over.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from cadenza.core.errors import InputError
 
 if TYPE_CHECKING:
     from cadenza.learn.memory.column import Column
+
+#: What happens to the ids of a file: kept, or replaced by fresh ones.
+IdPolicy: TypeAlias = Literal["keep", "remap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
@@ -67,6 +70,14 @@ class TableSnapshot:
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of transitions of each episode, shape (E,)."""
         return self.stored[self.length_key].counts
+
+    def with_fresh_identities(self) -> "TableSnapshot":
+        """Return the same episodes with the ids -1, -2, ..., which no collector gives out.
+
+        The strategies' states stay behind, since they name the old ids.
+        """
+        identities = tuple(range(-1, -len(self.identities) - 1, -1))
+        return replace(self, identities=identities, sampler_state=None, ejector_state=None)
 
     def episodes(self) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """Yield id and rows by column name of each episode, from the oldest; the rows are views."""

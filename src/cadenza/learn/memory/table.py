@@ -28,7 +28,7 @@ from cadenza.learn.memory.serialisation import (
     write_snapshot,
 )
 from cadenza.learn.memory.serialisation_checks import ReadOptions
-from cadenza.learn.memory.snapshot import TableSnapshot
+from cadenza.learn.memory.snapshot import IdPolicy, TableSnapshot
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
     SampleStrategy,
@@ -403,12 +403,15 @@ class ArrayMemoryTable:
         self,
         path: str | Path,
         version: TableSerializationVersion | None = TableSerializationVersion.LATEST,
+        *,
+        compress: bool = False,
     ) -> bool:
         """Replace ``<path>.zip`` by a file with the whole content; adding goes on meanwhile.
 
         Args:
             path: File without its extension.
             version: Format; None means the latest.
+            compress: Deflate the rows; version V2 only.
 
         Returns:
             True.
@@ -417,7 +420,7 @@ class ArrayMemoryTable:
             ConfigurationError: ``version`` is none, or cannot express the content.
             StorageError: The file system refused.
         """
-        write_snapshot(self.snapshot(), path, version)
+        write_snapshot(self.snapshot(), path, version, compress=compress)
         return True
 
     def restore(
@@ -426,13 +429,19 @@ class ArrayMemoryTable:
         override_version: TableSerializationVersion | None = None,
         *,
         allow_pickle: bool = False,
+        id_policy: IdPolicy = "keep",
+        max_unpacked_bytes: int | None = None,
     ) -> bool:
         """Replace the content by that of ``<path>.zip``; after an error nothing has changed.
 
         Args:
             path: File without its extension.
             override_version: Format to assume; None looks into the file.
-            allow_pickle: Accept the legacy format, which can run code from the file.
+            allow_pickle: Accept the legacy format, which is a pickle.
+            id_policy: ``keep`` the ids of the file, or ``remap`` them to -1, -2, ..., so that
+                collectors, which count from 0, never meet them.
+            max_unpacked_bytes: Most bytes a compressed file may unpack to; None allows 1 GiB or
+                64 times its size on disk, whichever is more.
 
         Returns:
             True.
@@ -450,8 +459,12 @@ class ArrayMemoryTable:
             sampler_type=type(self._sampler).__name__,
             ejector_type=type(self._ejector).__name__,
             allow_pickle=allow_pickle,
+            max_unpacked_bytes=max_unpacked_bytes,
         )
-        self.load_snapshot(read_snapshot(path, options, override_version))
+        if id_policy not in ("keep", "remap"):
+            raise ConfigurationError(f"id_policy: expected 'keep' or 'remap', got {id_policy!r}.")
+        snapshot = read_snapshot(path, options, override_version)
+        self.load_snapshot(snapshot if id_policy == "keep" else snapshot.with_fresh_identities())
         return True
 
     def snapshot(self) -> TableSnapshot:
