@@ -21,7 +21,8 @@ from cadenza.learn.proxies import AgentProxy, MemoryProxy
 _LOGGER = logging.getLogger(__name__)
 
 _STATE_KEYS: Final = ("environment", "observations", "inf_step")
-_EPISODE_REWARD: Final = "episode/reward"
+#: Key of the mean return of the episodes that ended in one step.
+EPISODE_REWARD: Final = "episode/reward"
 
 
 class GymCollector(LoggingMixin, Callback):
@@ -97,10 +98,14 @@ class GymCollector(LoggingMixin, Callback):
         self._observations = following
         self._inf_step += len(responses)
         if "reward" in info:
-            self.log_scalar(_EPISODE_REWARD, info["reward"])
+            self._log_episodes(info["reward"])
         if self._render:
             self._env.render()
         return len(responses)
+
+    def _log_episodes(self, mean_return: float) -> None:
+        """Log the mean return of the episodes that ended in one step."""
+        self.log_scalar(EPISODE_REWARD, mean_return)
 
     def collect_multiple(self, count: int) -> int:
         """Call `collect_data` ``count`` times and return the transitions made.

@@ -1,0 +1,240 @@
+"""Collection in a thread of its own, beside the training loop.
+
+For simulators that are slow or wait for something outside: batches are trained on while the next
+transitions are made. The order in which both happen depends on the machine, so runs are not
+reproducible; use `SimpleGymCollector` where that matters.
+"""
+
+import logging
+import threading
+from collections import deque
+from typing import Any, Final
+
+from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.learn.callback import Callback
+from cadenza.learn.collectors.back_pressure import SampleInsertRatio
+from cadenza.learn.collectors.snapshots import PolicySnapshots, SnapshotActor
+from cadenza.learn.collectors.sync import EPISODE_REWARD, GymCollector
+from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from cadenza.learn.proxies import MemoryProxy, RebindableAgent
+
+_LOGGER = logging.getLogger(__name__)
+
+#: How long a wait lasts before it looks again whether it should stop.
+_POLL_S: Final = 0.2
+
+
+class CollectorStuckError(CadenzaError, TimeoutError):
+    """The collecting thread did not stop in time; an environment step may be hanging."""
+
+
+class ThreadedGymCollector(GymCollector):
+    """Collects in a thread from the end of the warm-up until the end of the training.
+
+    The thread acts with a copy of the policy and takes over a newer version between two steps. An
+    error in it stops the training and is raised there. While a checkpoint is written, give
+    ``pause_every`` the checkpoint interval: collection rests from the end of each such step until
+    the next one begins, so that environments, memory and counters fit together.
+    """
+
+    ends_first = True
+
+    def __init__(
+        self,
+        env: DictGymWrapper,
+        agent: RebindableAgent,
+        memory: MemoryProxy,
+        render: bool = True,
+        warmup_steps: int = 0,
+        *,
+        publish_every: int = 1,
+        ratio: SampleInsertRatio | None = None,
+        pause_every: int | None = None,
+        join_timeout_s: float = 30.0,
+        noise_seed: int = 0,
+        batch_size_key: str = "batch_size",
+        name: str | None = None,
+    ) -> None:
+        """Keep the parts; see `GymCollector`.
+
+        Args:
+            env: N environments.
+            agent: What acts; a copy of it with a copy of its policy acts in the thread.
+            memory: What remembers; only the thread adds to it after the warm-up.
+            render: Draw environment 0 at every call.
+            warmup_steps: Calls of `collect_data` before the thread starts.
+            publish_every: Training steps from one policy version to the next, >= 1.
+            ratio: Keeps collection and training in step; None lets each run as fast as it can.
+            pause_every: Steps between pauses, the interval of the checkpoints; None never pauses.
+            join_timeout_s: How long `end_training` waits for the thread.
+            noise_seed: Seed of the exploration noise in the thread.
+            batch_size_key: State key of the number of rows in a batch.
+            name: Name in logs and checkpoints.
+
+        Raises:
+            ConfigurationError: A number out of range, or an agent without ``with_policy``.
+        """
+        super().__init__(env, agent, memory, render, warmup_steps, cycle=pause_every, name=name)
+        if publish_every < 1 or not join_timeout_s > 0.0:
+            raise ConfigurationError(
+                "ThreadedGymCollector: expected publish_every >= 1 and join_timeout_s > 0, got "
+                f"{publish_every} and {join_timeout_s}."
+            )
+        if not isinstance(agent, RebindableAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"ThreadedGymCollector: expected an agent with with_policy(), got "
+                f"{type(agent).__name__}; the thread needs a policy of its own. Add the method or "
+                "use GenericAgentProxy."
+            )
+        self._live_agent = agent
+        self._publish_every = publish_every
+        self._ratio = ratio
+        self._join_timeout_s = join_timeout_s
+        self._noise_seed = noise_seed
+        self._batch_size_key = batch_size_key
+        self._snapshots = PolicySnapshots(agent.policy)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._stepping = threading.Lock()
+        self._may_step = threading.Event()
+        self._is_paused = False
+        self._ended_returns: deque[float] = deque()
+        self._failure: BaseException | None = None
+        self._failure_raised = False
+        self._acting_version = 0
+
+    @property
+    def acting_version(self) -> int:
+        """Version of the policy that acted last in the thread."""
+        return self._acting_version
+
+    @property
+    def snapshots(self) -> PolicySnapshots:
+        """The versions of the policy."""
+        return self._snapshots
+
+    def shutdown_signal(self) -> bool:
+        """Raise what stopped the thread, if anything did; otherwise return False.
+
+        Pass it to whoever waits for data, such as `MemoryWarmup`, so that the wait can end.
+        """
+        if self._failure is not None:
+            self._failure_raised = True
+            raise self._failure
+        return False
+
+    def begin_training(self) -> dict[str, Any]:
+        """Warm up in this thread, then start the other one."""
+        result = super().begin_training()
+        self._stop.clear()
+        self._failure, self._failure_raised = None, False
+        if self._ratio is not None:
+            self._ratio.open()
+        self._may_step.set()
+        self._snapshots.publish()
+        actor = self._snapshots.actor(noise_seed=self._noise_seed)
+        self._agent = self._live_agent.with_policy(actor.network)
+        self._thread = threading.Thread(
+            target=self._collect, args=(actor,), name=self.name, daemon=True
+        )
+        self._thread.start()
+        return result
+
+    @Callback.keys_from_member(batch_size="_batch_size_key")
+    def begin_batch(self, batch_size: int) -> dict[str, Any]:
+        """Raise what failed in the thread, wait for data if training is ahead, count."""
+        self._resume()
+        self.shutdown_signal()
+        while self._ended_returns:  # here, because loggers read the logs in this thread
+            self.log_scalar(EPISODE_REWARD, self._ended_returns.popleft())
+        if self._ratio is not None:
+            self._ratio.sample(batch_size)
+            while not self._stop.is_set() and not self._ratio.wait_to_sample(_POLL_S):
+                pass
+            self.shutdown_signal()
+        return {"inf_step": self._inf_step}
+
+    def end_batch(self, bp_step: int) -> None:
+        """Publish the policy if it is time."""
+        if bp_step % self._publish_every == 0:
+            self._snapshots.publish()
+
+    def end_cycle(self) -> None:
+        """Let collection rest until the next batch begins."""
+        self._pause()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state between two steps of the thread."""
+        was_paused = self._is_paused
+        self._pause()
+        try:
+            return super().state_dict()
+        finally:
+            if not was_paused:
+                self._resume()
+
+    def end_training(self) -> None:
+        """Stop the thread, wait for it, and close the environments.
+
+        Raises:
+            CollectorStuckError: The thread did not stop in time; the environments stay open.
+        """
+        super().end_training()
+        self._stop.set()
+        if self._ratio is not None:
+            self._ratio.close()
+        self._resume()
+        if self._thread is not None:
+            self._thread.join(self._join_timeout_s)
+            if self._thread.is_alive():
+                raise CollectorStuckError(
+                    f"{self.name}: expected the collecting thread to stop within "
+                    f"{self._join_timeout_s} s, got none of it; an environment step hangs. Raise "
+                    "join_timeout_s or look at the environment."
+                )
+            self._thread = None
+        self._agent = self._live_agent
+        self._env.close()
+        if self._failure is not None and not self._failure_raised:
+            self.shutdown_signal()
+
+    def _pause(self) -> None:
+        """Wait until the thread is between two steps, and keep it there."""
+        if not self._is_paused:
+            self._may_step.clear()  # a lock alone would let the thread take it again at once
+            self._stepping.acquire()
+            self._is_paused = True
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._stepping.release()
+            self._may_step.set()
+
+    def _log_episodes(self, mean_return: float) -> None:
+        self._ended_returns.append(mean_return)
+
+    def _collect(self, actor: SnapshotActor) -> None:
+        """Collect until told to stop; keep what goes wrong for the other thread."""
+        try:
+            while not self._stop.is_set():
+                self._collect_once(actor)
+        except BaseException as error:
+            error.add_note(f"raised in the thread of {self.name}")
+            _LOGGER.exception("%s stops", self.name)
+            self._failure = error
+            self._stop.set()
+            if self._ratio is not None:
+                self._ratio.close()
+
+    def _collect_once(self, actor: SnapshotActor) -> None:
+        """Do one step with the newest policy, if nothing tells this thread to wait."""
+        if self._ratio is not None and not self._ratio.wait_to_insert(_POLL_S):
+            return
+        if not self._may_step.wait(_POLL_S):
+            return
+        with self._stepping:
+            self._acting_version = actor.refresh()
+            count = self.collect_data()
+        if self._ratio is not None:
+            self._ratio.insert(count)
