@@ -10,7 +10,23 @@ Nets:    observations are dicts; a critic is called ``q(actions, **observation)`
 
 from cadenza.learn.algorithms.polyak import soft_update_from_to
 from cadenza.learn.algorithms.sac_losses import PolicyLoss, QLoss
+from cadenza.learn.algorithms.sac_proxies import (
+    AgentProxyWrapper,
+    FeatureAgentProxy,
+    MultiKeyAgentProxy,
+    VisionAgentProxy,
+)
 from cadenza.learn.algorithms.sac_target import QTarget
 from cadenza.learn.algorithms.sac_temperature import AlphaLoss
 
-__all__ = ["AlphaLoss", "PolicyLoss", "QLoss", "QTarget", "soft_update_from_to"]
+__all__ = [
+    "AgentProxyWrapper",
+    "AlphaLoss",
+    "FeatureAgentProxy",
+    "MultiKeyAgentProxy",
+    "PolicyLoss",
+    "QLoss",
+    "QTarget",
+    "VisionAgentProxy",
+    "soft_update_from_to",
+]
