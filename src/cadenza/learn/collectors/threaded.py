@@ -102,6 +102,7 @@ class ThreadedGymCollector(GymCollector):
         self._failure: BaseException | None = None
         self._failure_raised = False
         self._acting_version = 0
+        self._state_at_end: dict[str, Any] | None = None
 
     @property
     def acting_version(self) -> int:
@@ -128,6 +129,7 @@ class ThreadedGymCollector(GymCollector):
         result = super().begin_training()
         self._stop.clear()
         self._failure, self._failure_raised = None, False
+        self._state_at_end = None
         if self._ratio is not None:
             self._ratio.open()
         self._may_step.set()
@@ -164,7 +166,9 @@ class ThreadedGymCollector(GymCollector):
         self._pause()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state between two steps of the thread."""
+        """Return the state between two steps of the thread, or that at the end of training."""
+        if self._state_at_end is not None:
+            return self._state_at_end
         was_paused = self._is_paused
         self._pause()
         try:
@@ -194,6 +198,7 @@ class ThreadedGymCollector(GymCollector):
                 )
             self._thread = None
         self._agent = self._live_agent
+        self._state_at_end = super().state_dict()  # a last checkpoint may want it
         self._env.close()
         if self._failure is not None and not self._failure_raised:
             self.shutdown_signal()

@@ -6,7 +6,7 @@ gives a deterministic environment back bit for bit.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import gymnasium
@@ -186,11 +186,8 @@ def replay_states(vector_env: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] 
     Args:
         vector_env: A vector environment between two steps.
     """
-    call = getattr(vector_env, "call", None)
-    # Asking first: a worker process dies of a failed call.
-    if call is None or not all(call("has_wrapper_attr", "replay_state")):
-        return None
-    return [dict(state) for state in call("replay_state")]
+    call = _replay_call(vector_env)
+    return None if call is None else [dict(state) for state in call("replay_state")]
 
 
 def restore_replay_states(
@@ -199,10 +196,25 @@ def restore_replay_states(
     """Bring every environment back to where `replay_states` was taken.
 
     Raises:
-        CheckpointError: As `ReplayableEnv.restore_replay_state`.
+        CheckpointError: As `ReplayableEnv.restore_replay_state`, or they are no `ReplayableEnv`s.
     """
+    call = _replay_call(vector_env)
+    if call is None:
+        raise CheckpointError(
+            "restore_replay_states: expected environments in a ReplayableEnv, as when the "
+            f"checkpoint was written, got {vector_env}; wrap each of them."
+        )
     vector_env.reset()  # forgets which environments owe an autoreset
-    cast("Any", vector_env).call("restore_replay_state", list(states))
+    call("restore_replay_state", list(states))
+
+
+def _replay_call(vector_env: VectorEnv[Any, Any, Any]) -> Callable[..., Any] | None:
+    """Return what calls a method of every environment; None if they are not `ReplayableEnv`s."""
+    call = getattr(vector_env.unwrapped, "call", None)
+    # Asking first, because a worker process dies of a failed call.
+    if call is None or not all(call("has_wrapper_attr", "replay_state")):
+        return None
+    return call
 
 
 def _digest(observation: Any) -> str:

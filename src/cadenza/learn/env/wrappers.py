@@ -151,8 +151,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._frames: deque[NDArray[Any]] = deque(maxlen=n_frames)
         box = cast("Any", space)  # gymnasium leaves the element type of spaces open
         self.observation_space = spaces.Box(
-            np.repeat(box.low, n_frames, axis=-1),
-            np.repeat(box.high, n_frames, axis=-1),
+            np.concatenate([box.low] * n_frames, axis=-1),
+            np.concatenate([box.high] * n_frames, axis=-1),
             dtype=box.dtype,
         )
 

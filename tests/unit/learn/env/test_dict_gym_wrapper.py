@@ -1,0 +1,328 @@
+"""A vector environment as agents: ids, ends, final observations, in every autoreset mode."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.spaces import BoxSpace
+from cadenza.core.types import DictResponse, EpisodeState
+from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from tests.unit.learn.env.counting_env import (
+    BOTH,
+    MODES,
+    TERMINATED,
+    TRUNCATED,
+    VECTOR_CLASSES,
+    CountingEnv,
+    vector,
+)
+
+PLAN = ((2, TERMINATED), (3, TRUNCATED), (1, BOTH))
+
+
+def respond(observations, action=(0.0, 0.0)):
+    """Return the same action for every agent whose episode goes on."""
+    over = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+    return {
+        agent: DictResponse({"actions": action}, {})
+        for agent, seen in observations.items()
+        if seen.episode_state not in over
+    }
+
+
+def episodes(wrapper, steps):
+    """Return the life of each agent as (state, observation, reward) and every step's info."""
+    lives, infos = {}, []
+    observations = wrapper.dict_reset()
+    for _ in range(steps + 1):
+        for agent, seen in observations.items():
+            place = tuple(int(x) for x in seen.array_data["obs"])
+            lives.setdefault(agent, []).append(
+                (seen.episode_state.name, place, seen.rewards["reward"])
+            )
+        observations, info = wrapper.dict_step(respond(observations))
+        infos.append(info)
+    return lives, infos
+
+
+@pytest.mark.parametrize("kind", VECTOR_CLASSES)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_agent_lives_one_episode_and_sees_its_own_last_observation(kind, mode):
+    wrapper = DictGymWrapper(
+        vector(
+            partial(CountingEnv, 0, PLAN), partial(CountingEnv, 1, PLAN[1:]), mode=mode, kind=kind
+        )
+    )
+    lives, _ = episodes(wrapper, 12)
+    wrapper.close()
+    by_episode = {(life[0][1][0], life[0][1][1]): life for life in lives.values()}
+    assert by_episode[0, 0] == [
+        ("INITIAL", (0, 0, 0), None),
+        ("RUNNING", (0, 0, 1), 1.0),
+        ("TERMINAL", (0, 0, 2), 2.0),
+    ]
+    assert by_episode[0, 1] == [
+        ("INITIAL", (0, 1, 0), None),
+        ("RUNNING", (0, 1, 1), 101.0),
+        ("RUNNING", (0, 1, 2), 102.0),
+        ("INTERRUPTED", (0, 1, 3), 103.0),
+    ]
+    # Ended by the task and by the clock at once: the task decides.
+    assert by_episode[0, 2] == [("INITIAL", (0, 2, 0), None), ("TERMINAL", (0, 2, 1), 201.0)]
+    assert by_episode[1, 0][-1] == ("INTERRUPTED", (1, 0, 3), 3.0)
+    # Ids are consecutive and each belongs to one episode of one environment.
+    assert sorted(lives) == list(range(len(lives)))
+    assert len(by_episode) == len(lives)
+    for life in lives.values():
+        steps = [place for _, place, _ in life]
+        assert steps == [(*steps[0][:2], t) for t in range(len(steps))]
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_new_episode_begins_in_the_step_that_ends_the_old_one(mode):
+    wrapper = DictGymWrapper(vector(partial(CountingEnv, 0, ((1, TRUNCATED),)), mode=mode))
+    (old,) = wrapper.dict_reset()
+    following, info = wrapper.dict_step({old: DictResponse({"actions": [0.0, 0.0]}, {})})
+    assert [seen.episode_state.name for seen in following.values()] == ["INTERRUPTED", "INITIAL"]
+    assert list(following) == [old, old + 1]
+    assert info == {"reward": 1.0}
+
+
+def test_new_episode_begins_one_step_later_in_next_step_mode_without_a_transition():
+    env = CountingEnv(0, ((1, TRUNCATED),))
+    wrapper = DictGymWrapper(vector(lambda: env, mode="NextStep"))
+    (old,) = wrapper.dict_reset()
+    ended, _ = wrapper.dict_step({old: DictResponse({"actions": [0.5, 0.5]}, {})})
+    assert {agent: seen.episode_state.name for agent, seen in ended.items()} == {old: "INTERRUPTED"}
+    begun, info = wrapper.dict_step({})
+    assert {a: seen.episode_state.name for a, seen in begun.items()} == {old + 1: "INITIAL"}
+    assert info == {}
+    assert len(env.actions) == 1  # the second step was a reset
+
+
+def test_info_has_the_mean_return_of_the_episodes_that_ended():
+    wrapper = DictGymWrapper(
+        vector(
+            partial(CountingEnv, 0, ((2, TERMINATED),)),
+            partial(CountingEnv, 1, ((2, TRUNCATED),)),
+            partial(CountingEnv, 2, ((5, TERMINATED),)),
+        )
+    )
+    observations = wrapper.dict_reset()
+    observations, first = wrapper.dict_step(respond(observations))
+    observations, second = wrapper.dict_step(respond(observations))
+    assert first == {}
+    assert second == {"reward": 3.0}  # 1 + 2 in both episodes that ended
+    metadata = observations[0].metadata
+    assert metadata.info == {"episode/reward": 3.0, "episode/length": 2.0}
+    assert observations[2].metadata is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dict_observations_keep_their_keys_types_and_final_values(mode):
+    wrapper = DictGymWrapper(
+        vector(partial(CountingEnv, 4, ((1, TERMINATED),), as_dict=True), mode=mode)
+    )
+    assert wrapper.dict_space.state.spaces == {
+        "kind": BoxSpace(np.int64, ()),
+        "position": BoxSpace(np.float32, (3,)),
+    }
+    observations = wrapper.dict_reset()
+    final = wrapper.dict_step(respond(observations))[0][0]
+    assert final.episode_state is EpisodeState.TERMINAL
+    assert final.array_data["position"].tolist() == [4.0, 0.0, 1.0]
+    assert final.array_data["position"].dtype == np.float32
+    assert final.array_data["kind"] == 4
+    assert final.array_data["kind"].dtype == np.int64
+
+
+def test_spaces_of_continuous_and_discrete_actions():
+    continuous = DictGymWrapper(vector(CountingEnv)).dict_space
+    assert continuous.actions == BoxSpace(np.float32, (2,))
+    assert continuous.rewards == BoxSpace(np.float32, (1,))
+    assert continuous.state.spaces == {"obs": BoxSpace(np.float32, (3,))}
+    discrete = DictGymWrapper(vector(partial(CountingEnv, action_space=spaces.Discrete(3))))
+    assert discrete.dict_space.actions == BoxSpace(np.int64, (1,))
+    several = DictGymWrapper(
+        vector(partial(CountingEnv, action_space=spaces.MultiDiscrete([2, 5])))
+    )
+    assert several.dict_space.actions == BoxSpace(np.int64, (2,))
+    binary = DictGymWrapper(vector(partial(CountingEnv, action_space=spaces.MultiBinary(4))))
+    assert binary.dict_space.actions == BoxSpace(np.int8, (4,))
+
+
+@pytest.mark.parametrize("action", [2, [2], np.array([2.0], np.float32), np.int64(2)])
+def test_discrete_actions_reach_the_environment_as_whole_numbers(action):
+    env = CountingEnv(action_space=spaces.Discrete(3))
+    wrapper = DictGymWrapper(vector(lambda: env))
+    wrapper.dict_step(respond(wrapper.dict_reset(), action))
+    assert np.shape(env.actions[0]) == ()
+    assert np.issubdtype(np.asarray(env.actions[0]).dtype, np.integer)
+    assert env.actions[0] == 2
+    assert env.action_space.contains(env.actions[0])
+
+
+def test_several_discrete_actions_reach_the_environment_in_order():
+    env = CountingEnv(action_space=spaces.MultiDiscrete([2, 5]))
+    wrapper = DictGymWrapper(vector(lambda: env))
+    wrapper.dict_step(respond(wrapper.dict_reset(), np.array([1.0, 4.0])))
+    assert env.actions[0].tolist() == [1, 4]
+    assert env.action_space.contains(env.actions[0])
+
+
+def test_actions_follow_the_order_of_environments_not_of_responses():
+    made = [CountingEnv(i) for i in range(3)]
+    wrapper = DictGymWrapper(vector(*[partial(lambda env: env, env) for env in made]))
+    wrapper.dict_reset()
+    answers = {i: DictResponse({"actions": [i / 10, -i / 10]}, {}) for i in (2, 0, 1)}
+    wrapper.dict_step(answers)
+    assert [env.actions[0][0] for env in made] == pytest.approx([0.0, 0.1, 0.2])
+
+
+def test_observations_are_copies_that_later_steps_leave_alone():
+    env = vector(CountingEnv)
+    env.copy = False  # hands out its own buffers
+    wrapper = DictGymWrapper(env)
+    first = wrapper.dict_reset()
+    wrapper.dict_step(respond(first))
+    assert first[0].array_data["obs"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_seed_reaches_the_environments_and_a_reset_begins_new_ids():
+    class Noisy(CountingEnv):
+        def observe(self):
+            return self.np_random.random(3).astype(np.float32)
+
+    wrapper = DictGymWrapper(vector(Noisy, Noisy))
+    first = wrapper.dict_reset(seed=5)
+    again = wrapper.dict_reset(seed=5)
+    other = wrapper.dict_reset(seed=6)
+    values = [[o.array_data["obs"][0] for o in seen.values()] for seen in (first, again, other)]
+    assert values[0] == values[1]
+    assert values[0] != values[2]
+    assert [list(seen) for seen in (first, again, other)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_render_shows_the_first_environment():
+    with_picture = partial(CountingEnv, render_mode="rgb_array")
+    wrapper = DictGymWrapper(vector(partial(with_picture, 7), partial(with_picture, 8)))
+    wrapper.dict_reset()
+    assert wrapper.render().max() == 7
+    assert DictGymWrapper(vector(CountingEnv)).render() is None
+
+
+def test_state_of_environments_without_replay_keeps_ids_and_asks_for_a_reset():
+    wrapper = DictGymWrapper(vector(CountingEnv))
+    wrapper.dict_step(respond(wrapper.dict_reset()))
+    state = wrapper.state_dict()
+    assert state["environments"] is None
+    other = DictGymWrapper(vector(CountingEnv))
+    other.load_state_dict(state)
+    assert not other.is_reset
+    assert list(other.dict_reset()) == [1]
+
+
+def test_vector_environments_of_one_piece_work_too():
+    wrapper = DictGymWrapper(gymnasium.make_vec("CartPole-v1", num_envs=3))
+    observations = wrapper.dict_reset(seed=0)
+    ended = []
+    for _ in range(40):
+        observations, _ = wrapper.dict_step(respond(observations, 1))
+        ended += [o for o in observations.values() if o.episode_state is EpisodeState.TERMINAL]
+    assert len(ended) >= 6  # pushing one way ends an episode within about 10 steps
+    # The final observation is the one that ended the episode: angle or place beyond its limit.
+    assert all(
+        abs(o.array_data["obs"][2]) > 0.2095 or abs(o.array_data["obs"][0]) > 2.4 for o in ended
+    )
+    assert wrapper.state_dict()["environments"] is None
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        (spaces.Tuple([spaces.Discrete(2)]), "to be one array .*FlattenObservation"),
+        (spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}), "expected observation 'a'"),
+        (spaces.Text(5), "expected observation 'obs'"),
+    ],
+)
+def test_observations_of_another_kind_are_refused(space, match):
+    env = CountingEnv()
+    env.observation_space = space
+    with pytest.raises(InputError, match=match):
+        DictGymWrapper(vector(lambda: env))
+
+
+def test_actions_of_several_arrays_are_refused():
+    space = spaces.Dict({"a": spaces.Discrete(2)})
+    with pytest.raises(InputError, match="expected actions of one array"):
+        DictGymWrapper(vector(partial(CountingEnv, action_space=space)))
+
+
+def test_unknown_autoreset_mode_is_refused():
+    env = vector(CountingEnv)
+    env.metadata = {}
+    with pytest.raises(InputError, match=r"autoreset_mode.*got None"):
+        DictGymWrapper(env)
+
+
+def test_missing_final_observation_is_refused():
+    class Silent(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            *rest, _ = self.env.step(actions)
+            return *rest, {}
+
+    wrapper = DictGymWrapper(Silent(vector(partial(CountingEnv, 0, ((1, TRUNCATED),)))))
+    with pytest.raises(InputError, match="expected 'final_obs' in the info"):
+        wrapper.dict_step(respond(wrapper.dict_reset()))
+
+
+def test_final_observations_as_one_batch_are_understood():
+    class Batched(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            *rest, info = self.env.step(actions)
+            if "final_obs" in info:
+                info = {"final_obs": np.stack([np.zeros(3), np.array([9.0, 9.0, 9.0])])}
+            return *rest, info
+
+    inner = vector(CountingEnv, partial(CountingEnv, 1, ((1, TRUNCATED),)))
+    wrapper = DictGymWrapper(Batched(inner))
+    following, _ = wrapper.dict_step(respond(wrapper.dict_reset()))
+    assert following[1].array_data["obs"].tolist() == [9.0, 9.0, 9.0]
+
+
+def test_step_before_reset_is_refused():
+    with pytest.raises(NotReadyError, match=r"expected dict_reset\(\) first"):
+        DictGymWrapper(vector(CountingEnv)).dict_step({})
+
+
+@pytest.mark.parametrize(
+    ("responses", "match"),
+    [
+        ({}, "of agent 0, got no response"),
+        ({0: DictResponse({"other": [1.0]}, {})}, "of agent 0, got none"),
+        ({0: DictResponse({"actions": [1.0]}, {})}, r"of shape \(2,\), got shapes \[\(1,\)\]"),
+        ({0: DictResponse({"actions": [np.nan, 0.0]}, {})}, "expected finite 'actions'"),
+    ],
+)
+def test_malformed_responses_are_refused(responses, match):
+    wrapper = DictGymWrapper(vector(CountingEnv))
+    wrapper.dict_reset()
+    with pytest.raises(InputError, match=match):
+        wrapper.dict_step(responses)
+
+
+def test_fractions_as_discrete_actions_are_refused():
+    wrapper = DictGymWrapper(vector(partial(CountingEnv, action_space=spaces.Discrete(3))))
+    wrapper.dict_reset()
+    with pytest.raises(InputError, match="expected whole numbers as 'actions'"):
+        wrapper.dict_step({0: DictResponse({"actions": [1.5]}, {})})
+
+
+def test_state_of_another_number_of_environments_is_refused():
+    state = DictGymWrapper(vector(CountingEnv, CountingEnv)).state_dict()
+    with pytest.raises(CheckpointError, match="expected the state of 1 environments, got 2"):
+        DictGymWrapper(vector(CountingEnv)).load_state_dict(state)

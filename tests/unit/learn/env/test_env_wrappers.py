@@ -1,0 +1,182 @@
+"""Image wrappers: sizes, ranges, stacks that share their frames."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+from cadenza.core.errors import InputError, MissingExtraError
+from cadenza.learn.env.box2d import make_vision_box2d_env
+from cadenza.learn.env.wrappers import FrameStack, LazyFrames, ScaledFloatFrame, WarpFrame
+
+
+class Pictures(gymnasium.Env):
+    """Shows the frames it is given, one per step, then terminates."""
+
+    def __init__(self, frames):
+        self.frames = list(frames)
+        first = self.frames[0]
+        self.observation_space = spaces.Box(0, 255, first.shape, first.dtype)
+        self.action_space = spaces.Discrete(2)
+        self.at = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.frames[0], {}
+
+    def step(self, action):
+        self.at += 1
+        return self.frames[self.at], 1.0, self.at == len(self.frames) - 1, False, {}
+
+
+def flat(value, shape=(8, 6, 3)):
+    return np.full(shape, value, np.uint8)
+
+
+def test_warp_frame_weighs_colours_and_averages_areas():
+    red = np.zeros((8, 6, 3), np.uint8)
+    red[..., 0] = 200
+    env = WarpFrame(Pictures([red]), width=3, height=4)
+    observation, _ = env.reset()
+    assert observation.shape == (4, 3, 1)
+    assert observation.dtype == np.uint8
+    assert env.observation_space.contains(observation)
+    assert np.unique(observation).tolist() == [60]  # 0.299 * 200 = 59.8
+    half = np.zeros((8, 6, 3), np.uint8)
+    half[:, ::2] = 100  # every other column is grey 100
+    small = WarpFrame(Pictures([half]), width=3, height=4).reset()[0]
+    assert np.unique(small).tolist() == [50]
+
+
+def test_warp_frame_has_the_usual_size_by_default_and_keeps_white():
+    env = WarpFrame(Pictures([flat(255, (96, 96, 3))]))
+    observation, _ = env.reset()
+    assert observation.shape == env.observation_space.shape == (84, 84, 1)
+    assert observation.min() == 255
+
+
+def test_warp_frame_agrees_with_an_integer_average():
+    frame = np.random.default_rng(0).integers(0, 256, (96, 96, 3)).astype(np.uint8)
+    ours = WarpFrame(Pictures([frame]), width=48, height=48).reset()[0][:, :, 0]
+    grey = np.asarray(Image.fromarray(frame).convert("L"), float)
+    theirs = grey.reshape(48, 2, 48, 2).mean(axis=(1, 3))
+    assert np.abs(ours - theirs).max() <= 1.5  # both round
+
+
+def test_scaled_frames_lie_in_the_space_they_declare():
+    values = np.array([0, 51, 127, 255], np.uint8)
+    env = ScaledFloatFrame(Pictures([values]))
+    observation, _ = env.reset()
+    np.testing.assert_allclose(observation, [-1.0, -0.6, -1 / 255, 1.0], atol=1e-7)
+    assert observation.dtype == np.float32
+    assert env.observation_space.contains(observation)
+    assert env.observation_space.low.min() == -1.0
+    assert env.observation_space.high.max() == 1.0
+
+
+def test_frame_stack_repeats_the_first_frame_and_drops_the_oldest():
+    env = FrameStack(Pictures([flat(v, (2, 2, 1)) for v in (1, 2, 3, 4)]), 3)
+    observation, info = env.reset()
+    assert info == {}
+    seen = [np.asarray(observation)[0, 0].tolist()]
+    for _ in range(3):
+        observation, reward, terminated, truncated, _ = env.step(0)
+        seen.append(np.asarray(observation)[0, 0].tolist())
+    assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert np.asarray(env.reset()[0])[0, 0].tolist() == [1, 1, 1]
+
+
+def test_frame_stack_bounds_stand_where_their_channels_stand():
+    inner = Pictures([np.zeros((1, 1, 2), np.float32)])
+    inner.observation_space = spaces.Box(
+        np.array([[[-1.0, -5.0]]]), np.array([[[1.0, 5.0]]]), dtype=np.float32
+    )
+    space = FrameStack(inner, 2).observation_space
+    assert space.high[0, 0].tolist() == [1.0, 5.0, 1.0, 5.0]
+    assert space.low[0, 0].tolist() == [-1.0, -5.0, -1.0, -5.0]
+    assert space.dtype == np.float32
+
+
+def test_lazy_frames_share_memory_until_someone_looks():
+    a, b = flat(1, (2, 2, 1)), flat(2, (2, 2, 1))
+    stack = LazyFrames([a, b])
+    assert any(frame is a for frame in stack._frames)
+    joined = np.asarray(stack)
+    assert joined.shape == stack.shape == (2, 2, 2)
+    assert stack._frames is None  # the parts are let go
+    assert np.asarray(stack) is joined  # joined once
+    assert np.array(stack) is not joined  # a copy when one is asked for
+    assert stack.dtype == np.uint8
+    assert np.asarray(stack, np.float32).dtype == np.float32
+
+
+def test_lazy_frames_behave_like_an_array():
+    stack = LazyFrames([flat(1, (3, 2, 1)), flat(2, (3, 2, 1))])
+    assert len(stack) == 3
+    assert stack[0].tolist() == [[1, 2], [1, 2]]
+    assert stack[..., 1].max() == 2
+    assert [row.shape for row in stack] == [(2, 2)] * 3
+    assert stack.count() == 2
+    assert stack.frame(1).tolist() == [[2, 2], [2, 2], [2, 2]]
+
+
+def test_frame_stack_works_inside_a_vector_environment():
+    def make():
+        return FrameStack(Pictures([flat(v, (2, 2, 1)) for v in (1, 2, 3)]), 2)
+
+    env = gymnasium.vector.SyncVectorEnv([make, make])
+    observation, _ = env.reset()
+    assert observation.shape == (2, 2, 2, 2)
+    assert env.step(np.zeros(2, int))[0][1, 0, 0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("stack", "scaled", "shape", "dtype"),
+    [(3, True, (84, 84, 3), np.float32), (1, False, (84, 84, 1), np.uint8)],
+)
+def test_vision_environment_of_box2d(stack, scaled, shape, dtype):
+    make = make_vision_box2d_env("CarRacing-v3", 1, 4, frame_stack=stack, use_float_scaling=scaled)
+    env, again = make(), make()
+    first, _ = env.reset()
+    assert np.asarray(first).shape == env.observation_space.shape == shape
+    assert np.asarray(first).dtype == dtype
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(again.reset()[0]))
+    other = make_vision_box2d_env("CarRacing-v3", 2, 4, stack, scaled)()
+    assert not np.array_equal(np.asarray(first), np.asarray(other.reset()[0]))
+    # Seed and rank are added: 1 + 4 is not told from 0 + 5 by the seed, but by the index.
+    assert env._root_seed == 5
+    env.close(), again.close(), other.close()
+
+
+def test_missing_box2d_names_the_extra(monkeypatch):
+    def missing(_):
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[box2d\]'"):
+        make_vision_box2d_env("CarRacing-v3", 0)()
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: WarpFrame(Pictures([flat(0, (4, 4, 1))])), r"WarpFrame: .*shape \(X, Y, 3\)"),
+        (lambda: WarpFrame(Pictures([np.zeros((4, 4, 3), np.float32)])), "WarpFrame: .*uint8"),
+        (
+            lambda: ScaledFloatFrame(Pictures([np.zeros(3, np.float32)])),
+            "ScaledFloatFrame: .*uint8",
+        ),
+        (lambda: FrameStack(Pictures([flat(0)]), 0), "expected n_frames >= 1"),
+        (lambda: FrameStack(Pictures([np.uint8(0)]), 2), "with a channel axis"),
+        (
+            lambda: make_vision_box2d_env("CarRacing-v3", 0, 0, 0),
+            "frame_stack >= 1, got 0",
+        ),
+    ],
+)
+def test_malformed_wrappers_are_refused(build, match):
+    with pytest.raises(InputError, match=match):
+        build()
