@@ -509,3 +509,24 @@ def test_trainer_runs_all_eight_hooks():
     calls = []
     Trainer([Spy(calls, "a", cycle=1)], batches(1)).train()
     assert {call.partition(".")[2].partition("(")[0] for call in calls} == set(HOOKS)
+
+
+# --- a loop of one's own -------------------------------------------------------------------------
+
+
+def test_single_batches_run_the_steps_and_count_on():
+    calls = []
+    spy = Spy(calls, "a", cycle=2)
+    trainer = Trainer([spy], [])
+    trainer.train_on({"batch_size": 3})
+    assert (trainer.state["bp_step"], trainer.state["bp_samples"]) == (1, 3)
+    assert calls == ["a.begin_cycle", "a.begin_batch", "a.backward", "a.end_batch"]
+    trainer.train_on({"batch_size": 4})
+    assert (trainer.state["bp_step"], trainer.state["bp_samples"]) == (2, 7)
+    assert calls[-1] == "a.end_cycle"
+
+
+def test_single_batch_leaves_a_stop_to_the_caller():
+    trainer = Trainer([Raising("begin_batch", TrainingShutdownException("enough"))], [])
+    with pytest.raises(TrainingShutdownException, match="enough"):
+        trainer.train_on({"batch_size": 1})

@@ -83,14 +83,15 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    folder: Path, index: int, *, max_bytes: int, require_manifest: bool
+    folder: Path, index: int, *, max_bytes: int | None, require_manifest: bool
 ) -> dict[str, Any]:
     """Return the content of a checkpoint after checking it.
 
     Args:
         folder: Where checkpoints are.
         index: Number of the checkpoint.
-        max_bytes: Largest file to accept, packed and unpacked.
+        max_bytes: Largest file to accept, packed and unpacked. None: any size, but nothing that
+            unpacks to more than it has on disk (archives of torch are not compressed).
         require_manifest: Refuse files without manifest, such as those of other programs.
 
     Raises:
@@ -103,10 +104,11 @@ def read_checkpoint(
             f"{path}: expected a checkpoint, got no such file; there are the indices "
             f"{existing_indices(folder)}."
         )
+    limit = path.stat().st_size if max_bytes is None else max_bytes
     has_manifest = sidecar_path(path).exists() or pending_path(path).exists()
     if has_manifest or require_manifest:
         uri = f"{LOCAL_URI_SCHEME}{path.name}"
-        content, metadata = load_checkpoint(uri=uri, artifacts_root=folder, max_bytes=max_bytes)
+        content, metadata = load_checkpoint(uri=uri, artifacts_root=folder, max_bytes=limit)
         version = metadata.extra.get("content_version")
         if version != CONTENT_VERSION:
             raise CheckpointError(
@@ -114,7 +116,7 @@ def read_checkpoint(
                 "with the release that wrote it."
             )
     else:
-        content = _read_foreign(path, max_bytes)
+        content = _read_foreign(path, limit)
     return _checked(content, path)
 
 

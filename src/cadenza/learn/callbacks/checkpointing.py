@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from cadenza.core.checkpoints import MAX_PAYLOAD_BYTES
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
@@ -220,7 +219,7 @@ class CheckpointLoader(Callback):
         fall_back: bool = False,
         missing_ok: bool = False,
         require_manifest: bool = True,
-        max_bytes: int = MAX_PAYLOAD_BYTES,
+        max_bytes: int | None = None,
     ) -> None:
         """Choose what is restored and from where.
 
@@ -237,7 +236,7 @@ class CheckpointLoader(Callback):
                 before it. ``"latest"`` always does.
             missing_ok: Start from scratch when there is no checkpoint at all.
             require_manifest: Refuse files without manifest. Turn it off for files of Emote.
-            max_bytes: Largest file to accept, packed and unpacked.
+            max_bytes: Largest file to accept; None: any size, if it is not compressed.
 
         Raises:
             InputError: Two restorees of one name, or ``checkpoint_index`` is another text.

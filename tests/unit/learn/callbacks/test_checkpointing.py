@@ -1,6 +1,7 @@
 import json
 import logging
 import threading
+import zipfile
 from collections import OrderedDict, deque
 
 import pytest
@@ -620,6 +621,20 @@ def test_foreign_file_runs_no_code_and_must_have_the_parts(tmp_path):
         loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
     with pytest.raises(CheckpointError, match="expected at most 10 bytes"):
         loader(tmp_path, Counter(), 0, require_manifest=False, max_bytes=10).restore_state()
+
+
+def test_archive_that_unpacks_to_more_than_it_has_on_disk_is_refused(tmp_path):
+    content = {"callback_state_dicts": {}, "training_state": {"bp_step": 1, "bp_samples": 1}}
+    write_foreign(tmp_path, {**content, "zeros": torch.zeros(10_000)})
+    assert loader(tmp_path, Counter(), 0, require_manifest=False)._read()[0] == 0
+    path = tmp_path / "checkpoints" / "checkpoint_0.tar"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(CheckpointError, match="bytes unpacked"):
+        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
 
 
 def test_manifest_is_checked_when_it_is_there_even_if_not_required(tmp_path):
