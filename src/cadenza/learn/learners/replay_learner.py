@@ -1,0 +1,229 @@
+"""What a loop needs of an off-policy algorithm, and a base for those made of callbacks.
+
+Axes:  B = batch, N = environments, O = observation, A = action components,
+       W = width of an action as the memory stores it (A, or 1 for an index).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.callback import Callback
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.trainer import Trainer
+
+#: Layout version of `CallbackLearner.state_dict`.
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerNumbers:
+    """Numbers that all off-policy learners share.
+
+    Attributes:
+        learning_rate: Adam's step size of every network, > 0.
+        gamma: Discount per step, in [0, 1].
+        tau: Share that target networks move per update, in (0, 1].
+        batch_size: Transitions per update, >= 1.
+        hidden_sizes: Width of the hidden layers of every network.
+        max_gradient_norm: Global norm to which each gradient is shortened, > 0.
+    """
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    batch_size: int = 256
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    max_gradient_norm: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Check every number; NaN fails too."""
+        checks = {
+            "learning_rate": self.learning_rate > 0.0,
+            "gamma": 0.0 <= self.gamma <= 1.0,
+            "tau": 0.0 < self.tau <= 1.0,
+            "batch_size": self.batch_size >= 1,
+            "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
+            "max_gradient_norm": self.max_gradient_norm > 0.0,
+        }
+        for name, holds in checks.items():
+            if not holds:
+                raise ConfigurationError(
+                    f"LearnerNumbers.{name}: expected a value in the documented range, got "
+                    f"{getattr(self, name)!r}."
+                )
+
+
+class ReplayLearner(Protocol):
+    """Acts on flat observations and learns from a memory; actions are in [−1, 1]."""
+
+    @property
+    def action_width(self) -> int:
+        """W."""
+        ...
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """Element type of stored actions."""
+        ...
+
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return exploring actions as the memory stores them, (N, W), for states (N, O).
+
+        Args:
+            states: Shape (N, O).
+            frames: Environment frames done, for exploration that fades.
+        """
+        ...
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniformly drawn actions as the memory stores them, (``rows``, W)."""
+        ...
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return stored actions as vectors in [−1, 1], (N, A)."""
+        ...
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update; return figures of it by name."""
+        ...
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return the greedy policy with actions scaled to [low, high], (A,) each."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on, memory excepted."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class CallbackLearner:
+    """Runs callbacks on batches of its own choice and saves them all.
+
+    Args:
+        name: Part of the stream names ``learn.<name>.torch`` and ``learn.<name>.noise``.
+        numbers: Numbers of the updates.
+        seed: Root of those streams.
+
+    Attributes:
+        numbers: As given.
+        weights: Generator of the initial weights.
+        noise: Generator of everything drawn later.
+    """
+
+    def __init__(self, name: str, numbers: LearnerNumbers, *, seed: int) -> None:
+        self.numbers = numbers
+        self.weights = torch.Generator().manual_seed(
+            derive_substream(f"learn.{name}.torch", root_seed=seed).integer_seed()
+        )
+        self.noise = torch.Generator().manual_seed(
+            derive_substream(f"learn.{name}.noise", root_seed=seed).integer_seed()
+        )
+        self._name = name
+        self._callbacks: list[Any] = []
+        self._trainer = Trainer([], [])
+
+    def run(self, callbacks: Sequence[Callback]) -> None:
+        """Take the callbacks that make up the algorithm; their names must differ."""
+        self._callbacks = list(callbacks)
+        self._trainer = Trainer(self._callbacks, [])
+
+    def train_on(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Do one step on ``batch``; return the losses by name."""
+        self._trainer.train_on({"default": batch, "batch_size": len(batch["rewards"])})
+        figures: dict[str, float] = {}
+        for callback in self._callbacks:
+            for key, value in callback.scalar_logs.items():
+                if key.startswith("loss/") and key.endswith("_loss"):
+                    figures[key.removeprefix("loss/")] = float(value)
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return callbacks, step numbers and the noise: tensors and JSON scalars."""
+        return {
+            "version": STATE_VERSION,
+            "algorithm": self._name,
+            "callbacks": {callback.name: callback.state_dict() for callback in self._callbacks},
+            "bp_step": self._trainer.state.get("bp_step", 0),
+            "bp_samples": self._trainer.state.get("bp_samples", 0),
+            "noise": self.noise.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another algorithm or version, incomplete, or of other
+                sizes.
+        """
+        found = (state.get("version"), state.get("algorithm"))
+        if found != (STATE_VERSION, self._name):
+            raise CheckpointError(
+                f"{self._name}: expected a state of this algorithm, version {STATE_VERSION}, got "
+                f"{found[1]!r}, version {found[0]!r}."
+            )
+        try:
+            for callback in self._callbacks:
+                callback.load_state_dict(dict(state["callbacks"][callback.name]))
+            self._trainer.state["bp_step"] = int(state["bp_step"])
+            self._trainer.state["bp_samples"] = int(state["bp_samples"])
+            self.noise.set_state(state["noise"])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"{self._name}: expected the complete state of a learner of these sizes: {error}"
+            ) from error
+
+
+class BoxLearner(CallbackLearner):
+    """Base of learners whose actions are vectors in [−1, 1].
+
+    Args:
+        name: See `CallbackLearner`.
+        numbers: See `CallbackLearner`.
+        action_dim: A.
+        seed: See `CallbackLearner`.
+    """
+
+    def __init__(self, name: str, numbers: LearnerNumbers, *, action_dim: int, seed: int) -> None:
+        super().__init__(name, numbers, seed=seed)
+        self._action_dim = action_dim
+
+    @property
+    def action_width(self) -> int:
+        """A."""
+        return self._action_dim
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """Element type of stored actions."""
+        return np.float32
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniform actions in [−1, 1], (``rows``, A)."""
+        drawn = torch.rand((rows, self._action_dim), generator=self.noise)
+        return (drawn * 2.0 - 1.0).numpy()
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return the actions themselves."""
+        return stored
+
+
+def linear_weights(*modules: torch.nn.Module) -> list[Tensor]:
+    """Return weights and biases of all linear layers within ``modules``, in order; detached."""
+    layers = [m for module in modules for m in module.modules() if isinstance(m, torch.nn.Linear)]
+    return [parameter.detach() for layer in layers for parameter in (layer.weight, layer.bias)]

@@ -1,0 +1,186 @@
+"""Soft actor-critic for flat observations, with scalar or with HL-Gauss critics.
+
+Sources:  arXiv:1812.05905; HL-Gauss critics: arXiv:2403.03950.
+Axes:     B = batch, N = environments, O = observation, A = action.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms import hlgauss
+from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SACNumbers:
+    """Temperature.
+
+    Attributes:
+        initial_alpha: First weight of the entropy, > 0.
+        max_alpha: Its cap, >= ``initial_alpha``.
+        target_entropy: Nats; None is −A.
+    """
+
+    initial_alpha: float = 0.2
+    max_alpha: float = 1.0
+    target_entropy: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not 0.0 < self.initial_alpha <= self.max_alpha:
+            raise ConfigurationError(
+                "SACNumbers: expected 0 < initial_alpha <= max_alpha, got "
+                f"{self.initial_alpha} and {self.max_alpha}."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HLGaussNumbers:
+    """Histogram critics.
+
+    Attributes:
+        min_value: Lower end of the returns' range.
+        max_value: Upper end, > ``min_value``; targets beyond are clipped.
+        bins: Bins, >= 2.
+        smoothing_ratio: Deviation of the target's Gaussian, in bins, > 0.
+    """
+
+    min_value: float = -200.0
+    max_value: float = 50.0
+    bins: int = 101
+    smoothing_ratio: float = 0.75
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not (self.min_value < self.max_value and self.bins >= 2 and self.smoothing_ratio > 0.0):
+            raise ConfigurationError(
+                "HLGaussNumbers: expected min_value < max_value, bins >= 2 and smoothing_ratio > "
+                f"0, got {self.min_value}, {self.max_value}, {self.bins} and "
+                f"{self.smoothing_ratio}."
+            )
+
+
+class SACLearner(BoxLearner):
+    """SAC assembled from its callbacks.
+
+    Args:
+        observation_dim: O.
+        action_dim: A.
+        numbers: Numbers of the updates.
+        sac: Temperature.
+        histogram: Histogram critics; None takes scalar ones.
+        seed: Root of the streams ``learn.sac.*``.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        action_dim: int,
+        numbers: LearnerNumbers,
+        sac: SACNumbers,
+        histogram: HLGaussNumbers | None = None,
+        seed: int = 0,
+    ) -> None:
+        name = "sac" if histogram is None else "hlgauss"
+        super().__init__(name, numbers, action_dim=action_dim, seed=seed)
+        sizes, rate = list(numbers.hidden_sizes), numbers.learning_rate
+        norm = numbers.max_gradient_norm
+        self._policy = GaussianMlpPolicy(
+            observation_dim, action_dim, sizes, generator=self.noise, init_generator=self.weights
+        )
+        critics = [self._critic(observation_dim, histogram) for _ in range(2)]
+        ln_alpha = torch.tensor(math.log(sac.initial_alpha), requires_grad=True)
+        policy_loss = PolicyLoss(
+            pi=self._policy,
+            ln_alpha=ln_alpha,
+            q=critics[0],
+            q2=critics[1],
+            opt=torch.optim.Adam(self._policy.parameters(), lr=rate, fused=True),
+            max_grad_norm=norm,
+        )
+        self.run(
+            [
+                *(
+                    self._critic_loss(f"q{i + 1}", critic, histogram)
+                    for i, critic in enumerate(critics)
+                ),
+                policy_loss,
+                AlphaLoss(
+                    pi=self._policy,
+                    ln_alpha=ln_alpha,
+                    opt=torch.optim.Adam([ln_alpha], lr=rate),
+                    n_actions=action_dim,
+                    max_alpha=sac.max_alpha,
+                    max_grad_norm=norm,
+                    t_entropy=sac.target_entropy,
+                    log_prob_from=policy_loss,
+                ),
+                QTarget(
+                    pi=self._policy,
+                    ln_alpha=ln_alpha,
+                    q1=critics[0],
+                    q2=critics[1],
+                    gamma=numbers.gamma,
+                    target_q_tau=numbers.tau,
+                    use_terminal_masking=True,
+                ),
+            ]
+        )
+
+    @torch.no_grad()
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return drawn actions in [−1, 1], (N, A)."""
+        del frames
+        return self._policy(torch.from_numpy(states))[0].numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update of critics, policy and temperature."""
+        return self.train_on(memory.sample(self.numbers.batch_size))
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return tanh μ(s), scaled."""
+        return MlpPolicy(
+            weights=linear_weights(self._policy.encoder, self._policy.policy.mean),
+            activation="relu",
+            output="squashed",
+            low=torch.tensor(low),
+            high=torch.tensor(high),
+        )
+
+    def _critic(
+        self, observation_dim: int, histogram: HLGaussNumbers | None
+    ) -> ActionValueMlp | hlgauss.QNet:
+        sizes = list(self.numbers.hidden_sizes)
+        if histogram is None:
+            return ActionValueMlp(observation_dim, self.action_width, sizes, generator=self.weights)
+        logits = hlgauss.LogitMlp(
+            observation_dim, self.action_width, sizes, histogram.bins, generator=self.weights
+        )
+        return hlgauss.QNet(logits, histogram.min_value, histogram.max_value)
+
+    def _critic_loss(
+        self, name: str, critic: ActionValueMlp | hlgauss.QNet, histogram: HLGaussNumbers | None
+    ) -> QLoss | hlgauss.QLoss:
+        optimizer = torch.optim.Adam(critic.parameters(), lr=self.numbers.learning_rate, fused=True)
+        norm = self.numbers.max_gradient_norm
+        if histogram is not None and isinstance(critic, hlgauss.QNet):
+            return hlgauss.QLoss(
+                name=name,
+                q=critic,
+                opt=optimizer,
+                max_grad_norm=norm,
+                smoothing_ratio=histogram.smoothing_ratio,
+            )
+        return QLoss(name=name, q=critic, opt=optimizer, max_grad_norm=norm)

@@ -1,0 +1,129 @@
+"""Twin delayed deep deterministic policy gradient for flat observations.
+
+Source:  arXiv:1802.09477.
+Axes:    B = batch, N = environments, O = observation, A = action.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms.td3 import PolicyLoss, QLoss, QTarget
+from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TD3Numbers:
+    """Delay and noises.
+
+    Attributes:
+        policy_delay: Critic updates per update of policy and targets, >= 1.
+        target_noise: Deviation of the noise on target actions, >= 0.
+        noise_clip: Bound of that noise, >= 0.
+        exploration_noise: Deviation of the noise on collected actions, >= 0.
+    """
+
+    policy_delay: int = 2
+    target_noise: float = 0.2
+    noise_clip: float = 0.5
+    exploration_noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check every number; NaN fails too."""
+        noises = (self.target_noise, self.noise_clip, self.exploration_noise)
+        if not (self.policy_delay >= 1 and all(noise >= 0.0 for noise in noises)):
+            raise ConfigurationError(
+                f"TD3Numbers: expected policy_delay >= 1 and noises >= 0, got {self}."
+            )
+
+
+class TD3Learner(BoxLearner):
+    """TD3 assembled from its callbacks.
+
+    Args:
+        observation_dim: O.
+        action_dim: A.
+        numbers: Numbers of the updates.
+        td3: Delay and noises.
+        seed: Root of the streams ``learn.td3.*``.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        action_dim: int,
+        numbers: LearnerNumbers,
+        td3: TD3Numbers,
+        seed: int = 0,
+    ) -> None:
+        super().__init__("td3", numbers, action_dim=action_dim, seed=seed)
+        sizes, rate = list(numbers.hidden_sizes), numbers.learning_rate
+        norm = numbers.max_gradient_norm
+        self._policy = DeterministicMlpPolicy(
+            observation_dim, action_dim, sizes, init_generator=self.weights
+        )
+        self._explorer = ExploringPolicy(self._policy, td3.exploration_noise, generator=self.noise)
+        critics = [
+            ActionValueMlp(observation_dim, action_dim, sizes, generator=self.weights)
+            for _ in range(2)
+        ]
+        self.run(
+            [
+                *(
+                    QLoss(
+                        name=f"q{i + 1}",
+                        q=critic,
+                        opt=torch.optim.Adam(critic.parameters(), lr=rate, fused=True),
+                        max_grad_norm=norm,
+                    )
+                    for i, critic in enumerate(critics)
+                ),
+                PolicyLoss(
+                    pi=self._policy,
+                    q=critics[0],
+                    opt=torch.optim.Adam(self._policy.parameters(), lr=rate, fused=True),
+                    max_grad_norm=norm,
+                    policy_delay=td3.policy_delay,
+                ),
+                QTarget(
+                    pi=self._policy,
+                    q1=critics[0],
+                    q2=critics[1],
+                    gamma=numbers.gamma,
+                    target_q_tau=numbers.tau,
+                    target_noise=td3.target_noise,
+                    noise_clip=td3.noise_clip,
+                    policy_delay=td3.policy_delay,
+                    generator=self.noise,
+                ),
+            ]
+        )
+
+    @torch.no_grad()
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return actions with noise, in [−1, 1], (N, A)."""
+        del frames
+        return self._explorer(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update of the critics and, when due, of the policy."""
+        return self.train_on(memory.sample(self.numbers.batch_size))
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return tanh f(s), scaled."""
+        return MlpPolicy(
+            weights=linear_weights(self._policy),
+            activation="relu",
+            output="tanh",
+            low=torch.tensor(low),
+            high=torch.tensor(high),
+        )
