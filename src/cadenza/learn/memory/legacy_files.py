@@ -29,7 +29,6 @@ _MAX_PICKLE_BYTES: Final = 1 << 34
 
 def write_legacy(snapshot: TableSnapshot, file: IO[bytes]) -> None:
     """Write ``snapshot`` as pickles of plain values; strategies and columns by class name."""
-    archive = ArchiveWriter(file)
     data = {
         "ejector": snapshot.ejector_type,
         "sampler": snapshot.sampler_type,
@@ -39,12 +38,12 @@ def write_legacy(snapshot: TableSnapshot, file: IO[bytes]) -> None:
         "lengths": dict(zip(snapshot.identities, snapshot.lengths().tolist(), strict=True)),
         "filled": False,
     }
-    archive.add_bytes(_DATA, pickle.dumps(data, protocol=_PROTOCOL))
     episodes = list(snapshot.episodes())
-    for name in snapshot.stored:
-        rows = {identity: np.array(columns[name]) for identity, columns in episodes}
-        archive.add_bytes(f"{name}.npy", pickle.dumps(rows, protocol=_PROTOCOL))
-    archive.close()
+    with ArchiveWriter(file) as archive:
+        archive.add_bytes(_DATA, pickle.dumps(data, protocol=_PROTOCOL))
+        for name in snapshot.stored:
+            rows = {identity: np.array(columns[name]) for identity, columns in episodes}
+            archive.add_bytes(f"{name}.npy", pickle.dumps(rows, protocol=_PROTOCOL))
 
 
 def read_legacy(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:

@@ -10,8 +10,9 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, Final, NoReturn
 
 import numpy as np
@@ -33,6 +34,7 @@ _ZIP_ERRORS: Final = (
     zlib.error,
     struct.error,
     EOFError,
+    OSError,  # an offset before the start of the file
     NotImplementedError,
     RuntimeError,
     ValueError,
@@ -42,7 +44,9 @@ _ZIP_ERRORS: Final = (
 
 
 class ArchiveWriter:
-    """Adds entries to a new zip file, in the order of the calls.
+    """Adds entries to a new zip file, in the order of the calls; used in a ``with`` block.
+
+    The directory of entries, without which the file is no archive, is written when the block ends.
 
     Args:
         file: Open for writing and seeking.
@@ -53,9 +57,19 @@ class ArchiveWriter:
         self._archive = zipfile.ZipFile(file, "w", allowZip64=True)
         self._method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
 
-    def close(self) -> None:
-        """Write the directory of entries; without it the file is no archive."""
-        self._archive.close()
+    def __enter__(self) -> "ArchiveWriter":
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Write the directory; after an error the file is thrown away, so that may fail too."""
+        with suppress(OSError, ValueError) if exc_type else nullcontext():
+            self._archive.close()
 
     def add_bytes(self, name: str, data: bytes) -> None:
         """Add a small entry, never compressed."""
@@ -303,6 +317,9 @@ def _check_directory(
             f"{sum(info.compress_size for info in infos)}: they overlap."
         )
     unpacked = sum(info.file_size for info in infos)
+    methods = {info.compress_type for info in infos}
+    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        reader.refuse(f"expected entries stored or deflated, got compression {sorted(methods)}.")
     stored = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
     if stored and any(info.file_size != info.compress_size for info in infos):
         reader.refuse("expected equal sizes packed and unpacked of stored entries, got others.")

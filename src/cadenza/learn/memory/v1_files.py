@@ -52,18 +52,17 @@ def write_v1(snapshot: TableSnapshot, file: IO[bytes]) -> None:
             "write_v1: expected ids of 64 bits and columns whose entries differ, got ids "
             f"{odd[:3]} and columns {list(snapshot.stored)}; store in version V2."
         )
-    archive = ArchiveWriter(file)
-    archive.add_bytes(VERSION_ENTRY, b"1")
     configuration = json.dumps(_configuration(snapshot), allow_nan=False)
-    archive.add_bytes(_CONFIGURATION, configuration.encode())
     identities = np.array(snapshot.identities, np.int64)
-    for name, part in snapshot.stored.items():
-        ranges_entry, rows_entry = _entries(name)
-        starts = np.cumsum(part.counts) - part.counts
-        ranges = np.stack([identities, starts, part.counts], axis=1)
-        archive.add_array(ranges_entry, ranges)
-        archive.add_array(rows_entry, part.rows)
-    archive.close()
+    with ArchiveWriter(file) as archive:
+        archive.add_bytes(VERSION_ENTRY, b"1")
+        archive.add_bytes(_CONFIGURATION, configuration.encode())
+        for name, part in snapshot.stored.items():
+            ranges_entry, rows_entry = _entries(name)
+            starts = np.cumsum(part.counts) - part.counts
+            ranges = np.stack([identities, starts, part.counts], axis=1)
+            archive.add_array(ranges_entry, ranges)
+            archive.add_array(rows_entry, part.rows)
 
 
 def _entries(column: str) -> tuple[str, str]:

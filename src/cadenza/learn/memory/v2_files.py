@@ -42,35 +42,37 @@ _SEAL: Final = "manifest.sha256"
 
 def write_v2(snapshot: TableSnapshot, file: IO[bytes], *, compress: bool = False) -> None:
     """Write ``snapshot`` in version 2, with deflated rows if ``compress``."""
-    archive = ArchiveWriter(file, compress=compress)
-    archive.add_bytes(VERSION_ENTRY, str(_VERSION).encode())
-    positions = {name: index for index, name in enumerate(snapshot.stored)}
     checksums: dict[str, dict[str, str]] = {}
-    for name, part in snapshot.stored.items():
-        counts_entry, rows_entry = _entries(positions[name])
-        checksums[name] = {
-            "counts_sha256": archive.add_array(counts_entry, part.counts),
-            "rows_sha256": archive.add_array(rows_entry, part.rows),
-        }
-    manifest = canonical_json(
-        {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "length_key": snapshot.length_key,
-            "maxlen": snapshot.maxlen,
-            "identities": list(snapshot.identities),
-            "sampler_type": snapshot.sampler_type,
-            "sampler_state": snapshot.sampler_state,
-            "ejector_type": snapshot.ejector_type,
-            "ejector_state": snapshot.ejector_state,
-            "columns": [
-                _column_record(column, checksums.get(column.name)) for column in snapshot.columns
-            ],
-        }
-    )
-    archive.add_bytes(_MANIFEST, manifest)
-    archive.add_bytes(_SEAL, sha256_bytes(manifest).encode())
-    archive.close()
+    with ArchiveWriter(file, compress=compress) as archive:
+        archive.add_bytes(VERSION_ENTRY, str(_VERSION).encode())
+        for position, (name, part) in enumerate(snapshot.stored.items()):
+            counts_entry, rows_entry = _entries(position)
+            checksums[name] = {
+                "counts_sha256": archive.add_array(counts_entry, part.counts),
+                "rows_sha256": archive.add_array(rows_entry, part.rows),
+            }
+        manifest = canonical_json(_manifest(snapshot, checksums))
+        archive.add_bytes(_MANIFEST, manifest)
+        archive.add_bytes(_SEAL, sha256_bytes(manifest).encode())
+
+
+def _manifest(
+    snapshot: TableSnapshot, checksums: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "length_key": snapshot.length_key,
+        "maxlen": snapshot.maxlen,
+        "identities": list(snapshot.identities),
+        "sampler_type": snapshot.sampler_type,
+        "sampler_state": snapshot.sampler_state,
+        "ejector_type": snapshot.ejector_type,
+        "ejector_state": snapshot.ejector_state,
+        "columns": [
+            _column_record(column, checksums.get(column.name)) for column in snapshot.columns
+        ],
+    }
 
 
 def _entries(position: int) -> tuple[str, str]:

@@ -485,6 +485,22 @@ def test_header_alone_cannot_ask_for_memory(file):
         read(file)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_compression_is_an_error(file, method):
+    rewrite(file, lambda name, content: content, compression=method)
+    with pytest.raises(IntegrityError, match="stored or deflated, got compression"):
+        read(file)
+
+
+def test_entry_that_begins_before_the_file_is_an_error(file):
+    """The size of the directory is too large, so every offset becomes negative."""
+    content = bytearray(file.read_bytes())
+    content[-10:-6] = (int.from_bytes(content[-10:-6], "little") + 10**6).to_bytes(4, "little")
+    file.write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"memory\.zip: "):
+        read(file)
+
+
 def test_encrypted_entry_is_an_error(file):
     with zipfile.ZipFile(file, "a") as archive:
         archive.getinfo("obs.npy").flag_bits |= 1

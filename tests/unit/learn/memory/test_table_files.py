@@ -1,0 +1,416 @@
+"""Tables and their files: round trips, foreign files, failures half-way, kills while storing."""
+
+import io
+import json
+import multiprocessing
+import os
+import signal
+import stat
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.types import EpisodeState
+from cadenza.learn.memory.callbacks import MemoryImporterCallback
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.errors import DuplicateEpisodeError
+from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
+from cadenza.learn.memory.memory import MemoryTableProxy
+from cadenza.learn.memory.serialisation_archive import ArchiveWriter
+from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
+from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from tests.unit.learn.memory.memory_episodes import play, table
+from tests.unit.learn.memory.memory_file_parts import rewrite
+
+V1, V2 = TableSerializationVersion.V1, TableSerializationVersion.V2
+VERSIONS = pytest.mark.parametrize("version", [V1, V2])
+
+
+def filled(agents=range(5), steps=10, **options):
+    memory = table(**options)
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    for agent in agents:
+        ending = EpisodeState.TERMINAL if agent % 2 else EpisodeState.INTERRUPTED
+        play(proxy, agent, steps, ending)
+    return memory
+
+
+def episodes(memory):
+    return {
+        identity: {name: rows.tolist() for name, rows in memory.episode(identity).items()}
+        for identity in memory.identities()
+    }
+
+
+@VERSIONS
+@pytest.mark.parametrize("kind", ["one_step", "n_step"])
+def test_round_trip_keeps_every_identity_and_column(tmp_path, version, kind):
+    memory = filled(kind=kind)
+    assert memory.store(str(tmp_path / "memory"), version) is True
+    other = table(kind)
+    assert other.restore(str(tmp_path / "memory")) is True
+    assert other.identities() == [0, 1, 2, 3, 4]
+    assert episodes(other) == episodes(memory)
+    assert other.size() == 50
+
+
+@VERSIONS
+def test_restored_table_samples_what_the_stored_one_would(tmp_path, version):
+    memory = filled(seed=6)
+    memory.sample(7, 2)
+    memory.store(str(tmp_path / "memory"), version)
+    other = table(seed=99)
+    other.restore(str(tmp_path / "memory"))
+    for _ in range(3):
+        mine, theirs = memory.sample(9, 3), other.sample(9, 3)
+        assert torch.equal(mine["rewards"], theirs["rewards"])
+        assert torch.equal(mine["masks"], theirs["masks"])
+
+
+def test_stored_file_is_readable_by_everyone_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        filled().store(str(tmp_path / "memory"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "memory.zip").stat().st_mode) == 0o644
+
+
+@VERSIONS
+def test_empty_table_goes_round(tmp_path, version):
+    table().store(str(tmp_path / "memory"), version)
+    other = filled()
+    other.restore(str(tmp_path / "memory"))
+    assert (other.size(), other.identities()) == (0, [])
+
+
+@VERSIONS
+def test_restore_over_a_filled_table_leaves_nothing_of_it(tmp_path, version):
+    filled(range(3)).store(str(tmp_path / "memory"), version)
+    other = filled(range(10, 20))
+    other.restore(str(tmp_path / "memory"))
+    assert other.identities() == [0, 1, 2]
+    observed = other.sample(500, 1)["observation"]["obs"]
+    assert set((observed[:, 0] // 100).long().tolist()) == {0, 1, 2}
+
+
+def test_five_episodes_of_ten_into_room_for_twenty_leave_the_last_two(tmp_path):
+    filled().store(str(tmp_path / "memory"))
+    small = table(maxlen=20)
+    small.restore(str(tmp_path / "memory"))
+    assert small.identities() == [3, 4]
+    assert small.size() == 20
+
+
+@VERSIONS
+def test_fresh_ids_can_be_added_and_old_ones_ejected_after_a_restore(tmp_path, version):
+    filled().store(str(tmp_path / "memory"), version)
+    other = table(maxlen=50)
+    other.restore(str(tmp_path / "memory"))
+    play(MemoryTableProxy(other, use_terminal=True), 100, 15)
+    assert other.identities() == [2, 3, 4, 100]
+    assert other.full()
+
+
+def test_file_of_a_stateless_ejector_restores_into_a_fifo_table(tmp_path):
+    """The ejector's order is rebuilt from the data, so that later ejection works."""
+    columns = [Column("actions", (), np.float32)]
+    source = ArrayMemoryTable(columns=columns, maxlen=20, ejector=UniformEjectionStrategy())
+    for identity in range(3):
+        source.add_sequence(identity, {"actions": [1.0] * 5})
+    source.store(str(tmp_path / "memory"))
+    target = ArrayMemoryTable(columns=columns, maxlen=20, ejector=FifoEjectionStrategy())
+    target.restore(str(tmp_path / "memory"))
+    target.add_sequence(9, {"actions": [1.0] * 12})
+    assert target.identities() == [2, 9]  # 15 + 12 - 20 = 7: the two oldest have to go
+    assert target.size() == 17
+
+
+def test_kept_ids_meet_new_agents_and_remapped_ones_do_not(tmp_path):
+    filled(range(2)).store(str(tmp_path / "memory"))
+    kept, fresh = table(), table()
+    kept.restore(str(tmp_path / "memory"))
+    before = episodes(kept)
+    with pytest.raises(DuplicateEpisodeError, match="expected an id that is not stored"):
+        play(MemoryTableProxy(kept, use_terminal=True), 0, 3)
+    assert episodes(kept) == before
+    fresh.restore(str(tmp_path / "memory"), id_policy="remap")
+    play(MemoryTableProxy(fresh, use_terminal=True), 0, 3)
+    assert fresh.identities() == [-1, -2, 0]
+    assert episodes(fresh)[-2] == before[1]
+
+
+def test_importer_keeps_new_agents_and_imported_episodes_apart(tmp_path):
+    filled(range(2)).store(str(tmp_path / "memory_export"))
+    memory = table()
+    MemoryImporterCallback(memory, "memory", str(tmp_path)).restore_state()
+    play(MemoryTableProxy(memory, use_terminal=True), 0, 3)
+    assert memory.identities() == [-1, -2, 0]
+    kept = table()
+    MemoryImporterCallback(kept, "memory", str(tmp_path), id_policy="keep").restore_state()
+    assert kept.identities() == [0, 1]
+
+
+def test_unknown_id_policy_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected 'keep' or 'remap', got 'both'"):
+        table().restore(str(tmp_path / "memory"), id_policy="both")
+
+
+def test_compressed_file_is_smaller_and_goes_round(tmp_path):
+    memory = filled(steps=100)
+    memory.store(str(tmp_path / "plain"), V2)
+    memory.store(str(tmp_path / "small"), V2, compress=True)
+    sizes = [(tmp_path / f"{name}.zip").stat().st_size for name in ("plain", "small")]
+    assert sizes[1] < sizes[0] / 2
+    other = table()
+    with pytest.raises(IntegrityError, match="at most 1000 bytes unpacked"):
+        other.restore(str(tmp_path / "small"), max_unpacked_bytes=1000)
+    other.restore(str(tmp_path / "small"))
+    assert episodes(other) == episodes(memory)
+
+
+def test_legacy_store_and_restore_warn_and_need_permission(tmp_path):
+    memory = filled(range(2))
+    legacy = TableSerializationVersion.Legacy
+    with pytest.warns(DeprecationWarning, match="store the memory again in version V1 or V2"):
+        memory.store(str(tmp_path / "memory"), legacy)
+    other = table()
+    with (
+        pytest.warns(DeprecationWarning, match="legacy"),
+        pytest.raises(ConfigurationError, match="allow_pickle=True"),
+    ):
+        other.restore(str(tmp_path / "memory"))
+    with pytest.warns(DeprecationWarning, match="legacy"):
+        other.restore(str(tmp_path / "memory"), legacy, allow_pickle=True)
+    assert other.identities() == [-1, -2]
+    assert list(episodes(other).values()) == list(episodes(memory).values())
+
+
+# -- files as the original writes them, made here with zipfile and numpy alone
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def original_file(path, count=100):
+    """100 episodes: 5 rows of observations and 4 of rewards, float32 of shape ()."""
+    ids = list(range(count))
+    columns = [
+        ["observation", "Column", {"shape": [], "dtype": "float32"}],
+        ["reward", "Column", {"shape": [], "dtype": "float32"}],
+    ]
+    configuration = {
+        "ejector_type": "UniformEjectionStrategy",
+        "sampler_type": "UniformSampleStrategy",
+        "length_key": "reward",
+        "maxlen": 1000,
+        "ids": ids,
+        "columns": columns,
+        "part_keys": ["observation", "reward"],
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("version", "1")
+        archive.writestr("configuration.json", json.dumps(configuration))
+        for name, rows in (("observation", 5), ("reward", 4)):
+            ranges = np.array([(i, i * rows, rows) for i in ids], np.int64)
+            archive.writestr(f"{name}.ranges.npy", npy(ranges))
+            data = np.arange(count * rows, dtype=np.float32)
+            archive.writestr(f"{name}.npy", npy(data))
+
+
+def original_table(maxlen=1000):
+    return ArrayMemoryTable(
+        columns=[Column("observation", (), np.float32), Column("reward", (), np.float32)],
+        maxlen=maxlen,
+        length_key="reward",
+        sampler=UniformSampleStrategy(),
+        ejector=UniformEjectionStrategy(),
+        device="cpu",
+    )
+
+
+def test_file_of_the_original_loads_and_fresh_ids_can_be_added(tmp_path):
+    original_file(tmp_path / "memory.zip")
+    memory = original_table()
+    memory.restore(str(tmp_path / "memory"))
+    assert memory.size() == 400
+    for identity in range(100):
+        rows = memory.episode(identity)
+        assert rows["observation"].tolist() == list(range(identity * 5, identity * 5 + 5))
+        assert rows["reward"].tolist() == list(range(identity * 4, identity * 4 + 4))
+    memory.add_sequence(1000, {"observation": [0.0] * 5, "reward": [0.0] * 4})
+    assert memory.size() == 404
+    assert memory.sample(50, 4)["reward"].shape == (200,)
+
+
+def test_our_file_holds_what_the_original_reads(tmp_path):
+    """The same table written by us: the fields and arrays that its reader looks at are equal."""
+    original_file(tmp_path / "theirs.zip")
+    memory = original_table()
+    memory.restore(str(tmp_path / "theirs"))
+    memory.store(str(tmp_path / "ours"))
+    with (
+        zipfile.ZipFile(tmp_path / "theirs.zip") as theirs,
+        zipfile.ZipFile(tmp_path / "ours.zip") as ours,
+    ):
+        assert ours.namelist() == theirs.namelist()
+        for name in theirs.namelist():
+            if name != "configuration.json":
+                assert ours.read(name) == theirs.read(name), name
+        expected = json.loads(theirs.read("configuration.json"))
+        got = json.loads(ours.read("configuration.json"))
+    assert {key: got[key] for key in expected} == expected
+    assert got.keys() - expected.keys() <= {"sampler_state", "ejector_state"}
+
+
+# -- failures
+
+
+def spoil_rows(file, entry):
+    def change(name, content):
+        return content[:-4] + b"\xff\xff\xff\xff" if name == entry else content
+
+    rewrite(file, change)
+
+
+@pytest.mark.parametrize(
+    ("version", "spoil"),
+    [
+        (V2, lambda file: spoil_rows(file, "columns/2.npy")),
+        (V1, lambda file: file.write_bytes(file.read_bytes()[:-100])),
+        (V1, lambda file: rewrite(file, lambda n, c: c[:-8] if n == "obs.npy" else c)),
+        (V1, lambda file: rewrite(file, lambda n, c: None if n == "terminal.npy" else c)),
+    ],
+    ids=["checksum", "truncated file", "truncated last column", "missing last column"],
+)
+def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, version, spoil):
+    filled().store(str(tmp_path / "memory"), version)
+    spoil(tmp_path / "memory.zip")
+    memory = filled(range(20, 23), seed=5)
+    twin = filled(range(20, 23), seed=5)
+    before = episodes(memory)
+    with pytest.raises(IntegrityError, match=r"memory\.zip"):
+        memory.restore(str(tmp_path / "memory"))
+    assert episodes(memory) == before
+    assert torch.equal(memory.sample(20, 2)["rewards"], twin.sample(20, 2)["rewards"])
+    play(MemoryTableProxy(memory, use_terminal=True), 30, 5)
+    assert memory.identities() == [20, 21, 22, 30]
+
+
+def test_strategy_that_refuses_its_state_half_way_leaves_the_old_table_intact(tmp_path):
+    """The rows are fine, the ejector's state is not: the sampler has taken over its own by then."""
+    filled().store(str(tmp_path / "memory"))
+
+    def change(name, content):
+        if name != "configuration.json":
+            return content
+        configuration = json.loads(content)
+        configuration["ejector_state"] = {"identities": [1], "sequence_lengths": "?"}
+        return json.dumps(configuration).encode()
+
+    rewrite(tmp_path / "memory.zip", change)
+    memory, twin = filled(range(20, 23), seed=5), filled(range(20, 23), seed=5)
+    with pytest.raises(Exception, match="FIFO strategy: expected identities"):
+        memory.restore(str(tmp_path / "memory"))
+    assert episodes(memory) == episodes(twin)
+    assert torch.equal(memory.sample(20, 2)["rewards"], twin.sample(20, 2)["rewards"])
+
+
+def test_episodes_that_do_not_fit_the_columns_leave_the_old_table_intact(tmp_path):
+    """Version 1 cannot say that observations must be one longer; the table checks it."""
+    filled().store(str(tmp_path / "memory"))
+
+    def change(name, content):
+        if name not in ("obs.ranges.npy", "obs.npy"):
+            return content
+        array = np.load(io.BytesIO(content))
+        if name == "obs.npy":
+            return npy(array[:50])  # five times 10 instead of 11 rows
+        return npy(np.array([(i, 10 * i, 10) for i in range(5)]))
+
+    rewrite(tmp_path / "memory.zip", change)
+    memory = filled(range(20, 22))
+    with pytest.raises(ValueError, match="obs"):
+        memory.restore(str(tmp_path / "memory"))
+    assert memory.identities() == [20, 21]
+
+
+def _store_and_stop_half_way(path, version, ready):
+    """Store other content, and stand still before the last column is written."""
+    add_array = ArchiveWriter.add_array
+
+    def stop(self, name, array):
+        if name in ("terminal.npy", "columns/3.npy"):
+            self._archive.fp.flush()
+            ready.set()
+            time.sleep(600)
+        return add_array(self, name, array)
+
+    ArchiveWriter.add_array = stop
+    filled(range(3), steps=400).store(path, version)
+
+
+@VERSIONS
+def test_kill_while_storing_leaves_the_old_file(tmp_path, version):
+    filled(range(2)).store(str(tmp_path / "memory"), version)
+    before = (tmp_path / "memory.zip").read_bytes()
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    arguments = (str(tmp_path / "memory"), version, ready)
+    writer = context.Process(target=_store_and_stop_half_way, args=arguments)
+    writer.start()
+    assert ready.wait(timeout=60)
+    (half,) = tmp_path.glob(".*")
+    assert half.stat().st_size > 1000
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    assert (tmp_path / "memory.zip").read_bytes() == before
+    filled(range(3)).store(str(tmp_path / "memory"), version)  # the rest is no obstacle
+    memory = table()
+    memory.restore(str(tmp_path / "memory"))
+    assert memory.identities() == [0, 1, 2]
+
+
+def test_failed_store_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    filled(range(2)).store(str(tmp_path / "memory"))
+    before = (tmp_path / "memory.zip").read_bytes()
+    monkeypatch.setattr(
+        "cadenza.learn.memory.serialisation_archive.ArchiveWriter.add_array",
+        lambda self, name, array: 1 / 0,
+    )
+    with pytest.raises(ZeroDivisionError):
+        filled(range(3)).store(str(tmp_path / "memory"))
+    assert (tmp_path / "memory.zip").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["memory.zip"]
+
+
+def test_store_into_a_place_that_refuses_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="expected to write this file"):
+        filled(range(1)).store(str(tmp_path / "file" / "memory"))
+
+
+def test_adding_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
+    """The file is written from a copy: an episode added meanwhile is not in it, and is not lost."""
+    memory = filled(range(2))
+    from cadenza.learn.memory import table as module
+
+    write = module.write_snapshot
+
+    def add_first(snapshot, path, version, **options):
+        play(MemoryTableProxy(memory, use_terminal=True), 50, 4)
+        write(snapshot, path, version, **options)
+
+    monkeypatch.setattr(module, "write_snapshot", add_first)
+    memory.store(str(tmp_path / "memory"))
+    other = table()
+    other.restore(str(tmp_path / "memory"))
+    assert other.identities() == [0, 1]
+    assert memory.identities() == [0, 1, 50]
