@@ -1,0 +1,94 @@
+"""Soft actor-critic on the smallest continuous task: 2 000 updates of tiny networks, seconds.
+
+    python examples/hit_the_middle_sac.py --seeds 6
+
+``--steps`` counts updates here. The result of a seed is the mean reward of the batches of the last
+100 updates: how well the data in the memory, so the recent behaviour, hits the middle; 0 is best.
+"""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from harness import Run, main
+from off_policy import torch_generator
+from torch.optim import Adam
+
+from cadenza.learn import Callback, Trainer
+from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.callbacks import BackPropStepsTerminator
+from cadenza.learn.collectors.sync import SimpleGymCollector
+from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from cadenza.learn.env.hit_the_middle import HitTheMiddle
+from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
+from cadenza.learn.memory.builder import DictObsMemoryTable
+from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
+from cadenza.learn.proxies import GenericAgentProxy
+
+ENVS = 10
+HIDDEN = (10, 10)
+LAST_UPDATES = 100
+
+
+class RewardCurve(Callback):
+    """Keeps the mean reward of every batch."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.data_group = "default"
+        self.rewards: list[float] = []
+        self._run = run
+
+    def end_batch(self, rewards: torch.Tensor, bp_step: int, inf_step: int) -> None:
+        """Note the batch's mean reward."""
+        self.rewards.append(float(rewards.mean()))
+        if bp_step % 50 == 0:
+            self._run.report(inf_step, float(np.mean(self.rewards[-50:])))
+
+
+def train(run: Run) -> None:
+    """Train one seed."""
+    seed = run.seed
+
+    def make(index: int) -> gymnasium.Env:
+        return ReplayableEnv(HitTheMiddle(), root_seed=seed, index=index)
+
+    env = DictGymWrapper(
+        SyncVectorEnv(
+            [lambda index=index: make(index) for index in range(ENVS)],
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+    )
+    weights = torch_generator("hit_the_middle.weights", seed)
+    q1, q2 = (ActionValueMlp(2, 1, HIDDEN, generator=weights) for _ in range(2))
+    noise = torch_generator("hit_the_middle.noise", seed)
+    policy = GaussianMlpPolicy(2, 1, HIDDEN, generator=noise, init_generator=weights)
+    ln_alpha = torch.zeros(1, requires_grad=True)
+    policy_loss = PolicyLoss(
+        pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=Adam(policy.parameters())
+    )
+    table = DictObsMemoryTable(
+        spaces=env.dict_space, use_terminal_column=True, maxlen=1_000, device="cpu", seed=seed
+    )
+    memory = MemoryTableProxy(table, minimum_length_threshold=2, use_terminal=True)
+    agent = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), spaces=env.dict_space)
+    collector = SimpleGymCollector(env, agent, memory, render=False, warmup_steps=500)
+    curve = RewardCurve(run)
+    callbacks = [
+        QLoss(name="q1", q=q1, opt=Adam(q1.parameters(), 8e-3)),
+        QLoss(name="q2", q=q2, opt=Adam(q2.parameters(), 8e-3)),
+        policy_loss,
+        AlphaLoss(pi=policy, ln_alpha=ln_alpha, opt=Adam([ln_alpha]), n_actions=1, max_alpha=10.0),
+        QTarget(pi=policy, ln_alpha=ln_alpha, q1=q1, q2=q2, use_terminal_masking=True),
+        collector,
+        curve,
+        BackPropStepsTerminator(run.steps),
+    ]
+    Trainer(callbacks, MemoryLoader(table, 100, 2, "batch_size")).train()
+    env.close()
+    run.finish(curve.rewards[-LAST_UPDATES:], env_steps=collector.inf_step, updates=run.steps)
+
+
+if __name__ == "__main__":
+    main(train, name="hit_the_middle_sac", steps=2_000, smoke_steps=60, evaluation_episodes=1)
