@@ -133,6 +133,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         state = super().state_dict()
         state["completed_inferences"] = self.completed_inferences
         state["completed_episodes"] = self.completed_episodes
+        state["calls"] = self._calls
         return state
 
     def load_state_dict(
@@ -158,6 +159,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
                     f"got {sorted(state_dict)}."
                 ) from error
             self.completed_inferences, self.completed_episodes = inferences, episodes
+            self._calls = int(state.pop("calls", 0))  # files of Emote have none
             self._started_inferences = self._cycle_inferences = inferences
             self._started = self._cycle_started = time.monotonic()
         super().load_state_dict(state, load_network, load_optimizer, load_hparams)
