@@ -20,7 +20,8 @@ MODES = ("SameStep", "NextStep", "Disabled")
 class CountingEnv(gymnasium.Env[Any, Any]):
     """Episode k lasts ``plan[k % len(plan)][0]`` steps and ends as ``plan[..][1]`` says.
 
-    The reward of the step to t is ``100 * episode + t``. The last action is kept in ``action``.
+    The reward of the step to t is ``100 * episode + t``. All actions are kept.
+    With ``seeded``, the seed of the reset chooses k, so that nothing of earlier episodes matters.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         action_space: spaces.Space[Any] | None = None,
         as_dict: bool = False,
         render_mode: str | None = None,
+        seeded: bool = False,
     ) -> None:
         self.index = index
+        self.seeded = seeded
         self.plan = plan
         self.as_dict = as_dict
         self.render_mode = render_mode
@@ -47,7 +50,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.episode += 1
+        self.episode = seed % 997 if self.seeded else self.episode + 1
         self.t = 0
         return self.observe(), {}
 

@@ -1,0 +1,256 @@
+"""Collection in the training loop: what reaches the memory, counts, resume."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    ConfigurationError,
+    InputError,
+    NotReadyError,
+)
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.core.types import DictObservation, EpisodeState, MetaData
+from cadenza.learn import Trainer
+from cadenza.learn.collectors import GymCollector, SimpleGymCollector
+from cadenza.learn.collectors.observation_state import (
+    observations_from_state,
+    observations_state,
+)
+from tests.unit.learn.collectors.collection_parts import batches, parts
+from tests.unit.learn.env.counting_env import MODES, TERMINATED, TRUNCATED
+
+SHORT = ((2, TERMINATED), (3, TRUNCATED))
+LONG = ((50, TERMINATED),)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_gets_whole_episodes_in_order(mode):
+    wrapper, agent, memory = parts(SHORT, mode=mode)
+    collector = GymCollector(wrapper, agent, memory)
+    collector.begin_training()
+    collector.collect_multiple(9)
+    # The environment's first two episodes were the trial step and the reset after it.
+    by_agent = {}
+    for seen, answered in memory.added:
+        for identity, observation in seen.items():
+            _, episode, t = observation.array_data["obs"]
+            by_agent.setdefault(identity, []).append(
+                (observation.episode_state.name, int(episode), int(t), identity in answered)
+            )
+    first, second = list(by_agent.values())[:2]
+    assert first == [
+        ("INITIAL", 1, 0, True),
+        ("RUNNING", 1, 1, True),
+        ("RUNNING", 1, 2, True),
+        ("INTERRUPTED", 1, 3, False),
+    ]
+    assert second == [
+        ("INITIAL", 2, 0, True),
+        ("RUNNING", 2, 1, True),
+        ("TERMINAL", 2, 2, False),
+    ]
+
+
+def test_trial_step_leaves_nothing_in_memory():
+    wrapper, agent, memory = parts(LONG)
+    collector = GymCollector(wrapper, agent, memory, warmup_steps=0)
+    assert collector.begin_training() == {"inf_step": 0}
+    assert memory.added == []
+    assert collector.collect_data() == 1
+    assert [place for _, place, _ in memory.transitions()] == [(0.0, 1.0, 0.0)]
+
+
+def test_warm_up_counts_transitions_of_all_environments():
+    wrapper, agent, memory = parts(LONG, LONG, LONG)
+    collector = GymCollector(wrapper, agent, memory, warmup_steps=4)
+    assert collector.begin_training() == {"inf_step": 12}
+    assert len(memory.transitions()) == 12
+
+
+def test_resets_of_next_step_mode_are_no_transitions():
+    one_step = ((1, TERMINATED),)
+    wrapper, agent, memory = parts(one_step, mode="NextStep")
+    collector = GymCollector(wrapper, agent, memory, warmup_steps=0)
+    collector.begin_training()
+    assert [collector.collect_data() for _ in range(4)] == [1, 0, 1, 0]
+    assert collector.inf_step == len(memory.transitions()) == 2
+
+
+# Of 24 steps with 2 environments, after a warm-up of one call: 2 + 2 * calls * (24 // interval).
+@pytest.mark.parametrize(("interval", "calls", "expected"), [(10, 1, 6), (3, 2, 34), (25, 1, 2)])
+def test_simple_collector_collects_in_every_step_that_the_interval_divides(
+    interval, calls, expected
+):
+    wrapper, agent, memory = parts(LONG, LONG)
+    collector = SimpleGymCollector(wrapper, agent, memory, False, 1, interval, calls_per_inf=calls)
+    trainer = Trainer([collector], batches(24))
+    trainer.train()
+    assert trainer.state["inf_step"] == expected
+    assert collector.inf_step == len(memory.transitions()) == expected
+
+
+def test_simple_collector_collects_every_ten_steps_by_default():
+    wrapper, agent, memory = parts(LONG)
+    trainer = Trainer([SimpleGymCollector(wrapper, agent, memory)], batches(24))
+    trainer.train()
+    assert trainer.state["inf_step"] == 2
+
+
+def test_mean_return_of_ended_episodes_is_logged():
+    wrapper, agent, memory = parts(((2, TERMINATED),), LONG)
+    collector = GymCollector(wrapper, agent, memory, warmup_steps=2)
+    collector.begin_training()
+    assert collector.scalar_logs["episode/reward"] == 203.0  # second reset: 101 + 102
+
+
+def test_render_draws_once_per_call_if_asked():
+    calls = []
+    for render in (True, False):
+        wrapper, agent, memory = parts(LONG)
+        wrapper.render = lambda render=render: calls.append(render)
+        collector = GymCollector(wrapper, agent, memory, render=render, warmup_steps=3)
+        collector.begin_training()
+    assert calls == [True] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("before", range(6))
+def test_restored_collector_goes_on_bit_for_bit(mode, before):
+    def build():
+        wrapper, agent, memory = parts(SHORT, SHORT[1:], mode=mode, replay=True)
+        return agent, memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=before)
+
+    agent, memory, collector = build()
+    collector.begin_training()
+    state = deserialise(serialise({"collector": collector.state_dict()}), max_bytes=2**20)
+    noise = agent.policy.state_dict()
+    other_agent, other_memory, other = build()
+    other_agent.policy.load_state_dict(noise)
+    other.load_state_dict(state["collector"])
+    assert other.begin_training() == {"inf_step": collector.inf_step}
+    memory.added.clear()
+    for _ in range(12):
+        assert collector.collect_data() == other.collect_data()
+    assert memory.transitions() == other_memory.transitions()
+    assert memory.endings() == other_memory.endings()
+    assert dict(collector.scalar_logs) == dict(other.scalar_logs)
+
+
+def test_environments_without_replay_interrupt_what_was_running(caplog):
+    def build():
+        wrapper, agent, memory = parts(LONG, LONG)
+        return memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=3)
+
+    _, collector = build()
+    collector.begin_training()
+    memory, other = build()
+    other.load_state_dict(collector.state_dict())
+    with caplog.at_level(logging.WARNING):
+        assert other.begin_training() == {"inf_step": 6}
+    assert "2 running episodes end as interrupted" in caplog.text
+    assert "wrap each environment in ReplayableEnv" in caplog.text
+    running = list(collector._observations)
+    assert memory.endings() == [
+        (running[0], "INTERRUPTED", (0.0, 1.0, 3.0)),
+        (running[1], "INTERRUPTED", (1.0, 1.0, 3.0)),
+    ]
+    other.collect_data()
+    new = [agent for agent, _, _ in memory.transitions()]
+    assert min(new) > max(running)
+
+
+def test_environments_without_replay_deliver_endings_and_drop_unused_beginnings():
+    def build():
+        wrapper, agent, memory = parts(((1, TERMINATED),))
+        return memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=1)
+
+    _, collector = build()
+    collector.begin_training()  # its last step ended an episode and began another one
+    memory, other = build()
+    other.load_state_dict(collector.state_dict())
+    other.begin_training()
+    assert [state for _, state, _ in memory.endings()] == ["TERMINAL"]
+
+
+def test_new_training_after_a_restored_one_starts_anew():
+    wrapper, agent, memory = parts(LONG, replay=True)
+    collector = SimpleGymCollector(wrapper, agent, memory, warmup_steps=2)
+    collector.begin_training()
+    collector.load_state_dict(collector.state_dict())
+    Trainer([collector], []).train()
+    assert collector.inf_step == 2  # restored: no warm-up
+    Trainer([collector], []).train()
+    assert collector.inf_step == 4
+
+
+def test_loading_without_hyperparameters_changes_nothing():
+    wrapper, agent, memory = parts(LONG)
+    collector = SimpleGymCollector(wrapper, agent, memory, warmup_steps=2)
+    collector.begin_training()
+    collector.load_state_dict({}, True, True, False)
+    assert collector.inf_step == 2
+    assert collector.collect_data() == 1
+
+
+def test_name_is_the_class_unless_given():
+    wrapper, agent, memory = parts(LONG)
+    assert SimpleGymCollector(wrapper, agent, memory).name == "SimpleGymCollector"
+    assert GymCollector(wrapper, agent, memory, name="left").name == "left"
+
+
+def test_observations_survive_a_checkpoint():
+    observations = {
+        2**70: DictObservation(
+            {"reward": None, "style": 0.25},
+            EpisodeState.INITIAL,
+            {"a": np.arange(6, dtype=np.uint8).reshape(2, 3), "b": np.float32(1.5)},
+        ),
+        -1: DictObservation(
+            {"reward": 1.0}, EpisodeState.TERMINAL, {}, MetaData({"x": 1.0}, {"y": [1.0, 2.0]})
+        ),
+    }
+    state = deserialise(serialise({"o": observations_state(observations)}), max_bytes=2**20)["o"]
+    loaded = observations_from_state(state)
+    assert list(loaded) == [2**70, -1]
+    first, second = loaded.values()
+    assert first.rewards == {"reward": None, "style": 0.25}
+    assert first.episode_state is EpisodeState.INITIAL
+    np.testing.assert_array_equal(first.array_data["a"], np.arange(6).reshape(2, 3))
+    assert first.array_data["a"].dtype == np.uint8
+    assert first.array_data["b"].dtype == np.float32
+    assert second.metadata == MetaData({"x": 1.0}, {"y": [1.0, 2.0]})
+    assert first.metadata is None
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda *p: GymCollector(*p, warmup_steps=-1), "expected warmup_steps >= 0, got -1"),
+        (lambda *p: SimpleGymCollector(*p, bp_steps_per_inf=0), "got 0 and 1"),
+        (lambda *p: SimpleGymCollector(*p, calls_per_inf=0), "got 10 and 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(build, match):
+    with pytest.raises(ConfigurationError, match=match):
+        build(*parts(LONG))
+
+
+def test_calls_out_of_place_are_refused():
+    collector = GymCollector(*parts(LONG))
+    with pytest.raises(NotReadyError, match=r"expected begin_training\(\) first"):
+        collector.collect_data()
+    with pytest.raises(InputError, match="expected count >= 0, got -1"):
+        collector.collect_multiple(-1)
+
+
+def test_state_of_something_else_is_refused():
+    collector = GymCollector(*parts(LONG))
+    with pytest.raises(CheckpointKeyError, match="got none of environment, observations, inf_step"):
+        collector.load_state_dict({"a": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="expected the state of 1 environments, got 2"):
+        collector.load_state_dict(GymCollector(*parts(LONG, LONG)).state_dict())
