@@ -130,7 +130,9 @@ class TerminalAdaptor:
         target_key: Tag column, shape (n,). It is replaced by the resolved value of each window:
             1 if the tag is 1, else the mask of the window's last row.
         value_key: Mask column, (B, ...), one number per row. Its last row of each window becomes
-            1 where the tag is 1.
+            1 where the tag is 1, in place.
+
+    Tags and masks must be 0 or 1.
     """
 
     def __init__(self, target_key: str, value_key: str) -> None:
@@ -151,12 +153,12 @@ class TerminalAdaptor:
                 f"{count * sequence_length} of {self._value_key!r}, got {len(tags)} and "
                 f"{len(masks)}; the first must be a tag column, the second one per transition."
             )
-        last = masks.reshape(count, sequence_length, *tags.shape[1:])[:, -1]  # (n, *tag shape)
-        interrupted = tags == 1
-        resolved = torch.where(interrupted, tags, last.to(tags.dtype))
+        masks = masks.contiguous()
+        last = masks.view(count, sequence_length, -1)[:, -1]  # a view of the last rows, (n, size)
+        values = last.reshape(tags.shape)
+        # Of zeros and ones, the greater one is 1 where the tag is 1 and the mask elsewhere.
+        resolved = torch.maximum(tags, values if values.dtype == tags.dtype else values.to(tags))
+        last.copy_(resolved.view(last.shape))
         result[self._target_key] = resolved
-        per_row = masks.clone(memory_format=torch.contiguous_format)
-        last_rows = per_row.view(count, sequence_length, -1)[:, -1]  # a view, (n, mask size)
-        last_rows[:] = resolved.reshape(count, -1).to(masks.dtype)
-        result[self._value_key] = per_row
+        result[self._value_key] = masks
         return result

@@ -4,7 +4,7 @@ Not thread-safe: one thread adds.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -168,19 +168,22 @@ class MemoryTableProxy:
                 f"{self._name}: expected rewards[{_REWARD!r}] for the last action of agent {agent} "
                 f"in state {state.name}, got {observation.rewards}."
             )
-        self._check_keys(agent, "observation", observation.array_data, record.observation_keys)
-        if response is not None and state not in _ENDINGS:
-            keys = response.list_data.keys() | response.scalar_data.keys()
-            self._check_keys(agent, "response", keys, record.response_keys)
-
-    def _check_keys(
-        self, agent: AgentId, kind: str, got: Iterable[str], expected: frozenset[str]
-    ) -> None:
-        if frozenset(got) != expected:
-            raise EpisodeError(
-                f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s "
-                f"first step in every step, got {sorted(got)}."
+        if observation.array_data.keys() != record.observation_keys:
+            raise self._other_keys(
+                agent, "observation", observation.array_data, record.observation_keys
             )
+        if response is not None and state not in _ENDINGS:
+            keys = _response_keys(response)
+            if keys != record.response_keys:
+                raise self._other_keys(agent, "response", keys, record.response_keys)
+
+    def _other_keys(
+        self, agent: AgentId, kind: str, got: Iterable[str], expected: Set[str]
+    ) -> EpisodeError:
+        return EpisodeError(
+            f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s first "
+            f"step in every step, got {sorted(got)}."
+        )
 
     def _append(
         self,
@@ -197,7 +200,7 @@ class MemoryTableProxy:
         if record is not None:
             record.episode.append(step)
             return
-        keys = frozenset(response.list_data) | frozenset(response.scalar_data)
+        keys = frozenset(_response_keys(response))
         self._open[agent] = _OpenEpisode(Episode.from_initial(step), observation_keys, keys)
         if state is not EpisodeState.INITIAL:
             self._counters["episodes_joined_late"] += 1
@@ -275,3 +278,9 @@ class MemoryTableProxy:
                 state_dict["table"], load_network, load_optimizer, load_hparams
             )
         self._open, self._completed, self._counters = opened, completed, counters
+
+
+def _response_keys(response: DictResponse) -> Set[str]:
+    if not response.scalar_data:
+        return response.list_data.keys()
+    return response.list_data.keys() | response.scalar_data.keys()
