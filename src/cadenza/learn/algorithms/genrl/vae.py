@@ -48,6 +48,9 @@ class VariationalAutoencoder(nn.Module):
         device: Where the parameters go.
         beta: Weight of the divergence.
         exact_kl: Use the Gaussian divergence instead of the default form.
+        keep_weights: Start from the weights that encoder and decoder have, instead of drawing
+            almost zero ones (`normal_init_`). From almost zero weights the divergence outweighs the
+            restoration, and training may never leave a decoder that ignores its latent.
         generator: Draws the noise; None makes one that belongs to this module, seeded 0.
         init_generator: Draws the initial weights; None draws from the package's own.
 
@@ -63,6 +66,7 @@ class VariationalAutoencoder(nn.Module):
         beta: float = 0.01,
         *,
         exact_kl: bool = False,
+        keep_weights: bool = False,
         generator: torch.Generator | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
@@ -80,8 +84,9 @@ class VariationalAutoencoder(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
-        for module in (*encoder.modules(), *decoder.modules()):
-            normal_init_(module, generator=init_generator)
+        if not keep_weights:
+            for module in (*encoder.modules(), *decoder.modules()):
+                normal_init_(module, generator=init_generator)
         self.to(self.device)
 
     def forward(
