@@ -155,14 +155,11 @@ class Trainer:
         self._strict = strict
         self._trace = trace
         self._written: dict[str, PlannedHook] = {}
-        self._started: list[Callback] = []
-        self._cyclic = [c for c in self.callbacks if c.cycle is not None and c.cycle > 0]
+        self._started: set[int] = set()
+        cyclic = [c for c in self.callbacks if c.cycle is not None and c.cycle > 0]
         self._plan = {
-            "begin_cycle": _plan(self._cyclic, "begin_cycle"),
-            "begin_batch": _plan(self.callbacks, "begin_batch"),
-            "backward": _plan(self.callbacks, "backward"),
-            "end_batch": _plan(self.callbacks, "end_batch"),
-            "end_cycle": _plan(self._cyclic, "end_cycle"),
+            name: _plan(cyclic if name.endswith("_cycle") else self.callbacks, name)
+            for name in HOOKS
         }
 
     def train(self, shutdown_signal: Callable[[], bool] | None = None) -> None:
@@ -178,7 +175,7 @@ class Trainer:
         """
         self.state["bp_samples"] = 0
         self.state["bp_step"] = 1
-        self._started = []
+        self._started.clear()
         try:
             self._begin()
             self._run(shutdown_signal or _never)
@@ -204,16 +201,15 @@ class Trainer:
 
     def _begin(self) -> None:
         """Run `restore_state`, then `begin_training`, noting who was started."""
+        begin = {id(hook.callback): hook for hook in self._plan["begin_training"]}
         try:
+            for hook in self._plan["restore_state"]:
+                self._started.add(id(hook.callback))
+                self._call(hook)
             for callback in self.callbacks:
-                if (hook := PlannedHook.of(callback, "restore_state")) is not None:
-                    self._started.append(callback)
-                    self._call(hook)
-            for callback in self.callbacks:
-                if callback not in self._started:
-                    self._started.append(callback)
-                if (hook := PlannedHook.of(callback, "begin_training")) is not None:
-                    self._call(hook)
+                self._started.add(id(callback))
+                if id(callback) in begin:
+                    self._call(begin[id(callback)])
         except TrainingShutdownException:
             raise
         except Exception as error:
@@ -288,17 +284,18 @@ class Trainer:
                 is raised, with the failures as notes.
         """
         failures: list[BaseException] = []
-        for callback in sorted(self.callbacks, key=lambda callback: not callback.ends_first):
-            hook = PlannedHook.of(callback, "end_training")
-            if callback not in self._started or hook is None:
+        for hook in sorted(
+            self._plan["end_training"], key=lambda hook: not hook.callback.ends_first
+        ):
+            if id(hook.callback) not in self._started:
                 continue
+            self._started.discard(id(hook.callback))
             try:
                 self._call(hook, ending)
             except BaseException as error:
                 _logger.error("%s failed", hook.label, exc_info=error)  # noqa: TRY400 -- one log
                 error.add_note(f"raised by {hook.label}")
                 failures.append(error)
-        self._started = []
         if not failures:
             return
         group = BaseExceptionGroup("end_training failed", failures)

@@ -418,6 +418,25 @@ def test_callback_that_ends_first_ends_before_earlier_ones():
     assert calls[-2:] == ["saver.end_training(NoneType)", "a.end_training(NoneType)"]
 
 
+def test_callback_that_is_listed_twice_is_ended_once():
+    calls = []
+    spy = Spy(calls, "a")
+    Trainer([spy, spy], []).train()
+    assert calls.count("a.end_training(NoneType)") == 1
+
+
+def test_callbacks_that_are_equal_are_still_two():
+    class Equal(Spy):
+        __hash__ = None
+
+        def __eq__(self, other):
+            return True
+
+    calls = []
+    Trainer([Equal(calls, "a"), Equal(calls, "b")], []).train()
+    assert calls[-2:] == ["a.end_training(NoneType)", "b.end_training(NoneType)"]
+
+
 def test_trainer_may_train_again():
     calls = []
     trainer = Trainer([Spy(calls, "a")], batches(2))
