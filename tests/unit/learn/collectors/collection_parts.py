@@ -47,7 +47,7 @@ class NoisyPolicy(nn.Module):
         self.layer = nn.Linear(3, 2)
         self.register_buffer("offset", torch.zeros(2))
         with torch.no_grad():
-            self.layer.weight.fill_(0.01)
+            self.layer.weight.fill_(1e-4)
             self.layer.bias.fill_(0.0)
         self.generator = torch.Generator().manual_seed(seed)
 

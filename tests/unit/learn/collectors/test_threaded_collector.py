@@ -1,0 +1,321 @@
+"""Collection in a thread: errors, stop, pauses, versions, ratio."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.types import DictResponse
+from cadenza.learn import Callback, Trainer
+from cadenza.learn.callbacks import Checkpointer, CheckpointLoader
+from cadenza.learn.collectors import SampleInsertRatio, ThreadedGymCollector
+from cadenza.learn.collectors.threaded import CollectorStuckError
+from cadenza.learn.trainer import TrainingStartError
+from tests.unit.learn.collectors.collection_parts import (
+    NoisyPolicy,
+    RecordingMemory,
+    batches,
+    parts,
+)
+from tests.unit.learn.env.counting_env import TERMINATED
+
+LONG = ((50, TERMINATED),)
+#: No wait in these tests should come near this; it only keeps a broken one from hanging.
+PATIENCE_S = 30.0
+
+
+def wait_until(is_true):
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.001)
+
+
+class Waits(Callback):
+    """Lets a training step last until something is true."""
+
+    def __init__(self, is_true):
+        super().__init__()
+        self.is_true = is_true
+
+    def begin_batch(self):
+        wait_until(self.is_true)
+
+
+class Exploding(RecordingMemory):
+    """Fails at the ``at``-th call."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def add(self, observations, responses):
+        super().add(observations, responses)
+        if len(self.added) == self.at:
+            raise ZeroDivisionError("the memory broke")
+
+
+def test_collection_runs_beside_training_and_ends_with_it():
+    wrapper, agent, memory = parts(LONG, LONG)
+    closed = []
+    wrapper.close = lambda: closed.append(True)
+    collector = ThreadedGymCollector(wrapper, agent, memory, warmup_steps=3)
+    seen = []
+    waits = Waits(lambda: seen.append(collector.inf_step) or collector.inf_step >= 40)
+    trainer = Trainer([collector, waits], batches(2))
+    trainer.train()
+    after = collector.inf_step
+    assert trainer.state["inf_step"] >= 40
+    assert closed == [True]
+    time.sleep(0.05)
+    assert collector.inf_step == after == len(memory.transitions())
+    assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
+    assert memory.transitions()[:2] == [(2, (0, 1, 0), ANY), (3, (1, 1, 0), ANY)]
+
+
+class _Any:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+ANY = _Any()
+
+
+def test_error_of_the_thread_stops_training_and_is_raised_there():
+    wrapper, agent, _ = parts(LONG)
+    memory = Exploding(at=5)
+    collector = ThreadedGymCollector(wrapper, agent, memory)
+    steps = []
+
+    def endless():
+        while True:
+            steps.append(1)
+            time.sleep(0.001)
+            yield from batches(1)
+
+    with pytest.raises(ZeroDivisionError, match="the memory broke") as caught:
+        Trainer([collector], endless()).train()
+    assert "raised in the thread of ThreadedGymCollector" in caught.value.__notes__
+    assert len(memory.added) == 5
+    assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
+
+
+def test_error_reaches_a_trainer_that_waits_for_data():
+    wrapper, agent, _ = parts(LONG)
+    ratio = SampleInsertRatio(1.0)
+    collector = ThreadedGymCollector(wrapper, agent, Exploding(at=3), ratio=ratio)
+    # The first batch wants 1000 transitions, of which only two will ever come.
+    with pytest.raises(ZeroDivisionError):
+        Trainer([collector], batches(2, size=1000)).train()
+
+
+def test_error_is_raised_at_the_end_if_training_ended_first():
+    wrapper, agent, memory = parts(LONG)
+    last_step = threading.Event()
+
+    def fail_in_the_last_step(*_):
+        assert last_step.wait(PATIENCE_S)
+        raise ZeroDivisionError("the memory broke")
+
+    memory.add = fail_in_the_last_step
+    collector = ThreadedGymCollector(wrapper, agent, memory)
+    waits = Waits(lambda: last_step.set() or collector._failure is not None)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        Trainer([collector, waits], batches(1)).train()
+    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
+
+
+def test_error_reaches_whoever_asks_for_the_shutdown_signal():
+    wrapper, agent, _ = parts(LONG)
+    collector = ThreadedGymCollector(wrapper, agent, Exploding(at=1))
+    assert collector.shutdown_signal() is False
+
+    class Warmup(Callback):
+        def begin_training(self):
+            wait_until(collector.shutdown_signal)
+
+    with pytest.raises(TrainingStartError) as caught:
+        Trainer([collector, Warmup()], batches(1)).train()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
+
+
+def test_thread_acts_with_published_versions_only():
+    class Shifting(Callback):
+        """Changes the weights in every step, in two halves."""
+
+        def __init__(self, policy):
+            super().__init__()
+            self.policy = policy
+
+        def backward(self, bp_step):
+            with torch.no_grad():
+                self.policy.layer.bias.fill_(bp_step)
+            time.sleep(0.002)
+            with torch.no_grad():
+                self.policy.offset.fill_(bp_step)
+
+    acted = []
+
+    class Watching(NoisyPolicy):
+        def forward(self, obs):
+            acted.append((float(self.layer.bias[0]), float(self.offset[0])))
+            return super().forward(obs)
+
+    policy = Watching()
+    wrapper, agent, memory = parts(LONG, policy=policy)
+    collector = ThreadedGymCollector(wrapper, agent, memory, publish_every=2)
+    waits = Waits(lambda: collector.acting_version == collector.snapshots.version)
+    trainer = Trainer([collector, waits, Shifting(policy)], batches(60))
+    trainer.train()
+    assert [(bias, offset) for bias, offset in acted if bias != offset] == []
+    assert {bias for bias, _ in acted} == {float(2 * version) for version in range(30)}
+    assert collector.snapshots.version == 31  # one at the start, one every other step
+
+
+def test_ratio_holds_between_rows_sampled_and_transitions_inserted():
+    wrapper, agent, memory = parts(LONG, LONG)
+    ratio = SampleInsertRatio(8.0)
+    collector = ThreadedGymCollector(wrapper, agent, memory, warmup_steps=5, ratio=ratio)
+    trainer = Trainer([collector], batches(50, size=32))
+    gaps = []
+
+    class Watch(Callback):
+        def backward(self):
+            gaps.append(8.0 * (ratio.inserted - ratio._free) - ratio.sampled)
+
+    trainer = Trainer([collector, Watch()], batches(50, size=32))
+    trainer.train()
+    assert ratio.sampled == 50 * 32
+    # Neither side is ahead by more than one call: a batch of 32 or 2 transitions worth 16 rows.
+    assert max(gaps) <= 16.0
+    assert min(gaps) >= -32.0
+
+
+def test_collection_rests_while_checkpoints_are_written_and_goes_on_afterwards(tmp_path):
+    wrapper, agent, memory = parts(LONG, replay=True)
+    collector = ThreadedGymCollector(wrapper, agent, memory, pause_every=3)
+    counts = []
+
+    class SlowDisk:
+        name = "slow"
+
+        def state_dict(self):
+            before = collector.inf_step
+            time.sleep(0.02)
+            counts.append((before, collector.inf_step, len(memory.transitions())))
+            return {}
+
+        def load_state_dict(self, *_):
+            pass
+
+    checkpointer = Checkpointer(
+        restorees=[SlowDisk(), collector],
+        run_root=tmp_path,
+        checkpoint_interval=3,
+        save_at_end=True,
+    )
+    progress = Waits(lambda: collector.inf_step > (counts[-1][1] if counts else 0))
+    Trainer([collector, checkpointer, progress], batches(7)).train()
+    assert len(counts) == 3  # steps 3 and 6, and the end
+    for before, after, remembered in counts:
+        assert before == after == remembered
+    assert counts[0][0] < counts[1][0]
+    restored = ThreadedGymCollector(*parts(LONG, replay=True))
+    loader = CheckpointLoader(restorees=[restored], run_root=tmp_path, checkpoint_index=1)
+    trainer = Trainer([loader, restored], [])
+    trainer.train()
+    assert restored.inf_step >= counts[1][0]
+
+
+def test_state_between_steps_can_be_asked_for_at_any_time():
+    wrapper, agent, memory = parts(LONG, replay=True)
+    collector = ThreadedGymCollector(wrapper, agent, memory)
+    states = []
+
+    class Asks(Callback):
+        def backward(self):
+            states.append(collector.state_dict())
+
+    Trainer([collector, Asks(), Waits(lambda: collector.inf_step > 5)], batches(20)).train()
+    for state in states:
+        taken = len(state["environment"]["environments"][0]["actions"]) // 2
+        place = state["observations"][0]["array_data"]["obs"]
+        assert int(place[2]) == taken
+    assert collector.state_dict()["inf_step"] == collector.inf_step
+
+
+def test_episode_returns_are_logged_in_the_thread_that_reads_the_logs():
+    wrapper, agent, memory = parts(((1, TERMINATED),))
+    collector = ThreadedGymCollector(wrapper, agent, memory)
+    writers = set()
+    original = collector.log_scalar
+    collector.log_scalar = lambda *a: writers.add(threading.current_thread()) or original(*a)
+    Trainer([collector, Waits(lambda: collector.inf_step > 5)], batches(4)).train()
+    assert writers == {threading.main_thread()}
+    assert collector.scalar_logs["episode/reward"] >= 100.0
+
+
+def test_hanging_environment_is_reported():
+    wrapper, agent, memory = parts(LONG)
+    release = threading.Event()
+    stepping = threading.Event()
+    step = wrapper.dict_step
+
+    def hang(responses):
+        if threading.current_thread() is not threading.main_thread():
+            stepping.set()
+            release.wait(PATIENCE_S)
+        return step(responses)
+
+    wrapper.dict_step = hang
+    collector = ThreadedGymCollector(wrapper, agent, memory, join_timeout_s=0.05)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        Trainer([collector, Waits(stepping.is_set)], batches(1)).train()
+    assert isinstance(caught.value.exceptions[0], CollectorStuckError)
+    assert isinstance(caught.value.exceptions[0], TimeoutError)
+    assert "expected the collecting thread to stop within 0.05 s" in str(caught.value.exceptions[0])
+    thread = collector._thread
+    release.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_noise_of_the_thread_follows_its_seed():
+    first = {}
+    for seed in (1, 1, 2):
+        wrapper, agent, memory = parts(LONG, replay=True)
+        collector = ThreadedGymCollector(wrapper, agent, memory, noise_seed=seed)
+        Trainer([collector, Waits(lambda c=collector: c.inf_step > 0)], batches(1)).train()
+        first.setdefault(seed, set()).add(memory.transitions()[0][2])
+    assert len(first[1]) == 1
+    assert first[1] != first[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"publish_every": 0}, "publish_every >= 1"),
+        ({"join_timeout_s": 0.0}, "join_timeout_s > 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(change, match):
+    with pytest.raises(ConfigurationError, match=match):
+        ThreadedGymCollector(*parts(LONG), **change)
+
+
+def test_agent_that_cannot_be_copied_is_refused():
+    class Plain:
+        policy, input_names, output_names = NoisyPolicy(), ("obs",), ("actions",)
+
+        def __call__(self, observations):
+            return {a: DictResponse({"actions": np.zeros(2)}, {}) for a in observations}
+
+    wrapper, _, memory = parts(LONG)
+    with pytest.raises(ConfigurationError, match=r"an agent with with_policy\(\), got Plain"):
+        ThreadedGymCollector(wrapper, Plain(), memory)
