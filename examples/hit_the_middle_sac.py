@@ -6,6 +6,8 @@
 100 updates: how well the data in the memory, so the recent behaviour, hits the middle; 0 is best.
 """
 
+import math
+
 import gymnasium
 import numpy as np
 import torch
@@ -64,7 +66,7 @@ def train(run: Run) -> None:
     q1, q2 = (ActionValueMlp(2, 1, HIDDEN, generator=weights) for _ in range(2))
     noise = torch_generator("hit_the_middle.noise", seed)
     policy = GaussianMlpPolicy(2, 1, HIDDEN, generator=noise, init_generator=weights)
-    ln_alpha = torch.zeros(1, requires_grad=True)
+    ln_alpha = torch.full((1,), math.log(0.2), requires_grad=True)
     policy_loss = PolicyLoss(
         pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=Adam(policy.parameters())
     )
@@ -79,7 +81,7 @@ def train(run: Run) -> None:
         QLoss(name="q1", q=q1, opt=Adam(q1.parameters(), 8e-3)),
         QLoss(name="q2", q=q2, opt=Adam(q2.parameters(), 8e-3)),
         policy_loss,
-        AlphaLoss(pi=policy, ln_alpha=ln_alpha, opt=Adam([ln_alpha]), n_actions=1, max_alpha=10.0),
+        AlphaLoss(pi=policy, ln_alpha=ln_alpha, opt=Adam([ln_alpha]), n_actions=1),
         QTarget(pi=policy, ln_alpha=ln_alpha, q1=q1, q2=q2, use_terminal_masking=True),
         collector,
         curve,

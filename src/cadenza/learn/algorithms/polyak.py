@@ -13,7 +13,6 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from cadenza.core.errors import InputError
 
 
-@torch.no_grad()
 def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> None:
     """Move the parameters of ``target`` the share ``tau`` towards those of ``source``.
 
@@ -27,19 +26,53 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
     Raises:
         InputError: The networks differ in layout, or ``tau`` is outside [0, 1].
     """
-    if not 0.0 <= tau <= 1.0:
-        raise InputError(f"soft_update_from_to: expected tau in [0, 1], got {tau}.")
+    Followers((source, target)).move(tau)
+
+
+class Followers:
+    """Target networks that follow their sources together; lists their tensors only once.
+
+    Args:
+        pairs: Source and target of equal layout, whose parameters are not replaced later on (being
+            changed in place, moved to a device or loaded is fine).
+
+    Raises:
+        InputError: A pair differs in layout.
+    """
+
+    def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
+        self._sources: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._with_buffers = [pair for pair in pairs if next(pair[0].buffers(), None) is not None]
+        for source, target in pairs:
+            _require_same_layout(source, target)
+            self._sources += source.parameters()
+            self._targets += target.parameters()
+
+    @torch.no_grad()
+    def move(self, tau: float) -> None:
+        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`.
+
+        Raises:
+            InputError: ``tau`` is outside [0, 1].
+        """
+        if not 0.0 <= tau <= 1.0:
+            raise InputError(f"soft update: expected tau in [0, 1], got {tau}.")
+        if self._sources:
+            get_ema_multi_avg_fn(1.0 - tau)(self._targets, self._sources, 0)
+        for source, target in self._with_buffers:
+            for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
+                kept.copy_(buffer)
+
+
+def _require_same_layout(source: nn.Module, target: nn.Module) -> None:
     new, old = list(source.parameters()), list(target.parameters())
     if [p.shape for p in new] != [p.shape for p in old]:
         raise InputError(
-            f"soft_update_from_to: expected networks of one layout, got {len(new)} parameters with "
+            f"soft update: expected networks of one layout, got {len(new)} parameters with "
             f"{sum(p.numel() for p in new)} numbers and {len(old)} with "
             f"{sum(p.numel() for p in old)}; make the target a deep copy of the source."
         )
-    if new:
-        get_ema_multi_avg_fn(1.0 - tau)(list[Tensor](old), list[Tensor](new), 0)
-    for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
-        kept.copy_(buffer)
 
 
 @contextmanager

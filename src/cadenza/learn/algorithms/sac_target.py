@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.polyak import Followers
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.gamma_matrix import discount, make_gamma_matrix, split_rollouts
@@ -103,6 +103,7 @@ class QTarget(LoggingMixin, Callback):
         self.q2 = q2
         self.q1t = copy.deepcopy(q1) if q1t is None else q1t
         self.q2t = copy.deepcopy(q2) if q2t is None else q2t
+        self._followers = Followers((q1, self.q1t), (q2, self.q2t))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
@@ -150,8 +151,7 @@ class QTarget(LoggingMixin, Callback):
 
     def end_batch(self) -> None:
         """Move the target networks."""
-        soft_update_from_to(self.q1, self.q1t, self.tau)
-        soft_update_from_to(self.q2, self.q2t, self.tau)
+        self._followers.move(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs and the target networks."""

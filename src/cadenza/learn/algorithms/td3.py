@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
+from cadenza.learn.algorithms.polyak import Followers, frozen
 from cadenza.learn.algorithms.sac_losses import QLoss
 from cadenza.learn.algorithms.sac_target import Observations, n_step_target
 from cadenza.learn.callback import Callback
@@ -99,6 +99,9 @@ class QTarget(LoggingMixin, Callback):
             name: copy.deepcopy(self.networks[name]) if target is None else target
             for name, target in given.items()
         }
+        self._followers = Followers(
+            *((self.networks[name], target) for name, target in self.targets.items())
+        )
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.use_terminal_masking = use_terminal_masking
@@ -139,10 +142,8 @@ class QTarget(LoggingMixin, Callback):
 
     def end_batch(self, bp_step: int) -> None:
         """Move the target networks in every ``policy_delay``-th step."""
-        if bp_step % self.policy_delay != 0:
-            return
-        for name, target in self.targets.items():
-            soft_update_from_to(self.networks[name], target, self.tau)
+        if bp_step % self.policy_delay == 0:
+            self._followers.move(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs, the target networks and the state of the noise."""

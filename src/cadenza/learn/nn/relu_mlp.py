@@ -131,6 +131,14 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return product
 
 
+def _through_relu(grad: Tensor, output: Tensor, *, in_place: bool) -> Tensor:
+    """Return ``grad`` where ``output`` of the ReLU is positive, else 0."""
+    backward = torch.ops.aten.threshold_backward
+    if in_place:
+        return backward.grad_input(grad, output, 0.0, grad_input=grad)
+    return backward(grad, output, 0.0)
+
+
 def _layer(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """Return one layer's output, shape (B, outputs)."""
     if _ONEDNN is None or min(*x.shape, weight.shape[0]) < MIN_ONEDNN_EDGE:
@@ -190,9 +198,10 @@ def _gradients(
     """
     gradients: list[Tensor | None] = [None] * len(wanted)
     layers = len(parameters) // 2
+    is_own = False  # the gradient that comes in belongs to the caller
     for layer in reversed(range(layers)):
         if ends_in_relu or layer < layers - 1:
-            grad = torch.ops.aten.threshold_backward(grad, values[layer + 1], 0.0)
+            grad = _through_relu(grad, values[layer + 1], in_place=is_own)
         weight, bias = 2 + 2 * layer, 3 + 2 * layer
         if wanted[weight]:
             gradients[weight] = _product(grad.t(), values[layer].t())
@@ -200,7 +209,7 @@ def _gradients(
             gradients[bias] = grad.sum(0)
         if not any(wanted[:weight]):
             break
-        grad = _product(grad, parameters[2 * layer].t())
+        grad, is_own = _product(grad, parameters[2 * layer].t()), True
     else:
         gradients[0] = grad
     return tuple(gradients)
