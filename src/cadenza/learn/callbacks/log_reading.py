@@ -2,6 +2,7 @@
 
 Keys:  ``group/name`` becomes ``group_bp_step/name`` for step-indexed logs; a window length is
        dropped: ``windowed[50]:episode/reward`` is written as ``episode/reward``.
+Threads:  collectors log while loggers read, so everything is copied before it is looked at.
 """
 
 import math
@@ -27,23 +28,24 @@ def with_suffix(key: str, suffix: str | None) -> str:
 def last_scalars(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, float]]:
     """Yield key and last value of every scalar."""
     for loggable in loggables:
-        yield from loggable.scalar_logs.items()
+        for key in list(loggable.scalar_logs):
+            yield key, loggable.scalar_logs[key]
 
 
 def window_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, float]]:
     """Yield the mean of every window that is not empty, and its ``/cumulative`` sum."""
     for loggable in loggables:
-        for key, window in loggable.windowed_scalar.items():
-            if window:
-                yield without_window(key), math.fsum(window) / len(window)
-        for key, total in loggable.windowed_scalar_cumulative.items():
+        for key, window in list(loggable.windowed_scalar.items()):
+            if values := list(window):
+                yield without_window(key), math.fsum(values) / len(values)
+        for key, total in list(loggable.windowed_scalar_cumulative.items()):
             yield f"{without_window(key)}/cumulative", total
 
 
 def histogram_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the finite values of every histogram that has any, as one axis of float64."""
     for loggable in loggables:
-        for key, values in loggable.hist_logs.items():
+        for key, values in list(loggable.hist_logs.items()):
             numbers = _flat(values)
             numbers = numbers[np.isfinite(numbers)]
             if numbers.size:
@@ -53,14 +55,14 @@ def histogram_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, N
 def image_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield every image, (height, width, channels)."""
     for loggable in loggables:
-        for key, image in loggable.image_logs.items():
+        for key, image in list(loggable.image_logs.items()):
             yield key, cast("NDArray[Any]", cast("Any", image.cpu()).numpy())
 
 
 def video_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArray[Any], int]]:
     """Yield every video and its frames per second."""
     for loggable in loggables:
-        for key, (frames, frames_per_second) in loggable.video_logs.items():
+        for key, (frames, frames_per_second) in list(loggable.video_logs.items()):
             yield key, frames, frames_per_second
 
 

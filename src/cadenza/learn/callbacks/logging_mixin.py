@@ -192,9 +192,10 @@ class LoggingMixin:
             MixinOrderError: No class behind the mixin has a state.
         """
         state = self._parent("state_dict")()
-        state["scalar_logs"] = dict(self.scalar_logs.items())
+        # Copied before it is looked at: a collector's thread may be logging.
+        state["scalar_logs"] = {key: self.scalar_logs[key] for key in list(self.scalar_logs)}
         state["windowed_scalar"] = {
-            key: (list(window), window.maxlen) for key, window in self.windowed_scalar.items()
+            key: (list(window), window.maxlen) for key, window in list(self.windowed_scalar.items())
         }
         state["windowed_scalar_cumulative"] = dict(self.windowed_scalar_cumulative)
         return state

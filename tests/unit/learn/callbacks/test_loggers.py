@@ -1,3 +1,4 @@
+import itertools
 import logging
 
 import numpy as np
@@ -176,3 +177,36 @@ def test_terminal_scalars_take_a_suffix(caplog):
     with caplog.at_level(logging.INFO, logger="cadenza.learn.callbacks.logging"):
         TerminalLogger([filled()], 1).log_scalars(7, "bp_step")
     assert caplog.messages == ["training_bp_step/loss@7:\t0.5000"]
+
+
+def test_logs_may_grow_while_they_are_written():
+    logs = filled()
+
+    class Meddling(Writer):
+        """Logs something new at every write, as a collector's thread may do."""
+
+        def meddle(self):
+            number = next(numbers)
+            logs.log_scalar(f"s/{number}", 1.0)
+            logs.log_windowed_scalar(f"w/{number}", 1.0)
+            logs.log_histogram(f"h/{number}", 1.0)
+            logs.log_image(f"i/{number}", torch.zeros(1, 1, 1))
+            logs.log_video(f"v/{number}", (np.zeros(1), 1))
+
+        def add_scalar(self, tag, value, step):
+            self.meddle()
+            super().add_scalar(tag, value, step)
+
+        def add_histogram(self, tag, values, step):
+            self.meddle()
+
+        def add_image(self, tag, image, step, *, dataformats):
+            self.meddle()
+
+        def add_video(self, tag, frames, step, *, fps):
+            self.meddle()
+
+    numbers, writer = itertools.count(), Meddling()
+    TensorboardLogger([logs], writer, 1).end_cycle(bp_step=1, bp_samples=1)
+    assert writer.scalars["training_bp_step/loss"] == (0.5, 1)
+    assert next(numbers) > 5
