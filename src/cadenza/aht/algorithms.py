@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from cadenza.aht.types import TrainerFactory
 
 _ENTRIES: Final[dict[str, str]] = {
+    "dqn": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "ego_aht_happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
+    "ego_aht_hatd3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
+    "hatd3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "hlgauss": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "mappo": "cadenza.aht.ego_on_policy:EgoOnPolicyTrainer.from_config",
+    "mbpo": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "ppo": "cadenza.aht.ego_on_policy:EgoOnPolicyTrainer.from_config",
     "random": "cadenza.aht.random_ego:RandomEgoTrainer.from_config",
+    "sac": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "td3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
 }
 
 

@@ -9,13 +9,23 @@ Example:
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from cadenza.aht.algorithm_sections import (
+    DQNSection,
+    HLGaussSection,
+    MBPOSection,
+    PPOSection,
+    ReplaySection,
+    SACSection,
+    TD3Section,
+    dead_settings,
+)
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.aht.config_models import (
     EXTENSION_KEY,
@@ -79,7 +89,7 @@ class EgoAHTConfig(FrozenModel):
         wandb: Weights & Biases sink.
         env: Task.
         partner: Partner trained with.
-        happo: PPO/HAPPO settings.
+        happo: Settings of on-policy learners; ``rollout_length`` counts for all.
         runtime: Device and determinism.
         safety: Safety filter.
         rollout_recorder: Accepted at its defaults only.
@@ -89,6 +99,13 @@ class EgoAHTConfig(FrozenModel):
         evaluation: Deterministic evaluation during training.
         resume: What is kept for resuming.
         tensorboard: TensorBoard sink.
+        ppo: Further settings of ``ppo`` and ``mappo``.
+        replay: Settings of off-policy learners.
+        sac: Temperature, for ``sac``, ``hlgauss`` and ``mbpo``.
+        hlgauss: Histogram critics.
+        td3: Delay and noises, for ``td3`` and ``hatd3``.
+        dqn: Grid, exploration and loss.
+        mbpo: Model and imagination.
     """
 
     algo: str = "ego_aht_happo"
@@ -116,6 +133,25 @@ class EgoAHTConfig(FrozenModel):
     tensorboard: TensorboardConfig = Field(
         default_factory=TensorboardConfig, json_schema_extra=extension("sink")
     )
+
+    ppo: PPOSection = Field(default_factory=PPOSection, json_schema_extra=extension())
+    replay: ReplaySection = Field(default_factory=ReplaySection, json_schema_extra=extension())
+    sac: SACSection = Field(default_factory=SACSection, json_schema_extra=extension())
+    hlgauss: HLGaussSection = Field(default_factory=HLGaussSection, json_schema_extra=extension())
+    td3: TD3Section = Field(default_factory=TD3Section, json_schema_extra=extension())
+    dqn: DQNSection = Field(default_factory=DQNSection, json_schema_extra=extension())
+    mbpo: MBPOSection = Field(default_factory=MBPOSection, json_schema_extra=extension())
+
+    @model_validator(mode="after")
+    def _no_setting_without_effect(self) -> Self:
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        dead = dead_settings(self.algo, sections)
+        if dead:
+            raise ValueError(
+                f"algo={self.algo}: expected only settings that it reads, got {', '.join(dead)}; "
+                "remove them, or choose the algorithm they belong to."
+            )
+        return self
 
     @field_validator("algo")
     @classmethod

@@ -27,13 +27,16 @@ class BatchFlags(NamedTuple):
     boundary: NDArray[np.bool_]
 
 
-def scalar_flags(done: Any, truncated: Any, terminated: Any | None) -> ScalarFlags:
+def scalar_flags(
+    done: Any, truncated: Any, terminated: Any | None, *, owner: str = "EgoPPOTrainer"
+) -> ScalarFlags:
     """Return the flags of one environment's step.
 
     Args:
         done: The episode ended.
         truncated: A time limit ended it.
         terminated: The task ended it; None means ``done and not truncated``.
+        owner: Learner that messages name.
 
     Raises:
         InputError: ``done`` is not ``terminated or truncated``.
@@ -42,13 +45,20 @@ def scalar_flags(done: Any, truncated: Any, terminated: Any | None) -> ScalarFla
     ended = boundary and not cut if terminated is None else bool(terminated)
     if boundary != (ended or cut):
         raise InputError(
-            "EgoPPOTrainer.observe: expected done = terminated or truncated, got "
+            f"{owner}.observe: expected done = terminated or truncated, got "
             f"done = {boundary}, terminated = {ended}, truncated = {cut}."
         )
     return ScalarFlags(ended, boundary)
 
 
-def batch_flags(done: Any, truncated: Any, terminated: Any | None, *, num_envs: int) -> BatchFlags:
+def batch_flags(
+    done: Any,
+    truncated: Any,
+    terminated: Any | None,
+    *,
+    num_envs: int,
+    owner: str = "EgoPPOTrainer",
+) -> BatchFlags:
     """Return the flags of a batched step; a single flag stands for every environment.
 
     Args:
@@ -56,17 +66,22 @@ def batch_flags(done: Any, truncated: Any, terminated: Any | None, *, num_envs: 
         truncated: A time limit ended them, flag or shape (N,).
         terminated: The task ended them, flag or shape (N,); None means ``done and not truncated``.
         num_envs: N.
+        owner: Learner that messages name.
 
     Raises:
         InputError: Wrong shape, or ``done`` is not ``terminated or truncated`` everywhere.
     """
-    boundary = _flags("done", done, num_envs)
-    cut = _flags("truncated", truncated, num_envs)
-    ended = boundary & ~cut if terminated is None else _flags("terminated", terminated, num_envs)
+    boundary = _flags(f"{owner}.observe: expected done", done, num_envs)
+    cut = _flags(f"{owner}.observe: expected truncated", truncated, num_envs)
+    ended = (
+        boundary & ~cut
+        if terminated is None
+        else _flags(f"{owner}.observe: expected terminated", terminated, num_envs)
+    )
     wrong = boundary != (ended | cut)
     if wrong.any():
         raise InputError(
-            "EgoPPOTrainer.observe: expected done = terminated or truncated, got a contradiction "
+            f"{owner}.observe: expected done = terminated or truncated, got a contradiction "
             f"in environments {np.flatnonzero(wrong).tolist()}."
         )
     return BatchFlags(ended, boundary)
@@ -75,7 +90,5 @@ def batch_flags(done: Any, truncated: Any, terminated: Any | None, *, num_envs: 
 def _flags(name: str, value: Any, num_envs: int) -> NDArray[np.bool_]:
     flags = np.asarray(value, dtype=np.bool_)
     if flags.shape not in ((), (num_envs,)):
-        raise InputError(
-            f"EgoPPOTrainer.observe: expected {name} of shape ({num_envs},), got {flags.shape}."
-        )
+        raise InputError(f"{name} of shape ({num_envs},), got {flags.shape}.")
     return np.broadcast_to(flags, (num_envs,))

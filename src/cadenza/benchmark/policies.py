@@ -27,6 +27,7 @@ from cadenza.learn.nn.gaussian_actor import (
     GaussianActor,
     actor_mean,
 )
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
 GOAL_STIFFNESS: Final = 1.0
@@ -176,6 +177,9 @@ def load_policy(
             f"{source}: expected the weights {weights_sha256[:16]}... that were planned, got "
             f"{metadata.sha256[:16]}...; restore the checkpoint or plan a new evaluation."
         )
+    portable = payload.get(MLP_POLICY_KEY)
+    if portable is not None:
+        return PortablePolicy(MlpPolicy.from_state_dict(portable), seat, source=source)
     return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
 
 
@@ -217,12 +221,7 @@ class ActorPolicy:
         # Without gradients a forward pass needs no context manager, which would cost as a layer.
         self._parameters = tuple(p.detach().clone() for p in actor.ordered_parameters)
         sizes = (self._parameters[0].shape[0], self._parameters[-1].shape[0])
-        if sizes != (seat.observation_dim, seat.action_dim):
-            raise CheckpointError(
-                f"{source}: expected a policy for {seat.observation_dim} observations and "
-                f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
-                f"{sizes[1]}; it was trained on another task or number of robots."
-            )
+        _require_fit(sizes, seat, source)
         self._uid = seat.uid
 
     def reset(self, *, seed: int) -> None:
@@ -233,6 +232,41 @@ class ActorPolicy:
         """Return the mean action, float32, shape (A,)."""
         state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         return actor_mean(self._parameters, state.unsqueeze(0))[0].numpy()
+
+
+class PortablePolicy:
+    """The greedy action of a perceptron policy, whichever algorithm trained it.
+
+    Args:
+        policy: Trained policy.
+        seat: Where it plays.
+        source: How messages call it.
+
+    Raises:
+        CheckpointError: The policy's sizes do not fit the seat.
+    """
+
+    def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
+        _require_fit((policy.observation_dim, policy.action_dim), seat, source)
+        self._policy, self._uid = policy, seat.uid
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget: the greedy action depends on the observation alone."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the greedy action, float32, shape (A,)."""
+        return self._policy.act(obs["agent"][self._uid]["state"][None])[0]
+
+
+def _require_fit(sizes: tuple[int, int], seat: EgoSeat, source: str) -> None:
+    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``."""
+    if sizes != (seat.observation_dim, seat.action_dim):
+        raise CheckpointError(
+            f"{source}: expected a policy for {seat.observation_dim} observations and "
+            f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
+            f"{sizes[1]}; it was trained on another task or number of robots."
+        )
 
 
 @register_policy("zero")

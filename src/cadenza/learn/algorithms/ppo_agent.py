@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.arrays import Float32Array
+from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.happo import minibatch_bounds
@@ -218,6 +218,14 @@ class PPOAgent:
             max_gradient_norm=settings.max_gradient_norm,
             normalize_advantages=settings.normalize_advantages,
         )
+
+    @property
+    def observation_moments(self) -> tuple[FloatArray, FloatArray] | None:
+        """Mean and variance by which `scale` scales, (O,) each; None if it does not."""
+        moments = self._observation_moments
+        if not self.settings.normalize_observations:
+            return None
+        return moments.mean, moments.variance
 
     def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
         """Return what the actor sees, float32; plain unless ``normalize_observations`` is set.

@@ -1,0 +1,286 @@
+"""Ego learners PPO and MAPPO, beside a frozen partner.
+
+``ppo`` learns from the ego's own state. ``mappo`` judges with a central critic that also sees the
+partner's state; the policy acts on its own state alone (arXiv:2103.01955).
+
+Axes:        N = environments, O = own state, S = what the critic sees, A = action.
+Randomness:  see `cadenza.learn.algorithms.ppo_agent.PPOAgent`.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
+from cadenza.aht.ego_seat_rows import SeatRows
+from cadenza.aht.types import EventLogger
+from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.device import deterministic_algorithms, resolve_device
+from cadenza.core.errors import CheckpointError, NotReadyError
+from cadenza.core.runlog import log_scalars
+from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.running_normalizer import RewardScaler
+
+#: Layout version of `EgoOnPolicyTrainer.training_state`.
+TRAINING_STATE_VERSION: Final = 1
+
+
+class EgoOnPolicyTrainer:
+    """Learns the ego's policy with PPO; build it with `from_config`.
+
+    Args:
+        cfg: Checked configuration.
+        seat: Reads what the critic sees; the ego's own state comes first.
+        device: Where the networks live.
+        logger: Receives one event of figures per update.
+    """
+
+    def __init__(
+        self,
+        *,
+        cfg: EgoAHTConfig,
+        seat: SeatRows,
+        device: torch.device,
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._cfg, self._seat, self._logger = cfg, seat, logger
+        self._central = seat.row_dim != seat.observation_dim
+        critic_dim = seat.row_dim if self._central else None
+        self._settings = ppo_settings(cfg)
+        self._agent = PPOAgent(
+            self._settings,
+            observation_dim=seat.observation_dim,
+            action_dim=seat.action_dim,
+            critic_dim=critic_dim,
+            seed=cfg.seed,
+            device=device,
+        )
+        self._on_cpu = device.type == "cpu"
+        self._buffer = OnPolicyBuffer(
+            BufferShape(
+                capacity=cfg.happo.rollout_length,
+                rows=cfg.env.num_envs,
+                observation_dim=seat.observation_dim,
+                critic_dim=critic_dim,
+                action_dim=seat.action_dim,
+            )
+        )
+        self._scaler = (
+            RewardScaler(cfg.env.num_envs, cfg.happo.gamma) if cfg.ppo.normalize_rewards else None
+        )
+        self._pending = False
+        self._frames = 0
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: EgoAHTConfig,
+        *,
+        env: Any,
+        partner: PartnerLike,
+        ego_uid: str,
+        logger: EventLogger | None = None,
+    ) -> "EgoOnPolicyTrainer":
+        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
+
+        Raises:
+            ConfigurationError: The partner has a trainable parameter.
+            InputError: A space is not flat, or the ego's actions are unbounded.
+            DeviceUnavailableError: The configured device is not on this machine.
+        """
+        assert_partner_is_frozen(partner)
+        others = tuple(uid for uid in cfg.env.agent_uids if uid != ego_uid)
+        seat = SeatRows(
+            cls.__name__,
+            env=env,
+            ego_uid=ego_uid,
+            other_uids=others if cfg.algo == "mappo" else (),
+        )
+        return cls(cfg=cfg, seat=seat, device=resolve_device(cfg.runtime.device), logger=logger)
+
+    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
+        """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
+
+        Args:
+            obs: Holds the seats' states.
+            deterministic: Return the mean; draws nothing and may come at any time.
+
+        Raises:
+            InputError: A state has the wrong shape or is not finite.
+            NotReadyError: The rollout is full; `update` comes first.
+        """
+        own, batched = self._seat.own(obs)
+        require_finite("EgoOnPolicyTrainer.act: state", own)
+        if deterministic:
+            scaled = self._agent.scale(own, learn=False)
+            actions = self._agent.act(scaled, deterministic=True)
+        else:
+            scaled = self._agent.scale(own, learn=True)
+            actions = self._agent.act(scaled)
+            judged = self._judged(obs, learn=True) if self._central else None
+            self._buffer.stage(scaled, actions, judged)
+            self._pending = True
+        clipped = np.clip(actions, self._seat.low, self._seat.high)
+        return clipped if batched else clipped[0]
+
+    def observe(
+        self,
+        obs: Observation,
+        reward: float | NDArray[Any],
+        done: bool | NDArray[np.bool_],
+        *,
+        truncated: bool | NDArray[np.bool_] = False,
+        final_obs: Observation | None = None,
+        terminated: bool | NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Record what followed the last drawn action; see `cadenza.aht.types.EgoTrainer`.
+
+        Raises:
+            NotReadyError: No drawn action is waiting.
+            InputError: Shapes or flags contradict each other, or something is not finite.
+        """
+        if not self._pending:
+            raise NotReadyError(
+                "EgoOnPolicyTrainer.observe: expected act(obs) before it, got no drawn action to "
+                "complete; alternate act and observe."
+            )
+        count = self._cfg.env.num_envs
+        step = self._seat.outcome(
+            obs,
+            reward,
+            (done, truncated, terminated),
+            final_obs,
+            batched=count > 1,
+            count=count,
+        )
+        rewards: NDArray[Any] = step.rewards
+        if self._scaler is not None:
+            rewards = self._scaler.scale(rewards, step.boundaries)
+        cut = np.flatnonzero(step.boundaries & ~step.terminated)
+        self._buffer.commit(
+            Outcome(rewards, step.terminated, step.boundaries),
+            self._agent.scale_critic(step.next_rows, learn=False),
+            cut,
+            self._agent.scale_critic(step.last_rows[cut], learn=False),
+        )
+        self._pending = False
+        self._frames += count
+
+    def update(self) -> None:
+        """Learn from everything observed since the last update; nothing if there is nothing.
+
+        Raises:
+            InputError: Something is not finite.
+        """
+        self._pending = False
+        if self._buffer.length == 0:
+            return
+        done = self._frames - self._buffer.length * self._buffer.shape.rows
+        reproducible = self._on_cpu and self._cfg.runtime.deterministic_torch
+        with deterministic_algorithms() if reproducible else nullcontext():
+            figures = self._agent.update(self._buffer, progress=done / self._cfg.total_frames)
+        if self._logger is not None:
+            log_scalars(self._logger, step=self._frames, namespace="train", **figures.as_dict())
+
+    def policy(self) -> MlpPolicy:
+        """Return the mean action as a policy of its own; it shares the weights."""
+        moments = self._agent.observation_moments
+        weights = [p.detach() for p in self._agent.network.actor.parameters()]
+        return MlpPolicy(
+            weights=weights,
+            activation="tanh",
+            output="mean",
+            low=torch.tensor(self._seat.low),
+            high=torch.tensor(self._seat.high),
+            moments=None if moments is None else torch.tensor(np.stack(moments)),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy checkpoint: a policy anyone can play, and the whole agent."""
+        return {MLP_POLICY_KEY: self.policy().state_dict(), "agent": self._agent.state_dict()}
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Take over networks, optimiser and streams; the rollout in progress is dropped.
+
+        Raises:
+            CheckpointError: The checkpoint is of another algorithm or of other sizes.
+        """
+        if "agent" not in payload:
+            raise CheckpointError(
+                f"EgoOnPolicyTrainer: expected a checkpoint with an 'agent', got {sorted(payload)}."
+            )
+        self._agent.load_state_dict(payload["agent"])
+        self._buffer.clear()
+        self._pending = False
+
+    def training_state(self) -> dict[str, Any]:
+        """Return everything the future depends on, also in the middle of a rollout.
+
+        Raises:
+            NotReadyError: A drawn action waits for what follows.
+        """
+        if self._pending:
+            raise NotReadyError(
+                "EgoOnPolicyTrainer.training_state: expected observe() after act(), got a drawn "
+                "action whose outcome is unknown."
+            )
+        return {
+            "version": TRAINING_STATE_VERSION,
+            "agent": self._agent.state_dict(),
+            "buffer": self._buffer.state_dict(),
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "frames": self._frames,
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `training_state` was taken.
+
+        Raises:
+            CheckpointError: The state has another version, is incomplete or of other sizes.
+        """
+        if state.get("version") != TRAINING_STATE_VERSION:
+            raise CheckpointError(
+                "EgoOnPolicyTrainer.load_training_state: expected version "
+                f"{TRAINING_STATE_VERSION}, got {state.get('version')!r}."
+            )
+        try:
+            self._agent.load_state_dict(state["agent"])
+            self._buffer.load_state_dict(state["buffer"])
+            if self._scaler is not None:
+                self._scaler.load_state_dict(state["scaler"])
+            self._frames = int(state["frames"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                "EgoOnPolicyTrainer.load_training_state: expected a complete state of this "
+                f"configuration: {error}"
+            ) from error
+        self._pending = False
+
+    def _judged(self, obs: Observation, *, learn: bool) -> Float32Array:
+        return self._agent.scale_critic(self._seat.rows(obs)[0], learn=learn)
+
+
+def ppo_settings(cfg: EgoAHTConfig) -> PPOSettings:
+    """Return PPO's numbers from the sections ``happo``, ``ppo`` and ``ppo_extras``."""
+    happo, extras = cfg.happo, cfg.ppo_extras
+    return PPOSettings(
+        rollout_length=happo.rollout_length,
+        batch_size=happo.batch_size,
+        epochs=happo.n_epochs,
+        learning_rate=happo.lr,
+        decay_learning_rate=extras.lr_decay,
+        gamma=happo.gamma,
+        gae_lambda=happo.gae_lambda,
+        clip_epsilon=happo.clip_eps,
+        target_kl=extras.target_kl,
+        hidden_sizes=(happo.hidden_dim, happo.hidden_dim),
+        **cfg.ppo.model_dump(),
+    )

@@ -1,0 +1,268 @@
+"""Ego learners that replay: SAC, HL-Gauss SAC, TD3, HATD3, DQN and MBPO, beside a frozen partner.
+
+Every ``train_every_frames`` frames the learner updates from the replay memory, from within
+`observe`; `update` only reports. The memory holds the ego's nominal action: a safety filter between
+it and the environment is part of what is learned about.
+
+Axes:        N = environments, O = own state, S = row (own or joint state), A = action.
+Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.ego_replay.memory``
+             samples the memory.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
+from cadenza.aht.ego_seat_rows import SeatRows
+from cadenza.aht.replay_algorithms import build_replay_learner, sees_joint_state
+from cadenza.aht.types import EventLogger
+from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.device import deterministic_algorithms
+from cadenza.core.errors import CheckpointError, ConfigurationError, NotReadyError
+from cadenza.core.runlog import log_scalars
+from cadenza.core.seeding import derive_substream
+from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.learners.replay_learner import ReplayLearner
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+
+#: Layout version of `EgoReplayTrainer.training_state`.
+TRAINING_STATE_VERSION: Final = 1
+
+
+class EgoReplayTrainer:
+    """Learns the ego's policy from a replay memory; build it with `from_config`.
+
+    Args:
+        cfg: Checked configuration.
+        seat: Reads rows off observations.
+        learner: What acts and learns.
+        logger: Receives one event of figures per rollout boundary.
+    """
+
+    def __init__(
+        self,
+        *,
+        cfg: EgoAHTConfig,
+        seat: SeatRows,
+        learner: ReplayLearner,
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._cfg, self._seat, self._learner, self._logger = cfg, seat, learner, logger
+        stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
+        self._memory = TransitionMemory(
+            observation_dim=seat.row_dim,
+            action_dim=learner.action_width,
+            num_envs=cfg.env.num_envs,
+            max_transitions=cfg.replay.memory_size,
+            seed=stream.integer_seed(),
+            action_dtype=learner.action_dtype,
+        )
+        self._pending: tuple[Float32Array, NDArray[Any]] | None = None
+        self._sums: dict[str, list[float]] = {}
+        self._frames = 0
+        self._updates = 0
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: EgoAHTConfig,
+        *,
+        env: Any,
+        partner: PartnerLike,
+        ego_uid: str,
+        logger: EventLogger | None = None,
+    ) -> "EgoReplayTrainer":
+        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
+
+        Raises:
+            ConfigurationError: The partner has a trainable parameter, or a device other than the
+                CPU is asked for.
+            InputError: A space is not flat, or the ego's actions are unbounded.
+        """
+        assert_partner_is_frozen(partner)
+        if cfg.runtime.device not in ("auto", "cpu"):
+            raise ConfigurationError(
+                f"algo={cfg.algo}: expected runtime.device=cpu or auto, got "
+                f"{cfg.runtime.device!r}; its small networks are fastest on the CPU."
+            )
+        others = tuple(uid for uid in cfg.env.agent_uids if uid != ego_uid)
+        seat = SeatRows(
+            cls.__name__,
+            env=env,
+            ego_uid=ego_uid,
+            other_uids=others if sees_joint_state(cfg.algo) else (),
+        )
+        learner = build_replay_learner(
+            cfg,
+            observation_dim=seat.observation_dim,
+            row_dim=seat.row_dim,
+            action_dim=seat.action_dim,
+        )
+        return cls(cfg=cfg, seat=seat, learner=learner, logger=logger)
+
+    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
+        """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
+
+        Args:
+            obs: Holds the seats' states.
+            deterministic: Return the greedy action; draws nothing and may come at any time.
+
+        Raises:
+            InputError: A state has the wrong shape or is not finite.
+        """
+        if deterministic:
+            own, batched = self._seat.own(obs)
+            require_finite("EgoReplayTrainer.act: state", own)
+            actions = self.policy().act(own)
+            return actions if batched else actions[0]
+        rows, batched = self._seat.rows(obs)
+        require_finite("EgoReplayTrainer.act: state", rows)
+        if self._frames < self._cfg.replay.warmup_frames:
+            stored = self._learner.random_actions(len(rows))
+        else:
+            stored = self._learner.act(rows, frames=self._frames)
+        self._pending = (rows.copy(), stored)
+        actions = self._seat.from_unit(self._learner.to_unit(stored))
+        return actions if batched else actions[0]
+
+    def observe(
+        self,
+        obs: Observation,
+        reward: float | NDArray[Any],
+        done: bool | NDArray[np.bool_],
+        *,
+        truncated: bool | NDArray[np.bool_] = False,
+        final_obs: Observation | None = None,
+        terminated: bool | NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Record what followed the last exploring action, and learn when it is time.
+
+        Args and the state machine: see `cadenza.aht.types.EgoTrainer`.
+
+        Raises:
+            NotReadyError: No exploring action is waiting.
+            InputError: Shapes or flags contradict each other, or something is not finite.
+        """
+        if self._pending is None:
+            raise NotReadyError(
+                "EgoReplayTrainer.observe: expected act(obs) before it, got no exploring action "
+                "to complete; alternate act and observe."
+            )
+        rows, stored = self._pending
+        count = self._cfg.env.num_envs
+        step = self._seat.outcome(
+            obs,
+            reward,
+            (done, truncated, terminated),
+            final_obs,
+            batched=count > 1,
+            count=count,
+        )
+        self._memory.add(
+            rows,
+            stored,
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=step.last_rows,
+        )
+        self._pending = None
+        before, self._frames = self._frames, self._frames + count
+        self._learn(before)
+
+    def update(self) -> None:
+        """Report the figures of the updates since the last report, when there were any."""
+        figures = {name: sum(values) / len(values) for name, values in self._sums.items()}
+        self._sums = {}
+        if figures and self._logger is not None:
+            log_scalars(
+                self._logger,
+                step=self._frames,
+                namespace="train",
+                n_updates=self._updates,
+                memory_size=self._memory.size(),
+                **figures,
+            )
+
+    def policy(self) -> MlpPolicy:
+        """Return the greedy policy as one of its own; it shares the weights."""
+        return self._learner.policy(self._seat.low, self._seat.high)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy checkpoint: a policy anyone can play, and the learner."""
+        return {MLP_POLICY_KEY: self.policy().state_dict(), "learner": self._learner.state_dict()}
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Take over the learner; the memory stays.
+
+        Raises:
+            CheckpointError: The checkpoint is of another algorithm or of other sizes.
+        """
+        if "learner" not in payload:
+            raise CheckpointError(
+                f"EgoReplayTrainer: expected a checkpoint with a 'learner', got {sorted(payload)}."
+            )
+        self._learner.load_state_dict(payload["learner"])
+        self._pending = None
+
+    def training_state(self) -> dict[str, Any]:
+        """Return everything the future depends on, the replay memory included.
+
+        Raises:
+            NotReadyError: An exploring action waits for what follows.
+        """
+        if self._pending is not None:
+            raise NotReadyError(
+                "EgoReplayTrainer.training_state: expected observe() after act(), got an action "
+                "whose outcome is unknown."
+            )
+        return {
+            "version": TRAINING_STATE_VERSION,
+            "learner": self._learner.state_dict(),
+            "memory": self._memory.state_dict(),
+            "sums": {name: list(values) for name, values in self._sums.items()},
+            "frames": self._frames,
+            "updates": self._updates,
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `training_state` was taken.
+
+        Raises:
+            CheckpointError: The state has another version, is incomplete or of other sizes.
+        """
+        if state.get("version") != TRAINING_STATE_VERSION:
+            raise CheckpointError(
+                f"EgoReplayTrainer.load_training_state: expected version {TRAINING_STATE_VERSION}, "
+                f"got {state.get('version')!r}."
+            )
+        try:
+            self._learner.load_state_dict(state["learner"])
+            self._memory.load_state_dict(state["memory"])
+            self._sums = {name: list(values) for name, values in state["sums"].items()}
+            self._frames, self._updates = int(state["frames"]), int(state["updates"])
+        except KeyError as error:
+            raise CheckpointError(
+                "EgoReplayTrainer.load_training_state: expected a complete state of this "
+                f"configuration, got no {error}."
+            ) from error
+        self._pending = None
+
+    def _learn(self, frames_before: int) -> None:
+        """Do the updates that the last step made due."""
+        replay = self._cfg.replay
+        every = replay.train_every_frames
+        due = self._frames // every - frames_before // every
+        if self._frames <= replay.warmup_frames or due == 0 or self._memory.size() == 0:
+            return
+        with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
+            for _ in range(due * replay.updates):
+                for name, value in self._learner.learn(self._memory).items():
+                    self._sums.setdefault(name, []).append(value)
+                self._updates += 1
