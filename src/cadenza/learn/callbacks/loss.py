@@ -1,8 +1,8 @@
 """A loss as a callback: one optimiser step per batch."""
 
 import logging
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -15,6 +15,8 @@ from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 _logger = logging.getLogger(__name__)
 
 _NETWORK: Final = "network_state_dict"
+#: What torch appends to a module's name for state that is neither parameter nor buffer.
+_EXTRA_STATE: Final = "_extra_state"
 _SCHEDULE: Final = "lr_schedule_state_dict"
 
 
@@ -169,11 +171,21 @@ class LossCallback(LoggingMixin, Callback):
                 "load the state of the same kind of loss, or switch this part off."
             )
         try:
-            part.load_state_dict(state[name])
+            part.load_state_dict(self._completed(part, state[name]))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.name}: expected a {name!r} that fits {type(part).__name__}, got: {error}"
             ) from error
+
+    def _completed(self, part: Any, state: Any) -> Any:
+        """Return ``state``, with a network's own generators where it has none (files of Emote)."""
+        if not isinstance(part, nn.Module) or not isinstance(state, Mapping):
+            return state
+        loaded, own = cast("Mapping[str, Any]", state), part.state_dict()
+        absent = [key for key in own if key.endswith(_EXTRA_STATE) and key not in loaded]
+        if absent:
+            _logger.warning("%s: the loaded network lacks %s, which stay", self.name, absent)
+        return {**loaded, **{key: own[key] for key in absent}}
 
     @Callback.extend
     def loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:

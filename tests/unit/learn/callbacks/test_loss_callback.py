@@ -288,3 +288,50 @@ def test_optimizer_may_be_built_on_other_parameters():
     target.load_state_dict(source.state_dict())
     assert torch.equal(source.network(BATCH["x"]), target.network(BATCH["x"]))
     assert target.parameters[0] is target.network.weight
+
+
+class Noisy(nn.Linear):
+    """A network with a generator of its own."""
+
+    def __init__(self):
+        super().__init__(1, 1, bias=False)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def get_extra_state(self):
+        return self.generator.get_state()
+
+    def set_extra_state(self, state):
+        self.generator.set_state(state)
+
+
+def noisy_loss():
+    network = Noisy()
+    return SquaredError(
+        name="noisy",
+        network=network,
+        optimizer=optim.SGD(network.parameters(), lr=0.1),
+        max_grad_norm=1.0,
+        data_group=None,
+    )
+
+
+def test_generator_of_a_network_goes_on_where_it_was():
+    source, target = noisy_loss(), noisy_loss()
+    torch.rand(3, generator=source.network.generator)
+    target.load_state_dict(deserialise(serialise(source.state_dict()), max_bytes=2**20))
+    assert torch.equal(
+        torch.rand(3, generator=target.network.generator),
+        torch.rand(3, generator=source.network.generator),
+    )
+
+
+def test_network_saved_without_its_generator_keeps_its_own_with_a_warning(caplog):
+    source, target = noisy_loss(), noisy_loss()
+    state = source.state_dict()
+    del state["network_state_dict"]["_extra_state"]
+    before = target.network.generator.get_state()
+    with caplog.at_level(logging.WARNING):
+        target.load_state_dict(state)
+    assert "noisy: the loaded network lacks ['_extra_state'], which stay" in caplog.text
+    assert torch.equal(target.network.weight, source.network.weight)
+    assert torch.equal(target.network.generator.get_state(), before)
