@@ -7,6 +7,8 @@ share the row; each is read through a view of items as large as its row, which n
 Axes: N = rows, n = number of rows gathered.
 """
 
+import contextlib
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +21,8 @@ from cadenza.learn.memory.episode_rows import RowMove
 
 #: Rows begin at multiples of this many bytes, so that every field can be aligned.
 _ROW_ALIGNMENT: Final = 8
+#: Arenas of at least this size ask for huge pages (2 MiB each).
+_HUGE_BYTES: Final = 1 << 22
 #: Items of these sizes are copied as numbers, others as opaque bytes.
 _NUMBER_SIZES: Final = (1, 2, 4, 8)
 #: Name of the field that holds `EpisodeRows.remaining`.
@@ -68,15 +72,17 @@ class RecordArena:
             self._offsets[field.name] = offset
             offset += field.size
         self.row_bytes = -(-offset // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
-        self._use(np.zeros(capacity * self.row_bytes, np.uint8))
+        self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
         self._buffer = buffer
         self._rows = len(buffer) // self.row_bytes
         self._values = {name: self._view(field) for name, field in self._fields.items()}
-        self._items = {
-            name: self._item_view(field) for name, field in self._fields.items() if field.size
+        self._readers = {
+            name: (self._item_view(field) if field.size else None, field.dtype, field.shape)
+            for name, field in self._fields.items()
         }
+        self._beginnings = np.ndarray((self._rows,), np.uint8, buffer.data, 0, (self.row_bytes,))
 
     def _view(self, field: Field) -> NDArray[Any]:
         """Return the values of one column, shape (N, *shape)."""
@@ -114,16 +120,39 @@ class RecordArena:
 
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
         """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
-        field = self._fields[name]
-        if not field.size:
-            return np.zeros((len(rows), *field.shape), field.dtype)
-        return self._items[name][rows].view(field.dtype).reshape(len(rows), *field.shape)
+        items, dtype, shape = self._readers[name]
+        if items is None:
+            return np.zeros((len(rows), *shape), dtype)
+        values = items[rows].view(dtype)
+        return values if shape == () else values.reshape(len(rows), *shape)
+
+    def touch(self, rows: IndexArray) -> None:
+        """Load the beginnings of ``rows`` into the processor's cache.
+
+        One cheap pass waits for many lines of memory at once; the passes over wider items that
+        follow would wait for them one by one.
+        """
+        self._beginnings[rows]
 
     def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
         """Bring the rows into a new buffer; see `RowListener`."""
         size = self.row_bytes
-        buffer = np.zeros(capacity * size, np.uint8)
+        buffer = _zeros(capacity * size)
         for move in moves:
             source = self._buffer[move.source * size : (move.source + move.count) * size]
             buffer[move.target * size : (move.target + move.count) * size] = source
         self._use(buffer)
+
+
+def _zeros(size: int) -> NDArray[np.uint8]:
+    """Return zeros; large ones on huge pages where the system has them.
+
+    Random rows of a large arena lie on different pages each, and looking pages up takes as long as
+    reading the rows unless the pages are huge. Memory is provided as rows are written.
+    """
+    if size < _HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)

@@ -35,6 +35,9 @@ _FULLEST: Final = 0.8
 _GROWTH: Final = 1.5
 #: Rejection is used while at least one in so many rows can start a window.
 _MOST_REJECTED: Final = 8
+#: A sample id is the row in the low bits, and the low bits of its episode's serial number above.
+_ROW_BITS: Final = 36
+_STAMP_MASK: Final = (1 << (63 - _ROW_BITS)) - 1
 #: Arrays of `_Slots`.
 _SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
 #: Standard deviations of spare draws, so that one round nearly always suffices.
@@ -283,6 +286,12 @@ class EpisodeRows:
             if len(found) >= count:
                 return found[:count]
 
+    def draw_steps(self, rng: np.random.Generator, count: int) -> IndexArray:
+        """Return the slots of ``count`` uniformly drawn usable steps; none if there are no such."""
+        if self.windows.total(1) == 0:
+            return np.zeros(0, np.int64)
+        return self.slot_of_row[self.draw_windows(rng, count, 1)].astype(np.int64)
+
     def require_windows(self, length: int) -> int:
         """Return how many windows of ``length`` rows there are, at least 1.
 
@@ -328,6 +337,23 @@ class EpisodeRows:
                 f"{usable[first]}; correct the sample strategy."
             )
         return self.slots.start[slots] + starts
+
+    def sample_ids(self, rows: IndexArray) -> IndexArray:
+        """Return numbers that find the episodes' steps at ``rows`` again, or tell they are gone.
+
+        They become stale when rows move, too. Shape (n,).
+        """
+        stamps = self.slots.serial[self.slot_of_row[rows]] & _STAMP_MASK
+        return (stamps << _ROW_BITS) | rows
+
+    def rows_of_sample_ids(self, sample_ids: IndexArray) -> tuple[IndexArray, NDArray[np.bool_]]:
+        """Return the rows that `sample_ids` named, and which of them still hold the same step."""
+        rows = sample_ids & ((1 << _ROW_BITS) - 1)
+        known = (sample_ids >= 0) & (rows < self._capacity)
+        rows = np.where(known, rows, 0)
+        stamps = self.slots.serial[self.slot_of_row[rows]]
+        known &= (self.remaining[rows] > 0) & (stamps & _STAMP_MASK == sample_ids >> _ROW_BITS)
+        return rows, known
 
     def _span(self) -> tuple[int, int]:
         """Return the range of rows that holds every episode."""

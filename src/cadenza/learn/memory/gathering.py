@@ -91,6 +91,10 @@ class Gatherer:
         self._contents = contents
         self._steps = np.zeros(1, np.int64)
         self._mapped = self._make_storages()
+        self._looks_ahead = any(
+            isinstance(output, Shift) and (output.after or output.first == 1)
+            for output in layout.outputs
+        )
 
     def _make_storages(self) -> dict[str, VirtualStorage]:
         """Return the storages of mapped columns, which may read one another."""
@@ -127,27 +131,36 @@ class Gatherer:
                 self._steps = np.arange(length)
             rows = (starts[:, None] + self._steps).reshape(-1)
         shifted: dict[int, IndexArray] = {0: rows}
+        if length == 1 and self._looks_ahead:
+            shifted[1] = rows + 1
+            arena.touch(shifted[1])
         result: dict[str, NDArray[Any]] = {}
         final: dict[str, NDArray[np.bool_]] = {}
         for output in self._layout.outputs:
-            match output:
-                case Shift():
-                    if output.single:
-                        at = starts
-                    elif output.after:
-                        at = starts + length
-                    else:
-                        at = shifted.get(output.first)
-                        if at is None:
-                            at = shifted[output.first] = rows + output.first
-                    result[output.name] = arena.gather(output.source, at)
-                case Ends():
-                    if output.source not in final:
-                        final[output.source] = self._final(output.source, starts, length)
-                    result[output.name] = _flags(output, final[output.source], length)
-                case Mapped():
-                    result[output.name] = self._map(output, starts, length)
+            if isinstance(output, Shift):
+                at = self._rows_of(output, starts, length, shifted)
+                result[output.name] = arena.gather(output.source, at)
+            elif isinstance(output, Ends):
+                if output.source not in final:
+                    final[output.source] = self._final(output.source, starts, length)
+                result[output.name] = _flags(output, final[output.source], length)
+            else:
+                result[output.name] = self._map(output, starts, length)
         return result
+
+    @staticmethod
+    def _rows_of(
+        output: Shift, starts: IndexArray, length: int, shifted: dict[int, IndexArray]
+    ) -> IndexArray:
+        """Return the rows of one output; ``shifted`` keeps those that others use too."""
+        if output.single:
+            return starts
+        if output.after:
+            return shifted[1] if length == 1 and 1 in shifted else starts + length
+        at = shifted.get(output.first)
+        if at is None:
+            at = shifted[output.first] = shifted[0] + output.first
+        return at
 
     def _final(self, source: str, starts: IndexArray, length: int) -> NDArray[np.bool_]:
         """Return whether each window ends with the last row of ``source``, shape (n,)."""

@@ -265,6 +265,18 @@ class ArraySumTree(_ArrayTree):
             level //= 2
         return at - self._leaves, rest
 
+    def draw(self, rng: np.random.Generator, count: int) -> IndexArray:
+        """Return items with probability weight / total, independently, shape (count,).
+
+        The total must be above 0.
+        """
+        items, _ = self.find(rng.random(count) * self._nodes[1])
+        # Rounding can lead past the last item with a weight; such draws are repeated.
+        while (self._nodes[self._leaves + items] <= 0).any():
+            missed = self._nodes[self._leaves + items] <= 0
+            items[missed], _ = self.find(rng.random(int(missed.sum())) * self._nodes[1])
+        return items
+
 
 class ArrayMinTree(_ArrayTree):
     """Minima."""

@@ -9,7 +9,7 @@ Axes: L = rows of the *target* column in one episode.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,25 +166,25 @@ class _Shifted:
             InputError: ``key`` is no integer, slice or tuple of integers.
         """
         shift, length = self._shift, len(self._item)
-        match key:
-            case int() | np.integer():
-                return self._item[self._checked(int(key) + shift, length)]
-            case tuple():
-                rows = [self._checked(int(index) + shift, length) for index in key]
-                return np.asarray(self._item)[rows]
-            case slice():
-                if key.start is None or key.stop is None:
-                    raise InputError(f"shifted column: expected a slice with both ends, got {key}.")
-                start, stop = int(key.start) + shift, int(key.stop) + shift
-                self._checked(start, length)
-                if stop > length:
-                    self._checked(stop - 1, length)
-                return self._item[start : stop : key.step]
-            case _:
-                raise InputError(
-                    "shifted column: expected an integer, a slice or a tuple of integers, got "
-                    f"{type(key).__name__}."
-                )
+        if isinstance(key, int | np.integer):
+            return self._item[self._checked(int(key) + shift, length)]
+        if isinstance(key, tuple):
+            indices = cast("tuple[Any, ...]", key)
+            rows = [self._checked(int(index) + shift, length) for index in indices]
+            return np.asarray(self._item)[rows]
+        if not isinstance(key, slice):
+            raise InputError(
+                "shifted column: expected an integer, a slice or a tuple of integers, got "
+                f"{type(key).__name__}."
+            )
+        window = cast("slice[Any, Any, Any]", key)
+        if window.start is None or window.stop is None:
+            raise InputError(f"shifted column: expected a slice with both ends, got {window}.")
+        start, stop = int(window.start) + shift, int(window.stop) + shift
+        self._checked(start, length)
+        if stop > length:
+            self._checked(stop - 1, length)
+        return self._item[start : stop : window.step]
 
     def _checked(self, index: int, length: int) -> int:
         if not 0 <= index < length:
@@ -212,8 +212,9 @@ class _OnlyLast:
         The slice keeps its step, so the result has one row.
         """
         if isinstance(key, slice):
-            step = 1 if key.step is None else key.step
-            return self._item[key.stop : key.stop + step : step]
+            window = cast("slice[Any, Any, Any]", key)
+            step = 1 if window.step is None else window.step
+            return self._item[window.stop : window.stop + step : step]
         if isinstance(key, tuple):
             return self._item[key[-1] + 1]
         return self._item[key + 1]

@@ -250,6 +250,8 @@ def eject_weighted(
         InputError: There are not so many transitions.
     """
     require_coverable(rows, count)
+    if count <= 0:
+        return []
     chosen: dict[int, None] = {}
     covered = 0
     for _ in range(_EJECTION_ROUNDS):

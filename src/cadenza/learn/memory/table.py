@@ -28,7 +28,7 @@ from cadenza.learn.memory.serialisation import (
     write_snapshot,
 )
 from cadenza.learn.memory.serialisation_checks import ReadOptions
-from cadenza.learn.memory.snapshot import IdPolicy, TableSnapshot
+from cadenza.learn.memory.snapshot import ContentMark, IdPolicy, TableChanges, TableSnapshot
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
     SampleStrategy,
@@ -471,6 +471,30 @@ class ArrayMemoryTable:
         """Return a copy of the whole content."""
         with self._lock:
             return take_snapshot(self._contents, self._maxlen, self._sampler, self._ejector)
+
+    def changes_since(self, mark: ContentMark | None) -> TableChanges:
+        """Return the episodes that came after ``mark``, and which are stored now.
+
+        Args:
+            mark: From the changes before; None, or one from before a restore, gives everything.
+        """
+        with self._lock:
+            rows = self._contents.rows
+            is_whole = mark is None or mark.place is not rows
+            first = 0 if mark is None or is_whole else mark.next_serial
+            serials = rows.slots.serial[rows.live_slots()]
+            added = take_snapshot(
+                self._contents, self._maxlen, self._sampler, self._ejector, first_serial=first
+            )
+            after = ContentMark(place=rows, next_serial=int(serials.max(initial=first - 1)) + 1)
+            return TableChanges(
+                added=added,
+                added_serials=serials[serials >= first],
+                identities=tuple(rows.identities()),
+                serials=serials,
+                is_whole=is_whole,
+                mark=after,
+            )
 
     def load_snapshot(self, snapshot: TableSnapshot) -> None:
         """Replace the content by that of ``snapshot``; after an error nothing has changed.

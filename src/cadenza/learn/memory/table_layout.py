@@ -146,8 +146,12 @@ class TableLayout:
         self.whole = reach[length_key] == 0 and max(reach.values()) <= 1
 
     def fields(self) -> list[Field]:
-        """Return name, shape and dtype of the stored columns."""
-        return [stored.field for stored in self.stored.values()]
+        """Return name, shape and dtype of the stored columns, those that are looked ahead in first.
+
+        At the front of a row, the next row's value is nearest to this one's.
+        """
+        ordered = sorted(self.stored.values(), key=lambda stored: -stored.reach)
+        return [stored.field for stored in ordered]
 
 
 def _require_names(columns: tuple[Column, ...], length_key: str) -> None:

@@ -21,11 +21,25 @@ from cadenza.learn.memory.table_layout import StoredColumn, TableLayout
 
 
 def take_snapshot(
-    contents: EpisodeContents, maxlen: int, sampler: SampleStrategy, ejector: EjectionStrategy
+    contents: EpisodeContents,
+    maxlen: int,
+    sampler: SampleStrategy,
+    ejector: EjectionStrategy,
+    *,
+    first_serial: int = 0,
 ) -> TableSnapshot:
-    """Return a copy of all episodes, with the settings of their table."""
+    """Return a copy of all episodes, with the settings of their table.
+
+    Args:
+        contents: The episodes.
+        maxlen: The table's limit.
+        sampler: The table's sampler.
+        ejector: The table's ejector.
+        first_serial: Episodes that arrived before this number are left out.
+    """
     layout, rows = contents.layout, contents.rows
     slots = rows.live_slots()
+    slots = slots[rows.slots.serial[slots] >= first_serial]
     stored: dict[str, StoredRows] = {}
     for name in layout.stored:
         counts = contents.counts(name, slots)
@@ -35,7 +49,7 @@ def take_snapshot(
         columns=layout.columns,
         length_key=layout.length_key,
         maxlen=maxlen,
-        identities=tuple(rows.identities()),
+        identities=tuple(rows.slots.identity[slot] for slot in slots.tolist()),
         stored=stored,
         sampler_type=type(sampler).__name__,
         ejector_type=type(ejector).__name__,

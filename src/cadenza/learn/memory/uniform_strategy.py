@@ -51,10 +51,7 @@ class UniformEjectionStrategy(UniformStrategyBase, EjectionStrategy):
         return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
 
     def _draw(self, count: int) -> IndexArray:
-        rows = self._rows
-        if rows.windows.total(1) == 0:
-            return np.zeros(0, np.int64)
-        return rows.slot_of_row[rows.draw_windows(self._rng, count, 1)].astype(np.int64)
+        return self._rows.draw_steps(self._rng, count)
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         return self._rows.slots.steps[slots].astype(np.float64)

@@ -1,0 +1,229 @@
+"""Seldom sampled episodes first: windows are drawn by how often their episode was sampled.
+
+Sampling weight of episode i:  (windows of i) (c_i + 1)^(-alpha)
+Ejection weight of episode i:  (steps of i) (c_i + 1)^alpha, so well covered episodes go first
+with c_i the windows sampled from it so far. ``alpha`` = 0 is uniform. Weights are renewed after
+every call, in O(log E) per sampled episode.
+
+Axes: n = windows, T = rows per window, E = episodes, S = slots.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.memory.core_types import IndexArray, SamplePoint
+from cadenza.learn.memory.episode_rows import EpisodeRows
+from cadenza.learn.memory.segment_tree import ArraySumTree
+from cadenza.learn.memory.strategy import (
+    EjectionStrategy,
+    SampleStrategy,
+    Strategy,
+    eject_weighted,
+    require_coverable,
+)
+
+
+class CoverageBasedStrategy(Strategy):
+    """Counts how often each episode was sampled.
+
+    Args:
+        alpha: How strongly the count matters, >= 0.
+        seed: Root seed of the strategy's generator.
+
+    Raises:
+        ConfigurationError: ``alpha`` is negative or not finite.
+    """
+
+    def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self._alpha = _checked_alpha(alpha)
+        self._remembered: dict[int, int] = {}
+        self._forget_weights()
+
+    def _forget_weights(self) -> None:
+        self._counts = np.zeros(len(self._rows.slots.start), np.int64)
+        self._tree: ArraySumTree | None = None
+
+    @property
+    def alpha(self) -> float:
+        """How strongly the count matters."""
+        return self._alpha
+
+    def counts(self) -> dict[int, int]:
+        """Return the windows sampled so far by episode id, oldest first."""
+        counts = self._counts[self._rows.live_slots()].tolist()
+        return dict(zip(self._rows.identities(), counts, strict=True))
+
+    def attach(self, rows: EpisodeRows) -> None:
+        """Follow the episodes in ``rows``; see `Strategy.attach`."""
+        super().attach(rows)
+        self._forget_weights()
+
+    def track(self, identity: int, sequence_length: int) -> None:
+        """Count an episode in, not sampled yet."""
+        super().track(identity, sequence_length)
+        slot = self._rows.slot(identity)
+        if slot >= len(self._counts):
+            more = len(self._rows.slots.start) - len(self._counts)
+            self._counts = np.concatenate((self._counts, np.zeros(more, np.int64)))
+        self._counts[slot] = self._remembered.pop(identity, 0)
+        self._renew(np.array([slot]))
+
+    def forget(self, identity: int) -> None:
+        """Count an episode out."""
+        if self._tree is not None:
+            self._tree.set(self._rows.slot(identity), 0.0)
+        super().forget(identity)
+
+    def clear(self) -> None:
+        """Forget every episode and count; the generator goes on."""
+        super().clear()
+        self._remembered.clear()
+        self._forget_weights()
+
+    def end_simple_import(self) -> None:
+        """Finish an import; counts of episodes that did not come are dropped."""
+        super().end_simple_import()
+        self._remembered.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Return alpha, counts by id and the generator, as JSON values."""
+        counts = [[identity, count] for identity, count in self.counts().items()]
+        return {"alpha": self._alpha, "counts": counts, **(super().state() or {})}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave, for tracked episodes and for those that come next.
+
+        Raises:
+            CheckpointError: ``state`` is malformed.
+        """
+        try:
+            alpha = _checked_alpha(float(state["alpha"]))
+            counts = {int(identity): int(count) for identity, count in state["counts"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                "coverage strategy: expected alpha and counts by id, got "
+                f"{sorted(state)}: {error!r}."
+            ) from error
+        super().load_state(state)
+        self._alpha, self._remembered = alpha, counts
+        for identity in self._rows.identities():
+            slot = self._rows.slot(identity)
+            if slot < len(self._counts):
+                self._counts[slot] = counts.get(identity, 0)
+        self._tree = None
+
+    def _count(self, slots: IndexArray) -> None:
+        """Count one sampled window for each of ``slots``."""
+        np.add.at(self._counts, slots, 1)
+        self._renew(np.unique(slots))
+
+    def _renew(self, slots: IndexArray) -> None:
+        """Compute the weights of ``slots`` anew, if there are any yet."""
+        if self._tree is not None:
+            self._tree.set_many(slots, self._weights(slots))
+
+    def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
+        """Return the weights of ``slots``."""
+        steps = self._rows.slots.steps[slots].astype(np.float64)
+        return steps * (self._counts[slots] + 1.0) ** self._alpha
+
+    def _weight_tree(self) -> ArraySumTree:
+        """Return the weights of all episodes by slot."""
+        if self._tree is None:
+            weights = np.zeros(len(self._rows.slots.start))
+            slots = self._rows.live_slots()
+            weights[slots] = self._weights(slots)
+            self._tree = ArraySumTree(weights)
+        return self._tree
+
+
+class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
+    """Samples windows of seldom sampled episodes more often.
+
+    Args:
+        alpha: 0 is uniform; the larger, the more new episodes are preferred.
+        seed: Root seed of the draws.
+    """
+
+    def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
+        self._length = 1  # rows per window that the weights are for
+        super().__init__(alpha, seed=seed)
+
+    def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
+        usable = self._rows.slots.usable[slots]
+        windows = np.maximum(usable - self._length + 1, 0).astype(np.float64)
+        return windows * (self._counts[slots] + 1.0) ** -self._alpha
+
+    def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
+        """Return ``count`` windows; see `SampleStrategy.sample`.
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
+        return self._rows.points(self.sample_rows(count, transition_count), transition_count)
+
+    def sample_rows(self, count: int, transition_count: int) -> IndexArray:
+        """Return the first rows of ``count`` windows, shape (n,); see `sample`."""
+        rows = self._rows
+        rows.require_windows(transition_count)
+        if transition_count != self._length:
+            self._length, self._tree = transition_count, None
+        if self._alpha == 0.0:
+            starts = rows.draw_windows(self._rng, count, transition_count)
+            slots = rows.slot_of_row[starts].astype(np.int64)
+        else:
+            slots = self._weight_tree().draw(self._rng, count)
+            windows = rows.slots.usable[slots] - transition_count + 1
+            starts = rows.slots.start[slots] + self._rng.integers(0, windows)
+        self._count(slots)
+        return starts
+
+
+class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
+    """Ejects often sampled episodes first.
+
+    Args:
+        alpha: 0 is uniform; the larger, the more well covered episodes are preferred.
+        seed: Root seed of the draws.
+    """
+
+    def sample(self, count: int) -> Sequence[int]:
+        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.
+
+        Raises:
+            InputError: There are not so many transitions.
+        """
+        require_coverable(self._rows, count)
+        return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
+
+    def _draw(self, count: int) -> IndexArray:
+        if self._alpha == 0.0:
+            return self._rows.draw_steps(self._rng, count)
+        return self._weight_tree().draw(self._rng, count)
+
+    def on_sample_rows(self, rows: IndexArray, transition_count: int) -> None:
+        """Count the windows that the table sampled."""
+        del transition_count
+        self._count(self._rows.slot_of_row[rows].astype(np.int64))
+
+    def on_sample(
+        self,
+        ids_and_offsets: Sequence[SamplePoint],
+        transition_count: int,
+        advantages: object = None,
+    ) -> None:
+        """Count sampled windows; see `Strategy.on_sample`."""
+        del advantages
+        rows = self._rows.rows_of(ids_and_offsets, transition_count)
+        self.on_sample_rows(rows, transition_count)
+
+
+def _checked_alpha(alpha: float) -> float:
+    if not 0.0 <= alpha < float("inf"):
+        raise ConfigurationError(f"alpha: expected a finite number >= 0, got {alpha}.")
+    return float(alpha)
