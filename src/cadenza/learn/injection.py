@@ -135,7 +135,8 @@ class HookSignature:
         if group is None:
             where = f"the state, which has {sorted(state)}"
         elif group in state:
-            where = f"group {group!r}, which has {sorted(state[group])}, or the outer state, which "
+            inside = sorted(state[group].keys())
+            where = f"group {group!r}, which has {inside}, or the outer state, which "
             where += f"has {sorted(state)}"
         else:
             where = f"group {group!r}, which is absent, or the outer state, which has "

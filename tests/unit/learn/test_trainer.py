@@ -2,6 +2,7 @@ import logging
 import weakref
 
 import pytest
+import torch
 
 from cadenza.core.errors import PreconditionError
 from cadenza.learn import BatchCallback, Callback, StateDict, Trainer, TrainingShutdownException
@@ -287,6 +288,25 @@ def test_missing_key_during_training_names_callback_hook_and_keys():
 
     with pytest.raises(MissingStateKeyError, match=r"Needy.*backward.*'q_target'.*\['rewards'\]"):
         Trainer([Needy()], batches(1, default={"rewards": 1})).train()
+
+
+def test_group_may_be_a_tensordict():
+    tensordict = pytest.importorskip("tensordict")
+
+    class Shaper(Callback):
+        data_group = "default"
+
+        def begin_batch(self, rewards):
+            return {"default": {"twice": rewards * 2}}
+
+        def end_batch(self, masks):
+            raise AssertionError
+
+    group = tensordict.TensorDict({"rewards": torch.ones(3)}, batch_size=[3])
+    trainer = Trainer([Shaper()], batches(1, default=group))
+    with pytest.raises(MissingStateKeyError, match=r"'masks' in group .* \['rewards', 'twice'\]"):
+        trainer.train()
+    assert trainer.state["default"]["twice"].tolist() == [2.0, 2.0, 2.0]
 
 
 # --- how training ends ---------------------------------------------------------------------------
