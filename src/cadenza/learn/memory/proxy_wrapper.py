@@ -96,6 +96,6 @@ class MemoryTableProxyWrapper(MemoryProxyWrapper):
         """Name of the inner proxy in logs and checkpoints."""
         return self._inner.name
 
-    def store(self, path: str) -> None:
-        """Write the table to ``<path>.zip``."""
-        self._inner.store(path)
+    def store(self, path: str, **options: Any) -> None:
+        """Write the table to ``<path>.zip``; options are those of the inner ``store``."""
+        self._inner.store(path, **options)

@@ -17,6 +17,7 @@ from cadenza.learn.memory.serialisation_checks import ReadOptions
 from cadenza.learn.memory.snapshot import TableSnapshot
 from cadenza.learn.memory.v1_files import VERSION_ENTRY, read_v1, write_v1
 from cadenza.learn.memory.v2_files import read_v2, write_v2
+from cadenza.learn.memory.v2_segments import is_index, read_index
 
 
 class TableSerializationVersion(enum.Enum):
@@ -98,6 +99,8 @@ def read_snapshot(
         match version:
             case TableSerializationVersion.V1:
                 return read_v1(archive, options)
+            case TableSerializationVersion.V2 if is_index(archive):
+                return read_index(archive, options, file)
             case TableSerializationVersion.V2:
                 return read_v2(archive, options)
             case _:

@@ -144,7 +144,18 @@ def take_identities(record: Mapping[str, Any], key: str, source: str) -> tuple[i
 
 
 def check_header(header: FileHeader, options: ReadOptions) -> None:
-    """Compare a file with the table that reads it.
+    """Compare a file with the table that reads it; differing settings are warnings.
+
+    Raises:
+        ConfigurationError: The stored columns, their shapes or types differ.
+        IntegrityError: A column's description is malformed.
+    """
+    check_columns(header, options)
+    _warn_about_settings(header, options)
+
+
+def check_columns(header: FileHeader, options: ReadOptions) -> None:
+    """Compare the stored columns of a file with those of the table that reads it.
 
     Raises:
         ConfigurationError: The stored columns, their shapes or types differ.
@@ -159,7 +170,6 @@ def check_header(header: FileHeader, options: ReadOptions) -> None:
         )
     for name, column in mine.items():
         _check_column(header, name, column)
-    _warn_about_settings(header, options)
 
 
 def _check_column(header: FileHeader, name: str, column: Column) -> None:

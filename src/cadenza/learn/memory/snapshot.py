@@ -90,3 +90,37 @@ class TableSnapshot:
                     for name, part in self.stored.items()
                 },
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ContentMark:
+    """An instant in a table's life.
+
+    Attributes:
+        place: Object that is replaced with the whole content.
+        next_serial: Number of the first episode that arrives after it.
+    """
+
+    place: object
+    next_serial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableChanges:
+    """What happened to a table since a `ContentMark`.
+
+    Attributes:
+        added: The episodes that arrived since and are still there.
+        added_serials: Their numbers of arrival, ascending.
+        identities: Ids of all episodes, from the oldest to the newest.
+        serials: Numbers of arrival of all episodes, ascending.
+        is_whole: ``added`` is everything: there was no mark, or the content was replaced.
+        mark: This instant.
+    """
+
+    added: TableSnapshot
+    added_serials: NDArray[np.int64]
+    identities: tuple[int, ...]
+    serials: NDArray[np.int64]
+    is_whole: bool
+    mark: ContentMark

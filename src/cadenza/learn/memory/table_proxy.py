@@ -12,7 +12,7 @@ from cadenza.core.errors import CheckpointError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.memory.episode import Episode, EpisodeError
-from cadenza.learn.memory.table import ArrayMemoryTable
+from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -84,9 +84,15 @@ class MemoryTableProxy:
         """Let the table hold ``new_size`` transitions; see the table's ``resize``."""
         self._table.resize(new_size)
 
-    def store(self, path: str) -> None:
-        """Write the table to ``<path>.zip``."""
-        self._table.store(path)
+    def store(
+        self,
+        path: str,
+        version: TableSerializationVersion = TableSerializationVersion.LATEST,
+        *,
+        compress: bool = False,
+    ) -> None:
+        """Write the table to ``<path>.zip``; see the table's ``store``."""
+        self._table.store(path, version, compress=compress)
 
     def timers(self) -> BlockTimers:
         """Return the table's timers."""

@@ -40,6 +40,7 @@ def take_snapshot(
     layout, rows = contents.layout, contents.rows
     slots = rows.live_slots()
     slots = slots[rows.slots.serial[slots] >= first_serial]
+    chosen: list[int] = slots.tolist()
     stored: dict[str, StoredRows] = {}
     for name in layout.stored:
         counts = contents.counts(name, slots)
@@ -49,7 +50,7 @@ def take_snapshot(
         columns=layout.columns,
         length_key=layout.length_key,
         maxlen=maxlen,
-        identities=tuple(rows.slots.identity[slot] for slot in slots.tolist()),
+        identities=tuple(rows.slots.identity[slot] for slot in chosen),
         stored=stored,
         sampler_type=type(sampler).__name__,
         ejector_type=type(ejector).__name__,

@@ -36,8 +36,8 @@ from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
 _FORMAT: Final = "cadenza-memory"
 _VERSION: Final = 2
 VERSION_ENTRY: Final = "version"
-_MANIFEST: Final = "manifest.json"
-_SEAL: Final = "manifest.sha256"
+MANIFEST: Final = "manifest.json"
+SEAL: Final = "manifest.sha256"
 
 
 def write_v2(snapshot: TableSnapshot, file: IO[bytes], *, compress: bool = False) -> None:
@@ -51,14 +51,20 @@ def write_v2(snapshot: TableSnapshot, file: IO[bytes], *, compress: bool = False
                 "counts_sha256": archive.add_array(counts_entry, part.counts),
                 "rows_sha256": archive.add_array(rows_entry, part.rows),
             }
-        manifest = canonical_json(_manifest(snapshot, checksums))
-        archive.add_bytes(_MANIFEST, manifest)
-        archive.add_bytes(_SEAL, sha256_bytes(manifest).encode())
+        add_manifest(archive, manifest_of(snapshot, checksums))
 
 
-def _manifest(
+def add_manifest(archive: ArchiveWriter, manifest: Mapping[str, Any]) -> None:
+    """Add the manifest and its checksum."""
+    data = canonical_json(manifest)
+    archive.add_bytes(MANIFEST, data)
+    archive.add_bytes(SEAL, sha256_bytes(data).encode())
+
+
+def manifest_of(
     snapshot: TableSnapshot, checksums: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
+    """Return the manifest of ``snapshot``, with the checksums of its stored columns by name."""
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -92,31 +98,56 @@ def _column_record(column: Column, checksums: Mapping[str, str] | None) -> dict[
 
 
 def read_v2(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
-    """Return the content of a version 2 file.
+    """Return the content of a version 2 file that holds its rows itself.
 
     Raises:
         IntegrityError: The file is damaged, or was changed after it was written.
         ConfigurationError: It does not suit the table.
     """
-    data = archive.read_bytes(_MANIFEST, max_bytes=MAX_JSON_BYTES)
-    seal = archive.read_bytes(_SEAL, max_bytes=64)
+    header, checksums = read_header(archive, read_manifest(archive))
+    check_header(header, options)
+    return read_rows(archive, options, header, checksums, maxlen=options.maxlen)
+
+
+def read_manifest(archive: ArchiveReader) -> dict[str, Any]:
+    """Return the manifest, whose checksum is right.
+
+    Raises:
+        IntegrityError: The file is damaged, or was changed after it was written.
+    """
+    data = archive.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES)
+    seal = archive.read_bytes(SEAL, max_bytes=64)
     if seal != sha256_bytes(data).encode():
         archive.refuse(
-            f"entry {_MANIFEST!r}: expected the SHA-256 that {_SEAL!r} holds, got "
+            f"entry {MANIFEST!r}: expected the SHA-256 that {SEAL!r} holds, got "
             f"{sha256_bytes(data)}; the file was changed after it was written."
         )
-    manifest = parse_json_object(data, source=f"{archive.source}: {_MANIFEST}")
+    manifest = parse_json_object(data, source=f"{archive.source}: {MANIFEST}")
     if manifest.get("format") != _FORMAT or manifest.get("version") != _VERSION:
         archive.refuse(
             f"expected format {_FORMAT!r} version {_VERSION}, got {manifest.get('format')!r} "
             f"version {manifest.get('version')!r}."
         )
-    header, checksums = _header(manifest, archive)
-    check_header(header, options)
+    return manifest
+
+
+def read_rows(
+    archive: ArchiveReader,
+    options: ReadOptions,
+    header: FileHeader,
+    checksums: Mapping[str, Mapping[str, str]],
+    *,
+    maxlen: int,
+) -> TableSnapshot:
+    """Return the rows of the newest episodes that fit into ``maxlen`` transitions.
+
+    Raises:
+        IntegrityError: The file is damaged.
+    """
     positions = {name: index for index, name in enumerate(checksums)}
     names = [entry for index in positions.values() for entry in _entries(index)]
-    archive.require_entries([VERSION_ENTRY, _MANIFEST, _SEAL, *names])
-    return _read_parts(archive, options, header, checksums, positions)
+    archive.require_entries([VERSION_ENTRY, MANIFEST, SEAL, *names])
+    return _read_parts(archive, options, header, checksums, positions, maxlen)
 
 
 def _read_parts(
@@ -125,8 +156,9 @@ def _read_parts(
     header: FileHeader,
     checksums: Mapping[str, Mapping[str, str]],
     positions: Mapping[str, int],
+    maxlen: int,
 ) -> TableSnapshot:
-    """Return the snapshot with the rows of the newest episodes that fit the table."""
+    """Return the snapshot with the rows of the newest episodes that fit ``maxlen``."""
     counts = {
         name: archive.read_array(
             _entries(positions[name])[0],
@@ -141,7 +173,7 @@ def _read_parts(
             archive.refuse(
                 f"column {name!r}: expected counts >= 0 and at most {MAX_ROWS} rows, got others."
             )
-    dropped = first_kept(counts[options.length_key], options.maxlen, archive.source)
+    dropped = first_kept(counts[options.length_key], maxlen, archive.source)
     parts: dict[str, StoredRows] = {}
     for name, column in options.stored_columns().items():
         rows = archive.read_array(
@@ -165,8 +197,8 @@ def _read_parts(
     )
 
 
-def _header(
-    manifest: Mapping[str, Any], archive: ArchiveReader
+def read_header(
+    archive: ArchiveReader, manifest: Mapping[str, Any]
 ) -> tuple[FileHeader, dict[str, Mapping[str, str]]]:
     """Return what the manifest says about the table, and the checksums by stored column."""
     source = archive.source

@@ -1,0 +1,314 @@
+"""Exports that write only what is new: index and segments."""
+
+import json
+import zipfile
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import sha256_bytes
+from cadenza.learn.memory import v2_segments
+from cadenza.learn.memory.memory import MemoryExporterProxyWrapper, MemoryTableProxy
+from cadenza.learn.memory.table import TableSerializationVersion
+from cadenza.learn.memory.v2_segments import SegmentedFile
+from tests.unit.learn.memory.memory_episodes import play, table
+from tests.unit.learn.memory.memory_file_parts import rewrite, rewrite_json
+
+
+class Growing:
+    """A table that grows, and the files it is exported to."""
+
+    def __init__(self, folder, maxlen=1000, **options):
+        self.table = table(maxlen=maxlen)
+        self.proxy = MemoryTableProxy(self.table, use_terminal=True)
+        self.path = folder / "memory"
+        self.file = SegmentedFile(self.path, **options)
+
+    def grow(self, *agents, steps=3):
+        for agent in agents:
+            play(self.proxy, agent, steps)
+
+    def write(self):
+        self.file.write(self.table)
+
+    def segments(self):
+        return sorted(file.name for file in self.path.with_suffix(".segments").glob("*"))
+
+    def restored(self, **options):
+        other = table(**options)
+        other.restore(str(self.path))
+        return other
+
+
+@pytest.fixture(params=[False, True], ids=["stored", "deflated"])
+def growing(request, tmp_path):
+    return Growing(tmp_path, compress=request.param)
+
+
+def assert_same(got, expected):
+    assert got.identities() == expected.identities()
+    for identity in expected.identities():
+        mine, theirs = got.episode(identity), expected.episode(identity)
+        for name, rows in theirs.items():
+            assert mine[name].tolist() == rows.tolist()
+
+
+def test_every_write_gives_the_whole_table_back(growing):
+    for agents in ((1, 2), (3,), (), (4, 5, 6)):
+        growing.grow(*agents)
+        growing.write()
+        assert_same(growing.restored(), growing.table)
+
+
+def test_only_new_episodes_are_written(growing):
+    growing.grow(1, 2)
+    growing.write()
+    first = growing.segments()
+    stamps = {n: (growing.path.with_suffix(".segments") / n).stat().st_mtime_ns for n in first}
+    growing.grow(3)
+    growing.write()
+    (new,) = set(growing.segments()) - set(first)
+    assert len(growing.segments()) == 2
+    folder = growing.path.with_suffix(".segments")
+    assert {name: (folder / name).stat().st_mtime_ns for name in first} == stamps
+    with zipfile.ZipFile(folder / new) as archive:
+        assert json.loads(archive.read("manifest.json"))["identities"] == [3]
+
+
+def test_write_without_news_adds_no_segment(growing):
+    growing.grow(1)
+    growing.write()
+    growing.write()
+    assert len(growing.segments()) == 1
+
+
+def test_empty_table_goes_round(growing):
+    growing.write()
+    assert growing.restored().size() == 0
+    assert growing.segments() == []
+
+
+def test_ejected_episodes_are_gone_and_empty_segments_removed(tmp_path):
+    growing = Growing(tmp_path, maxlen=12)
+    growing.grow(1)
+    growing.write()
+    growing.grow(2, 3, 4)
+    growing.write()
+    assert len(growing.segments()) == 2
+    growing.grow(5)  # ejects 1
+    growing.write()
+    assert growing.table.identities() == [2, 3, 4, 5]
+    assert_same(growing.restored(), growing.table)
+    assert len(growing.segments()) == 2
+
+
+def test_id_that_comes_again_after_its_ejection_brings_its_new_rows(tmp_path):
+    growing = Growing(tmp_path, maxlen=6)
+    growing.grow(1, 2)
+    growing.write()
+    growing.grow(3, 1, steps=2)
+    growing.write()
+    assert growing.table.identities() == [3, 1]
+    assert_same(growing.restored(), growing.table)
+    assert growing.restored().episode(1)["rewards"].tolist() == [[1.0], [2.0]]
+
+
+def test_mostly_dead_segments_are_written_anew(tmp_path):
+    growing = Growing(tmp_path, maxlen=12)
+    growing.grow(1, 2, 3, 4)
+    growing.write()
+    growing.grow(5, 6, 7)  # three of the four in the first segment are dead
+    growing.write()
+    assert len(growing.segments()) == 1
+    assert_same(growing.restored(), growing.table)
+
+
+def test_many_segments_are_united(tmp_path, monkeypatch):
+    monkeypatch.setattr(v2_segments, "_MAX_SEGMENTS", 3)
+    growing = Growing(tmp_path)
+    for agent in range(4):
+        growing.grow(agent)
+        growing.write()
+    assert len(growing.segments()) == 1
+    assert_same(growing.restored(), growing.table)
+
+
+def test_content_that_was_replaced_is_written_anew(tmp_path):
+    growing = Growing(tmp_path)
+    growing.grow(1, 2)
+    growing.table.store(str(tmp_path / "other"))
+    growing.grow(3)
+    growing.write()
+    growing.table.restore(str(tmp_path / "other"))
+    growing.grow(9)
+    growing.write()
+    assert growing.restored().identities() == [1, 2, 9]
+
+
+def test_another_run_starts_anew_over_the_files_of_the_first(tmp_path):
+    first = Growing(tmp_path)
+    first.grow(1, 2)
+    first.write()
+    second = Growing(tmp_path)
+    second.grow(1, steps=5)
+    second.write()
+    assert_same(second.restored(), second.table)
+    assert len(second.segments()) == 1
+
+
+def test_smaller_table_reads_only_the_newest_segments(growing):
+    for agent in range(4):
+        growing.grow(agent)
+        growing.write()
+    oldest = json_of(growing)["segments"][0]["file"]
+    (growing.path.with_suffix(".segments") / oldest).unlink()
+    assert growing.restored(maxlen=7).identities() == [2, 3]
+
+
+def json_of(growing):
+    with zipfile.ZipFile(f"{growing.path}.zip") as archive:
+        return json.loads(archive.read("manifest.json"))
+
+
+def test_failed_write_leaves_the_files_as_they_were(growing, monkeypatch):
+    growing.grow(1)
+    growing.write()
+    growing.grow(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(v2_segments, "add_manifest", lambda archive, manifest: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            growing.write()
+    assert growing.restored().identities() == [1]
+    growing.write()
+    assert growing.restored().identities() == [1, 2]
+    assert len(growing.segments()) == 2  # the one that was left over is gone
+
+
+@pytest.fixture
+def two(tmp_path):
+    growing = Growing(tmp_path)
+    for agent in (1, 2):
+        growing.grow(agent)
+        growing.write()
+    return growing
+
+
+def change_index(growing, change):
+    file = growing.path.with_suffix(".zip")
+    rewrite_json(file, "manifest.json", change)
+    with zipfile.ZipFile(file) as archive:
+        digest = sha256_bytes(archive.read("manifest.json"))
+    rewrite(file, lambda name, old: digest.encode() if name == "manifest.sha256" else old)
+
+
+def changed_record(**fields):
+    return lambda manifest: manifest["segments"][1].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed_record(file="../../../etc/passwd"), "expected segments with file"),
+        (changed_record(file="0" * 16 + ".zip"), r"expected its segment .*0\.zip, got no such"),
+        (changed_record(manifest_sha256="0" * 64), "whose manifest has SHA-256 00000"),
+        (changed_record(kept=[0, 1]), "expected positions below 1 in a segment, got 1"),
+        (changed_record(kept=[]), "expected ascending positions"),
+        (changed_record(kept=[-1]), "expected ascending positions"),
+        (changed_record(kept=[0, 0]), "expected ascending positions"),
+        (changed_record(kept=[10**30]), "expected positions below 1"),
+        (changed_record(kept=[True]), "expected segments with file"),
+        (changed_record(kept=3), "expected segments with file"),
+        (lambda manifest: manifest["segments"].append(3), "expected segments with file"),
+        (
+            lambda manifest: manifest["segments"].append(manifest["segments"][1]),
+            "once, got .* twice",
+        ),
+        (
+            lambda manifest: manifest["segments"].pop() and None,
+            "expected segments with the ids of the index",
+        ),
+        (lambda manifest: manifest["segments"].clear(), "with the ids of the index"),
+        (lambda manifest: manifest["segments"].reverse(), "with the ids of the index"),
+        (lambda manifest: manifest.update(segments={}), "expected 'segments' to be list"),
+    ],
+)
+def test_spoiled_index_is_one_error_and_the_old_table_stays(two, change, message):
+    change_index(two, change)
+    other = table()
+    play(MemoryTableProxy(other, use_terminal=True), 50, 2)
+    with pytest.raises(IntegrityError, match=message):
+        other.restore(str(two.path))
+    assert other.identities() == [50]
+
+
+def test_changed_index_is_found(two):
+    rewrite_json(two.path.with_suffix(".zip"), "manifest.json", changed_record(kept=[]))
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        two.restored()
+
+
+def test_changed_segment_is_found(two):
+    name = json_of(two)["segments"][0]["file"]
+    file = two.path.with_suffix(".segments") / name
+    rewrite(file, lambda n, c: c[:-1] + b"\x07" if n == "columns/0.npy" else c)
+    with pytest.raises(IntegrityError, match="expected SHA-256"):
+        two.restored()
+
+
+def test_index_with_other_entries_is_refused(two):
+    rewrite(two.path.with_suffix(".zip"), lambda name, content: content, {"more": b""})
+    with pytest.raises(IntegrityError, match="unknown ones"):
+        two.restored()
+
+
+def test_exporter_writes_segments(tmp_path):
+    memory = MemoryTableProxy(table(), use_terminal=True)
+    time = iter(range(1000))
+    with pytest.warns(UserWarning, match="slow operation"):
+        wrapper = MemoryExporterProxyWrapper(
+            memory,
+            "memory",
+            2,
+            str(tmp_path),
+            0,
+            version=TableSerializationVersion.V2,
+            incremental=True,
+            clock=lambda: next(time),
+        )
+    for agent in range(4):
+        play(wrapper, agent, 3)
+    folder = tmp_path / "memory_export.segments"
+    # exports at the calls 3, 6, 9, 12 and 15; episodes end at the calls 4, 8, 12 and 16
+    assert len(list(folder.iterdir())) == 3
+    other = table()
+    other.restore(str(tmp_path / "memory_export"))
+    assert other.identities() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("option", ["compress", "incremental"])
+def test_exporter_options_need_version_two(tmp_path, option):
+    memory = MemoryTableProxy(table(), use_terminal=True)
+    with pytest.raises(ConfigurationError, match="expected version V2 for compressed or"):
+        MemoryExporterProxyWrapper(memory, "memory", 10_000, str(tmp_path), **{option: True})
+
+
+def test_exporter_compresses(tmp_path):
+    sizes = []
+    for compress in (False, True):
+        memory = MemoryTableProxy(table(), use_terminal=True)
+        ticks = iter(range(1000))
+        with pytest.warns(UserWarning, match="slow operation"):
+            wrapper = MemoryExporterProxyWrapper(
+                memory,
+                f"memory{compress}",
+                49,
+                str(tmp_path),
+                0,
+                version=TableSerializationVersion.V2,
+                compress=compress,
+                clock=lambda ticks=ticks: next(ticks),
+            )
+        play(wrapper, 0, 30)
+        play(wrapper, 1, 30)
+        sizes.append((tmp_path / f"memory{compress}_export.zip").stat().st_size)
+    assert sizes[1] < sizes[0]
