@@ -1,6 +1,6 @@
 """GenRL on LunarLanderContinuous-v3: learn an action space from experience, then act in it.
 
-    python examples/lunar_lander_genrl.py --steps 20000
+    python examples/lunar_lander_genrl.py --steps 15000
 
 Three stages. Soft actor-critic collects experience and exports its memory. A variational
 auto-encoder learns, from that file, what actions look like given what was observed. Then a fresh

@@ -1,11 +1,11 @@
 """Model-based soft actor-critic on LunarLanderContinuous-v3: MBPO with this engine's callbacks.
 
-    python examples/lunar_lander_model_based.py --steps 20000
+    python examples/lunar_lander_model_based.py --steps 15000
 
 One gradient step per environment step. Five Gaussian networks learn the change of the observation,
 the reward and whether the episode ends; each from its own resampled data, early-stopped on held-out
 transitions; the four best of them simulate. Rollouts start from every real batch, one step long at
-first and five in the end, and the policy's share of simulated batches rises to 0.9 meanwhile.
+first and three in the end, and the share of simulated batches rises to one half meanwhile.
 """
 
 import gymnasium
@@ -86,13 +86,13 @@ def train(run: Run) -> None:
     collector = SimpleGymCollector(
         env, acting, real, render=False, warmup_steps=warmup // NUM_ENVS, bp_steps_per_inf=NUM_ENVS
     )
-    growing = BPStepScheduler(updates / 10, updates, 1, 5)
+    growing = BPStepScheduler(updates / 10, updates, 1, 3)
     callbacks = [
         collector,
         ModelLoss(
             model=model,
             opt=Adam(model.parameters(), 1e-3),
-            hold_out=HoldOut(interval=50, patience=5, rest=1_000, seed=run.seed),
+            hold_out=HoldOut(interval=50, patience=5, rest=250, seed=run.seed),
         ),
         ModelBasedCollector(
             ModelEnv(
@@ -106,7 +106,7 @@ def train(run: Run) -> None:
         ),
         BatchSampler(
             MemoryLoader(simulated.memory_table, batch, 1, "batch_size", "rl_buffer"),
-            BPStepScheduler(updates / 10, updates / 2, 0.0, 0.9),
+            BPStepScheduler(updates / 10, updates / 2, 0.0, 0.5),
             generator=torch.Generator().manual_seed(run.seed),
         ),
         *agent.callbacks,
@@ -122,7 +122,7 @@ if __name__ == "__main__":
     main(
         train,
         name="lunar_lander_model_based",
-        steps=20_000,
+        steps=15_000,
         smoke_steps=880,
         evaluation_episodes=20,
     )
