@@ -69,11 +69,12 @@ class ReluMlp(nn.Sequential):
                 layers.append(nn.ReLU())
         super().__init__(*layers)
         self.ends_in_relu = outputs is None
+        # A plain tuple beside the registered modules: looking for them costs as much as a layer.
+        self._linear = tuple(layer for layer in layers if isinstance(layer, nn.Linear))
 
     def layer_parameters(self) -> list[Tensor]:
         """Return weight, bias, weight, ... in the order of the layers."""
-        layers = [layer for layer in self if isinstance(layer, nn.Linear)]
-        return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+        return [parameter for layer in self._linear for parameter in (layer.weight, layer.bias)]
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- the name of torch's signature
         """Return the output, shape (B, outputs), for ``input``, shape (B, inputs)."""
@@ -100,7 +101,6 @@ def _takes_fast_path(x: Tensor) -> bool:
         and x.dtype is torch.float32
         and x.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and not torch.onnx.is_in_onnx_export()
         and not torch.is_autocast_enabled("cpu")
         and x.shape[0] >= MIN_FAST_ROWS
     )
@@ -123,9 +123,10 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     A result with more rows than columns is made transposed: both libraries are up to five times
     faster with the long side last.
     """
-    if len(right) < len(left):
+    (rows, inner), columns = left.shape, right.shape[0]
+    if columns < rows:
         return _product(right, left).t()
-    if _ONEDNN is None or min(*left.shape, right.shape[0]) < MIN_ONEDNN_EDGE:
+    if _ONEDNN is None or rows < MIN_ONEDNN_EDGE or inner < MIN_ONEDNN_EDGE:
         return torch.mm(left, right.t())
     product: Tensor = _ONEDNN(left, right, None, "none", [], "")
     return product
