@@ -13,7 +13,7 @@ def test_examples_run_one_after_the_other_and_print_what_they_say(capsys):
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
     exec(compile(program, "docs/replay-memory.md", "exec"), {"__name__": "page"})  # noqa: S102 - our own page
     assert capsys.readouterr().out.splitlines() == [
-        "8 torch.Size([8, 3])",
+        "4 torch.Size([4, 3])",
         "5 memproxy",
         "True",
     ]
