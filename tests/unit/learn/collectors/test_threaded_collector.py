@@ -174,7 +174,9 @@ def test_thread_acts_with_published_versions_only():
     trainer = Trainer([collector, waits, Shifting(policy)], batches(60))
     trainer.train()
     assert [(bias, offset) for bias, offset in acted if bias != offset] == []
-    assert {bias for bias, _ in acted} == {float(2 * version) for version in range(30)}
+    published = {float(2 * version) for version in range(31)}
+    # The last one comes with the end of training: the thread may stop before it acts with it.
+    assert published - {60.0} <= {bias for bias, _ in acted} <= published
     assert collector.snapshots.version == 31  # one at the start, one every other step
 
 

@@ -1,0 +1,85 @@
+"""`kill -9` at random moments, then resume: the end is that of the unbroken run, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+#: Steps of the whole training, 2N; PPO counts rollouts.
+STEPS = 240
+#: Sleep per step of the runs that are killed, so that a random moment is inside the training.
+PACE_S = 0.02
+PATIENCE_S = 200.0
+
+
+def start(algorithm: str, folder: Path, pace_s: float = 0.0) -> "subprocess.Popen[bytes]":
+    words = ["-m", "tests.integration.learn.resume_process", algorithm, folder, STEPS, pace_s]
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def finished(algorithm: str, folder: Path) -> dict[str, str]:
+    """Train to the end and return one digest per part."""
+    with start(algorithm, folder) as process:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors.decode()
+    return json.loads((folder / "digest.json").read_text(encoding="utf-8"))
+
+
+def checkpoints(folder: Path) -> list[tuple[str, int]]:
+    """Return names and times of the checkpoints that are there."""
+    files = [*folder.glob("checkpoints/*.tar"), *folder.glob("ppo.pt")]
+    found = []
+    for file in files:
+        try:
+            found.append((file.name, file.stat().st_mtime_ns))
+        except FileNotFoundError:  # replaced or deleted in this moment
+            continue
+    return sorted(found)
+
+
+def kill_at_a_random_moment(algorithm: str, folder: Path, chance: random.Random) -> None:
+    """Let a run write some checkpoints, wait a moment within a step or two, and kill it."""
+    before = set(checkpoints(folder))
+    process = start(algorithm, folder, PACE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    new: set[tuple[str, int]] = set()
+    wanted = chance.randint(1, 3)
+    while len(new) < wanted:
+        assert time.monotonic() < deadline, "no checkpoint came"
+        assert process.poll() is None, f"it ended too soon: {process.stderr.read().decode()}"
+        new |= set(checkpoints(folder)) - before
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0.0, 5 * PACE_S))
+    assert process.poll() is None, "it ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "digest.json").exists()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "ppo", "model_based"])
+def test_killed_training_ends_with_the_bits_of_the_unbroken_one(algorithm, tmp_path):
+    unbroken = finished(algorithm, tmp_path / "unbroken")
+    chance = random.Random()  # noqa: S311 -- truly another moment in every run of this test
+    for _ in range(2):
+        kill_at_a_random_moment(algorithm, tmp_path / "broken", chance)
+    broken = finished(algorithm, tmp_path / "broken")
+    assert broken == unbroken
+    assert len(set(unbroken.values())) == len(unbroken)  # each digest is of something of its own
