@@ -1,0 +1,226 @@
+"""Rewards for using the right and the left side alike.
+
+Idea:      a discriminator learns to tell actions of the right side (+1) from those of the left
+           (-1); the policy is rewarded for confusing it, so that both sides act alike over time.
+Equation:  r = r_task + w { [1 - ¼ (D(left) - 1)²] + [1 - ¼ (D(right) + 1)²] }, D clamped to [-1, 1]
+Source:    the objective of arXiv:2104.02180 between the two halves of an action.
+Axes:      B = rows, A = actions, k = actions of one side.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn, optim
+from torch.optim.lr_scheduler import LRScheduler
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms.amp import style_reward
+from cadenza.learn.algorithms.least_squares_gan import (
+    Discriminator,
+    discriminator_outcome,
+    discriminator_scores,
+    spread,
+)
+from cadenza.learn.algorithms.reward_shaping import shaped_rewards
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+
+__all__ = [
+    "ActionSymmetryAMPReward",
+    "ActionSymmetryDiscriminatorLoss",
+    "Discriminator",
+    "confusion_reward",
+    "slices_map",
+]
+
+#: Takes the actions of one side, (B, k), out of all, (B, A), in matching order and sign.
+ActionMap = Callable[[Tensor], Tensor]
+
+
+class IndexRange(Protocol):
+    """Neighbouring entries of an action."""
+
+    @property
+    def start(self) -> int:
+        """First index."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Index after the last."""
+        ...
+
+
+def slices_map(ranges: Sequence[IndexRange]) -> ActionMap:
+    """Return a map from actions (B, A) to the concatenation of some of their slices.
+
+    Args:
+        ranges: Objects with ``start`` and ``end``; at least one, none empty.
+
+    Raises:
+        ConfigurationError: There is no range, or an empty one.
+    """
+    bounds = [(item.start, item.end) for item in ranges]
+    if not bounds or any(not 0 <= start < end for start, end in bounds):
+        raise ConfigurationError(
+            f"slices_map: expected ranges with 0 <= start < end, got {bounds}; name the actions "
+            "of one side."
+        )
+
+    def take(actions: Tensor) -> Tensor:
+        return torch.cat([actions[..., start:end] for start, end in bounds], dim=-1)
+
+    return take
+
+
+def confusion_reward(right_scores: Tensor, left_scores: Tensor) -> Tensor:
+    """Return how well the sides are confused, 0 (told apart) to 2 (taken for each other), (B, 1).
+
+    Args:
+        right_scores: D on actions of the right side, shape (B, 1); clamped to [-1, 1].
+        left_scores: The same for the left side.
+    """
+    left, right = left_scores.clamp(-1.0, 1.0), right_scores.clamp(-1.0, 1.0)
+    return style_reward(left) + style_reward(-right)
+
+
+class ActionSymmetryDiscriminatorLoss(LossCallback):
+    """Trains a discriminator to tell right-side actions (+1) from left-side actions (-1).
+
+    Args:
+        discriminator: Maps the actions of one side, (B, k), to (B, 1).
+        right_action_map_fn: Takes the right side's actions.
+        left_action_map_fn: Takes the left side's, in the order and sign of the right's.
+        grad_loss_weight: Weight of the gradient penalty, on right-side actions.
+        optimizer: Optimiser of the discriminator.
+        lr_schedule: Schedule of its learning rate; None keeps it constant.
+        max_grad_norm: Largest global L2 norm of the gradients.
+        data_group: Group of the batch.
+        name: Part of the log keys, and the name in checkpoints.
+    """
+
+    def __init__(
+        self,
+        discriminator: nn.Module,
+        right_action_map_fn: ActionMap,
+        left_action_map_fn: ActionMap,
+        grad_loss_weight: float,
+        optimizer: optim.Optimizer,
+        lr_schedule: LRScheduler | None,
+        max_grad_norm: float,
+        data_group: str,
+        name: str,
+    ) -> None:
+        super().__init__(
+            lr_schedule,
+            name=name,
+            network=discriminator,
+            optimizer=optimizer,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+        )
+        self._discriminator = discriminator
+        self._right_action_map = right_action_map_fn
+        self._left_action_map = left_action_map_fn
+        self._grad_loss_weight = grad_loss_weight
+
+    def loss(self, actions: Tensor) -> Tensor:
+        """Return the discriminator's loss for ``actions``, shape (B, A).
+
+        Raises:
+            InputError: The discriminator's output is not one score per row.
+        """
+        outcome = discriminator_outcome(
+            self._discriminator,
+            self._right_action_map(actions),
+            self._left_action_map(actions),
+            self._grad_loss_weight,
+        )
+        prefix = "amp_action_symmetry"
+        self.log_scalar(f"{prefix}/loss/pos_discrimination_loss", outcome.positive)
+        self.log_scalar(f"{prefix}/loss/neg_discrimination_loss", outcome.negative)
+        self.log_scalar(f"{prefix}/loss/grad_loss", outcome.gradient)
+        self.log_scalar(f"{prefix}/loss/total", outcome.total)
+        for sign, scores in (
+            ("positive", outcome.positive_scores),
+            ("negative", outcome.negative_scores),
+        ):
+            self.log_scalar(f"{prefix}/predict/{sign}_samples_mean", scores.mean())
+            self.log_scalar(f"{prefix}/predict/{sign}_samples_std", spread(scores))
+        return outcome.total
+
+
+class ActionSymmetryAMPReward(LoggingMixin, Callback):
+    """Adds the weighted confusion of the discriminator to the rewards of a batch.
+
+    The task's rewards stay in the group as ``task_rewards``, the bonus as ``symmetry_rewards``.
+
+    Args:
+        discriminator: Maps the actions of one side, (B, k), to (B, 1).
+        right_action_map_fn: Takes the right side's actions.
+        left_action_map_fn: Takes the left side's.
+        confusion_reward_weight: w.
+        data_group: Group of the batch.
+        name: Name in messages and checkpoints; two shapers of one batch need two names.
+    """
+
+    def __init__(
+        self,
+        discriminator: nn.Module,
+        right_action_map_fn: ActionMap,
+        left_action_map_fn: ActionMap,
+        confusion_reward_weight: float,
+        data_group: str,
+        *,
+        name: str = "ActionSymmetryAMPReward",
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.data_group = data_group
+        self._discriminator = discriminator
+        self._right_action_map = right_action_map_fn
+        self._left_action_map = left_action_map_fn
+        self._confusion_reward_weight = confusion_reward_weight
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        actions: Tensor,
+        rewards: Tensor,
+        shaped_by: tuple[str, ...] = (),
+        task_rewards: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Return the batch's new rewards.
+
+        Args:
+            actions: Shape (B, A).
+            rewards: Shape (B, 1).
+            shaped_by: Names of the shapers that the batch has seen.
+            task_rewards: Rewards before the first of them.
+
+        Raises:
+            ConfigurationError: This shaper has seen the batch before.
+            InputError: The shapes do not fit together.
+        """
+        right = discriminator_scores(self._discriminator, self._right_action_map(actions))
+        left = discriminator_scores(self._discriminator, self._left_action_map(actions))
+        confusion = confusion_reward(right, left)
+        written = shaped_rewards(
+            self.name,
+            rewards=rewards,
+            bonus=self._confusion_reward_weight * confusion,
+            bonus_key="symmetry_rewards",
+            shaped_by=shaped_by,
+            task_rewards=task_rewards,
+        )
+        prefix = "amp_action_symmetry"
+        self.log_scalar(f"{prefix}/unscaled_confusion_reward", confusion.mean())
+        self.log_scalar(f"{prefix}/task_reward", rewards.mean())
+        self.log_scalar(f"{prefix}/scaled_confusion_reward", written["symmetry_rewards"].mean())
+        self.log_scalar(f"{prefix}/total_reward", written["rewards"].mean())
+        for side, scores in (("right", right), ("left", left)):
+            self.log_scalar(f"{prefix}/predicts_{side}_mean", scores.mean())
+            self.log_scalar(f"{prefix}/predicts_{side}_std", spread(scores))
+        return {self.data_group: written}
