@@ -15,7 +15,20 @@ def registry(monkeypatch):
 
 
 def test_registry_lists_the_built_in_algorithms():
-    assert algorithms.list_algorithms() == ("ego_aht_happo", "random")
+    assert algorithms.list_algorithms() == (
+        "dqn",
+        "ego_aht_happo",
+        "ego_aht_hatd3",
+        "happo",
+        "hatd3",
+        "hlgauss",
+        "mappo",
+        "mbpo",
+        "ppo",
+        "random",
+        "sac",
+        "td3",
+    )
 
 
 @pytest.mark.parametrize("name", algorithms.list_algorithms())
@@ -24,8 +37,8 @@ def test_load_algorithm_of_every_name_gives_a_factory(name):
 
 
 def test_load_algorithm_unknown_names_the_known_ones():
-    with pytest.raises(UnknownNameError, match="expected one of ego_aht_happo, random, got 'sac'"):
-        algorithms.load_algorithm("sac")
+    with pytest.raises(UnknownNameError, match="expected one of dqn, .*, td3, got 'sarsa'"):
+        algorithms.load_algorithm("sarsa")
 
 
 def test_register_algorithm_makes_a_configuration_valid(registry):

@@ -1,0 +1,94 @@
+"""Heads against `torch.distributions`; sampling against the probabilities."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal
+
+from cadenza.core.errors import InputError
+from cadenza.learn.nn.policy_networks import (
+    ActorCritic,
+    CategoricalHead,
+    DiagonalGaussianHead,
+    TanhMlp,
+)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_categorical_head_agrees_with_torch():
+    output = torch.randn((7, 4), generator=generator())
+    actions = torch.randint(4, (7,), generator=generator(1))
+    head, reference = CategoricalHead(4), Categorical(logits=output)
+    torch.testing.assert_close(head.log_prob(output, actions), reference.log_prob(actions))
+    torch.testing.assert_close(head.entropy(output), reference.entropy())
+    assert torch.equal(head.mode(output), output.argmax(dim=1))
+
+
+def test_categorical_head_draws_with_the_right_frequencies():
+    probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    rows = 20_000
+    drawn = CategoricalHead(4).sample(probabilities.log().expand(rows, 4), generator(3))
+    shares = torch.bincount(drawn, minlength=4) / rows
+    # Five standard deviations of a share: 5 sqrt(p (1 - p) / n) <= 0.0174.
+    torch.testing.assert_close(shares, probabilities, atol=0.0174, rtol=0.0)
+
+
+def test_gaussian_head_agrees_with_torch():
+    head = DiagonalGaussianHead(3, initial_log_std=-0.7)
+    output = torch.randn((5, 3), generator=generator())
+    actions = torch.randn((5, 3), generator=generator(1))
+    reference = Independent(Normal(output, math.exp(-0.7)), 1)
+    torch.testing.assert_close(head.log_prob(output, actions), reference.log_prob(actions))
+    torch.testing.assert_close(head.entropy(output), reference.entropy())
+    assert torch.equal(head.mode(output), output)
+
+
+def test_gaussian_head_draws_mean_plus_deviation_times_noise():
+    head = DiagonalGaussianHead(2, initial_log_std=math.log(0.5))
+    drawn = head.sample(torch.full((10_000, 2), 3.0), generator())
+    assert drawn.mean().item() == pytest.approx(3.0, abs=0.02)
+    assert drawn.std().item() == pytest.approx(0.5, abs=0.02)
+
+
+def test_equal_generators_give_equal_networks_and_leave_the_global_one_alone():
+    before = torch.random.get_rng_state()
+    first, second = (
+        ActorCritic(4, 6, CategoricalHead(2), hidden_sizes=(8,), generator=generator(5))
+        for _ in range(2)
+    )
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_first_policy_is_almost_uniform_and_biases_are_zero():
+    network = ActorCritic(4, 4, CategoricalHead(3), hidden_sizes=(64, 64), generator=generator())
+    output = network.actor(torch.randn((10, 4), generator=generator(1)))
+    assert output.abs().max().item() < 0.05  # gain 0.01
+    assert all((p == 0).all() for name, p in network.named_parameters() if name.endswith("bias"))
+
+
+def test_central_critic_takes_its_own_width():
+    network = ActorCritic(3, 5, DiagonalGaussianHead(2), hidden_sizes=(4,), generator=generator())
+    assert network.value(torch.zeros(7, 5)).shape == (7,)
+    assert network.actor(torch.zeros(7, 3)).shape == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: CategoricalHead(0), "CategoricalHead: expected choices >= 1, got 0"),
+        (lambda: DiagonalGaussianHead(0), "DiagonalGaussianHead: expected components >= 1, got 0"),
+        (
+            lambda: TanhMlp(0, (4,), 1, output_gain=1.0, generator=generator()),
+            "TanhMlp: expected every width >= 1, got inputs = 0",
+        ),
+    ],
+)
+def test_sizes_below_one_are_refused(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
