@@ -1,6 +1,6 @@
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -10,6 +10,7 @@ FINITE = st.floats(-1e3, 1e3, width=32)
 DATA = st.integers(1, 12).flatmap(lambda rows: arrays(np.float64, (rows, 3), elements=FINITE))
 
 
+@settings(deadline=None)  # the first call of a torch kernel is slow
 @given(data=DATA, cuts=st.lists(st.integers(0, 12), max_size=4))
 def test_any_way_of_cutting_the_data_gives_the_statistics_of_all_of_it(
     data: np.ndarray, cuts: list[int]
@@ -24,6 +25,7 @@ def test_any_way_of_cutting_the_data_gives_the_statistics_of_all_of_it(
     assert int(normalizer.count) == len(data)
 
 
+@settings(deadline=None)  # the first call of a torch kernel is slow
 @given(data=DATA)
 def test_denormalize_undoes_normalize(data: np.ndarray):
     normalizer = Normalizer()

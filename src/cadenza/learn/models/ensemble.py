@@ -301,7 +301,10 @@ class EnsembleOfGaussian(nn.Module):
         return {name: p for name, p in self.named_parameters() if name not in shared}
 
     def save(self, save_dir: str | Path) -> None:
-        """Write the parameters to the file ``save_dir`` as ``{"state_dict": ...}``.
+        """Write the parameters as ``{"state_dict": ...}``.
+
+        Args:
+            save_dir: A file, or a folder, which then gets ``model.pt``.
 
         Raises:
             StorageError: The file system refused.
@@ -309,7 +312,7 @@ class EnsembleOfGaussian(nn.Module):
         save_module(save_dir, {"state_dict": self.state_dict()})
 
     def load(self, load_dir: str | Path) -> None:
-        """Read the parameters from the file ``load_dir``.
+        """Read the parameters that `save` wrote to ``load_dir``.
 
         Raises:
             CheckpointError: No file that `save` wrote, or one of another ensemble.

@@ -266,7 +266,7 @@ class DynamicModel(nn.Module):
         return model
 
     def save(self, save_dir: str | Path) -> None:
-        """Write the network and the normalisers to the file ``save_dir``.
+        """Write the network and the normalisers to ``save_dir``, a file or a folder.
 
         The entry ``state_dict`` holds the network alone, as `EnsembleOfGaussian.save` writes it.
 

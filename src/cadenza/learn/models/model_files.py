@@ -16,15 +16,17 @@ from cadenza.core.payloads import deserialise, serialise
 
 #: Larger archives are refused; a hundred times the largest dynamics model in use.
 MAX_MODEL_BYTES: Final = 2**30
+#: Name of the file where a folder is given.
+FILE_NAME: Final = "model.pt"
 
 
 def save_module(path: str | Path, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write state dicts by name to ``path``.
+    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``.
 
     Raises:
         StorageError: The file system refused.
     """
-    atomic_write_bytes(Path(path), serialise(states))
+    atomic_write_bytes(_file_of(path), serialise(states))
 
 
 def load_module(
@@ -33,7 +35,7 @@ def load_module(
     """Load the state dicts of the file into ``modules``, all of them or none.
 
     Args:
-        path: File that `save_module` wrote.
+        path: What `save_module` was given.
         modules: Module by the name of its state dict.
         optional: Names a file may lack; their modules stay as they are.
 
@@ -43,7 +45,7 @@ def load_module(
     Raises:
         CheckpointError: The file is missing, damaged, or of another model.
     """
-    states = _read(Path(path))
+    states = _read(_file_of(path))
     missing = sorted(set(modules) - set(states) - set(optional))
     if missing:
         raise CheckpointError(
@@ -63,6 +65,11 @@ def load_module(
             f"got others ({error}); build the model with the sizes it was saved with."
         ) from error
     return list(found)
+
+
+def _file_of(path: str | Path) -> Path:
+    """Return the file that ``path`` stands for."""
+    return Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

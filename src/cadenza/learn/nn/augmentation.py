@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError
+from cadenza.learn.nn.initialization import default_generator
 
 #: How often a batch gets noise, and its standard deviation in image units.
 NOISE_PROBABILITY: Final = 0.25
@@ -19,7 +20,11 @@ NOISE_STD: Final = 0.015
 
 
 def rand_uniform(
-    minval: float, maxval: float, shape: Sequence[int], *, generator: torch.Generator
+    minval: float,
+    maxval: float,
+    shape: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return uniform draws in [minval, maxval) on the generator's device.
 
@@ -27,8 +32,9 @@ def rand_uniform(
         minval: Lower end.
         maxval: Upper end.
         shape: Shape of the result.
-        generator: Only source of randomness.
+        generator: Only source of randomness; None is `default_generator`.
     """
+    generator = default_generator() if generator is None else generator
     draws = torch.rand(tuple(shape), generator=generator, device=generator.device)
     return minval + (maxval - minval) * draws
 

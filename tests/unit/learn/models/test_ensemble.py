@@ -75,6 +75,13 @@ def test_truncated_init_leaves_other_modules_alone():
     norm = torch.nn.LayerNorm(3)
     truncated_normal_init(norm)
     assert torch.equal(norm.weight, torch.ones(3))
+    plain = torch.nn.Linear(4, 2, bias=False)
+    truncated_normal_init(plain)
+    assert float(plain.weight.detach().abs().max()) <= 2.0 / (2.0 * math.sqrt(4))
+
+
+def test_layers_show_their_sizes():
+    assert "num_members=2, in_size=3, out_size=4" in repr(EnsembleLinearLayer(2, 3, 4))
 
 
 def test_number_of_parameters_of_the_reference_size():
@@ -252,6 +259,15 @@ def test_saved_parameters_come_back(tmp_path: Path):
     assert other.elites.tolist() == [1]
     stored = torch.load(path, weights_only=True)
     assert set(stored) == {"state_dict"}
+
+
+def test_a_folder_gets_a_file_of_its_own(tmp_path: Path):
+    model = small(seed=1)
+    model.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+    other = small(seed=2)
+    other.load(tmp_path)
+    assert torch.equal(other(rows(3, 2))[0], model(rows(3, 2))[0])
 
 
 def test_loading_another_ensemble_fails_and_changes_nothing(tmp_path: Path):

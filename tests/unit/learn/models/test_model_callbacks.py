@@ -13,6 +13,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
+from cadenza.learn import models
 from cadenza.learn.callback import Callback
 from cadenza.learn.models import BatchSampler, ModelBasedCollector, ModelEnv
 from cadenza.learn.models import callbacks as gathered
@@ -192,7 +193,11 @@ class Loader:
             yield {self.group: {"actions": torch.tensor([-1.0 - number])}, "batch_size": 7}
 
 
-REAL = {"actions": torch.tensor([1.0, 2.0]), "observation": {"obs": torch.tensor([3.0])}}
+REAL: dict[str, Any] = {
+    "actions": torch.tensor([1.0, 2.0]),
+    "observation": {"obs": torch.tensor([3.0])},
+    "batch_size": 2,
+}
 
 
 def sampler(probability: float | BPStepScheduler, **options: Any) -> BatchSampler:
@@ -213,9 +218,10 @@ def test_real_batches_are_copies():
     copied["actions"].mul_(0.0)
     copied["observation"]["obs"].mul_(0.0)
     copied["q_target"] = torch.zeros(1)
+    assert copied["batch_size"] == 2
     assert REAL["actions"].tolist() == [1.0, 2.0]
     assert REAL["observation"]["obs"].tolist() == [3.0]
-    assert set(REAL) == {"actions", "observation"}
+    assert set(REAL) == {"actions", "observation", "batch_size"}
 
 
 def test_share_of_model_batches_is_the_probability():
@@ -296,6 +302,12 @@ def test_resumed_sampler_draws_the_same_choices():
     plain = sampler(0.5)
     plain.load_state_dict(callback.state_dict(), load_hparams=False)
     assert plain.state_dict()["batches"] == 0
+
+
+def test_package_offers_its_names_and_no_others():
+    assert {"BatchSampler", "DynamicModel", "EnsembleOfGaussian"} <= set(dir(models))
+    with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
+        _ = models.Oracle
 
 
 def test_gathered_names_are_the_classes():
