@@ -1,0 +1,94 @@
+"""Every example runs from the command line with ``--smoke`` and leaves its results."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.e2e.commands import REPOSITORY, environment
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = REPOSITORY / "examples"
+#: Scripts that compare with another library and so have results of another kind.
+COMPARISONS = {"compare_with_sb3"}
+#: A curve is shown in the documentation, so it stays small.
+MAX_CURVE_BYTES = 60_000
+
+
+def scripts() -> list[str]:
+    """Return the names of all example scripts; other modules have no main block."""
+    names = [
+        path.stem
+        for path in EXAMPLES.glob("*.py")
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    ]
+    return sorted(name for name in names if name != "harness")
+
+
+def smoke(name: str, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", "--smoke", "--out", out, *words],
+        cwd=out.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280.0,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("name", [name for name in scripts() if name not in COMPARISONS])
+def test_example_runs_and_says_what_it_found(name, tmp_path):
+    out = tmp_path / "out"
+    done = smoke(name, out, "--json", "--seed", "3")
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert json.loads(done.stdout) == results
+    assert results["example"] == name
+    assert results["smoke"] is True
+    assert list(results["seeds"]) == ["3"]
+    run = results["seeds"]["3"]
+    assert 1 <= len(run["returns"]) <= 2
+    assert all(math.isfinite(value) for value in run["returns"])
+    assert run["mean_return"] == pytest.approx(sum(run["returns"]) / len(run["returns"]))
+    assert run["env_steps"] > 0
+    assert run["updates"] > 0
+    steps = [point[0] for point in run["curve"]]
+    assert steps == sorted(steps)
+    assert results["mean_return"]["value"] == pytest.approx(run["mean_return"])
+    assert (out / "seed_3").is_dir()
+    assert (out / "curve.png").stat().st_size < MAX_CURVE_BYTES
+    with Image.open(out / "curve.png") as picture:
+        assert picture.size == (800, 400)
+
+
+@pytest.mark.parametrize("task", ["cartpole_ppo", "pendulum_sac"])
+def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
+    done = smoke("compare_with_sb3", tmp_path / "out", "--json", "--task", task, "--seed", "2")
+    results = json.loads(done.stdout)
+    assert results["task"] == task
+    means = {name: by_seed["2"] for name, by_seed in results["per_seed"].items()}
+    assert means["difference"] == pytest.approx(means["ours"] - means["theirs"])
+    assert all(math.isfinite(value) for value in means.values())
+    assert results["mean"]["difference"]["value"] == pytest.approx(means["difference"])
+
+
+def test_there_are_examples_of_every_family():
+    found = set(scripts())
+    assert {
+        "cartpole_dqn",
+        "pendulum_sac",
+        "lunar_lander_sac",
+        "hl_gauss_pendulum",
+        "lunar_lander_model_based",
+        "lunar_lander_genrl",
+        "car_racing_curl",
+        "half_cheetah_sac",
+        "lunar_lander_ppo",
+    } <= found
