@@ -153,6 +153,10 @@ def test_forgotten_iterator_stops_its_thread():
     assert alive() == []
 
 
+def test_prefetcher_waits_for_a_slow_producer():
+    assert next(Prefetcher(lambda: time.sleep(0.12) or 7, depth=1)) == 7
+
+
 def test_prefetcher_of_depth_zero_is_refused():
     with pytest.raises(ConfigurationError, match="expected depth >= 1, got 0"):
         Prefetcher(lambda: 1, depth=0)

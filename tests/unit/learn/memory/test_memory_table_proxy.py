@@ -279,6 +279,16 @@ def test_open_episodes_keep_the_kinds_of_their_values():
     assert theirs["actions"].tolist() == [[np.float32(0.1), np.float32(-0.3)]]
 
 
+def test_open_episodes_of_tensors_go_on():
+    memory = MemoryTableProxy(table(terminal=False))
+    seen = DictObservation({"reward": None}, INITIAL, {"obs": torch.tensor([1.0, 2.0, 3.0])})
+    memory.add({1: seen}, {1: DictResponse({"actions": [0.0, 1.0]}, {})})
+    other = MemoryTableProxy(table(terminal=False))
+    other.load_state_dict(state_through_disk(memory))
+    other.add({1: observation(1, 1, TERMINAL)}, {})
+    assert other.memory_table.episode(1)["obs"][0].tolist() == [1.0, 2.0, 3.0]
+
+
 def test_without_hparams_nothing_is_loaded():
     memory = proxy()
     play(memory, 1, 2)

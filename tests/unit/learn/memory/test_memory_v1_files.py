@@ -485,6 +485,19 @@ def test_header_alone_cannot_ask_for_memory(file):
         read(file)
 
 
+def test_data_that_end_before_the_promised_size_are_an_error(file):
+    rewrite(
+        file,
+        lambda name, content: content[:-8] if name == "obs.npy" else content,
+        compression=zipfile.ZIP_DEFLATED,
+    )
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.getinfo("obs.npy").file_size += 8
+        archive._didModify = True
+    with pytest.raises(IntegrityError, match=r"'obs\.npy'.*the data end 8 bytes too early"):
+        read(file)
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_other_compression_is_an_error(file, method):
     rewrite(file, lambda name, content: content, compression=method)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.restricted_pickle import load_plain_pickle
@@ -18,6 +18,7 @@ from cadenza.learn.memory.serialisation import (
     read_snapshot,
     write_snapshot,
 )
+from cadenza.learn.memory.snapshot import StoredRows
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,
@@ -48,6 +49,13 @@ def reseal(file, change):
     with zipfile.ZipFile(file) as archive:
         digest = sha256_bytes(archive.read("manifest.json"))
     rewrite(file, lambda name, old: digest.encode() if name == "manifest.sha256" else old)
+
+
+def test_rows_that_do_not_add_up_are_refused():
+    with pytest.raises(InputError, match=r"sum to 3 rows, got shape \(2,\) and sum 4"):
+        StoredRows(rows=np.zeros((3, 1)), counts=np.array([2, 2]))
+    with pytest.raises(InputError, match="counts >= 0"):
+        StoredRows(rows=np.zeros((3, 1)), counts=np.array([4, -1]))
 
 
 def test_layout_is_as_documented(file):

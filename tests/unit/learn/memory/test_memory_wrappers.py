@@ -143,7 +143,8 @@ def test_metadata_goes_to_windows_and_histograms():
     for step in range(3):
         state = INITIAL if step == 0 else RUNNING
         wrapper.add({1: observation(1, step, state, metadata)}, {1: response(1, step)})
-    values, lists = wrapper.get_report(["one", "many", "histogram:h", "inf_step", "nowhere"])
+    keys = ["one", "many", "histogram:h", "inf_step", "nowhere", "histogram:nowhere"]
+    values, lists = wrapper.get_report(keys)
     assert values == {
         "one": 1.0,
         "one/cumulative": 3.0,
@@ -317,6 +318,8 @@ def test_export_steps_are_resumed(tmp_path):
     with pytest.warns(UserWarning, match="slow operation"):
         other, clock = exporter(tmp_path / "b", steps=3, seconds=0)
     play(wrapper, 1, 3, ending=None)
+    other.load_state_dict(wrapper.state_dict(), load_hparams=False)
+    assert other.state_dict()["export"] == {"steps": 0, "next_steps": 3}
     other.load_state_dict(wrapper.state_dict())
     clock.now = 1.0
     other.add({1: observation(1, 3, TERMINAL)}, {})
