@@ -128,7 +128,8 @@ class EnsembleOfGaussian(nn.Module):
         propagation: ``"average"`` samples from the Gaussian with the members' mean mean and mean
             log-variance; ``"random"`` sends each row through one member drawn uniformly (TS-1 of
             PETS), so that the members' disagreement reaches the sample.
-        num_elites: Only the members `set_elites` ranked best predict; None uses all.
+        num_elites: Only as many members predict: the best of `set_elites`, before it the first.
+            None uses all.
         bootstrap: Each member learns from its own resampled data set.
         seed: Fixes the initial weights and the resampling.
 
