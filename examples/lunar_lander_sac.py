@@ -17,7 +17,7 @@ def train(run: Run) -> None:
     """Train one seed and evaluate it greedily."""
     settings = Settings(
         env_steps=run.steps,
-        warmup_steps=min(10_000, run.steps // 2),
+        warmup_steps=min(10_000, run.steps * 9 // 10),
         learning_rate=7.3e-4,
         tau=0.01,
     )
@@ -27,4 +27,4 @@ def train(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(train, name="lunar_lander_sac", steps=100_000, smoke_steps=2_400, evaluation_episodes=50)
+    main(train, name="lunar_lander_sac", steps=120_000, smoke_steps=1_600, evaluation_episodes=50)
