@@ -23,11 +23,9 @@ import torch
 from cadenza.core.spaces import BoxSpace, MDPSpace
 from cadenza.learn.memory.adaptors import Adaptor, DictObsAdaptor, TerminalAdaptor
 from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
 from cadenza.learn.memory.storage import NextElementMapper, SyntheticDones
 from cadenza.learn.memory.strategy import SampleStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
 
 _ACTIONS: Final = "actions"
 _MASKS: Final = "masks"
@@ -46,7 +44,7 @@ class DictMemoryTable(ArrayMemoryTable):
         length_key: Column that defines the length of an episode.
         sampler: Chooses windows; uniform over all windows if None.
         device: Where samples go.
-        seed: Seed of the sampler made here.
+        seed: Root seed of that sampler; one that is passed in has its own.
         options: Further keywords of `ArrayMemoryTable`.
     """
 
@@ -71,11 +69,11 @@ class DictMemoryTable(ArrayMemoryTable):
         super().__init__(
             columns=all_columns,
             maxlen=maxlen,
-            sampler=UniformSampleStrategy(seed=seed) if sampler is None else sampler,
-            ejector=FifoEjectionStrategy(),
+            sampler=sampler,
             length_key=length_key,
             adaptors=adaptors,
             device=device,
+            seed=seed,
             **options,
         )
 
@@ -91,7 +89,7 @@ class DictObsMemoryTable(DictMemoryTable):
         dones_dtype: Type of ``dones``.
         masks_dtype: Type of ``masks``.
         sampler: Chooses windows; uniform over all windows if None.
-        seed: Seed of the sampler made here.
+        seed: Root seed of that sampler; one that is passed in has its own.
         options: Further keywords of `ArrayMemoryTable`.
     """
 
@@ -131,7 +129,7 @@ class DictObsNStepMemoryTable(DictMemoryTable):
         maxlen: Most transitions the table holds.
         sampler: Chooses windows; uniform over all windows if None.
         device: Where samples go.
-        seed: Seed of the sampler made here.
+        seed: Root seed of that sampler; one that is passed in has its own.
         options: Further keywords of `ArrayMemoryTable`.
     """
 
