@@ -19,7 +19,8 @@ def train(run: Run) -> None:
     """Train one seed and evaluate it greedily."""
     settings = Settings(
         env_steps=run.steps,
-        warmup_steps=min(4_000, run.steps - 1),
+        # An episode lasts 1 000 steps and reaches the memory with the step after its last.
+        warmup_steps=min(4_004, run.steps - 1),
         learning_rate=1e-3,
         memory=1_000_000,
     )

@@ -194,6 +194,8 @@ def make_envs(make_env: EnvFactory, count: int, seed: int) -> DictGymWrapper:
     def make(index: int) -> gymnasium.Env[Any, Any]:
         one = np.float32(1.0)
         scaled = gymnasium.wrappers.RescaleAction(make_env(), -one, one)
+        # MuJoCo speaks float64, networks float32.
+        scaled = gymnasium.wrappers.DtypeObservation(scaled, np.float32)
         return ReplayableEnv(scaled, root_seed=seed, index=index)
 
     return DictGymWrapper(
