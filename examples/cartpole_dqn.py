@@ -1,4 +1,4 @@
-"""Double DQN with five-step targets on CartPole-v1: 4 environments, 60 000 steps, 30 000 updates.
+"""Double DQN with five-step targets on CartPole-v1: 4 environments, 50 000 steps, 25 000 updates.
 
 python examples/cartpole_dqn.py --seeds 5
 """
@@ -126,4 +126,4 @@ def train(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(train, name="cartpole_dqn", steps=60_000, smoke_steps=400, evaluation_episodes=100)
+    main(train, name="cartpole_dqn", steps=50_000, smoke_steps=400, evaluation_episodes=100)

@@ -1,0 +1,316 @@
+"""Q-learning targets, losses and gradients against hand calculations; target updates; resume."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.learn.algorithms.dqn import (
+    QLoss,
+    QTarget,
+    chosen_values,
+    next_values,
+    regression_loss,
+)
+
+
+class Table(nn.Module):
+    """Q-values by state index: Q(s)_a = values[s, a]."""
+
+    def __init__(self, values: list[list[float]]) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.tensor(values))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.values[obs.long().reshape(-1)]
+
+
+ONLINE = [[1.0, 2.0], [8.0, 6.0]]
+TARGET = [[5.0, 3.0], [10.0, 20.0]]
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values).reshape(-1, 1)
+
+
+def target(**options) -> QTarget:
+    options = {"q_net": Table(ONLINE), "target_q_net": Table(TARGET), **options}
+    return QTarget(**options)
+
+
+def q_targets(callback: QTarget, *, states, rewards, masks) -> list[float]:
+    state = {
+        "default": {
+            "next_observation": {"obs": column(*states)},
+            "rewards": column(*rewards),
+            "masks": column(*masks),
+        }
+    }
+    assert callback.begin_batch(**state) == {}  # merged into the group
+    q_target = state["default"]["q_target"]
+    assert not q_target.requires_grad
+    return q_target[:, 0].tolist()
+
+
+def test_one_step_target_is_reward_plus_discounted_best_value_unless_the_episode_ended():
+    callback = target(gamma=0.9)
+    got = q_targets(callback, states=(0, 1, 1), rewards=(1.0, 1.0, 1.0), masks=(1.0, 1.0, 0.0))
+    assert got == pytest.approx([1 + 0.9 * 5, 1 + 0.9 * 20, 1.0])
+
+
+def test_double_target_lets_the_learning_network_choose():
+    callback = target(gamma=0.9, double=True)
+    got = q_targets(callback, states=(0, 1), rewards=(0.0, 0.0), masks=(1.0, 1.0))
+    assert got == pytest.approx([0.9 * 3, 0.9 * 10])  # argmax of ONLINE is action 1, then 0
+
+
+def test_several_step_target_discounts_along_the_rollout_and_masks_by_its_last_row():
+    callback = target(gamma=0.5, roll_length=3)
+    got = q_targets(
+        callback,
+        states=(0, 1),
+        rewards=(1.0, 2.0, 3.0, 1.0, 2.0, 3.0),
+        masks=(1.0, 1.0, 1.0, 1.0, 1.0, 0.0),
+    )
+    # First rollout, V = 5: r3 + γV, r2 + γ(...), r1 + γ(...); second: V is masked.
+    assert got == pytest.approx([3.375, 4.75, 5.5, 2.75, 3.5, 3.0])
+
+
+def test_reward_scale_multiplies_rewards_but_not_values():
+    callback = target(gamma=0.5, reward_scale=0.1)
+    assert q_targets(callback, states=(0,), rewards=(10.0,), masks=(1.0,)) == [1.0 + 2.5]
+    assert callback.scalar_logs["training/scaled_reward"] == pytest.approx(1.0)
+    assert callback.scalar_logs["training/q_target"] == pytest.approx(3.5)
+
+
+def test_defaults_are_those_of_the_interface():
+    callback = QTarget(q_net=Table(ONLINE))
+    assert (callback.order, callback.data_group, callback.tau) == (1, "default", 0.005)
+    assert (callback.rollout_len, callback.reward_scale) == (1, 1.0)
+    got = q_targets(callback, states=(0,), rewards=(0.0,), masks=(1.0,))
+    assert got == pytest.approx([0.99 * 2.0])
+
+
+def test_missing_target_network_is_a_copy_that_does_not_learn_by_itself():
+    network = Table(ONLINE)
+    callback = QTarget(q_net=network)
+    assert torch.equal(callback.target_q_net.values, network.values)
+    assert callback.target_q_net.values is not network.values
+    assert not callback.target_q_net.values.requires_grad
+    assert network.values.requires_grad
+
+
+def test_soft_update_moves_the_share_tau_every_step():
+    callback = target(target_q_tau=0.25)
+    callback.end_batch()
+    # A quarter of the way from 5 to 1 and from 3 to 2.
+    assert callback.target_q_net.values[0].tolist() == pytest.approx([4.0, 2.75])
+
+
+def test_hard_update_copies_at_every_period_only():
+    callback = target(target_q_tau=1.0, target_period=3)
+    for step in range(1, 7):
+        with torch.no_grad():
+            callback.q_net.values.fill_(float(step))
+        callback.end_batch()
+        expected = {1: 5.0, 2: 5.0, 3: 3.0, 4: 3.0, 5: 3.0, 6: 6.0}[step]
+        assert callback.target_q_net.values[0, 0].item() == expected
+
+
+def test_buffers_of_the_target_follow():
+    network = nn.Sequential(nn.BatchNorm1d(2))
+    callback = QTarget(q_net=network)
+    network[0].running_mean.fill_(7.0)
+    callback.end_batch()
+    assert callback.target_q_net[0].running_mean.tolist() == [7.0, 7.0]
+
+
+def test_constants_follow_the_device_of_the_data():
+    network = nn.Linear(1, 2, device="meta")  # "meta" stands for any device that is not the CPU
+    network.forward = lambda obs: nn.functional.linear(obs, network.weight)
+    callback = QTarget(q_net=network, target_q_net=network, roll_length=2)
+    rows = torch.zeros(2, 1, device="meta")
+    written = {"next_observation": {"obs": rows[:1]}, "rewards": rows, "masks": rows}
+    callback.begin_batch(default=written)
+    assert written["q_target"].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_q_tau": 0.0}, {"target_q_tau": 1.5}, {"target_period": 0}]
+)
+def test_target_update_out_of_range_is_an_error(options):
+    with pytest.raises(ConfigurationError, match=r"target_q_tau in \(0, 1\] and target_period >="):
+        target(**options)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "masks"), [((1.0,) * 3, (1.0,) * 4), ((1.0,) * 4, (1.0,) * 2), ((1.0,), (1.0,))]
+)
+def test_rows_that_are_no_rollouts_are_an_error(rewards, masks):
+    with pytest.raises(InputError, match=r"shape \(4, 1\) for 2 next states and roll_length = 2"):
+        q_targets(target(roll_length=2), states=(0, 1), rewards=rewards, masks=masks)
+
+
+def test_target_state_resumes_network_and_period():
+    callback = target(target_q_tau=1.0, target_period=2)
+    callback.end_batch()
+    callback.log_scalar("x/y", 3.0)
+    state = deserialise(serialise(callback.state_dict()), max_bytes=2**20)
+    resumed = target(target_q_net=Table([[0.0] * 2] * 2), target_q_tau=1.0, target_period=2)
+    resumed.load_state_dict(state)
+    assert resumed.target_q_net.values.tolist() == TARGET
+    assert resumed.scalar_logs["x/y"] == 3.0
+    resumed.end_batch()  # the second step since the start
+    assert resumed.target_q_net.values.tolist() == ONLINE
+
+
+def test_target_state_is_loaded_in_parts():
+    state = target().state_dict() | {"steps": 7}
+    fresh = target(target_q_net=Table([[0.0] * 2] * 2), target_period=8)
+    fresh.load_state_dict(state, load_network=False)
+    assert fresh.target_q_net.values.sum() == 0
+    assert fresh.state_dict()["steps"] == 7
+    fresh.load_state_dict(state | {"steps": 0}, load_hparams=False)
+    assert fresh.target_q_net.values.tolist() == TARGET
+    assert fresh.state_dict()["steps"] == 7
+
+
+@pytest.mark.parametrize("key", ["network_state_dict", "steps"])
+def test_incomplete_target_state_is_an_error(key):
+    state = target().state_dict()
+    del state[key]
+    with pytest.raises(CheckpointKeyError, match=rf"expected \['{key}'\] too"):
+        target().load_state_dict(state)
+
+
+def test_plain_and_double_values_of_the_next_state():
+    online, slow = torch.tensor([[0.0, 1.0, 0.5]]), torch.tensor([[9.0, 4.0, 5.0]])
+    assert next_values(slow).tolist() == [[9.0]]
+    assert next_values(slow, online).tolist() == [[4.0]]
+
+
+@pytest.mark.parametrize(
+    "actions", [column(1, 0), torch.tensor([1, 0]), torch.tensor([[1], [0]], dtype=torch.uint8)]
+)
+def test_values_of_actions_are_picked_by_index_of_any_type(actions):
+    assert chosen_values(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), actions).tolist() == [[2.0], [3.0]]
+
+
+@pytest.mark.parametrize(
+    ("q_values", "actions"),
+    [(torch.zeros(2, 3), torch.zeros(3, 1)), (torch.zeros(2), torch.zeros(2, 1))],
+)
+def test_actions_that_do_not_fit_the_values_are_an_error(q_values, actions):
+    with pytest.raises(InputError, match=r"expected Q-values \(B, A\) and one action index per"):
+        chosen_values(q_values, actions)
+
+
+def test_squared_error_and_hubers_loss_by_hand():
+    predicted, wanted = column(0.0, 0.0, 0.0), column(0.5, -3.0, 1.0)
+    assert regression_loss(predicted, wanted)[:, 0].tolist() == [0.25, 9.0, 1.0]
+    # Huber with δ = 1: e²/2 up to δ, δ(|e| - δ/2) above.
+    huber = regression_loss(predicted, wanted, huber_delta=1.0)[:, 0]
+    assert huber.tolist() == [0.125, 2.5, 0.5]
+    # δ = 2: e²/2 for 0.5 and 1, 2 (3 - 1) for 3.
+    huber = regression_loss(predicted, wanted, huber_delta=2.0)[:, 0]
+    assert huber.tolist() == [0.125, 4.0, 0.5]
+
+
+def test_targets_of_another_shape_are_an_error():
+    with pytest.raises(InputError, match=r"expected q_target of shape \(2, 1\), got \(2,\)"):
+        regression_loss(column(0.0, 0.0), torch.zeros(2))
+
+
+def loss_callback(network: nn.Module, **options) -> QLoss:
+    return QLoss(name="q", q=network, opt=torch.optim.SGD(network.parameters(), lr=1.0), **options)
+
+
+def batch(**more) -> dict:
+    return {
+        "default": {
+            "observation": {"obs": column(0, 1)},
+            "actions": column(1.0, 0.0),
+            "q_target": column(4.0, 5.0),
+            **more,
+        }
+    }
+
+
+def test_loss_and_gradient_by_hand():
+    network = Table(ONLINE)
+    callback = loss_callback(network)
+    loss = callback.loss(**batch())
+    assert loss.item() == pytest.approx(((2 - 4) ** 2 + (8 - 5) ** 2) / 2)
+    loss.backward()
+    # d/dQ of (Q - y)²/2 rows: (Q - y); only the chosen entries move.
+    assert network.values.grad.tolist() == [[0.0, -2.0], [3.0, 0.0]]
+    assert callback.scalar_logs["training/q_prediction"] == pytest.approx(5.0)
+
+
+def test_huber_bounds_the_gradient():
+    network = Table(ONLINE)
+    loss_callback(network, huber_delta=1.0).loss(**batch()).backward()
+    assert network.values.grad.tolist() == [[0.0, -0.5], [0.5, 0.0]]  # δ / B each
+
+
+def test_importance_weights_scale_the_rows_of_their_rollout():
+    network = Table(ONLINE)
+    loss_callback(network).loss(**batch(sample_weights=torch.tensor([0.5, 2.0]))).backward()
+    assert network.values.grad.tolist() == [[0.0, -1.0], [6.0, 0.0]]
+    network = Table(ONLINE)  # one rollout of two rows
+    loss_callback(network).loss(**batch(sample_weights=torch.tensor([3.0]))).backward()
+    assert network.values.grad.tolist() == [[0.0, -6.0], [9.0, 0.0]]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_importance_weights_that_do_not_fit_are_an_error(count):
+    with pytest.raises(InputError, match=f"one sample weight per rollout, got {count} for 2 rows"):
+        loss_callback(Table(ONLINE)).loss(**batch(sample_weights=torch.ones(count)))
+
+
+@pytest.mark.parametrize("delta", [0.0, -1.0, float("nan")])
+def test_huber_delta_must_be_positive(delta):
+    with pytest.raises(ConfigurationError, match="expected > 0 or None"):
+        loss_callback(Table(ONLINE), huber_delta=delta)
+
+
+def test_one_step_of_plain_gradient_descent_is_the_tabular_update():
+    network = Table(ONLINE)
+    loss_callback(network, max_grad_norm=100.0).backward(**batch())
+    # Q ← Q - lr (Q - y) with lr = 1: exactly the target.
+    assert network.values.tolist() == [[1.0, 4.0], [5.0, 6.0]]
+
+
+def test_repeated_updates_solve_a_chain_by_hand():
+    """Two states in a row, one action: Q(0) = 1 + 0.5 Q(1) and Q(1) = 2, so Q = (2, 2)."""
+    network = Table([[0.0], [0.0]])
+    targets = QTarget(q_net=network, gamma=0.5, target_q_tau=1.0)
+    losses = loss_callback(network, max_grad_norm=100.0)
+    for _ in range(30):
+        state = {
+            "default": {
+                "observation": {"obs": column(0, 1)},
+                "next_observation": {"obs": column(1, 0)},
+                "actions": column(0, 0),
+                "rewards": column(1.0, 2.0),
+                "masks": column(1.0, 0.0),
+            }
+        }
+        targets.begin_batch(**state)
+        losses.backward(**state)
+        targets.end_batch()
+    assert network.values[:, 0].tolist() == pytest.approx([2.0, 2.0], abs=1e-4)
+
+
+def test_state_of_the_loss_resumes_exactly():
+    networks = [Table(ONLINE)]
+    networks.append(copy.deepcopy(networks[0]))
+    pair = [QLoss(name="q", q=n, opt=torch.optim.Adam(n.parameters(), lr=0.1)) for n in networks]
+    pair[0].backward(**batch())
+    pair[1].load_state_dict(deserialise(serialise(pair[0].state_dict()), max_bytes=2**20))
+    for callback in pair:
+        callback.backward(**batch())
+    assert torch.equal(networks[0].values, networks[1].values)
