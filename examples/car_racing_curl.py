@@ -7,19 +7,24 @@ loss train; the policy reads its features without training them. Every decision 
 Steps are decisions. Far too few of them for a good driver: two cores render and convolve slowly.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from actor_critic import CurvePoints, Settings, losses, vector_env
+from actor_critic import MIN_LOG_PROB, ActorCriticSettings, losses
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
+from off_policy import CurveReporter, EpisodeReturns, torch_generator
 from torch import Tensor, nn
 
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
+from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from cadenza.learn.env.replayable import ReplayableEnv
 from cadenza.learn.env.wrappers import FrameStack, ScaledFloatFrame, WarpFrame
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -37,7 +42,7 @@ NUM_ENVS = 2
 BATCH = 32
 WARMUP_STEPS = 500
 HIDDEN = [256, 256]
-SETTINGS = Settings(learning_rate=5e-4, initial_alpha=0.2, reward_scale=0.2)
+SETTINGS = ActorCriticSettings(learning_rate=5e-4, initial_alpha=0.2, reward_scale=0.2)
 
 
 class RepeatedAction(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -90,6 +95,17 @@ def make_env(limit: int = 250) -> gymnasium.Env[Any, Any]:
     return Images(FrameStack(ScaledFloatFrame(WarpFrame(env, SIZE, SIZE)), FRAMES))
 
 
+def make_envs(limit: int, seed: int) -> DictGymWrapper:
+    """Return the environments, whose episodes a checkpoint can bring back."""
+
+    def maker(index: int) -> Callable[[], gymnasium.Env[Any, Any]]:
+        return lambda: ReplayableEnv(make_env(limit), root_seed=seed, index=index)
+
+    return DictGymWrapper(
+        SyncVectorEnv([maker(i) for i in range(NUM_ENVS)], autoreset_mode=AutoresetMode.SAME_STEP)
+    )
+
+
 class ImageCritic(nn.Module):
     """Q(a, images) over a shared encoder."""
 
@@ -115,8 +131,8 @@ class ImagePolicy(nn.Module):
             size_of(encoder),
             ACTIONS,
             HIDDEN,
-            generator=torch.Generator().manual_seed(seed),
-            min_log_prob=-2.0,
+            generator=torch_generator("car.noise", seed),
+            min_log_prob=MIN_LOG_PROB,
             init_generator=generator,
         )
 
@@ -145,11 +161,11 @@ def new_encoder(generator: torch.Generator) -> Conv2dEncoder:
 def train(run: Run) -> None:
     """Train one seed and evaluate it greedily."""
     batch, warmup, limit = (8, 60, 20) if run.smoke else (BATCH, WARMUP_STEPS, 250)
-    weights = torch.Generator().manual_seed(run.seed)
+    weights = torch_generator("car.weights", run.seed)
     encoder = new_encoder(weights)
     critics = [ImageCritic(encoder, weights) for _ in "12"]
     policy = ImagePolicy(encoder, weights, run.seed)
-    env = vector_env(lambda: make_env(limit), NUM_ENVS, run.seed)
+    env = make_envs(limit, run.seed)
     table = DictObsMemoryTable(
         spaces=env.dict_space,
         use_terminal_column=True,
@@ -158,7 +174,7 @@ def train(run: Run) -> None:
         seed=run.seed,
     )
     acting = GenericAgentProxy(policy, "cpu", (IMAGES,), ("actions",), mode="sample")
-    memory = MemoryTableProxy(table, use_terminal=True)
+    memory = EpisodeReturns(MemoryTableProxy(table, use_terminal=True))
     collector = SimpleGymCollector(env, acting, memory, False, warmup // NUM_ENVS, NUM_ENVS)
     updates = run.steps - warmup
     curl = CurlLoss(encoder, new_encoder(weights), "cpu", 3e-4, log_images=False, seed=run.seed)
@@ -166,7 +182,7 @@ def train(run: Run) -> None:
         collector,
         curl,
         *losses(policy, critics, ACTIONS, SETTINGS),
-        CurvePoints(run, collector, 20 if run.smoke else 100),
+        CurveReporter(run, memory, max(1, updates // 50)),
         BackPropStepsTerminator(updates),
     ]
     Trainer(callbacks, MemoryLoader(table, batch, 1, "batch_size")).train()

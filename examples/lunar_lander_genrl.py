@@ -14,9 +14,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
-from actor_critic import CurvePoints, Settings, SoftActorCritic, greedy, vector_env
+from actor_critic import ActorCritic, ActorCriticSettings
 from harness import Run, evaluate_policy, main
+from off_policy import CurveReporter, EpisodeReturns, greedy, make_envs, torch_generator
 from torch import Tensor
 from torch.optim import Adam
 
@@ -43,7 +43,7 @@ BATCH = 256
 WARMUP_STEPS = 1_000
 HIDDEN = [128, 128]
 LATENT_MULTIPLIER = 3.0
-SETTINGS = Settings()
+SETTINGS = ActorCriticSettings()
 EXPORT_NAME = "sac"
 
 
@@ -55,7 +55,9 @@ def train(run: Run) -> None:
     first = collect_experience(run, batch, warmup)
     learn_action_space(run, batch, vae_updates)
     policy, collector = act_in_latents(run, batch, warmup)
-    returns = evaluate_policy(greedy(policy), ENV_ID, run.evaluation_episodes, run.seed)
+    returns = evaluate_policy(
+        greedy(policy, make_lander), ENV_ID, run.evaluation_episodes, run.seed
+    )
     atomic_write_text(
         run.out / "stages.json",
         json.dumps({"actor_critic_returns": first, "latent_returns": returns}, indent=1),
@@ -64,24 +66,31 @@ def train(run: Run) -> None:
     run.finish(returns, env_steps=2 * collector.inf_step, updates=updates)
 
 
+def make_lander() -> gymnasium.Env[Any, Any]:
+    """Return the task."""
+    return gymnasium.make(ENV_ID)
+
+
 def collect_experience(run: Run, batch: int, warmup: int) -> list[float]:
     """Train plain soft actor-critic, export its memory and return its evaluation returns."""
-    env = vector_env(lambda: gymnasium.make(ENV_ID), NUM_ENVS, run.seed)
+    env = make_envs(make_lander, NUM_ENVS, run.seed)
     table = memory_table(env.dict_space, run)
     memory = MemoryTableProxy(table, use_terminal=True)
-    agent = SoftActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
+    agent = ActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
     acting = GenericAgentProxy(agent.policy, "cpu", ("obs",), ("actions",), mode="sample")
     collector = SimpleGymCollector(env, acting, memory, False, warmup // NUM_ENVS, NUM_ENVS)
     updates = run.steps - warmup
     callbacks = [collector, *agent.callbacks, BackPropStepsTerminator(updates)]
     Trainer(callbacks, MemoryLoader(table, batch, 1, "batch_size")).train()
     memory.store(str(run.out / f"{EXPORT_NAME}_export"))
-    return evaluate_policy(agent.act_greedily, ENV_ID, run.evaluation_episodes, run.seed)
+    return evaluate_policy(
+        greedy(agent.policy, make_lander), ENV_ID, run.evaluation_episodes, run.seed
+    )
 
 
 def learn_action_space(run: Run, batch: int, updates: int) -> None:
     """Train the auto-encoder on the exported memory and write a checkpoint of it."""
-    env = vector_env(lambda: gymnasium.make(ENV_ID), 1, run.seed)
+    env = make_envs(make_lander, 1, run.seed)
     table = memory_table(env.dict_space, run)
     loss = vae_loss(run.seed)
     callbacks = [
@@ -98,7 +107,7 @@ def learn_action_space(run: Run, batch: int, updates: int) -> None:
 
 def act_in_latents(run: Run, batch: int, warmup: int) -> tuple[PolicyWrapper, SimpleGymCollector]:
     """Train an actor-critic over latents and return what acts, and what collected."""
-    env = vector_env(lambda: gymnasium.make(ENV_ID), NUM_ENVS, run.seed + 1)
+    env = make_envs(make_lander, NUM_ENVS, run.seed + 1)
     decoder, encoder = frozen_halves(run)
     latent_space = MDPSpace(
         rewards=env.dict_space.rewards,
@@ -109,14 +118,15 @@ def act_in_latents(run: Run, batch: int, warmup: int) -> tuple[PolicyWrapper, Si
     memory = MemoryProxyWithEncoder(
         table, encoder, use_terminal=True, latent_multiplier=LATENT_MULTIPLIER
     )
-    agent = SoftActorCritic(OBS, LATENTS, SETTINGS, run.seed + 1)
+    noted = EpisodeReturns(memory)
+    agent = ActorCritic(OBS, LATENTS, SETTINGS, run.seed + 1)
     policy = PolicyWrapper(decoder, agent.policy)
     acting = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), mode="sample")
-    collector = SimpleGymCollector(env, acting, memory, False, warmup // NUM_ENVS, NUM_ENVS)
+    collector = SimpleGymCollector(env, acting, noted, False, warmup // NUM_ENVS, NUM_ENVS)
     callbacks: list[Callback] = [
         collector,
         *agent.callbacks,
-        CurvePoints(run, collector, 20 if run.smoke else 500),
+        CurveReporter(run, noted, max(1, (run.steps - warmup) // 50)),
         BackPropStepsTerminator(run.steps - warmup),
     ]
     Trainer(callbacks, MemoryLoader(table, batch, 1, "batch_size")).train()
@@ -143,14 +153,14 @@ def vae_loss(seed: int) -> VAELoss:
         "cpu",
         beta=0.004,
         keep_weights=True,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch_generator("vae.noise", seed),
     )
     return VAELoss(vae=vae, opt=Adam(vae.parameters(), 1e-3), conditioning_func=whole_observation)
 
 
 def coder(kind: str, seed: int) -> Any:
     """Return an encoder or a decoder."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator("vae.weights", seed)
     makers: dict[str, Callable[[], Any]] = {
         "encoder": lambda: FullyConnectedEncoder(
             ACTIONS, LATENTS, "cpu", HIDDEN, OBS, generator=generator

@@ -8,10 +8,12 @@ transitions; the four best of them simulate. Rollouts start from every real batc
 first and three in the end, and the share of simulated batches rises to one half meanwhile.
 """
 
+from typing import Any
+
 import gymnasium
-import torch
-from actor_critic import CurvePoints, Settings, SoftActorCritic, vector_env
+from actor_critic import ActorCritic, ActorCriticSettings
 from harness import Run, evaluate_policy, main
+from off_policy import CurveReporter, EpisodeReturns, greedy, make_envs, torch_generator
 from torch.optim import Adam
 
 from cadenza.core.schedules import BPStepScheduler
@@ -43,7 +45,12 @@ WARMUP_STEPS = 1_000
 #: Batches between rollouts, and how many rollouts the simulated memory holds.
 COLLECT_INTERVAL = 20
 RETAINED_ROLLOUTS = 50
-SETTINGS = Settings(data_group="rl_buffer")
+SETTINGS = ActorCriticSettings(data_group="rl_buffer")
+
+
+def make_lander() -> gymnasium.Env[Any, Any]:
+    """Return the task."""
+    return gymnasium.make(ENV_ID)
 
 
 def dynamics(seed: int) -> DynamicModel:
@@ -77,14 +84,15 @@ def train(run: Run) -> None:
     batch = 32 if run.smoke else BATCH
     warmup = 800 if run.smoke else WARMUP_STEPS  # the memory holds finished episodes only
     updates = run.steps - warmup
-    env = vector_env(lambda: gymnasium.make(ENV_ID), NUM_ENVS, run.seed)
-    agent = SoftActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
+    env = make_envs(make_lander, NUM_ENVS, run.seed)
+    agent = ActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
     acting = GenericAgentProxy(agent.policy, "cpu", ("obs",), ("actions",), mode="sample")
     real = table(env.dict_space, run.steps + 1, run.seed)
+    noted = EpisodeReturns(real)
     simulated = table(env.dict_space, batch * RETAINED_ROLLOUTS, run.seed + 1)
     model = dynamics(run.seed)
     collector = SimpleGymCollector(
-        env, acting, real, render=False, warmup_steps=warmup // NUM_ENVS, bp_steps_per_inf=NUM_ENVS
+        env, acting, noted, render=False, warmup_steps=warmup // NUM_ENVS, bp_steps_per_inf=NUM_ENVS
     )
     growing = BPStepScheduler(updates / 10, updates, 1, 3)
     callbacks = [
@@ -95,9 +103,7 @@ def train(run: Run) -> None:
             hold_out=HoldOut(interval=50, patience=5, rest=250, seed=run.seed),
         ),
         ModelBasedCollector(
-            ModelEnv(
-                num_envs=batch, model=model, generator=torch.Generator().manual_seed(run.seed)
-            ),
+            ModelEnv(num_envs=batch, model=model, generator=torch_generator("model", run.seed)),
             acting,
             simulated,
             growing,
@@ -107,14 +113,16 @@ def train(run: Run) -> None:
         BatchSampler(
             MemoryLoader(simulated.memory_table, batch, 1, "batch_size", "rl_buffer"),
             BPStepScheduler(updates / 10, updates / 2, 0.0, 0.5),
-            generator=torch.Generator().manual_seed(run.seed),
+            generator=torch_generator("choice", run.seed),
         ),
         *agent.callbacks,
-        CurvePoints(run, collector, 500),
+        CurveReporter(run, noted, max(1, updates // 50)),
         BackPropStepsTerminator(updates),
     ]
     Trainer(callbacks, MemoryLoader(real.memory_table, batch, 1, "batch_size")).train()
-    returns = evaluate_policy(agent.act_greedily, ENV_ID, run.evaluation_episodes, run.seed)
+    returns = evaluate_policy(
+        greedy(agent.policy, make_lander), ENV_ID, run.evaluation_episodes, run.seed
+    )
     run.finish(returns, env_steps=collector.inf_step, updates=updates)
 
 
