@@ -117,6 +117,27 @@ def test_prefetch_samples_ahead_but_not_further_than_its_depth():
     batches.close()
 
 
+def test_prefetched_windows_are_exact_while_another_thread_adds_and_ejects():
+    memory = filled(maxlen=60)
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    play(proxy, 1, 20)
+    play(proxy, 2, 20)
+    adder = threading.Thread(target=lambda: [play(proxy, agent, 20) for agent in range(3, 300)])
+    each = loader(memory, count=8, length=5, prefetch=3)
+    batches = iter(each)
+    adder.start()
+    for _ in range(200):
+        batch = next(batches)["default"]
+        seen = batch["observation"]["obs"].reshape(8, 5, 3)
+        torch.testing.assert_close(seen[:, :, 0], seen[:, :1, 0] + torch.arange(5.0))
+        after = batch["next_observation"]["obs"].reshape(8, 5, 3)
+        torch.testing.assert_close(after, seen + 1)
+        torch.testing.assert_close(batch["rewards"].reshape(8, 5), seen[:, :, 0] % 100 + 1)
+    adder.join()
+    each.close()
+    assert memory.identities() == [297, 298, 299]
+
+
 def test_prefetch_passes_errors_on_and_ends():
     batches = iter(loader(filled(5), prefetch=2))
     with pytest.raises(NotReadyError, match="got 5"):
