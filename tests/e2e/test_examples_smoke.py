@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,11 @@ def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
     assert means["difference"] == pytest.approx(means["ours"] - means["theirs"])
     assert all(math.isfinite(value) for value in means.values())
     assert results["mean"]["difference"]["value"] == pytest.approx(means["difference"])
+
+
+def test_readme_lists_every_example_and_nothing_else():
+    rows = re.findall(r"^\| `(\w+)\.py` \|", (EXAMPLES / "README.md").read_text("utf-8"), re.M)
+    assert sorted(rows) == scripts()
 
 
 def test_there_are_examples_of_every_family():

@@ -20,7 +20,9 @@ from cadenza.learn.proxies import AgentProxy, MemoryProxy
 
 _LOGGER = logging.getLogger(__name__)
 
-_STATE_KEYS: Final = ("environment", "observations", "inf_step")
+_STATE_KEYS: Final = ("environment", "observations", "inf_step", "policy_noise")
+#: How torch names what a module keeps besides tensors: here, the state of its noise.
+_EXTRA_STATE: Final = "_extra_state"
 #: Key of the mean return of the episodes that ended in one step.
 EPISODE_REWARD: Final = "episode/reward"
 
@@ -64,6 +66,7 @@ class GymCollector(LoggingMixin, Callback):
         super().__init__(cycle=cycle)
         self._env = env
         self._agent = agent
+        self._policy = agent.policy
         self._memory = memory
         self._render = render
         self._warmup_steps = warmup_steps
@@ -135,11 +138,19 @@ class GymCollector(LoggingMixin, Callback):
         self._is_restored = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return logs, environments, what each agent saw last, and the count of transitions."""
+        """Return logs, environments, what each agent saw last, counts, and the policy's noise.
+
+        The policy's weights are left to the loss that trains it.
+        """
         return super().state_dict() | {
             "environment": self._env.state_dict(),
             "observations": observations_state(self._observations),
             "inf_step": self._inf_step,
+            "policy_noise": {
+                key: value
+                for key, value in self._policy.state_dict().items()
+                if key.endswith(_EXTRA_STATE)
+            },
         }
 
     def load_state_dict(
@@ -167,6 +178,7 @@ class GymCollector(LoggingMixin, Callback):
             self._env.load_state_dict(state_dict["environment"])
             self._observations = observations_from_state(state_dict["observations"])
             self._inf_step = int(state_dict["inf_step"])
+            self._policy.load_state_dict(state_dict["policy_noise"], strict=False)
             self._is_restored = True
 
     def _interrupt_running(self) -> None:

@@ -123,14 +123,12 @@ def test_render_draws_once_per_call_if_asked():
 def test_restored_collector_goes_on_bit_for_bit(mode, before):
     def build():
         wrapper, agent, memory = parts(SHORT, SHORT[1:], mode=mode, replay=True)
-        return agent, memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=before)
+        return memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=before)
 
-    agent, memory, collector = build()
+    memory, collector = build()
     collector.begin_training()
     state = deserialise(serialise({"collector": collector.state_dict()}), max_bytes=2**20)
-    noise = agent.policy.state_dict()
-    other_agent, other_memory, other = build()
-    other_agent.policy.load_state_dict(noise)
+    other_memory, other = build()
     other.load_state_dict(state["collector"])
     assert other.begin_training() == {"inf_step": collector.inf_step}
     memory.added.clear()
@@ -139,6 +137,19 @@ def test_restored_collector_goes_on_bit_for_bit(mode, before):
     assert memory.transitions() == other_memory.transitions()
     assert memory.endings() == other_memory.endings()
     assert dict(collector.scalar_logs) == dict(other.scalar_logs)
+
+
+def test_state_leaves_the_weights_to_the_loss():
+    wrapper, agent, memory = parts(LONG)
+    collector = SimpleGymCollector(wrapper, agent, memory)
+    state = collector.state_dict()
+    assert list(state["policy_noise"]) == ["_extra_state"]
+    with torch.no_grad():
+        agent.policy.layer.bias.fill_(3.0)
+    agent.policy.generator.manual_seed(9)
+    collector.load_state_dict(state)
+    assert agent.policy.layer.bias.tolist() == [3.0, 3.0]
+    assert torch.equal(agent.policy.generator.get_state(), state["policy_noise"]["_extra_state"])
 
 
 def test_environments_without_replay_interrupt_what_was_running(caplog):
@@ -250,7 +261,9 @@ def test_calls_out_of_place_are_refused():
 
 def test_state_of_something_else_is_refused():
     collector = GymCollector(*parts(LONG))
-    with pytest.raises(CheckpointKeyError, match="got none of environment, observations, inf_step"):
+    with pytest.raises(
+        CheckpointKeyError, match="got none of environment, observations, inf_step"
+    ):
         collector.load_state_dict({"a": torch.ones(1)})
     with pytest.raises(CheckpointError, match="expected the state of 1 environments, got 2"):
         collector.load_state_dict(GymCollector(*parts(LONG, LONG)).state_dict())
