@@ -135,8 +135,7 @@ class QTarget(LoggingMixin, Callback):
         )
         values = next_q - self.ln_alpha.exp() * log_probabilities
         scaled_reward = self.reward_scale * rewards
-        if self.gamma_matrix.device != rewards.device:
-            self.gamma_matrix = self.gamma_matrix.to(rewards.device)
+        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
         q_target = n_step_target(
             scaled_reward,
             values,

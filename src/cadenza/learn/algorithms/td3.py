@@ -130,8 +130,7 @@ class QTarget(LoggingMixin, Callback):
             self.targets["q2"](actions, **next_observation),
         )
         scaled_reward = self.reward_scale * rewards
-        if self.gamma_matrix.device != rewards.device:
-            self.gamma_matrix = self.gamma_matrix.to(rewards.device)
+        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
         q_target = n_step_target(
             scaled_reward, values, masks if self.use_terminal_masking else None, self.gamma_matrix
         )

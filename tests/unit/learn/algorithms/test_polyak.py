@@ -62,6 +62,13 @@ def test_tau_outside_the_unit_interval_is_refused(tau):
         soft_update_from_to(source, target, tau)
 
 
+def test_networks_without_parameters_copy_their_buffers():
+    source, target = nn.BatchNorm1d(1, affine=False), nn.BatchNorm1d(1, affine=False)
+    source(torch.tensor([[1.0], [3.0]]))
+    soft_update_from_to(source, target, 0.5)
+    assert torch.equal(target.running_mean, source.running_mean)
+
+
 def test_frozen_thaws_what_it_froze_only_even_after_an_error():
     layer = nn.Linear(2, 1)
     layer.bias.requires_grad_(False)

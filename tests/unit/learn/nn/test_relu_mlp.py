@@ -98,6 +98,28 @@ def test_without_onednn_the_same_values_come_from_the_default_kernels(monkeypatc
         torch.testing.assert_close(ours, parameter.grad, atol=1e-4, rtol=1e-4)
 
 
+def test_without_gradients_the_values_are_the_same():
+    net = seeded(24, [64, 64], 17)
+    x = torch.randn(50, 24, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        values = net(x)
+    assert not values.requires_grad
+    assert torch.equal(values, net(x).detach())
+
+
+def test_builds_without_onednn_are_noticed(monkeypatch):
+    assert callable(relu_mlp._onednn_linear())
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert relu_mlp._onednn_linear() is None
+
+
+def test_autocast_takes_the_plain_path():
+    net = seeded(24, [64], 17)
+    x = torch.randn(50, 24, generator=torch.Generator().manual_seed(4))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype is torch.bfloat16
+
+
 def test_double_precision_takes_the_plain_path():
     net = seeded(3, [32], 1).double()
     x = torch.ones(64, 3, dtype=torch.float64)
