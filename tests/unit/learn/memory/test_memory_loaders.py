@@ -175,7 +175,9 @@ def test_forgotten_iterator_stops_its_thread():
 
 
 def test_prefetcher_waits_for_a_slow_producer():
-    assert next(Prefetcher(lambda: time.sleep(0.12) or 7, depth=1)) == 7
+    prefetcher = Prefetcher(lambda: time.sleep(0.12) or 7, depth=1)
+    assert next(prefetcher) == 7
+    prefetcher.close()
 
 
 def test_prefetcher_of_depth_zero_is_refused():
