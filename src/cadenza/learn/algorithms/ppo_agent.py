@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.happo import minibatch_bounds
 from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
@@ -274,6 +274,11 @@ class PPOAgent:
             NotReadyError: The buffer is empty.
             InputError: An observation or reward is not finite, or the step left finite numbers.
         """
+        if not buffer.valid[: buffer.length].any():
+            raise NotReadyError(
+                "PPOAgent.update: expected at least one decided step, got a buffer in which "
+                "nothing was collected; act and commit first."
+            )
         rate = self._set_learning_rate(progress)
         estimates = buffer.estimate(
             self._values, gamma=self.settings.gamma, gae_lambda=self.settings.gae_lambda
