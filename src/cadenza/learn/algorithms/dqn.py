@@ -9,7 +9,7 @@ Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = a
 """
 
 import copy
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -25,6 +25,14 @@ from cadenza.learn.gamma_matrix import make_gamma_matrix
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1
+
+
+class PrioritizedMemory(Protocol):
+    """A memory that samples surprising rollouts more often."""
+
+    def update_priorities(self, sample_ids: Tensor, priorities: Tensor) -> object:
+        """Take the absolute errors of rollouts, shape (n,), by their ids, shape (n,)."""
+        ...
 
 
 def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
@@ -210,7 +218,8 @@ class QTarget(LoggingMixin, Callback):
 class QLoss(LossCallback):
     """Regression of the Q-values of the actions taken towards ``q_target``.
 
-    Rows of a prioritised memory are weighted by its ``sample_weights``.
+    Rows of a prioritised memory are weighted by its ``sample_weights``; the memory learns the mean
+    absolute error of every rollout after the step (arXiv:1511.05952).
 
     Args:
         name: Part of the log keys, and the name in checkpoints.
@@ -222,6 +231,8 @@ class QLoss(LossCallback):
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
         huber_delta: Error above which the loss grows linearly; None: the squared error.
+        prioritized_memory: Table that the batches come from, if it has priorities; None updates
+            none.
 
     Raises:
         ConfigurationError: ``huber_delta`` is not above zero.
@@ -239,6 +250,7 @@ class QLoss(LossCallback):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         huber_delta: float | None = None,
+        prioritized_memory: PrioritizedMemory | None = None,
     ) -> None:
         super().__init__(
             lr_schedule,
@@ -256,6 +268,8 @@ class QLoss(LossCallback):
             )
         self.q_network = q
         self._huber_delta = huber_delta
+        self._prioritized_memory = prioritized_memory
+        self._errors: Tensor | None = None
 
     def loss(
         self,
@@ -278,9 +292,29 @@ class QLoss(LossCallback):
         predicted = chosen_values(self.q_network(**observation), actions)
         rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
         self.log_scalar(f"training/{self.name}_prediction", predicted.detach().mean())
+        self._errors = (predicted - q_target).detach().abs()
         if sample_weights is None:
             return rows.mean()
         return (rows * _row_weights(sample_weights, rows.shape[0])).mean()
+
+    def end_batch(self, sample_ids: Tensor | None = None) -> None:
+        """Tell a prioritised memory how far off its rollouts were.
+
+        Args:
+            sample_ids: Ids of the rollouts of the batch, shape (n,).
+
+        Raises:
+            InputError: The batch has no ids, so it does not come from a prioritised memory.
+        """
+        if self._prioritized_memory is None or self._errors is None:
+            return
+        if sample_ids is None:
+            raise InputError(
+                "dqn.QLoss: expected batches with 'sample_ids', got none; let the loader sample "
+                "the prioritised memory, or leave prioritized_memory out."
+            )
+        errors = self._errors.view(sample_ids.numel(), -1).mean(1)
+        self._prioritized_memory.update_priorities(sample_ids, errors)
 
 
 def _row_weights(sample_weights: Tensor, rows: int) -> Tensor:
