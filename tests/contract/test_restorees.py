@@ -9,17 +9,29 @@ import torch
 from torch import nn, optim
 
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.core.schedules import LinearSchedule
+from cadenza.core.schedules import BPStepScheduler, LinearSchedule
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.algorithms import dqn, exploration, sac, td3
 from cadenza.learn.algorithms.amp import DiscriminatorLoss
+from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
+from cadenza.learn.algorithms.genrl.vae import VAELoss, VariationalAutoencoder
 from cadenza.learn.callbacks import BackPropStepsTerminator, JsonlLogger, SystemLogger
-from cadenza.learn.memory import LoggingProxyWrapper, MemoryTableProxy
+from cadenza.learn.memory import LoggingProxyWrapper, MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
-from cadenza.learn.models import EnsembleOfGaussian, ModelLoss
-from cadenza.learn.models.model import DynamicModel
+from cadenza.learn.models import (
+    BatchSampler,
+    DynamicModel,
+    EnsembleOfGaussian,
+    HoldOut,
+    LossProgressCheck,
+    ModelBasedCollector,
+    ModelEnv,
+    ModelLoss,
+)
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
+from cadenza.learn.nn.curl import CurlLoss
+from cadenza.learn.nn.layers import Conv2dEncoder
 
 SPACES = MDPSpace(
     rewards=BoxSpace(np.float32, (1,)),
@@ -110,6 +122,74 @@ def model_loss(seed):
     return ModelLoss(model=model, opt=adam(ensemble, seed))
 
 
+def model_loss_with_hold_out(seed):
+    ensemble = EnsembleOfGaussian(in_size=3, out_size=3, device="cpu", ensemble_size=2)
+    model = DynamicModel(model=shaken(ensemble, seed))
+    hold_out = HoldOut(interval=1, fraction=0.5)
+    loss = ModelLoss(model=model, opt=adam(ensemble, seed), hold_out=hold_out)
+    for step in range(seed):
+        rows = torch.randn(8, 2, generator=torch.Generator().manual_seed(step))
+        loss.backward({"obs": rows}, {"obs": rows + 1.0}, rows[:, :1], rows[:, 1:])
+    return loss
+
+
+def idle(observations):
+    return {agent: DictResponse({"actions": [0.0]}, {}) for agent in observations}
+
+
+def model_based_collector(seed):
+    ensemble = EnsembleOfGaussian(in_size=3, out_size=3, device="cpu", ensemble_size=2)
+    env = ModelEnv(
+        num_envs=2,
+        model=DynamicModel(model=ensemble),
+        termination_fn=lambda obs: torch.zeros(len(obs)),
+        fixed_members=True,
+    )
+    table = DictObsMemoryTable(spaces=SPACES, maxlen=100, device="cpu")
+    collector = ModelBasedCollector(
+        env, idle, MemoryTableProxy(table), BPStepScheduler(0, 1, 2, 2), 1
+    )
+    for _ in range(seed):
+        collector.begin_batch(default={"observation": {"obs": torch.zeros(2, 2)}})
+    return collector
+
+
+def batch_sampler(seed):
+    table = DictObsMemoryTable(spaces=SPACES, maxlen=100, device="cpu")
+    loader = MemoryLoader(table, 2, 1, "batch_size", "rl_buffer")
+    sampler = BatchSampler(loader, BPStepScheduler(0, 10, 0.0, 1.0))
+    for _ in range(seed):
+        sampler.begin_batch(default={})
+    return sampler
+
+
+def progress_check(seed):
+    ensemble = EnsembleOfGaussian(in_size=3, out_size=3, device="cpu", ensemble_size=2)
+    check = LossProgressCheck(DynamicModel(model=ensemble), num_bp=10)
+    rows = torch.zeros(4, 2)
+    for _ in range(seed):
+        check.get_batch({"obs": rows}, {"obs": rows}, rows[:, :1], rows[:, :1])
+    return check
+
+
+def curl_loss(seed):
+    encoders = [Conv2dEncoder((6, 6, 1), [2], [3], [2], [1]) for _ in range(2)]
+    loss = CurlLoss(shaken(encoders[0], seed), encoders[1], "cpu", 1e-2, desired_zdim=3)
+    for _ in range(seed):
+        loss.backward({"images": torch.ones(2, 6, 6, 1)})
+        loss.end_batch()
+    return loss
+
+
+def vae_loss(seed):
+    encoder = FullyConnectedEncoder(2, 1, "cpu", [3])
+    decoder = FullyConnectedDecoder(1, 2, "cpu", [3])
+    vae = VariationalAutoencoder(shaken(encoder, seed), decoder, "cpu", keep_weights=True)
+    loss = VAELoss(vae=vae, opt=adam(vae.encoder.mean, seed))
+    loss.backward({"obs": torch.zeros(seed, 2)}, torch.zeros(seed, 2))
+    return loss
+
+
 def memory(seed):
     table = DictObsMemoryTable(
         spaces=SPACES, use_terminal_column=True, maxlen=20, device="cpu", seed=3
@@ -152,6 +232,12 @@ RESTOREES = {
         epsilon_schedule,
         discriminator_loss,
         model_loss,
+        model_loss_with_hold_out,
+        model_based_collector,
+        batch_sampler,
+        progress_check,
+        curl_loss,
+        vae_loss,
         memory,
         system_logger,
         jsonl_logger,
