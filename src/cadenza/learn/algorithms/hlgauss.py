@@ -4,7 +4,7 @@ Equations, with bin edges e_0 ... e_b and centres c_i:
     value     Q = Σ_i softmax(logits)_i c_i
     hl_gauss  p_i = (F(e_{i+1}) - F(e_i)) / (F(e_b) - F(e_0)),  F the normal CDF around the target
     two_hot   all mass on the two centres around the target, so that Σ p_i c_i is the target
-    loss      mean Σ_i -p_i log softmax(logits)_i
+    loss      Σ_i -p_i log softmax(logits)_i, averaged over rows
 Source:  arXiv:2403.03950 (HL-Gauss: section 3.1; two-hot: section 2.2).
 Axes:    B = batch, b = bins.
 Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres).
@@ -19,6 +19,11 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
+from cadenza.learn.algorithms.prioritization import (
+    PrioritizedMemory,
+    report_errors,
+    weighted_mean,
+)
 from cadenza.learn.algorithms.sac_target import Observations
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.nn.relu_mlp import ReluMlp
@@ -66,8 +71,8 @@ def two_hot_probabilities(target: Tensor, centers: Tensor) -> Tensor:
 
 
 def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """Return the mean cross-entropy of ``logits`` against soft labels, both (B, b), in float32."""
-    return -(probabilities * torch.log_softmax(logits.float(), dim=1)).sum(1).mean()
+    """Return the cross-entropy of ``logits`` against soft labels, both (B, b), as (B, 1)."""
+    return -(probabilities * torch.log_softmax(logits.float(), dim=1)).sum(1, keepdim=True)
 
 
 class LogitNet(nn.Module, ABC):
@@ -177,7 +182,7 @@ class HLGaussLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
         _require_rows("HLGaussLoss", logits, target, self.num_bins)
-        return soft_cross_entropy(logits, self.transform_to_probs(target))
+        return soft_cross_entropy(logits, self.transform_to_probs(target)).mean()
 
     def transform_to_probs(self, target: Tensor) -> Tensor:
         """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
@@ -207,7 +212,7 @@ class TwoHotLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
         _require_rows("TwoHotLoss", logits, target, self.num_bins)
-        return soft_cross_entropy(logits, self.transform_to_probs(target))
+        return soft_cross_entropy(logits, self.transform_to_probs(target)).mean()
 
     def transform_to_probs(self, target: Tensor) -> Tensor:
         """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
@@ -228,6 +233,8 @@ class QLoss(LossCallback):
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
         target_encoding: How a target becomes a distribution.
+        prioritized_memory: Table that the batches come from, if it has priorities; it is told the
+            error of every rollout. Give it to one of two critics.
 
     Raises:
         InputError: Unknown ``target_encoding``.
@@ -246,6 +253,7 @@ class QLoss(LossCallback):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         target_encoding: TargetEncoding = "hl_gauss",
+        prioritized_memory: PrioritizedMemory | None = None,
     ) -> None:
         super().__init__(
             name=name,
@@ -260,7 +268,7 @@ class QLoss(LossCallback):
         self.q_network = q
         low, high, bins = q.min_value, q.max_value, q.num_bins
         if target_encoding == "hl_gauss":
-            encoding: nn.Module = HLGaussLoss(
+            encoding: HLGaussLoss | TwoHotLoss = HLGaussLoss(
                 low, high, bins, smoothing_ratio * (high - low) / bins
             )
         elif target_encoding == "two_hot":
@@ -270,20 +278,31 @@ class QLoss(LossCallback):
                 f"QLoss: expected target_encoding 'hl_gauss' or 'two_hot', got {target_encoding!r}."
             )
         self.classification_loss = encoding.to(q.centers.device)
+        self._prioritized_memory = prioritized_memory
 
-    def loss(self, observation: Observations, actions: Tensor, q_target: Tensor) -> Tensor:
+    def loss(
+        self,
+        observation: Observations,
+        actions: Tensor,
+        q_target: Tensor,
+        sample_weights: Tensor | None = None,
+        sample_ids: Tensor | None = None,
+    ) -> Tensor:
         """Return the cross-entropy, shape ().
 
         Args:
             observation: B rows.
             actions: Shape (B, A).
             q_target: Shape (B, 1); clamped into the support.
+            sample_weights: Importance of each rollout, shape (n,); None weights all alike.
+            sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
         """
         logits: Tensor = self.q_network.logit_net(actions, **observation)
         values = self.q_network.q_from_logit(logits.detach())
         self.log_scalar(f"training/{self.name}_prediction", values.mean())
-        loss: Tensor = self.classification_loss(logits, q_target)
-        return loss
+        report_errors(self._prioritized_memory, sample_ids, (values - q_target).abs())
+        labels = self.classification_loss.transform_to_probs(q_target)
+        return weighted_mean(soft_cross_entropy(logits, labels), sample_weights)
 
 
 def _bin_edges(min_value: float, max_value: float, num_bins: int) -> Tensor:

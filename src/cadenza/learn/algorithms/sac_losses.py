@@ -10,6 +10,11 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.learn.algorithms.polyak import frozen
+from cadenza.learn.algorithms.prioritization import (
+    PrioritizedMemory,
+    report_errors,
+    weighted_mean,
+)
 from cadenza.learn.callbacks.loss import LossCallback
 
 #: Observation arrays by space name, each with B rows.
@@ -24,6 +29,8 @@ def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -
 class QLoss(LossCallback):
     """Mean squared distance between a critic and ``q_target``.
 
+    Rollouts of a prioritised memory are weighted by its ``sample_weights``.
+
     Args:
         name: Name in logs and checkpoints.
         q: Critic.
@@ -33,6 +40,8 @@ class QLoss(LossCallback):
         data_group: Group of the state that holds the batch.
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
+        prioritized_memory: Table that the batches come from, if it has priorities; it is told the
+            error of every rollout. Give it to one of two critics.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class QLoss(LossCallback):
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
+        prioritized_memory: PrioritizedMemory | None = None,
     ) -> None:
         super().__init__(
             name=name,
@@ -58,20 +68,30 @@ class QLoss(LossCallback):
             log_per_param_grads=log_per_param_grads,
         )
         self.q_network = q
-        self.mse = nn.MSELoss()
+        self._prioritized_memory = prioritized_memory
 
-    def loss(self, observation: Observations, actions: Tensor, q_target: Tensor) -> Tensor:
+    def loss(
+        self,
+        observation: Observations,
+        actions: Tensor,
+        q_target: Tensor,
+        sample_weights: Tensor | None = None,
+        sample_ids: Tensor | None = None,
+    ) -> Tensor:
         """Return the mean squared error, shape ().
 
         Args:
             observation: B rows.
             actions: Shape (B, A).
             q_target: Shape (B, 1).
+            sample_weights: Importance of each rollout, shape (n,); None weights all alike.
+            sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
         """
         q_value: Tensor = self.q_network(actions, **observation)
         self.log_scalar(f"training/{self.name}_prediction", q_value.detach().mean())
-        loss: Tensor = self.mse(q_value, q_target)
-        return loss
+        error = q_value - q_target
+        report_errors(self._prioritized_memory, sample_ids, error.detach().abs())
+        return weighted_mean(error * error, sample_weights)
 
 
 class PolicyLoss(LossCallback):
