@@ -4,9 +4,11 @@ Axes: n = number of windows in a sample, T = rows per window, B = n T rows, roll
       (row = window T + t), L = transitions of an episode, N = rows of an arena.
 """
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Number = TypeVar("Number")
@@ -17,6 +19,9 @@ SampleResult: TypeAlias = dict[str, Any]
 SamplePoint: TypeAlias = tuple[int, int, int]
 #: Indices of rows or slots.
 IndexArray: TypeAlias = NDArray[np.int64]
+
+#: Tensor over the memory of an array.
+from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = cast("Any", torch).from_numpy
 
 
 class Matrix(Generic[Number]):

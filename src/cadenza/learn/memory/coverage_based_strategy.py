@@ -2,14 +2,14 @@
 
 Sampling weight of episode i:  (windows of i) (c_i + 1)^(-alpha)
 Ejection weight of episode i:  (steps of i) (c_i + 1)^alpha, so well covered episodes go first
-with c_i the windows sampled from it so far. ``alpha`` = 0 is uniform. Weights are renewed after
-every call, in O(log E) per sampled episode.
+with c_i the windows sampled from it so far. ``alpha`` = 0 is uniform. Renewing the weights takes
+O(log E) per sampled episode.
 
 Axes: n = windows, T = rows per window, E = episodes, S = slots.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from cadenza.learn.memory.strategy import (
     require_coverable,
 )
 
+#: Lists of sampled slots that are kept before they are merged.
+_MOST_OUTDATED: Final = 64
+
 
 class CoverageBasedStrategy(Strategy):
     """Counts how often each episode was sampled.
@@ -41,11 +44,14 @@ class CoverageBasedStrategy(Strategy):
     def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
         self._alpha = _checked_alpha(alpha)
-        self._remembered: dict[int, int] = {}
+        self._remembered: dict[int, tuple[int, int]] = {}
+        self._live = True
         self._forget_weights()
 
     def _forget_weights(self) -> None:
+        self._outdated: list[IndexArray] = []
         self._counts = np.zeros(len(self._rows.slots.start), np.int64)
+        self._weighed = self._counts.copy()  # counts that the weights are computed from
         self._tree: ArraySumTree | None = None
 
     @property
@@ -68,13 +74,18 @@ class CoverageBasedStrategy(Strategy):
         super().track(identity, sequence_length)
         slot = self._rows.slot(identity)
         if slot >= len(self._counts):
-            more = len(self._rows.slots.start) - len(self._counts)
-            self._counts = np.concatenate((self._counts, np.zeros(more, np.int64)))
-        self._counts[slot] = self._remembered.pop(identity, 0)
-        self._renew(np.array([slot]))
+            more = np.zeros(len(self._rows.slots.start) - len(self._counts), np.int64)
+            self._counts = np.concatenate((self._counts, more))
+            self._weighed = np.concatenate((self._weighed, more))
+        known = self._remembered.pop(identity, None)
+        self._counts[slot], self._weighed[slot] = known or (0, 0)
+        self._outdated.append(np.array([slot]))
+        if known is None:
+            self._renew()
 
     def forget(self, identity: int) -> None:
         """Count an episode out."""
+        self._renew()
         if self._tree is not None:
             self._tree.set(self._rows.slot(identity), 0.0)
         super().forget(identity)
@@ -91,8 +102,17 @@ class CoverageBasedStrategy(Strategy):
         self._remembered.clear()
 
     def state(self) -> dict[str, Any]:
-        """Return alpha, counts by id and the generator, as JSON values."""
-        counts = [[identity, count] for identity, count in self.counts().items()]
+        """Return alpha, counts by id and the generator, as JSON values.
+
+        A count is (id, windows sampled so far, windows that its weight knows of).
+        """
+        slots = self._rows.live_slots()
+        columns = (
+            self._rows.identities(),
+            self._counts[slots].tolist(),
+            self._weighed[slots].tolist(),
+        )
+        counts = [list(entry) for entry in zip(*columns, strict=True)]
         return {"alpha": self._alpha, "counts": counts, **(super().state() or {})}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -103,7 +123,7 @@ class CoverageBasedStrategy(Strategy):
         """
         try:
             alpha = _checked_alpha(float(state["alpha"]))
-            counts = {int(identity): int(count) for identity, count in state["counts"]}
+            counts = {int(i): (int(count), int(known)) for i, count, known in state["counts"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 "coverage strategy: expected alpha and counts by id, got "
@@ -111,26 +131,35 @@ class CoverageBasedStrategy(Strategy):
             ) from error
         super().load_state(state)
         self._alpha, self._remembered = alpha, counts
+        self._tree = None
         for identity in self._rows.identities():
             slot = self._rows.slot(identity)
             if slot < len(self._counts):
-                self._counts[slot] = counts.get(identity, 0)
-        self._tree = None
+                self._counts[slot], self._weighed[slot] = counts.get(identity, (0, 0))
+                self._outdated.append(np.array([slot]))
 
     def _count(self, slots: IndexArray) -> None:
         """Count one sampled window for each of ``slots``."""
         np.add.at(self._counts, slots, 1)
-        self._renew(np.unique(slots))
+        self._outdated.append(slots)
+        if self._live:
+            self._renew()
+        elif len(self._outdated) > _MOST_OUTDATED:
+            self._outdated = [np.unique(np.concatenate(self._outdated))]
 
-    def _renew(self, slots: IndexArray) -> None:
-        """Compute the weights of ``slots`` anew, if there are any yet."""
-        if self._tree is not None:
-            self._tree.set_many(slots, self._weights(slots))
+    def _renew(self) -> None:
+        """Compute the weights anew that counts have changed."""
+        if self._outdated:
+            slots = np.unique(np.concatenate(self._outdated))
+            self._weighed[slots] = self._counts[slots]
+            if self._tree is not None:
+                self._tree.set_many(slots, self._weights(slots))
+        self._outdated.clear()
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         """Return the weights of ``slots``."""
         steps = self._rows.slots.steps[slots].astype(np.float64)
-        return steps * (self._counts[slots] + 1.0) ** self._alpha
+        return steps * (self._weighed[slots] + 1.0) ** self._alpha
 
     def _weight_tree(self) -> ArraySumTree:
         """Return the weights of all episodes by slot."""
@@ -147,17 +176,22 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
 
     Args:
         alpha: 0 is uniform; the larger, the more new episodes are preferred.
+        renew_while_sampling: Each call renews the weights of the episodes it sampled. Otherwise
+            that waits until an episode comes or goes, so new episodes are preferred for longer.
         seed: Root seed of the draws.
     """
 
-    def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
+    def __init__(
+        self, alpha: float = 0.5, *, renew_while_sampling: bool = False, seed: int = 0
+    ) -> None:
         self._length = 1  # rows per window that the weights are for
         super().__init__(alpha, seed=seed)
+        self._live = renew_while_sampling
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         usable = self._rows.slots.usable[slots]
         windows = np.maximum(usable - self._length + 1, 0).astype(np.float64)
-        return windows * (self._counts[slots] + 1.0) ** -self._alpha
+        return windows * (self._weighed[slots] + 1.0) ** -self._alpha
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
         """Return ``count`` windows; see `SampleStrategy.sample`.

@@ -35,9 +35,12 @@ _FULLEST: Final = 0.8
 _GROWTH: Final = 1.5
 #: Rejection is used while at least one in so many rows can start a window.
 _MOST_REJECTED: Final = 8
-#: A sample id is the row in the low bits, and the low bits of its episode's serial number above.
-_ROW_BITS: Final = 36
-_STAMP_MASK: Final = (1 << (63 - _ROW_BITS)) - 1
+#: A sample id holds, from its low bits up, the row, the number of moves so far, and the serial
+#: number of the row's episode, as far as they fit into 63 bits.
+_ROW_BITS: Final = 34
+_MOVES_BITS: Final = 6
+_MOVES_MASK: Final = (1 << _MOVES_BITS) - 1
+_SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
 #: Arrays of `_Slots`.
 _SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
 #: Standard deviations of spare draws, so that one round nearly always suffices.
@@ -138,6 +141,7 @@ class EpisodeRows:
         self._steps = 0
         self._rows = 0
         self._serial = 0
+        self._moves = 0
         self._countdown = np.arange(64, 0, -1, dtype=np.int32)
         self.windows = WindowCounts()
 
@@ -196,9 +200,9 @@ class EpisodeRows:
     def clear(self) -> None:
         """Forget all episodes; the ring keeps its size."""
         self.remaining[:] = 0
-        serial = self._serial
+        serial, moves = self._serial, self._moves
         self._reset()
-        self._serial = serial
+        self._serial, self._moves = serial, moves
 
     def add(
         self, identity: int, steps: int, *, usable: int | None = None, rows: int | None = None
@@ -343,16 +347,19 @@ class EpisodeRows:
 
         They become stale when rows move, too. Shape (n,).
         """
-        stamps = self.slots.serial[self.slot_of_row[rows]] & _STAMP_MASK
-        return (stamps << _ROW_BITS) | rows
+        return (self._stamps(rows) << _ROW_BITS) | rows
+
+    def _stamps(self, rows: IndexArray) -> IndexArray:
+        """Return what tells the present step at a row from all others that were there before."""
+        serials = self.slots.serial[self.slot_of_row[rows]] & _SERIAL_MASK
+        return (serials << _MOVES_BITS) | (self._moves & _MOVES_MASK)
 
     def rows_of_sample_ids(self, sample_ids: IndexArray) -> tuple[IndexArray, NDArray[np.bool_]]:
         """Return the rows that `sample_ids` named, and which of them still hold the same step."""
         rows = sample_ids & ((1 << _ROW_BITS) - 1)
         known = (sample_ids >= 0) & (rows < self._capacity)
         rows = np.where(known, rows, 0)
-        stamps = self.slots.serial[self.slot_of_row[rows]]
-        known &= (self.remaining[rows] > 0) & (stamps & _STAMP_MASK == sample_ids >> _ROW_BITS)
+        known &= (self.remaining[rows] > 0) & (self._stamps(rows) == sample_ids >> _ROW_BITS)
         return rows, known
 
     def _span(self) -> tuple[int, int]:
@@ -409,9 +416,7 @@ class EpisodeRows:
         else:
             self.remaining = self._external()
         self.slots.start[slots] = targets
-        # Rows have new meanings, so sample ids given out before must not match any more.
-        self.slots.serial[slots] = self._serial + np.arange(len(slots))
-        self._serial += len(slots)
+        self._moves += 1
         self._capacity, self._head = capacity, int(counts.sum())
 
     def state_dict(self) -> dict[str, Any]:
@@ -422,6 +427,7 @@ class EpisodeRows:
             "head": self._head,
             "end": self._end,
             "next_serial": self._serial,
+            "moves": self._moves,
             "slot_count": self._slot_count,
             "free_slots": list(self._free_slots),
             "identities": self.identities(),
@@ -462,7 +468,7 @@ class EpisodeRows:
         if len(self._live) != len(slots):
             raise ValueError("ids that come twice, or more slots than ids")
         self._head, self._end = int(state["head"]), int(state["end"])
-        self._serial = int(state["next_serial"])
+        self._serial, self._moves = int(state["next_serial"]), int(state["moves"])
         if not (0 <= self._head <= self._capacity and 0 <= self._end <= self._capacity):
             raise ValueError("a place outside the ring")
 

@@ -129,7 +129,9 @@ def _read_episodes(state: Mapping[str, Any]) -> list[tuple[int, int]]:
             "FIFO strategy: expected identities and sequence_lengths of the same episodes, got "
             f"{sorted(state)}: {error!r}."
         ) from error
-    if len(set(episodes)) != len(lengths) or any(length < 1 for length in lengths.values()):
+    if not len(set(episodes)) == len(episodes) == len(lengths) or any(
+        length < 1 for length in lengths.values()
+    ):
         raise CheckpointError(
             f"FIFO strategy: expected the lengths, at least 1, of {len(episodes)} different ids, "
             f"got {len(lengths)} lengths."

@@ -54,7 +54,7 @@ def checked_sequence(
     stored, key = layout.stored, layout.length_key
     if sequence.keys() != stored.keys():
         _require_columns(layout, sequence)
-    steps = len(sequence[key])
+    steps = _length(key, sequence[key])
     if steps < 1:
         raise InputError(f"sequence[{key!r}]: expected at least 1 row, got 0.")
     values: dict[str, NDArray[Any]] = {}
@@ -64,7 +64,7 @@ def checked_sequence(
         if column.is_tag:
             array = _tag(column, value)
         else:
-            count = len(value)
+            count = _length(name, value)
             extra = count - steps
             if not column.least_extra <= extra <= column.most_extra:
                 raise _wrong_length(column, count, steps, key)
@@ -94,6 +94,16 @@ def _require_columns(layout: TableLayout, sequence: Mapping[str, Any]) -> None:
             f"sequence: expected the columns {sorted(layout.stored)}, got none of {missing}; add "
             "them to every step."
         )
+
+
+def _length(name: str, value: Any) -> int:
+    """Return the number of rows of ``value``."""
+    try:
+        return len(value)
+    except TypeError as error:
+        raise InputError(
+            f"sequence[{name!r}]: expected one row per step, got a {type(value).__name__}."
+        ) from error
 
 
 def _wrong_length(column: StoredColumn, count: int, steps: int, key: str) -> InputError:

@@ -9,6 +9,7 @@ Axes: L = rows of the *target* column in one episode.
 """
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -166,7 +167,7 @@ class _Shifted:
             InputError: ``key`` is no integer, slice or tuple of integers.
         """
         shift, length = self._shift, len(self._item)
-        if isinstance(key, int | np.integer):
+        if isinstance(key, Integral):
             return self._item[self._checked(int(key) + shift, length)]
         if isinstance(key, tuple):
             indices = cast("tuple[Any, ...]", key)

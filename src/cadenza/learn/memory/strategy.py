@@ -279,6 +279,6 @@ def require_free(strategy: Strategy, role: str) -> None:
     """
     if strategy.attached:
         raise ConfigurationError(
-            f"ArrayMemoryTable: expected a {role} of its own, got a {type(strategy).__name__} that "
-            "follows another table; make one per table."
+            f"ArrayMemoryTable: expected the table's own {role}, got a {type(strategy).__name__} "
+            "that follows another table; make one per table."
         )

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.memory.core_types import IndexArray
+from cadenza.learn.memory.core_types import IndexArray, from_numpy
 from cadenza.learn.memory.gathering import EpisodeContents
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
 from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy
@@ -194,10 +194,9 @@ def contents_state(contents: EpisodeContents) -> dict[str, Any]:
     return {
         "places": contents.rows.state_dict(),
         "columns": {
-            name: torch.from_numpy(contents.arena.gather(name, at))
-            for name in contents.layout.stored
+            name: from_numpy(contents.arena.gather(name, at)) for name in contents.layout.stored
         },
-        "extra": torch.from_numpy(
+        "extra": from_numpy(
             contents.extra[slots]
             if len(contents.extra)
             else np.zeros((len(slots), len(contents.layout.flexible)), np.int32)

@@ -1,0 +1,609 @@
+"""Adding to and sampling from a table; observation = global step index, so windows show exactly."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError, MissingExtraError
+from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
+from cadenza.learn.memory.errors import (
+    DuplicateEpisodeError,
+    NoWindowError,
+    UnknownColumnError,
+    UnknownEpisodeError,
+)
+from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy, FifoSampleStrategy
+from cadenza.learn.memory.storage import (
+    NextElementMapper,
+    NextNElementWrapper,
+    SyntheticDones,
+    VirtualStorage,
+)
+from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy
+from cadenza.learn.memory.table import ArrayMemoryTable
+from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+
+
+def columns():
+    return [
+        Column("actions", (2,), np.float32),
+        VirtualColumn("dones", (1,), bool, "actions", SyntheticDones),
+        VirtualColumn("masks", (1,), np.float32, "actions", SyntheticDones.as_mask),
+        Column("rewards", (1,), np.float32),
+        Column("obs", (3,), np.float64),
+        VirtualColumn("next_obs", (3,), np.float64, "obs", NextElementMapper),
+        VirtualColumn("last_obs", (3,), np.float64, "obs", NextElementMapper.with_only_last),
+        TagColumn("tag", (), np.int64),
+    ]
+
+
+def make(maxlen=1000, **options):
+    return ArrayMemoryTable(columns=columns(), maxlen=maxlen, device="cpu", **options)
+
+
+def episode(first, steps, tag=0):
+    count = np.arange(first, first + steps + 1, dtype=np.float64)
+    return {
+        "actions": np.stack([count[:-1], -count[:-1]], axis=1),
+        "rewards": count[:-1] / 2,
+        "obs": np.stack([count] * 3, axis=1),
+        "tag": [tag, 99],
+    }
+
+
+def filled(lengths, **options):
+    """Episode i begins at the global step of its first row; one step between episodes is left."""
+    table = make(**options)
+    first = 0
+    for identity, steps in enumerate(lengths):
+        table.add_sequence(identity, episode(first, steps, tag=identity))
+        first += steps + 1
+    return table
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_every_column_of_a_window_is_exact(length):
+    lengths = [5, 9, 6, 12]
+    table = filled(lengths, seed=1)
+    batch = table.sample(300, length)
+    first = np.cumsum([0, *(steps + 1 for steps in lengths)])
+    obs = batch["obs"].reshape(300, length, 3)[..., 0]
+    torch.testing.assert_close(obs, obs[:, :1] + torch.arange(length))
+    tag = batch["tag"]
+    assert tag.shape == (300,)
+    starts = torch.tensor(first)[tag]
+    ends = starts + torch.tensor(lengths)[tag]
+    assert (starts <= obs[:, 0]).all()
+    assert (obs[:, -1] < ends).all()
+    done = torch.zeros(300, length, dtype=torch.bool)
+    done[:, -1] = obs[:, -1] == ends - 1
+    assert 0 < int(done.sum()) < 300
+    flat = obs.reshape(-1)
+    torch.testing.assert_close(batch["dones"], done.reshape(-1, 1))
+    torch.testing.assert_close(batch["masks"], 1.0 - done.reshape(-1, 1).float())
+    torch.testing.assert_close(batch["next_obs"], flat[:, None].expand(-1, 3) + 1)
+    torch.testing.assert_close(batch["last_obs"], obs[:, -1:].expand(-1, 3) + 1)
+    torch.testing.assert_close(batch["rewards"], (flat / 2).float()[:, None])
+    torch.testing.assert_close(batch["actions"], torch.stack([flat, -flat], 1).float())
+
+
+def test_sampling_is_uniform_over_transitions_after_the_ring_went_round():
+    table = make(maxlen=60, seed=2)
+    for identity in range(40):
+        table.add_sequence(identity, episode(100 * identity, 4 + identity % 5))
+    kept = table.identities()
+    steps = [(i, s) for i in kept for s in range(4 + i % 5)]
+    assert len(steps) == table.size()
+    obs = table.sample(20_000, 1)["obs"][:, 0].numpy().astype(int)
+    counts = np.array([np.count_nonzero(obs == 100 * i + s) for i, s in steps])
+    assert counts.sum() == 20_000
+    expected = 20_000 / len(steps)
+    # chi-square with about 57 degrees of freedom: P(x > 100) < 0.001
+    assert 50 < len(steps) <= 60
+    assert ((counts - expected) ** 2 / expected).sum() < 100
+
+
+def test_two_samples_never_share_memory_for_any_key():
+    table = filled([20, 30])
+    batches = [table.sample(n, t) for n, t in ((4, 2), (8, 2), (4, 2), (4, 1), (3, 1))]
+    for index, batch in enumerate(batches):
+        tensors = dict(batch)
+        for other in batches[index + 1 :]:
+            for value in tensors.values():
+                for there in other.values():
+                    assert value.untyped_storage().data_ptr() != there.untyped_storage().data_ptr()
+        keys = list(tensors)
+        for i, key in enumerate(keys):  # nor two columns of one batch
+            for name in keys[i + 1 :]:
+                first, second = tensors[key].untyped_storage(), tensors[name].untyped_storage()
+                assert first.data_ptr() != second.data_ptr()
+
+
+def test_changing_a_batch_changes_nothing_in_the_table():
+    table = filled([6])
+    for value in table.sample(5, 2).values():
+        value.zero_()
+    assert table.episode(0)["obs"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_size_is_the_number_of_transitions_and_full_means_ejected():
+    table = filled([3, 4], maxlen=10)
+    assert (table.size(), table.full()) == (7, False)
+    table.add_sequence(2, episode(0, 3))
+    assert (table.size(), table.full()) == (10, False)
+    table.add_sequence(3, episode(0, 1))
+    assert (table.size(), table.full(), table.identities()) == (8, True, [1, 2, 3])
+
+
+def test_resize_only_raises_the_limit():
+    table = filled([4, 4], maxlen=8)
+    table.resize(12)
+    table.add_sequence(2, episode(0, 4))
+    assert (table.size(), table.maxlen, table.full()) == (12, 12, False)
+    with pytest.raises(ValueError, match="at least the present maxlen 12, got 11"):
+        table.resize(11)
+
+
+@pytest.mark.parametrize("ejector", [FifoEjectionStrategy, UniformEjectionStrategy])
+def test_clear_lets_the_same_ids_come_again(ejector):
+    table = filled([4, 4], maxlen=8, ejector=ejector())
+    table.add_sequence(2, episode(0, 4))
+    table.clear()
+    assert (table.size(), table.full(), table.identities()) == (0, False, [])
+    with pytest.raises(NoWindowError):
+        table.sample(1, 1)
+    table.add_sequence(0, episode(500, 4))
+    assert set(table.sample(50, 1)["obs"][:, 0].tolist()) == {500, 501, 502, 503}
+
+
+@pytest.mark.parametrize("identity", [-1, 2**63, 2**64 + 5, -(2**80), np.int32(7)])
+def test_any_integer_is_an_identity(identity):
+    table = make()
+    table.add_sequence(identity, episode(0, 3))
+    table.sample(2, 2)
+    assert table.identities() == [int(identity)]
+    assert table.episode(identity)["rewards"].shape == (3, 1)
+
+
+def sequence(**changes):
+    made = {**episode(0, 4), **changes}
+    return {key: value for key, value in made.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"speed": [1]}, UnknownColumnError, r"got the unknown \['speed'\]"),
+        ({"speed": [1]}, KeyError, "speed"),
+        ({"rewards": None}, InputError, r"got none of \['rewards'\]"),
+        ({"actions": []}, InputError, r"\['actions'\]: expected at least 1 row, got 0"),
+        ({"rewards": np.zeros(3)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 3"),
+        ({"rewards": np.zeros(6)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 6"),
+        ({"obs": np.zeros((4, 3))}, InputError, r"expected 5 rows, as 'actions' has 4, got 4"),
+        ({"obs": np.zeros((5, 2))}, InputError, r"5 rows of shape \(3,\), got .* \(5, 2\)"),
+        ({"rewards": [[0, 1]] * 4}, InputError, r"4 rows of shape \(1,\), got .* \(4, 2\)"),
+        ({"rewards": [[0], [1, 2]] * 2}, InputError, "all of one shape"),
+        ({"rewards": list("abcd")}, InputError, "numbers that fit float32, got <U1"),
+        ({"rewards": [1j] * 4}, InputError, "numbers that fit float32, got complex128"),
+        ({"rewards": 3.0}, InputError, "expected one row per step, got a float"),
+        ({"tag": []}, InputError, r"\['tag'\]: expected a value, got none"),
+        ({"tag": [0.5]}, InputError, "whole numbers within the range of int64"),
+        ({"tag": [np.nan]}, InputError, "whole numbers within the range of int64"),
+    ],
+)
+def test_bad_sequences_are_refused_and_change_nothing(changes, kind, message):
+    table = filled([4, 4], maxlen=8)
+    with pytest.raises(kind, match=message):
+        table.add_sequence(9, sequence(**changes))
+    assert (table.identities(), table.size(), table.full()) == ([0, 1], 8, False)
+    table.sample(20, 2)
+
+
+def test_tag_of_the_wrong_shape_is_refused():
+    table = ArrayMemoryTable(
+        columns=[Column("actions", (), np.float32), TagColumn("goal", (2,), np.float32)], maxlen=9
+    )
+    with pytest.raises(InputError, match=r"'goal'\]: expected values of shape \(2,\), got .* \(3,"):
+        table.add_sequence(0, {"actions": [1.0], "goal": [1, 2, 3]})
+    table.add_sequence(0, {"actions": [1.0, 2.0], "goal": [[1, 2], [3, 4]]})
+    assert table.sample(3, 2)["goal"].tolist() == [[1.0, 2.0]] * 3
+
+
+def test_keys_of_virtual_columns_are_ignored():
+    table = make()
+    table.add_sequence(0, sequence(dones=[True] * 4))
+    assert table.sample(30, 1)["dones"].float().mean() < 1
+
+
+@pytest.mark.parametrize("identity", [1.0, "a", None, True])
+def test_identity_that_is_no_integer_is_refused(identity):
+    with pytest.raises(InputError, match="identity: expected an integer"):
+        make().add_sequence(identity, episode(0, 2))
+
+
+def test_episode_longer_than_the_table_and_a_second_one_with_an_id_are_refused():
+    table = filled([4, 4], maxlen=8)
+    with pytest.raises(InputError, match="at most maxlen = 8 transitions, got 9"):
+        table.add_sequence(2, episode(0, 9))
+    with pytest.raises(DuplicateEpisodeError, match="episode 0: expected an id that is not stored"):
+        table.add_sequence(0, episode(0, 4))
+    assert (table.identities(), table.full()) == ([0, 1], False)
+
+
+def test_finite_values_are_demanded_on_request():
+    bad = sequence(rewards=[0.0, np.nan, 0.0, 0.0])
+    make().add_sequence(0, bad)
+    table = make(check_finite=True)
+    with pytest.raises(InputError, match=r"sequence\['rewards'\]: expected finite numbers"):
+        table.add_sequence(0, bad)
+    table.add_sequence(0, sequence())
+
+
+def test_values_may_be_lists_of_arrays_of_other_types():
+    table = make()
+    table.add_sequence(
+        0,
+        {
+            "actions": [[1, 2], [3, 4]],
+            "rewards": [np.float64(1.5), 2],
+            "obs": [torch.ones(3), torch.zeros(3), torch.ones(3)],
+            "tag": 7,
+        },
+    )
+    stored = table.episode(0)
+    assert stored["actions"].dtype == np.float32
+    assert stored["rewards"].tolist() == [[1.5], [2.0]]
+    assert stored["obs"].tolist() == [[1.0] * 3, [0.0] * 3, [1.0] * 3]
+
+
+@pytest.mark.parametrize(("count", "length"), [(0, 1), (1, 0), (-1, 2)])
+def test_samples_of_nothing_are_refused(count, length):
+    with pytest.raises(InputError, match=f"at least 1 window of at least 1 step, got {count} of"):
+        filled([3]).sample(count, length)
+
+
+def test_too_short_episodes_are_never_sampled_and_none_is_an_error():
+    table = filled([2, 7, 1])
+    assert set(table.sample(100, 6)["tag"].tolist()) == {1}
+    with pytest.raises(NoWindowError, match="at least 8 steps, got 3 episodes of at most 7"):
+        table.sample(1, 8)
+
+
+def test_unknown_episode_is_an_error():
+    with pytest.raises(UnknownEpisodeError, match="episode 5"):
+        filled([2]).episode(5)
+
+
+def test_adaptors_run_in_order_on_tensors_and_see_count_and_length():
+    seen = []
+
+    def first(result, count, length):
+        seen.append((count, length, type(result["obs"])))
+        return {"obs": result["obs"] + 1}
+
+    def second(result, count, length):
+        return {**result, "doubled": result["obs"] * 2}
+
+    table = filled([5], adaptors=[first, second])
+    batch = table.sample(2, 3)
+    assert seen == [(2, 3, torch.Tensor)]
+    torch.testing.assert_close(batch["doubled"], batch["obs"] * 2)
+    assert batch.keys() == {"obs", "doubled"}
+
+
+def test_batches_go_to_the_device():
+    table = ArrayMemoryTable(columns=columns(), maxlen=10, device=torch.device("meta"))
+    table.add_sequence(0, episode(0, 3))
+    assert {tensor.device.type for tensor in table.sample(2, 1).values()} == {"meta"}
+
+
+def test_timers_measure_drawing_gathering_and_adding():
+    table = filled([5])
+    table.sample(1, 1)
+    stats = table.timers().stats()
+    assert stats.keys() == {"points", "gather", "add_sequence", "add_sequence_inner"}
+    assert all(mean > 0 for mean, _ in stats.values())
+    assert stats["add_sequence"][0] >= stats["add_sequence_inner"][0]
+    table.clear()
+    assert np.isnan(table.timers().stats()["points"][0])
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "message"),
+    [
+        ([Column("a", (), float)] * 2, "a", r"expected different names, got \['a', 'a'\]"),
+        ([Column("a", (), float)], "b", "length_key 'b': .* got no such column"),
+        ([TagColumn("a", (), float)], "a", "length_key 'a': .* got a TagColumn"),
+        (
+            [VirtualColumn("n", (), float, "a", NextElementMapper), Column("a", (), float)],
+            "a",
+            r"column 'n': expected a target declared before it, got 'a'",
+        ),
+        (
+            [Column("a", (), float), VirtualColumn("d", (2,), bool, "a", SyntheticDones)],
+            "a",
+            r"column 'd': expected the shape of one number",
+        ),
+        ([Column("a", (), object)], "a", "column 'a': expected a type of numbers"),
+    ],
+)
+def test_contradicting_columns_are_refused(made, key, message):
+    with pytest.raises(ValueError, match=message):
+        ArrayMemoryTable(columns=made, maxlen=10, length_key=key)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_shifted_columns_limit_the_windows_to_where_they_can_see(n):
+    """Eight steps, nine observations: windows end n rows before the observations do."""
+    made = [
+        Column("actions", (), np.int64),
+        VirtualColumn("dones", (), bool, "actions", SyntheticDones),
+        Column("obs", (), np.int64),
+        VirtualColumn("later", (), np.int64, "obs", NextNElementWrapper.with_n(n)),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=100)
+    table.add_sequence(0, {"actions": np.arange(8), "obs": np.arange(9)})
+    batch = table.sample(400, 2)
+    assert set(batch["obs"].tolist()) == set(range(9 - n))
+    torch.testing.assert_close(batch["later"], batch["obs"] + n)
+    torch.testing.assert_close(batch["dones"], batch["obs"] == 7)
+    if n > 1:  # with more observations the windows reach the end
+        table.add_sequence(1, {"actions": np.arange(8), "obs": np.arange(8 + n)})
+        batch = table.sample(800, 2)
+        assert batch["obs"].max() == 7
+        torch.testing.assert_close(batch["later"], batch["obs"] + n)
+        torch.testing.assert_close(batch["dones"], batch["obs"] == 7)
+
+
+def test_shift_of_the_length_column_itself():
+    made = [
+        Column("actions", (), np.int64),
+        VirtualColumn("next_actions", (), np.int64, "actions", NextElementMapper),
+        VirtualColumn("dones", (1,), bool, "actions", SyntheticDones),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=100)
+    table.add_sequence(0, {"actions": np.arange(5)})
+    table.add_sequence(1, {"actions": [9]})  # no window has a next action
+    batch = table.sample(200, 1)
+    assert set(batch["actions"].tolist()) == {0, 1, 2, 3}
+    torch.testing.assert_close(batch["next_actions"], batch["actions"] + 1)
+    assert not batch["dones"].any()
+    assert table.size() == 6
+
+
+def test_plain_columns_may_hold_the_state_after_the_last_step():
+    made = [
+        Column("actions", (), np.int64),
+        Column("obs", (), np.int64),
+        VirtualColumn("ends", (), np.int8, "obs", SyntheticDones),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=100)
+    table.add_sequence(0, {"actions": np.arange(4), "obs": np.arange(5)})
+    table.add_sequence(1, {"actions": np.arange(4), "obs": np.arange(10, 14)})
+    assert [len(table.episode(i)["obs"]) for i in (0, 1)] == [5, 4]
+    batch = table.sample(200, 1)
+    # The end of a column is its own last row: 4, which no window contains, and 13.
+    torch.testing.assert_close(batch["ends"], (batch["obs"] == 13).to(torch.int8))
+
+
+def test_columns_of_all_kinds_of_types_share_rows():
+    made = [
+        Column("actions", (), np.int64),
+        Column("image", (2, 3), np.uint8),
+        Column("flag", (), bool),
+        Column("half", (3,), np.float16),
+        Column("nothing", (0,), np.float32),
+        Column("complex", (), np.complex64),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=50)
+    rng = np.random.default_rng(0)
+    data = {
+        "actions": np.arange(10),
+        "image": rng.integers(0, 256, (10, 2, 3), dtype=np.uint8),
+        "flag": rng.random(10) < 0.5,
+        "half": rng.random((10, 3)).astype(np.float16),
+        "nothing": np.zeros((10, 0)),
+        "complex": rng.random(10) + 1j * rng.random(10),
+    }
+    table.add_sequence(0, data)
+    batch = table.sample(30, 3)
+    at = batch["actions"].numpy()
+    for name, values in data.items():
+        expected = np.asarray(values)[at]
+        np.testing.assert_allclose(batch[name].numpy(), expected, rtol=1e-6)
+        assert batch[name].is_contiguous()
+
+
+class Doubled(VirtualStorage):
+    """A mapper of the user's: twice the target."""
+
+    def __getitem__(self, identity):
+        return 2 * self._storage[identity]
+
+
+class Strange(VirtualStorage):
+    def __getitem__(self, identity):
+        return np.zeros((10, 5))
+
+
+def test_mappers_of_the_users_and_mappers_of_virtual_columns_work():
+    made = [
+        Column("actions", (), np.int64),
+        Column("obs", (), np.int64),
+        VirtualColumn("next", (), np.int64, "obs", NextElementMapper),
+        VirtualColumn("double", (), np.int32, "obs", Doubled),
+        VirtualColumn("next_double", (), np.int64, "double", NextElementMapper),
+        VirtualColumn("double_next", (), np.int64, "next", Doubled),
+        TagColumn("tag", (), np.int64),
+        VirtualColumn("tags", (), np.int64, "tag", VirtualStorage),
+        VirtualColumn("as_float", (), np.float32, "obs", NextElementMapper),
+    ]
+    made[5] = VirtualColumn("done_double", (), bool, "double", SyntheticDones)
+    table = ArrayMemoryTable(columns=made, maxlen=50)
+    table.add_sequence(3, {"actions": np.arange(6), "obs": np.arange(7), "tag": [8]})
+    batch = table.sample(40, 2)
+    torch.testing.assert_close(batch["double"], (2 * batch["obs"]).to(torch.int32))
+    torch.testing.assert_close(batch["next_double"], 2 * batch["obs"] + 2)
+    torch.testing.assert_close(batch["done_double"], batch["obs"] == 6)
+    torch.testing.assert_close(batch["as_float"], batch["obs"].float() + 1)
+    assert set(batch["tags"].tolist()) == {8}
+    with pytest.raises(ValueError, match="read-only"):
+        table._gatherer._mapped["double"]._storage[3][0] = 1
+
+
+def test_values_of_a_mapper_in_the_wrong_shape_name_all_columns():
+    made = [
+        Column("actions", (), np.int64),
+        VirtualColumn("strange", (2,), np.int64, "actions", Strange),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=50)
+    table.add_sequence(3, {"actions": np.arange(6)})
+    with pytest.raises(ValueError, match=r"shape \(2,\) for column 'strange'.* actions \(6,\)"):
+        table.sample(1, 2)
+
+
+# -- strategies ---------------------------------------------------------------------------------
+
+
+class Newest(SampleStrategy):
+    """Only the list interface, as code written for the original has."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.lengths = [], {}
+
+    def track(self, identity, sequence_length):
+        self.lengths[identity] = sequence_length
+
+    def forget(self, identity):
+        del self.lengths[identity]
+
+    def sample(self, count, transition_count):
+        newest = list(self.lengths)[-1]
+        stop = self.lengths[newest]
+        return [(newest, stop - transition_count, stop)] * count
+
+    def on_sample(self, ids_and_offsets, transition_count, advantages=None):
+        self.seen.append((list(ids_and_offsets), transition_count, advantages))
+
+
+class NewestFirst(EjectionStrategy):
+    def sample(self, count):
+        return [self._rows.identities()[-1]]
+
+
+def test_strategies_with_only_the_list_interface_work():
+    sampler = Newest()
+    table = filled([4, 5], sampler=sampler, maxlen=9)
+    assert table.sample(2, 3)["obs"][:, 0].tolist() == [7, 8, 9] * 2
+    assert sampler.seen == [([(1, 2, 5)] * 2, 3, None)]
+    table.add_sequence(2, episode(100, 1))
+    assert sampler.lengths == {1: 5, 2: 1}
+    table.clear()
+    assert sampler.lengths == {}
+    table.add_sequence(0, episode(0, 2))
+    with pytest.raises(InputError, match="correct the sample strategy"):
+        table.sample(1, 5)
+
+
+def test_redefining_sample_of_a_given_strategy_is_respected():
+    class First(UniformSampleStrategy):
+        def sample(self, count, transition_count):
+            return [(0, 0, transition_count)] * count
+
+    table = filled([4, 5], sampler=First())
+    assert table.sample(5, 1)["obs"][:, 0].tolist() == [0] * 5
+
+
+def test_ejector_that_covers_too_little_is_an_error_and_nothing_goes():
+    table = filled([4, 2], maxlen=6, ejector=NewestFirst())
+    table.add_sequence(2, episode(0, 2))
+    assert table.identities() == [0, 2]
+    with pytest.raises(ConfigurationError, match="episodes with 5 transitions, got 1 with 2"):
+        table.add_sequence(3, episode(0, 5))
+    assert table.identities() == [0, 2]
+
+
+def test_strategies_are_for_one_table_each():
+    sampler, ejector = UniformSampleStrategy(), FifoEjectionStrategy()
+    make(sampler=sampler, ejector=ejector)
+    with pytest.raises(ConfigurationError, match="the table's own sampler, got a Uniform"):
+        make(sampler=sampler)
+    with pytest.raises(ConfigurationError, match="the table's own ejector, got a Fifo"):
+        make(ejector=ejector)
+
+
+def test_table_without_room_is_refused():
+    with pytest.raises(ConfigurationError, match="maxlen: expected at least 1 transition, got 0"):
+        make(maxlen=0)
+
+
+def test_fifo_sampler_in_a_table_starts_at_the_oldest():
+    table = filled([4, 5], sampler=FifoSampleStrategy(per_episode=False, random_offset=False))
+    assert table.sample(3, 2)["obs"][:, 0].tolist() == [0, 1, 2, 3, 5, 6]
+
+
+def test_seed_decides_the_samples():
+    one, same, other = (filled([50], seed=seed).sample(20, 1)["obs"] for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+# -- output, threads ----------------------------------------------------------------------------
+
+
+def test_tensordict_has_a_batch_size_where_all_values_are_rows():
+    table = filled([5, 6], as_tensordict=True, adaptors=[lambda r, n, t: {"in": dict(r)}])
+    single, windows = table.sample(4, 1), table.sample(4, 3)
+    assert type(single).__name__ == "TensorDict"
+    assert tuple(single.batch_size) == (4,)
+    assert tuple(windows.batch_size) == ()  # the tag has one value per window
+    assert windows["in", "obs"].shape == (12, 3)
+
+
+def test_tensordict_that_is_not_installed_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[tensordict\]'"):
+        make(as_tensordict=True)
+
+
+def test_threads_may_add_and_sample_at_the_same_time():
+    table = make(maxlen=400, seed=0)
+    table.add_sequence(0, episode(0, 30))
+    errors, stop = [], threading.Event()
+
+    def add(worker):
+        try:
+            for index in range(150):
+                identity = 1 + worker * 1000 + index
+                table.add_sequence(identity, episode(100 * identity, 5 + index % 30))
+                assert table.size() <= 400
+        except (CadenzaError, AssertionError) as error:
+            errors.append(error)
+
+    def sample(length):
+        try:
+            while not stop.is_set():
+                obs = table.sample(20, length)["obs"].reshape(20, length, 3)[..., 0]
+                assert (obs == obs[:, :1] + torch.arange(length)).all()
+                assert ((obs // 100) == (obs[:, :1] // 100)).all()
+        except (CadenzaError, AssertionError) as error:
+            errors.append(error)
+
+    adders = [threading.Thread(target=add, args=(worker,)) for worker in range(3)]
+    samplers = [threading.Thread(target=sample, args=(length,)) for length in (1, 5)]
+    for thread in [*adders, *samplers]:
+        thread.start()
+    for thread in adders:
+        thread.join()
+    stop.set()
+    for thread in samplers:
+        thread.join()
+    assert errors == []
+    assert table.full()

@@ -1,0 +1,203 @@
+"""Coverage-based strategies, alone and in a table."""
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.learn.memory.builder import DictObsNStepMemoryTable
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.coverage_based_strategy import (
+    CoverageBasedEjectionStrategy,
+    CoverageBasedSampleStrategy,
+)
+from cadenza.learn.memory.errors import NoWindowError
+from cadenza.learn.memory.table import ArrayMemoryTable
+from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from tests.unit.learn.memory.memory_episodes import SPACES
+from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
+
+
+class Recording(CoverageBasedSampleStrategy):
+    """Remembers which episodes were sampled."""
+
+    drawn = ()
+
+    def sample_rows(self, count, transition_count):
+        rows = super().sample_rows(count, transition_count)
+        self.drawn += tuple(point[0] for point in self._rows.points(rows, transition_count))
+        return rows
+
+
+def episode(steps=10):
+    return {
+        "obs": np.zeros((steps + 1, 3)),
+        "actions": np.zeros((steps, 2)),
+        "rewards": np.zeros(steps),
+    }
+
+
+@pytest.mark.parametrize(("alpha", "least"), [(0.0, 0.4), (0.5, 0.6), (1.0, 0.8)])
+def test_second_wave_of_episodes_catches_up_the_faster_the_larger_alpha(alpha, least):
+    sampler = Recording(alpha, seed=3)
+    memory = DictObsNStepMemoryTable(
+        spaces=SPACES, use_terminal_column=False, maxlen=4096, sampler=sampler, device="cpu"
+    )
+    for identity in range(204):
+        memory.add_sequence(identity, episode())
+    for _ in range(1024):
+        memory.sample(5, 8)
+    sampler.drawn = ()
+    for identity in range(204, 408):
+        memory.add_sequence(identity, episode())
+    for _ in range(1024):
+        memory.sample(5, 8)
+    assert np.mean(np.array(sampler.drawn) >= 204) > least
+
+
+def test_alpha_zero_is_uniform_sampling_draw_by_draw():
+    coverage = tracked(CoverageBasedSampleStrategy(alpha=0.0, seed=4), [3, 7, 1])
+    uniform = tracked(UniformSampleStrategy(seed=4), [3, 7, 1])
+    assert [coverage.sample(50, 2) for _ in range(3)] == [uniform.sample(50, 2) for _ in range(3)]
+
+
+def test_alpha_zero_is_uniform_ejection_draw_by_draw():
+    coverage = tracked(CoverageBasedEjectionStrategy(alpha=0.0, seed=4), [3, 7, 1] * 9)
+    uniform = tracked(UniformEjectionStrategy(seed=4), [3, 7, 1] * 9)
+    for count in (1, 30, 99):
+        assert coverage.sample(count) == uniform.sample(count)
+
+
+def test_windows_are_drawn_by_number_and_count():
+    """Episodes of 4 and 3 windows, sampled 8 and 0 times; alpha = 0.5: 4 / 3 against 3."""
+    strategy = tracked(CoverageBasedSampleStrategy(0.5, seed=0), [5, 4])
+    state = strategy.state()
+    first = 0
+    for seed in range(400):
+        strategy.load_state({**state, "counts": [[0, 8, 8], [1, 0, 0]]})
+        strategy._rng = np.random.default_rng(seed)
+        first += strategy.sample(1, 2)[0][0] == 0
+    expected = 400 * (4 / 3) / (4 / 3 + 3)  # 123, standard deviation 9.2
+    assert abs(first - expected) < 3.5 * 9.2
+
+
+def test_counts_grow_while_sampling_and_change_the_weights_at_once():
+    strategy = CoverageBasedSampleStrategy(alpha=50.0, renew_while_sampling=True, seed=0)
+    tracked(strategy, [10, 10])
+    strategy.sample(1, 1)
+    taken = max(strategy.counts(), key=strategy.counts().get)
+    # The other episode is now 2^50 times as likely, without any track or forget between.
+    assert strategy.sample(1, 1)[0][0] == 1 - taken
+    assert strategy.counts() == {0: 1, 1: 1}
+
+
+def test_weights_wait_for_the_next_change_of_episodes_by_default():
+    strategy = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=0), [10, 10])
+    seen = {strategy.sample(1, 1)[0][0] for _ in range(40)}
+    assert seen == {0, 1}  # still half and half, as when they came
+    counts = strategy.counts()
+    strategy.track(2, 10)
+    assert {point[0] for point in strategy.sample(40, 1)} == {2}
+    strategy.forget(2)
+    less = min(counts, key=counts.get)
+    assert counts[0] != counts[1]
+    assert {point[0] for point in strategy.sample(40, 1)} == {less}
+
+
+def test_short_episodes_are_never_sampled():
+    strategy = tracked(CoverageBasedSampleStrategy(seed=0), [2, 9, 1])
+    points = strategy.sample(300, 3)
+    assert {point[0] for point in points} == {1}
+    assert {point[1] for point in points} == set(range(7))
+    with pytest.raises(NoWindowError, match="at least 10 steps"):
+        strategy.sample(1, 10)
+
+
+def test_forgotten_episodes_are_not_drawn_and_new_ones_start_uncovered():
+    strategy = tracked(CoverageBasedSampleStrategy(seed=0), [4, 4])
+    strategy.sample(20, 1)
+    strategy.forget(0)
+    assert {point[0] for point in strategy.sample(20, 1)} == {1}
+    strategy.track(0, 4)
+    assert strategy.counts()[0] == 0
+    for identity in range(10, 60):  # more than there were places for counts
+        strategy.track(identity, 1)
+    assert {strategy.counts()[identity] for identity in range(10, 60)} == {0}
+    assert {point[0] for point in strategy.sample(2000, 1)} == {0, 1, *range(10, 60)}
+
+
+def test_ejection_prefers_well_covered_episodes():
+    strategy = tracked(CoverageBasedEjectionStrategy(alpha=20.0, seed=0), [5, 5, 5])
+    strategy.on_sample([(1, 0, 2)] * 7, 2)
+    assert strategy.counts() == {0: 0, 1: 7, 2: 0}
+    assert strategy.sample(5) == [1]
+    assert strategy.sample(6)[0] == 1
+    assert sorted(strategy.sample(15)) == [0, 1, 2]
+
+
+def test_table_tells_its_ejector_what_was_sampled():
+    ejector = CoverageBasedEjectionStrategy(alpha=20.0, seed=0)
+    sampler = UniformSampleStrategy(seed=0)
+    memory = ArrayMemoryTable(
+        columns=[Column("actions", (), np.float32)], maxlen=20, sampler=sampler, ejector=ejector
+    )
+    memory.add_sequence(0, {"actions": np.zeros(10)})
+    memory.sample(30, 1)
+    memory.add_sequence(1, {"actions": np.zeros(10)})
+    memory.add_sequence(2, {"actions": np.zeros(10)})
+    assert memory.identities() == [1, 2]
+    assert ejector.counts() == {1: 0, 2: 0}
+
+
+def test_state_goes_round_with_counts_and_alpha():
+    first = tracked(CoverageBasedSampleStrategy(0.7, seed=1), [4, 5, 6])
+    first.sample(40, 2)
+    second = CoverageBasedSampleStrategy(0.1, seed=9)
+    second.begin_simple_import()
+    second.load_state(first.state())
+    tracked(second, [4, 5, 6])
+    second.end_simple_import()
+    assert second.alpha == 0.7
+    assert second.counts() == first.counts()
+    assert second.sample(30, 2) == first.sample(30, 2)
+    for strategy in (first, second):
+        strategy.track(3, 9)
+    assert second.sample(30, 2) == first.sample(30, 2)
+
+
+def test_state_loads_into_a_strategy_that_has_the_episodes_already():
+    first = tracked(CoverageBasedSampleStrategy(seed=1), [4, 5])
+    first.sample(40, 1)
+    second = tracked(CoverageBasedSampleStrategy(seed=9), [4, 5])
+    second.sample(3, 1)
+    second.load_state(first.state())
+    assert second.counts() == first.counts()
+    assert second.sample(30, 1) == first.sample(30, 1)
+
+
+def test_clear_forgets_the_counts():
+    strategy = tracked(CoverageBasedSampleStrategy(seed=1), [4])
+    strategy.sample(5, 1)
+    strategy.clear()
+    assert tracked(strategy, [4]).counts() == {0: 0}
+
+
+@pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf")])
+def test_alpha_out_of_range_is_refused(alpha):
+    with pytest.raises(ConfigurationError, match="alpha: expected a finite number >= 0"):
+        CoverageBasedSampleStrategy(alpha)
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"alpha": 0.5}, {"alpha": -1.0, "counts": []}, {"alpha": 0.5, "counts": [1]}]
+)
+def test_malformed_state_is_refused_and_changes_nothing(state):
+    strategy = tracked(CoverageBasedSampleStrategy(seed=1), [4])
+    before = strategy.state()
+    with pytest.raises(CheckpointError, match="expected alpha and counts by id"):
+        strategy.load_state(state)
+    assert strategy.state() == before
+
+
+def test_ejecting_more_than_there_is_is_refused():
+    with pytest.raises(InputError, match="at most 4 transitions"):
+        tracked(CoverageBasedEjectionStrategy(), [4]).sample(5)

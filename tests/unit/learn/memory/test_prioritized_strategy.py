@@ -1,0 +1,247 @@
+"""Prioritised sampling, alone and in a table."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.errors import NoWindowError
+from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
+from cadenza.learn.memory.table import ArrayMemoryTable
+from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
+
+
+def make_table(maxlen=20, **options):
+    sampler = PrioritizedSampleStrategy(**options)
+    columns = [Column("actions", (), np.int64)]
+    return ArrayMemoryTable(columns=columns, maxlen=maxlen, sampler=sampler, seed=0)
+
+
+def add(table, identity, steps):
+    table.add_sequence(identity, {"actions": np.arange(steps) + 100 * identity})
+
+
+def test_windows_are_drawn_by_priority_to_the_power_of_alpha():
+    strategy = tracked(PrioritizedSampleStrategy(alpha=0.5, epsilon=1e-9, seed=0), [4])
+    strategy.on_sample([(0, s, s + 1) for s in range(4)], 1, [1.0, -4.0, 9.0, 0.0])
+    starts = [point[1] for point in strategy.sample(6000, 1)]
+    counts = np.bincount(starts, minlength=4)
+    assert counts[3] < 5  # sqrt(1e-9) = 3e-5 of 6
+    expected = np.array([1000.0, 2000.0, 3000.0])
+    # chi-square with 2 degrees of freedom: P(x > 13.8) = 0.001
+    assert ((counts[:3] - expected) ** 2 / expected).sum() < 13.8
+
+
+def test_importance_weights_follow_the_formula():
+    """p = 1, 2, 4: P = p / 7; w = (3 P)^-1/2 / max = (p / 1)^-1/2."""
+    table = make_table(alpha=1.0, beta=0.5, epsilon=1e-12, seed=1)
+    add(table, 0, 3)
+    batch = table.sample(60, 1)
+    table.update_priorities(batch["sample_ids"], 2.0 ** batch["actions"])
+    batch = table.sample(200, 1)
+    assert batch["sample_weights"].dtype == torch.float32
+    assert batch["sample_weights"].shape == batch["sample_ids"].shape == (200,)
+    expected = (2.0 ** batch["actions"]) ** -0.5
+    torch.testing.assert_close(batch["sample_weights"], expected, check_dtype=False)
+    assert set(batch["actions"].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("beta", "weight"), [(0.0, 1.0), (1.0, 0.25)])
+def test_beta_can_be_raised_during_training(beta, weight):
+    strategy = tracked(PrioritizedSampleStrategy(alpha=1.0, epsilon=1e-9), [2])
+    strategy.on_sample([(0, 0, 1), (0, 1, 2)], 1, [1.0, 4.0])
+    strategy.beta = beta
+    strategy.sample(1, 1)
+    assert strategy.weights(np.array([1]))[0] == pytest.approx(weight, rel=1e-6)
+
+
+def test_alpha_zero_is_uniform_with_weights_of_one():
+    strategy = tracked(PrioritizedSampleStrategy(alpha=0.0, beta=1.0, seed=0), [3, 2])
+    strategy.on_sample([(0, 0, 1)], 1, [1e6])
+    rows = strategy.sample_rows(5000, 1)
+    counts = np.bincount(rows, minlength=5)
+    # chi-square with 4 degrees of freedom: P(x > 18.5) = 0.001
+    assert ((counts - 1000.0) ** 2 / 1000.0).sum() < 18.5
+    assert (strategy.weights(rows) == 1.0).all()
+
+
+def test_new_windows_get_the_highest_priority_so_far():
+    strategy = tracked(PrioritizedSampleStrategy(alpha=1.0, epsilon=1e-9, seed=0), [1])
+    strategy.on_sample([(0, 0, 1)], 1, [9.0])
+    strategy.on_sample([(0, 0, 1)], 1, [1.0])
+    strategy.track(1, 1)
+    share = np.mean([point[0] == 1 for point in strategy.sample(4000, 1)])
+    assert abs(share - 0.9) < 3.5 * np.sqrt(0.09 / 4000)
+
+
+def test_windows_never_leave_their_episode_whatever_the_priorities():
+    strategy = tracked(PrioritizedSampleStrategy(seed=0), [5, 2, 3])
+    strategy.on_sample([(1, 1, 2), (0, 4, 5)], 1, [1e3, 1e3])
+    points = set(strategy.sample(500, 3))
+    assert points == {(0, 0, 3), (0, 1, 4), (0, 2, 5), (2, 0, 3)}
+    assert len(set(strategy.sample(500, 2))) == 4 + 1 + 2  # and back to another length
+    with pytest.raises(NoWindowError, match="at least 6 steps"):
+        strategy.sample(1, 6)
+
+
+def test_episodes_that_come_and_go_change_the_draws_at_once():
+    strategy = tracked(PrioritizedSampleStrategy(seed=0), [4, 4])
+    strategy.sample(1, 2)
+    strategy.forget(0)
+    assert {point[0] for point in strategy.sample(100, 2)} == {1}
+    strategy.track(2, 3)
+    strategy.track(3, 1)
+    assert {point[0] for point in strategy.sample(100, 2)} == {1, 2}
+
+
+def test_priorities_stay_with_their_steps_when_rows_move():
+    table = make_table(maxlen=5000, alpha=1.0, epsilon=1e-9, seed=0)
+    add(table, 0, 10)
+    rows = table.sampler._rows
+    batch = table.sample(300, 1)
+    chosen = (batch["actions"] == 7).double()
+    table.update_priorities(batch["sample_ids"], chosen)
+    capacity = rows.capacity
+    rows._move(10 * capacity)
+    assert rows.capacity > capacity
+    assert set(table.sample(200, 1)["actions"].tolist()) == {7}
+
+
+def test_updates_of_gone_windows_are_passed_over():
+    table = make_table(maxlen=6, alpha=1.0, epsilon=1e-9, seed=0)
+    add(table, 0, 3)
+    old = table.sample(4, 1)
+    add(table, 1, 3)
+    new = table.sample(40, 1)
+    add(table, 2, 3)  # ejects episode 0
+    before = table.sampler.state()["priorities"]
+    assert table.update_priorities(old["sample_ids"], torch.full((4,), 5.0)) == 0
+    assert table.sampler.state()["priorities"] == before
+    still_there = int((new["actions"] >= 100).sum())
+    assert 0 < still_there < 40
+    ids = torch.cat([old["sample_ids"], new["sample_ids"]])
+    assert table.update_priorities(ids, torch.full((44,), 5.0)) == still_there
+    assert table.sampler.state()["priorities"] != before
+
+
+def test_of_one_window_given_twice_the_last_priority_counts():
+    strategy = tracked(PrioritizedSampleStrategy(alpha=1.0, epsilon=1e-9, seed=0), [2])
+    strategy.on_sample([(0, 0, 1), (0, 1, 2), (0, 0, 1)], 1, [9.0, 1.0, 0.0])
+    assert {point[1] for point in strategy.sample(200, 1)} == {1}
+
+
+def test_no_advantages_change_nothing():
+    strategy = tracked(PrioritizedSampleStrategy(), [2])
+    before = strategy.state()
+    strategy.on_sample([(0, 0, 1)], 1)
+    strategy.on_sample_rows(np.array([0]), 1)
+    assert strategy.state() == before
+
+
+def test_state_is_json_and_goes_round_exactly():
+    first = tracked(PrioritizedSampleStrategy(0.7, 0.3, 1e-3, seed=1), [4, 5])
+    first.on_sample([(1, s, s + 1) for s in range(5)], 1, np.arange(5.0))
+    first.sample(3, 2)
+    state = json.loads(json.dumps(first.state()))
+    second = PrioritizedSampleStrategy(seed=9)
+    second.begin_simple_import()
+    second.load_state(state)
+    tracked(second, [4, 5])
+    second.end_simple_import()
+    third = tracked(PrioritizedSampleStrategy(seed=9), [4, 5])
+    third.load_state(state)
+    draws = [s.sample(50, 2) for s in (first, second, third)]
+    assert draws[0] == draws[1] == draws[2]
+    assert second.state() == first.state()
+    assert (second.alpha, second.beta) == (0.7, 0.3)
+    for strategy in (first, second):
+        strategy.track(7, 3)  # with the highest priority so far, 4.001
+    assert first.state() == second.state()
+
+
+def test_clear_forgets_priorities():
+    strategy = tracked(PrioritizedSampleStrategy(seed=1), [2])
+    strategy.on_sample([(0, 0, 1)], 1, [50.0])
+    strategy.sample(1, 1)
+    strategy.clear()
+    fresh = tracked(PrioritizedSampleStrategy(seed=1), [2])
+    assert tracked(strategy, [2]).state()["priorities"] == fresh.state()["priorities"]
+
+
+def test_cleared_table_samples_only_what_comes_next():
+    table = make_table(seed=0)
+    add(table, 0, 5)
+    table.sample(3, 1)
+    table.clear()
+    add(table, 1, 2)
+    assert set(table.sample(50, 1)["actions"].tolist()) == {100, 101}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -1.0}, "alpha: expected a finite number >= 0, got -1.0"),
+        ({"beta": 1.5}, r"beta: expected a number in \[0, 1\], got 1.5"),
+        ({"epsilon": 0.0}, "epsilon: expected a finite number > 0, got 0.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        PrioritizedSampleStrategy(**options)
+
+
+@pytest.mark.parametrize(
+    ("ids", "priorities", "message"),
+    [
+        ([0, 0], [1.0], r"one shape \(n,\), got \(2,\) and \(1,\)"),
+        ([[0]], [[1.0]], r"one shape \(n,\), got \(1, 1\)"),
+        ([0], [-1.0], r"finite numbers >= 0, got \[-1.0\]"),
+        ([0], [float("nan")], r"finite numbers >= 0, got \[nan\]"),
+    ],
+)
+def test_malformed_updates_are_refused(ids, priorities, message):
+    table = make_table()
+    add(table, 0, 3)
+    with pytest.raises(InputError, match=message):
+        table.update_priorities(torch.tensor(ids), torch.tensor(priorities))
+
+
+def test_advantages_of_the_wrong_number_are_refused():
+    strategy = tracked(PrioritizedSampleStrategy(), [3])
+    with pytest.raises(InputError, match=r"one for each of 1 windows, got shape \(2,\)"):
+        strategy.on_sample([(0, 0, 1)], 1, [1.0, 2.0])
+
+
+def test_table_without_priorities_refuses_updates():
+    table = ArrayMemoryTable(columns=[Column("actions", (), np.int64)], maxlen=5)
+    with pytest.raises(ConfigurationError, match="got one with a UniformSampleStrategy"):
+        table.update_priorities(torch.tensor([0]), torch.tensor([1.0]))
+
+
+def encoded(values):
+    return base64.b64encode(np.array(values, "<f4").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": None},
+        {"beta": 2.0},
+        {"priorities": "?"},
+        {"priorities": encoded([1.0])},
+        {"priorities": encoded([1.0, -1.0])},
+        {"priorities": encoded([1.0, np.nan])},
+        {"counts": [3, -1]},
+        {"identities": []},
+    ],
+)
+def test_malformed_state_is_refused_and_changes_nothing(change):
+    strategy = tracked(PrioritizedSampleStrategy(), [2])
+    before = strategy.state()
+    with pytest.raises(CheckpointError, match="expected settings and priorities"):
+        strategy.load_state({**before, **change})
+    assert strategy.state() == before

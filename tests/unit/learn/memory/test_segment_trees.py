@@ -1,0 +1,132 @@
+import math
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.learn.memory.segment_tree import (
+    ArrayMinTree,
+    ArraySumTree,
+    MinSegmentTree,
+    SegmentTree,
+    SumSegmentTree,
+)
+
+
+def filled(tree, values):
+    for index, value in enumerate(values):
+        tree[index] = value
+    return tree
+
+
+@pytest.mark.parametrize("capacity", [0, -4, 3, 6])
+def test_capacity_must_be_a_power_of_two(capacity):
+    with pytest.raises(AssertionError, match=f"positive power of two, got {capacity}"):
+        SumSegmentTree(capacity)
+
+
+def test_reduce_keeps_the_order_of_a_non_commutative_operation():
+    tree = filled(SegmentTree(8, lambda a, b: a + b, ""), "abcdefgh")
+    assert tree.reduce() == "abcdefgh"
+    assert tree.reduce(1, 6) == "bcdef"
+    assert tree.reduce(2, -1) == "cdefg"  # a negative end counts from the capacity
+    assert tree.reduce(3, 3) == ""
+    assert len(tree) == 8
+    assert tree[2] == "c"
+
+
+def test_sum_excludes_the_end():
+    tree = filled(SumSegmentTree(4), [1.0, 2.0, 3.0, 4.0])
+    assert tree.sum() == 10.0
+    assert tree.sum(1, 3) == 5.0
+    tree[2] = 10.0
+    assert tree.sum(0, 3) == 13.0
+
+
+def test_minimum_without_items_is_infinite():
+    tree = MinSegmentTree(4)
+    assert tree.min() == math.inf
+    filled(tree, [3.0, 1.0, 2.0])
+    assert tree.min() == 1.0
+    assert tree.min(2) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "item"), [(0.0, 1), (0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (6.999, 3)]
+)
+def test_prefix_sum_finds_the_item_in_which_it_lies(prefix, item):
+    tree = filled(SumSegmentTree(4), [0.0, 1.0, 2.0, 4.0])
+    assert tree.find_prefixsum_idx(prefix) == item
+
+
+@pytest.mark.parametrize("prefix", [-0.1, 7.1, math.nan])
+def test_prefix_sum_outside_the_total_is_refused(prefix):
+    tree = filled(SumSegmentTree(4), [0.0, 1.0, 2.0, 4.0])
+    with pytest.raises(AssertionError, match=r"expected a sum in \[0, 7.0\]"):
+        tree.find_prefixsum_idx(prefix)
+
+
+def test_index_outside_is_refused():
+    tree = SumSegmentTree(4)
+    for index in (-1, 4):
+        with pytest.raises(AssertionError, match=rf"index in \[0, 4\), got {index}"):
+            tree[index]
+        with pytest.raises(InputError, match="index in"):
+            tree[index] = 1.0
+    with pytest.raises(InputError, match=r"range in \[0, 4\], got \[0, 5\)"):
+        tree.reduce(0, 5)
+
+
+def test_array_tree_finds_many_prefix_sums_and_what_is_left():
+    tree = ArraySumTree(np.array([0, 1, 2, 0, 4]))
+    items, rest = tree.find(np.arange(7))
+    assert items.tolist() == [1, 2, 2, 4, 4, 4, 4]
+    assert rest.tolist() == [0, 0, 1, 0, 1, 2, 3]
+
+
+def test_array_tree_grows_when_a_later_item_is_set():
+    tree = ArraySumTree(np.array([1.0]))
+    tree.set(9, 5.0)
+    tree.set_many(np.array([20]), np.array([4.0]))
+    tree.set_range(30, np.array([1.0, 2.0]))
+    assert tree.total == 13.0
+    assert tree.get(np.array([0, 9, 20, 31])).tolist() == [1.0, 5.0, 4.0, 2.0]
+
+
+def test_array_tree_takes_the_last_of_repeated_items():
+    tree = ArrayMinTree(np.array([5.0, 5.0, 5.0]))
+    tree.set_many(np.array([1, 1]), np.array([2.0, 3.0]))
+    assert tree.total == 3.0
+
+
+def test_empty_changes_do_nothing():
+    tree = ArraySumTree(np.array([2.0, 3.0]))
+    tree.set_many(np.zeros(0, np.int64), np.zeros(0))
+    tree.set_range(7, np.zeros(0))
+    assert tree.total == 5.0
+
+
+def test_draw_never_gives_an_item_without_weight():
+    """The generator's largest value times the sum rounds up to the sum itself."""
+
+    class LargestFirst:
+        calls = 0
+
+        def random(self, size):
+            self.calls += 1
+            return np.full(size, 1.0 if self.calls == 1 else 0.25)
+
+    rng = LargestFirst()
+    tree = ArraySumTree(np.array([0.1, 0.2, 0.0, 0.0]))
+    assert tree.draw(rng, 3).tolist() == [0, 0, 0]
+    assert rng.calls == 2
+
+
+def test_draws_are_proportional_to_the_weights():
+    weights = np.array([1.0, 0.0, 3.0, 4.0])
+    items = ArraySumTree(weights).draw(np.random.default_rng(0), 8000)
+    counts = np.bincount(items, minlength=4)
+    assert counts[1] == 0
+    # chi-square with 2 degrees of freedom: P(x > 13.8) = 0.001
+    expected = weights[weights > 0] * 1000
+    assert ((counts[weights > 0] - expected) ** 2 / expected).sum() < 13.8
