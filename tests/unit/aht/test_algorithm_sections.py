@@ -1,0 +1,108 @@
+"""Sections of single algorithms: defaults, ranges, and the refusal of settings without effect."""
+
+from dataclasses import fields
+
+import pytest
+from pydantic import ValidationError
+
+from cadenza.aht.algorithm_sections import (
+    DQNSection,
+    HLGaussSection,
+    MBPOSection,
+    ReplaySection,
+    SACSection,
+    TD3Section,
+)
+from cadenza.aht.algorithms import list_algorithms
+from cadenza.aht.config import EgoAHTConfig, config_fingerprint
+from cadenza.learn.learners.dqn import DQNNumbers
+from cadenza.learn.learners.mbpo import MBPONumbers
+from cadenza.learn.learners.sac import HLGaussNumbers, SACNumbers
+from cadenza.learn.learners.td3 import TD3Numbers
+
+
+def config(algo, **sections):
+    return EgoAHTConfig.model_validate({"algo": algo, "env": {"task": "any"}, **sections})
+
+
+@pytest.mark.parametrize(
+    ("section", "numbers"),
+    [
+        (SACSection, SACNumbers),
+        (HLGaussSection, HLGaussNumbers),
+        (TD3Section, TD3Numbers),
+        (DQNSection, DQNNumbers),
+        (MBPOSection, MBPONumbers),
+    ],
+)
+def test_defaults_are_those_of_the_learners(section, numbers):
+    assert section().numbers() == numbers()
+    assert set(section.model_fields) == {field.name for field in fields(numbers)}
+
+
+def test_replay_section_passes_its_numbers_on():
+    numbers = ReplaySection(learning_rate=0.5, hidden_sizes=(3,), memory_size=7).numbers()
+    assert (numbers.learning_rate, numbers.hidden_sizes) == (0.5, (3,))
+
+
+@pytest.mark.parametrize("algo", [name for name in list_algorithms() if name != "json_dumps"])
+def test_every_algorithm_accepts_its_defaults(algo):
+    assert config(algo).algo == algo
+
+
+@pytest.mark.parametrize(
+    ("algo", "sections", "dead"),
+    [
+        ("ego_aht_happo", {"sac": {"initial_alpha": 0.1}}, "sac.initial_alpha"),
+        ("random", {"replay": {"gamma": 0.5}}, "replay.gamma"),
+        ("ppo", {"td3": {"policy_delay": 3}}, "td3.policy_delay"),
+        ("ppo", {"ppo_extras": {"max_action_std": 1.0}}, "ppo_extras.max_action_std"),
+        ("mappo", {"ppo_extras": {"critic_max_grad_norm": 1.0}}, "ppo_extras.critic_max_grad_norm"),
+        ("sac", {"happo": {"lr": 0.1}}, "happo.lr"),
+        ("sac", {"ppo_extras": {"lr_decay": True}}, "ppo_extras.lr_decay"),
+        ("sac", {"hlgauss": {"bins": 5}}, "hlgauss.bins"),
+        ("td3", {"sac": {"max_alpha": 0.5}}, "sac.max_alpha"),
+        ("hatd3", {"ppo": {"entropy_coefficient": 0.5}}, "ppo.entropy_coefficient"),
+        ("dqn", {"mbpo": {"real_share": 0.5}}, "mbpo.real_share"),
+        ("mbpo", {"dqn": {"double": False}}, "dqn.double"),
+    ],
+)
+def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, dead):
+    with pytest.raises(ValidationError, match=f"algo={algo}: expected only settings .* {dead}"):
+        config(algo, **sections)
+
+
+@pytest.mark.parametrize(
+    ("algo", "sections"),
+    [
+        ("ppo", {"happo": {"lr": 0.1}, "ppo_extras": {"lr_decay": True, "target_kl": 0.1}}),
+        ("mappo", {"ppo": {"clip_value": 1.0}}),
+        ("sac", {"happo": {"rollout_length": 7}, "replay": {"gamma": 0.5}}),
+        ("hlgauss", {"sac": {"initial_alpha": 0.1}, "hlgauss": {"bins": 5}}),
+        ("mbpo", {"sac": {"initial_alpha": 0.1}, "mbpo": {"real_share": 0.5}}),
+        ("dqn", {"dqn": {"action_bins": 3}}),
+    ],
+)
+def test_settings_that_an_algorithm_reads_enter_the_identity(algo, sections):
+    assert config_fingerprint(config(algo, **sections)) != config_fingerprint(config(algo))
+
+
+def test_unknown_keys_are_refused():
+    with pytest.raises(ValidationError, match=r"sac\.alpha\s+Extra inputs are not permitted"):
+        config("sac", sac={"alpha": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("algo", "sections", "message"),
+    [
+        ("sac", {"sac": {"initial_alpha": 2.0}}, "sac.initial_alpha: expected at most max_alpha"),
+        ("hlgauss", {"hlgauss": {"min_value": 90.0}}, "hlgauss.min_value: expected less than"),
+        ("dqn", {"dqn": {"epsilon_start": 0.01}}, "dqn.epsilon_end: expected at most"),
+        ("mbpo", {"mbpo": {"num_elites": 6}}, "mbpo: expected num_elites <= ensemble_size"),
+        ("td3", {"td3": {"policy_delay": 0}}, "greater than or equal to 1"),
+        ("ppo", {"ppo": {"value_loss": "l1"}}, "'mse' or 'huber'"),
+    ],
+)
+def test_values_out_of_range_are_refused(algo, sections, message):
+    with pytest.raises(ValidationError, match=message):
+        config(algo, **sections)

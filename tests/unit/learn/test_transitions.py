@@ -1,0 +1,109 @@
+"""The lock-step memory: which transitions it holds, and how their ends are marked."""
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.payloads import deserialise, serialise
+from cadenza.learn.memory.transitions import TransitionMemory
+
+
+def memory(num_envs=1, **changes):
+    values = {"observation_dim": 1, "action_dim": 1, "max_transitions": 100, "seed": 0}
+    return TransitionMemory(num_envs=num_envs, **{**values, **changes})
+
+
+def play(memory, steps, *, start=0, terminated=False, boundary=True):
+    """One environment: observation t, action 10 t, reward 100 t; the last step ends it."""
+    for t in range(start, start + steps):
+        last = boundary and t == start + steps - 1
+        memory.add(
+            np.array([[t]]),
+            np.array([[10 * t]]),
+            np.array([100.0 * t]),
+            terminated=np.array([last and terminated]),
+            boundaries=np.array([last]),
+            next_observations=np.array([[t + 1]]),
+        )
+
+
+@pytest.mark.parametrize(("terminated", "mask"), [(True, 0.0), (False, 1.0)])
+def test_rows_belong_together_and_only_final_ends_are_masked(terminated, mask):
+    store = memory()
+    play(store, 4, terminated=terminated)
+    assert store.size() == 4
+    batch = store.sample(200)
+    steps = batch["observation"]["obs"][:, 0]
+    assert set(steps.tolist()) == {0.0, 1.0, 2.0, 3.0}
+    assert (batch["actions"][:, 0] == 10 * steps).all()
+    assert (batch["rewards"][:, 0] == 100 * steps).all()
+    assert (batch["next_observation"]["obs"][:, 0] == steps + 1).all()
+    ends = steps == 3
+    assert (batch["masks"][ends] == mask).all()
+    assert (batch["masks"][~ends] == 1.0).all()
+
+
+def test_running_episodes_are_not_sampled():
+    store = memory()
+    play(store, 3, boundary=False)
+    assert store.size() == 0
+    play(store, 1, start=3)
+    assert store.size() == 4
+
+
+def test_environments_keep_episodes_of_their_own():
+    store = memory(num_envs=2)
+    for t in range(2):
+        store.add(
+            np.array([[t], [t + 50]]),
+            np.zeros((2, 1)),
+            np.zeros(2),
+            terminated=np.array([False, False]),
+            boundaries=np.array([False, t == 1]),
+            next_observations=np.array([[t + 1], [t + 51]]),
+        )
+    assert store.size() == 2
+    assert store.sample(20)["observation"]["obs"].min() == 50.0
+
+
+def test_discrete_actions_keep_their_type():
+    store = memory(action_dtype=np.int64)
+    play(store, 2)
+    assert str(store.sample(1)["actions"].dtype) == "torch.int64"
+
+
+def test_stored_memory_goes_on_alike():
+    one, other = memory(), memory()
+    play(one, 3)
+    play(one, 2, start=7, boundary=False)
+    other.load_state_dict(deserialise(serialise(one.state_dict()), max_bytes=10**7))
+    for store in (one, other):
+        play(store, 1, start=9)
+    first, second = one.sample(50), other.sample(50)
+    assert (first["observation"]["obs"] == second["observation"]["obs"]).all()
+    assert one.size() == other.size() == 6
+
+
+def test_dropped_episodes_never_arrive():
+    store = memory()
+    play(store, 2, boundary=False)
+    store.drop_open_episodes()
+    play(store, 1)
+    assert store.size() == 1
+
+
+def test_wrong_rows_and_states_are_refused():
+    store = memory(num_envs=2)
+    with pytest.raises(InputError, match="expected 2 rows, got 1 observations"):
+        store.add(
+            np.zeros((1, 1)),
+            np.zeros((2, 1)),
+            np.zeros(2),
+            terminated=np.zeros(2, bool),
+            boundaries=np.zeros(2, bool),
+            next_observations=np.zeros((2, 1)),
+        )
+    with pytest.raises(CheckpointError, match="expected a complete state"):
+        store.load_state_dict({})
+    with pytest.raises(CheckpointError, match="the episodes of 2 environments, got 1"):
+        store.load_state_dict(memory().state_dict())
