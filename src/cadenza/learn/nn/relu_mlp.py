@@ -83,7 +83,7 @@ class ReluMlp(nn.Sequential):
         parameters = self.layer_parameters()
         if torch.is_grad_enabled():
             return _fast_mlp(input, self.ends_in_relu, *parameters)
-        return _evaluate(input, parameters, self.ends_in_relu)[-1]
+        return _output(input, parameters, self.ends_in_relu)
 
 
 def plain_mlp(x: Tensor, parameters: Sequence[Tensor], ends_in_relu: bool) -> Tensor:
@@ -147,6 +147,14 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
         return torch.relu_(y) if relu else y
     fused: Tensor = _ONEDNN(x, weight, bias, "relu" if relu else "none", [], "")
     return fused
+
+
+def _output(x: Tensor, parameters: Sequence[Tensor], ends_in_relu: bool) -> Tensor:
+    """Return the net's output, keeping one layer at a time; call it without gradients."""
+    for index in range(0, len(parameters), 2):
+        relu = ends_in_relu or index < len(parameters) - 2
+        x = _layer(x, parameters[index], parameters[index + 1], relu)
+    return x
 
 
 def _evaluate(x: Tensor, parameters: Sequence[Tensor], ends_in_relu: bool) -> list[Tensor]:
