@@ -19,7 +19,8 @@ class EpsilonGreedyPolicy(nn.Module):
     """A Q-network as a policy: ε-greedy in training mode, greedy in evaluation mode.
 
     Use it behind `GenericAgentProxy` with ``uses_logprobs=False``. The state dict holds ε and the
-    generator, so a resumed run explores on as the unbroken one.
+    generator, so a resumed run explores on as the unbroken one. ε is a buffer: copies of the policy
+    that follow its tensors, as those of a threaded collector, follow ε too.
 
     Args:
         q_net: Takes observations by position, returns values (K, A).
@@ -40,19 +41,24 @@ class EpsilonGreedyPolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.q_net = q_net
-        self.epsilon = epsilon
+        self.register_buffer("_epsilon", torch.zeros((), dtype=torch.float64))
+        self.set_epsilon(epsilon)
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     @property
     def epsilon(self) -> float:
         """Probability of a uniformly drawn action."""
-        return self._epsilon
+        return float(self._buffer().item())
 
-    @epsilon.setter
-    def epsilon(self, value: float) -> None:
+    def set_epsilon(self, value: float) -> None:
+        """Change the probability of a uniformly drawn action.
+
+        Raises:
+            InputError: ``value`` is outside [0, 1].
+        """
         if not 0.0 <= value <= 1.0:
             raise InputError(f"EpsilonGreedyPolicy.epsilon: expected [0, 1], got {value}.")
-        self._epsilon = float(value)
+        self._buffer().fill_(value)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Return one action index per agent, shape (K, 1), int64."""
@@ -62,18 +68,20 @@ class EpsilonGreedyPolicy(nn.Module):
         if not self.training:
             return greedy
         # Both draws are made whatever ε is, so ε does not shift the random stream.
-        explores = torch.rand(greedy.shape, generator=self.generator) < self._epsilon
+        explores = torch.rand(greedy.shape, generator=self.generator) < self.epsilon
         drawn = torch.randint(q_values.shape[1], greedy.shape, generator=self.generator)
         return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return ε and the generator's state, for `torch.nn.Module.state_dict`."""
-        return {"epsilon": self._epsilon, "generator": self.generator.get_state()}
+    def get_extra_state(self) -> Tensor:
+        """Return the generator's state, for `torch.nn.Module.state_dict`."""
+        return self.generator.get_state()
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Continue where `get_extra_state` was taken."""
-        self.epsilon = float(state["epsilon"])
-        self.generator.set_state(state["generator"].cpu())
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue the draws where `get_extra_state` was taken."""
+        self.generator.set_state(state.cpu())
+
+    def _buffer(self) -> Tensor:
+        return self.get_buffer("_epsilon")
 
 
 class EpsilonSchedule(LoggingMixin, Callback):
@@ -95,20 +103,20 @@ class EpsilonSchedule(LoggingMixin, Callback):
         self.name = name
         self.policy = policy
         self.schedule = schedule
-        self.policy.epsilon = schedule.value
+        self.policy.set_epsilon(schedule.value)
 
     def begin_training(self) -> None:
         """Set ε before anyone collects."""
-        self.policy.epsilon = self.schedule.value
+        self.policy.set_epsilon(self.schedule.value)
 
     def begin_batch(self) -> None:
         """Move one step along the schedule."""
         self.schedule.step()
-        self.policy.epsilon = self.schedule.value
+        self.policy.set_epsilon(self.schedule.value)
         self.log_scalar("training/epsilon", self.schedule.value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return logs, the place in the schedule, and the policy's ε and generator."""
+        """Return logs, the place in the schedule, and the policy's generator."""
         state = super().state_dict()
         state["schedule"] = self.schedule.state_dict()
         state["exploration"] = self.policy.get_extra_state()
@@ -133,5 +141,6 @@ class EpsilonSchedule(LoggingMixin, Callback):
         schedule, exploration = rest.pop("schedule"), rest.pop("exploration")
         if load_hparams:
             self.schedule.load_state_dict(schedule)
+            self.policy.set_epsilon(self.schedule.value)
             self.policy.set_extra_state(exploration)
         super().load_state_dict(rest, load_network, load_optimizer, load_hparams)

@@ -10,6 +10,7 @@ from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import LinearSchedule
 from cadenza.core.types import DictObservation, EpisodeState
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
+from cadenza.learn.collectors.snapshots import PolicySnapshots
 from cadenza.learn.proxies import GenericAgentProxy
 
 OBSERVATIONS = torch.arange(3.0).reshape(3, 1)
@@ -58,7 +59,7 @@ def test_epsilon_does_not_shift_the_random_stream():
     pair = [EpsilonGreedyPolicy(BestIsTwo(), epsilon=epsilon) for epsilon in (0.0, 1.0)]
     for policy in pair:
         policy(torch.zeros(10, 1))
-        policy.epsilon = 0.5
+        policy.set_epsilon(0.5)
     assert torch.equal(pair[0](torch.zeros(50, 1)), pair[1](torch.zeros(50, 1)))
 
 
@@ -85,6 +86,19 @@ def test_epsilon_must_be_a_probability(epsilon):
         EpsilonGreedyPolicy(BestIsTwo(), epsilon=epsilon)
 
 
+def test_snapshots_of_a_policy_follow_its_epsilon_but_not_its_noise():
+    policy = EpsilonGreedyPolicy(BestIsTwo(), epsilon=1.0)
+    snapshots = PolicySnapshots(policy)
+    actor = snapshots.actor(noise_seed=5)
+    noise = actor.network.generator.get_state()
+    policy.set_epsilon(0.25)
+    snapshots.publish()
+    actor.refresh()
+    assert actor.network.epsilon == 0.25
+    assert torch.equal(actor.network.generator.get_state(), noise)
+    assert not torch.equal(policy.generator.get_state(), noise)
+
+
 def test_policy_acts_behind_an_agent_proxy():
     agent = GenericAgentProxy(
         EpsilonGreedyPolicy(BestIsTwo()), "cpu", ("obs",), ("actions",), uses_logprobs=False
@@ -97,7 +111,7 @@ def test_schedule_sets_epsilon_before_training_and_moves_once_per_batch():
     policy = EpsilonGreedyPolicy(BestIsTwo())
     callback = EpsilonSchedule(policy, LinearSchedule(1.0, 0.0, 4))
     assert policy.epsilon == 1.0
-    policy.epsilon = 0.3
+    policy.set_epsilon(0.3)
     callback.begin_training()
     assert policy.epsilon == 1.0
     seen = []
