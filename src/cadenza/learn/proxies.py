@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cadenza.core.errors import ConfigurationError, InputError, PreconditionError, UnknownNameError
-from cadenza.core.spaces import BoxSpace, MDPSpace, SpaceDtype
+from cadenza.core.spaces import MDPSpace, SpaceDtype
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 
 #: How a proxy calls its policy: as it is, in training mode (sampling), in evaluation mode (greedy).
@@ -135,7 +135,14 @@ class GenericAgentProxy:
         self._policy = policy
         self._device = torch.device(device)
         self._uses_logprobs = uses_logprobs
-        self._spaces = spaces
+        self._declared = (
+            None
+            if spaces is None
+            else {
+                key: (spaces.state.spaces[key].shape, _torch_dtype(spaces.state.spaces[key].dtype))
+                for key in self._input_keys
+            }
+        )
         self._mode: ActingMode = mode
 
     @property
@@ -223,10 +230,11 @@ class GenericAgentProxy:
                 f"GenericAgentProxy: expected {key!r} with one shape for all agents: {error}."
             ) from error
         tensor = torch.as_tensor(batch)
-        if self._spaces is None:
+        if self._declared is None:
             dtype = _parameter_dtype(self._policy) if tensor.is_floating_point() else tensor.dtype
             return tensor.to(self._device, dtype)
-        return _in_space(key, tensor, self._spaces.state.spaces[key]).to(self._device)
+        shape, dtype = self._declared[key]
+        return _reshaped(key, tensor, shape).to(self._device, dtype)
 
     def _named_outputs(self, result: object) -> dict[str, torch.Tensor]:
         """Return the policy's outputs by key, without the log-probability."""
@@ -269,16 +277,15 @@ def _torch_dtype(dtype: SpaceDtype) -> torch.dtype:
     return torch.as_tensor(np.empty((), dtype)).dtype
 
 
-def _in_space(key: str, batch: torch.Tensor, space: BoxSpace) -> torch.Tensor:
-    """Return ``batch`` as (K, *space.shape) in the space's type."""
+def _reshaped(key: str, batch: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return ``batch`` as (K, *shape)."""
     try:
-        shaped = batch.reshape(batch.shape[0], *space.shape)
+        return batch.reshape(batch.shape[0], *shape)
     except RuntimeError as error:
         raise InputError(
-            f"GenericAgentProxy: expected {key!r} of shape {space.shape}, got "
+            f"GenericAgentProxy: expected {key!r} of shape {shape}, got "
             f"{tuple(batch.shape[1:])}; pass the spaces of this environment."
         ) from error
-    return shaped.to(_torch_dtype(space.dtype))
 
 
 def _parameter_dtype(policy: nn.Module) -> torch.dtype:

@@ -184,7 +184,7 @@ class DictGymWrapper:
         rows: list[object] = []
         for agent in self._ids:
             if agent is None:
-                rows.append(self._idle_action)
+                rows.append(None)
                 continue
             response = responses.get(agent)
             if response is None or _ACTIONS not in response.list_data:
@@ -194,6 +194,8 @@ class DictGymWrapper:
                     "agent whose episode goes on."
                 )
             rows.append(response.list_data[_ACTIONS])
+        idle = next((row for row in rows if row is not None), self._idle_action)
+        rows = [idle if row is None else row for row in rows]
         return env_actions(rows, self._action_space)
 
     def _initial(self, index: int, batch: Any) -> tuple[AgentId, DictObservation]:

@@ -72,7 +72,7 @@ def env_actions(rows: list[object], space: gymnasium.Space[Any]) -> NDArray[Any]
     """
     shape = cast("tuple[int, ...]", space.shape)
     try:
-        given = np.stack([np.asarray(row).reshape(shape) for row in rows])
+        given = np.array(rows).reshape(len(rows), *shape)
     except ValueError as error:
         raise InputError(
             f"DictGymWrapper: expected 'actions' of shape {shape}, got shapes "
