@@ -42,7 +42,7 @@ class EpsilonGreedyPolicy(nn.Module):
         super().__init__()
         self.q_net = q_net
         self.register_buffer("_epsilon", torch.zeros((), dtype=torch.float64))
-        self.set_epsilon(epsilon)
+        self.epsilon = epsilon
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     @property
@@ -50,12 +50,8 @@ class EpsilonGreedyPolicy(nn.Module):
         """Probability of a uniformly drawn action."""
         return float(self._buffer().item())
 
-    def set_epsilon(self, value: float) -> None:
-        """Change the probability of a uniformly drawn action.
-
-        Raises:
-            InputError: ``value`` is outside [0, 1].
-        """
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
         if not 0.0 <= value <= 1.0:
             raise InputError(f"EpsilonGreedyPolicy.epsilon: expected [0, 1], got {value}.")
         self._buffer().fill_(value)
@@ -103,16 +99,16 @@ class EpsilonSchedule(LoggingMixin, Callback):
         self.name = name
         self.policy = policy
         self.schedule = schedule
-        self.policy.set_epsilon(schedule.value)
+        self.policy.epsilon = schedule.value
 
     def begin_training(self) -> None:
         """Set ε before anyone collects."""
-        self.policy.set_epsilon(self.schedule.value)
+        self.policy.epsilon = self.schedule.value
 
     def begin_batch(self) -> None:
         """Move one step along the schedule."""
         self.schedule.step()
-        self.policy.set_epsilon(self.schedule.value)
+        self.policy.epsilon = self.schedule.value
         self.log_scalar("training/epsilon", self.schedule.value)
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,6 +137,6 @@ class EpsilonSchedule(LoggingMixin, Callback):
         schedule, exploration = rest.pop("schedule"), rest.pop("exploration")
         if load_hparams:
             self.schedule.load_state_dict(schedule)
-            self.policy.set_epsilon(self.schedule.value)
+            self.policy.epsilon = self.schedule.value
             self.policy.set_extra_state(exploration)
         super().load_state_dict(rest, load_network, load_optimizer, load_hparams)

@@ -59,7 +59,7 @@ def test_epsilon_does_not_shift_the_random_stream():
     pair = [EpsilonGreedyPolicy(BestIsTwo(), epsilon=epsilon) for epsilon in (0.0, 1.0)]
     for policy in pair:
         policy(torch.zeros(10, 1))
-        policy.set_epsilon(0.5)
+        policy.epsilon = 0.5
     assert torch.equal(pair[0](torch.zeros(50, 1)), pair[1](torch.zeros(50, 1)))
 
 
@@ -91,7 +91,7 @@ def test_snapshots_of_a_policy_follow_its_epsilon_but_not_its_noise():
     snapshots = PolicySnapshots(policy)
     actor = snapshots.actor(noise_seed=5)
     noise = actor.network.generator.get_state()
-    policy.set_epsilon(0.25)
+    policy.epsilon = 0.25
     snapshots.publish()
     actor.refresh()
     assert actor.network.epsilon == 0.25
@@ -111,7 +111,7 @@ def test_schedule_sets_epsilon_before_training_and_moves_once_per_batch():
     policy = EpsilonGreedyPolicy(BestIsTwo())
     callback = EpsilonSchedule(policy, LinearSchedule(1.0, 0.0, 4))
     assert policy.epsilon == 1.0
-    policy.set_epsilon(0.3)
+    policy.epsilon = 0.3
     callback.begin_training()
     assert policy.epsilon == 1.0
     seen = []
