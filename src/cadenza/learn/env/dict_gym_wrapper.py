@@ -109,16 +109,21 @@ class DictGymWrapper:
             )
         step = _Step(*self._env.step(self._actions(responses)))
         done = step.terminated | step.truncated
+        # Copied before any reset, which may reuse the buffers of the step.
+        advanced = [
+            None if agent is None else self._advanced(index, step)
+            for index, agent in enumerate(self._ids)
+        ]
         first = step.observation  # what the next episode of a finished one begins with
         if self._mode is AutoresetMode.DISABLED and done.any():
             first, _ = self._env.reset(options={"reset_mask": done})
         seen: dict[AgentId, DictObservation] = {}
         finished: list[float] = []
-        for index, agent in enumerate(self._ids):
-            if agent is None:  # in next-step mode, this step was the reset
+        for index, (agent, observation) in enumerate(zip(self._ids, advanced, strict=True)):
+            if agent is None or observation is None:  # in next-step mode, this step was the reset
                 seen |= [self._initial(index, first)]
                 continue
-            seen[agent] = self._advanced(index, step)
+            seen[agent] = observation
             if done[index]:
                 finished.append(float(self._returns[index]))
                 self._ids[index] = None

@@ -31,17 +31,18 @@ class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         action_space: Acceleration in [-1, 1], shape (1,). Larger ones are not clipped.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int | None = None) -> None:
         """Make the task.
 
         Args:
-            seed: Seed of the starts, until `reset` gets one.
+            seed: Seed of the starts, until `reset` gets one. None: Gymnasium's own, so that the
+                copies in a vector environment that nobody seeds start in different places.
         """
         largest = np.finfo(np.float32).max
         bound = np.array([WALL, largest], np.float32)
         self.observation_space = gymnasium.spaces.Box(-bound, bound, dtype=np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self._rng = derive_substream("hit_the_middle", root_seed=seed).default_rng()
+        self._rng = self.np_random if seed is None else _generator(seed)
         self._position = 0.0
         self._velocity = 0.0
         self._steps: int | None = None
@@ -57,7 +58,7 @@ class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """
         super().reset(seed=seed, options=options)
         if seed is not None:
-            self._rng = derive_substream("hit_the_middle", root_seed=seed).default_rng()
+            self._rng = _generator(seed)
         self._position = float(self._rng.uniform(-WALL, WALL))
         self._velocity = float(self._rng.uniform(-START_SPEED, START_SPEED))
         self._steps = 0
@@ -82,6 +83,11 @@ class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _observation(self) -> NDArray[np.float32]:
         return np.array([self._position, self._velocity], np.float32)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    """Return the source of the starts."""
+    return derive_substream("hit_the_middle", root_seed=seed).default_rng()
 
 
 def moved(position: float, velocity: float, acceleration: float) -> tuple[float, float]:

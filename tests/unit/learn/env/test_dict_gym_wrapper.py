@@ -51,12 +51,13 @@ def episodes(wrapper, steps):
 
 @pytest.mark.parametrize("kind", VECTOR_CLASSES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_agent_lives_one_episode_and_sees_its_own_last_observation(kind, mode):
-    wrapper = DictGymWrapper(
-        vector(
-            partial(CountingEnv, 0, PLAN), partial(CountingEnv, 1, PLAN[1:]), mode=mode, kind=kind
-        )
+@pytest.mark.parametrize("copies", [True, False])
+def test_every_agent_lives_one_episode_and_sees_its_own_last_observation(kind, mode, copies):
+    env = vector(
+        partial(CountingEnv, 0, PLAN), partial(CountingEnv, 1, PLAN[1:]), mode=mode, kind=kind
     )
+    env.copy = copies  # without copies, it hands out the buffers that it writes to
+    wrapper = DictGymWrapper(env)
     lives, _ = episodes(wrapper, 12)
     wrapper.close()
     by_episode = {(life[0][1][0], life[0][1][1]): life for life in lives.values()}

@@ -46,6 +46,15 @@ def test_starts_follow_the_seed_and_cover_the_box():
     assert abs(positions[:, 0].mean()) < 4.0 * np.sqrt(100.0 / 3.0 / 500)
 
 
+def test_unseeded_copies_in_a_vector_start_in_different_places():
+    envs = gymnasium.vector.SyncVectorEnv([HitTheMiddle] * 8)
+    starts, _ = envs.reset()
+    assert len(np.unique(starts[:, 0])) == 8
+    again = [gymnasium.vector.SyncVectorEnv([HitTheMiddle] * 2).reset(seed=5)[0] for _ in range(2)]
+    np.testing.assert_array_equal(*again)
+    assert again[0][0, 0] != again[0][1, 0]
+
+
 def test_observations_do_not_change_afterwards():
     env = HitTheMiddle()
     first, _ = env.reset(seed=0)
