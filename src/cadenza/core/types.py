@@ -136,7 +136,7 @@ class EpisodeState(Enum):
     INITIAL = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MetaData:
     """Numbers that travel with an observation for logging only.
 
@@ -149,9 +149,9 @@ class MetaData:
     info_lists: dict[str, FloatList]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
+@dataclass(slots=True, eq=False)  # eq=False: array == is ambiguous
 class DictObservation:
-    """What one agent sees at one step.
+    """What one agent sees at one step; wrappers of a memory may change what they pass on.
 
     Attributes:
         rewards: Rewards of the previous action by name; ``{"reward": None}`` at ``INITIAL``.
@@ -166,9 +166,9 @@ class DictObservation:
     metadata: MetaData | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # eq=False: lists may be arrays in practice
+@dataclass(slots=True, eq=False)  # eq=False: lists may be arrays in practice
 class DictResponse:
-    """What one agent does at one step.
+    """What one agent does at one step; wrappers of a memory may change what they pass on.
 
     Attributes:
         list_data: Vectors by output name, e.g. ``{"actions": [0.1, -0.3]}``.

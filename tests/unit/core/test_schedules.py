@@ -8,6 +8,7 @@ from cadenza.core.schedules import (
     CosineAnnealingWarmRestarts,
     CyclicSchedule,
     LinearSchedule,
+    Schedule,
     truncated_linear,
 )
 
@@ -105,3 +106,48 @@ def test_cyclic_schedule_with_an_unknown_mode_is_refused():
 def test_schedule_with_a_foreign_state_is_refused(state):
     with pytest.raises(InputError, match="expected 'calls' >= 0"):
         ConstantSchedule(1.0).load_state_dict(state)
+
+
+class Halving(Schedule):
+    """Defines ``value`` and ``step`` and nothing else, as schedules from elsewhere do."""
+
+    def __init__(self, initial):
+        super().__init__(initial, 0.0, 1)
+        self.now = initial
+
+    @property
+    def value(self):
+        return self.now
+
+    def step(self):
+        self.now /= 2.0
+
+
+class Squares(Schedule):
+    def _value_at(self, s):
+        return float(s * s)
+
+
+def test_schedule_may_be_defined_by_value_and_step():
+    schedule = Halving(8.0)
+    schedule.step()
+    schedule.step()
+    assert schedule.value == 2.0
+
+
+def test_schedule_defined_by_its_formula_resumes():
+    schedule, resumed = Squares(5.0, 0.0, 10), Squares(5.0, 0.0, 10)
+    values = [schedule.value]
+    for _ in range(4):
+        schedule.step()
+        values.append(schedule.value)
+    assert values == [5.0, 0.0, 1.0, 4.0, 9.0]
+    resumed.load_state_dict(schedule.state_dict())
+    resumed.step()
+    assert resumed.value == 16.0
+
+
+def test_plain_schedule_stays_where_it_starts():
+    schedule = Schedule(3.0, 0.0, 5)
+    schedule.step()
+    assert schedule.value == 3.0
