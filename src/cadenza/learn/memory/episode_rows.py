@@ -199,7 +199,7 @@ class EpisodeRows:
 
     def clear(self) -> None:
         """Forget all episodes; the ring keeps its size."""
-        self.remaining[:] = 0
+        self.remaining[: max(self._head, self._end)] = 0  # rows never used stay untouched
         serial, moves = self._serial, self._moves
         self._reset()
         self._serial, self._moves = serial, moves
@@ -240,7 +240,7 @@ class EpisodeRows:
         facts.rows[slot] = rows
         facts.serial[slot] = self._serial
         self._serial += 1
-        self._place(identity, slot)
+        self._place(identity, slot, start, steps, usable, rows)
         return start
 
     def remove(self, identity: int) -> None:
@@ -464,7 +464,11 @@ class EpisodeRows:
             slot = slots[index]
             for name, values in columns.items():
                 getattr(self.slots, name)[slot] = values[index]
-            self._place(int(identity), slot)
+            start, steps, usable, rows = (values[index] for values in list(columns.values())[:4])
+            inside = 0 <= start <= self._capacity - rows
+            if not (inside and 0 <= usable <= steps <= rows and steps):
+                raise ValueError(f"episode {identity} lies outside the ring")
+            self._place(int(identity), slot, start, steps, usable, rows)
         if len(self._live) != len(slots):
             raise ValueError("ids that come twice, or more slots than ids")
         self._head, self._end = int(state["head"]), int(state["end"])
@@ -472,18 +476,11 @@ class EpisodeRows:
         if not (0 <= self._head <= self._capacity and 0 <= self._end <= self._capacity):
             raise ValueError("a place outside the ring")
 
-    def _place(self, identity: int, slot: int) -> None:
-        """Enter an episode whose facts are in ``slot`` already."""
-        facts = self.slots
-        start, steps, usable, rows = (
-            int(facts.start[slot]),
-            int(facts.steps[slot]),
-            int(facts.usable[slot]),
-            int(facts.rows[slot]),
-        )
-        if not (0 <= usable <= steps <= rows and 0 <= start <= self._capacity - rows and steps):
-            raise ValueError(f"episode {identity} lies outside the ring")
-        facts.identity[slot] = identity
+    def _place(
+        self, identity: int, slot: int, start: int, steps: int, usable: int, rows: int
+    ) -> None:
+        """Enter an episode whose numbers are in ``slot`` already."""
+        self.slots.identity[slot] = identity
         self._live[identity] = slot
         self._steps += steps
         self._rows += rows

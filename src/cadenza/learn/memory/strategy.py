@@ -197,12 +197,9 @@ def prefers_rows(strategy: SampleStrategy) -> bool:
 
     A class that derives from one of ours and redefines only ``sample`` must be asked by that.
     """
-    for base in type(strategy).__mro__:
-        if "sample_rows" in vars(base):
-            return True
-        if "sample" in vars(base):
-            return False
-    return False
+    names = {"sample", "sample_rows"}
+    newest = next(base for base in type(strategy).__mro__ if names & vars(base).keys())
+    return "sample_rows" in vars(newest)
 
 
 def watches_samples(strategy: SampleStrategy | EjectionStrategy) -> bool:

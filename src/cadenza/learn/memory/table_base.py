@@ -353,6 +353,8 @@ def _checked_identity(identity: object) -> int:
     Raises:
         InputError: It is none.
     """
+    if type(identity) is int:
+        return identity
     if isinstance(identity, bool) or not isinstance(identity, Integral):
         raise InputError(f"identity: expected an integer, got {identity!r}.")
     return int(identity)

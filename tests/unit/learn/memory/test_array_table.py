@@ -555,6 +555,61 @@ def test_seed_decides_the_samples():
     assert not torch.equal(one, other)
 
 
+class Watching(EjectionStrategy):
+    """Told about samples by rows and, as its own hook, by lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def sample(self, count):
+        return self._rows.identities()
+
+    def on_sample(self, ids_and_offsets, transition_count, advantages=None):
+        self.seen.append((len(ids_and_offsets), transition_count))
+
+
+def test_ejector_that_wants_to_know_is_told_about_samples():
+    ejector = Watching()
+    table = filled([4], ejector=ejector)
+    table.sample(3, 2)
+    assert ejector.seen == [(3, 2)]
+
+
+def test_strategy_of_a_table_leaves_ids_to_the_table():
+    table = filled([4])
+    table.sampler.post_import()
+    table.ejector.track(0, 4)
+    assert table.identities() == [0]
+
+
+def test_episodes_without_any_window_can_be_ejected():
+    made = [
+        Column("actions", (), np.int64),
+        VirtualColumn("later", (), np.int64, "actions", NextElementMapper),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=2, ejector=UniformEjectionStrategy(seed=0))
+    for identity in range(5):
+        table.add_sequence(identity, {"actions": [identity]})
+    assert table.size() == 2
+    with pytest.raises(NoWindowError, match="got 2 episodes of at most 0"):
+        table.sample(1, 1)
+
+
+def test_large_tables_grow_and_stay_exact(monkeypatch):
+    """Rows of 4 KiB, 1300 of them: more than huge pages start at, and than is reserved at first."""
+    monkeypatch.setattr("cadenza.learn.memory.table_base._RESERVED_BYTES", 1 << 20)
+    made = [Column("actions", (), np.int64), Column("image", (64, 64), np.uint8)]
+    table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0)
+    for identity in range(11):
+        actions = 120 * identity + np.arange(120)
+        images = np.broadcast_to((actions % 251)[:, None, None], (120, 64, 64))
+        table.add_sequence(identity, {"actions": actions, "image": images})
+    assert (table.size(), len(table.identities())) == (1200, 10)
+    batch = table.sample(50, 5)
+    assert (batch["image"] == (batch["actions"] % 251)[:, None, None]).all()
+
+
 # -- output, threads ----------------------------------------------------------------------------
 
 
