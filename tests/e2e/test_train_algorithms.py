@@ -1,0 +1,52 @@
+"""`cadenza train` with every algorithm."""
+
+import json
+
+import pytest
+
+from tests.e2e.commands import REPOSITORY, cadenza
+
+CONFIGS = REPOSITORY / "configs" / "train"
+#: Not marked slow.
+QUICK = ("ppo", "sac")
+ALGORITHMS = ("ppo", "mappo", "happo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
+OFF_POLICY = ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
+
+
+def short(algo):
+    words = [
+        "train",
+        CONFIGS / f"mpe_cooperative_push_{algo}.yaml",
+        "total_frames=160",
+        "checkpoint_every=160",
+        "env.num_envs=1",
+        "happo.rollout_length=80",
+        "evaluation.episodes=1",
+    ]
+    if algo in OFF_POLICY:
+        words += ["replay.warmup_frames=60", "replay.batch_size=16"]
+    return words
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [pytest.param(a, marks=() if a in QUICK else pytest.mark.slow) for a in ALGORITHMS],
+)
+def test_train_with_each_algorithm(algo, tmp_path):
+    done = cadenza(*short(algo), "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    summary = done.json
+    assert (summary["frames"], summary["n_episodes"]) == (160, 3)
+    lines = [json.loads(line) for line in (tmp_path / summary["log"]).read_text().splitlines()]
+    assert {line["run_kind"] for line in lines} == {algo}
+    updates = [line for line in lines if line.get("metric_namespace") == "train"]
+    assert updates, "no update was logged"
+    losses = [value for key, value in updates[-1].items() if key.endswith("_loss")]
+    assert losses
+    assert all(isinstance(value, float) for value in losses)
+
+
+def test_a_setting_without_effect_is_an_error(tmp_path):
+    done = cadenza(*short("sac"), "+happo.lr=0.1", cwd=tmp_path)
+    assert done.code == 2
+    assert "algo=sac: expected only settings that it reads, got happo.lr" in done.err
