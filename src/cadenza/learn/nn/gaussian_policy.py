@@ -7,7 +7,8 @@ Equations, for hidden features h:
 Source:   soft actor-critic, arXiv:1812.05905, appendix C; the last term is ln(1 - tanh²(u)) in the
           form that does not cancel for large |u|.
 Axes:     B = batch, H = hidden, A = action.
-Noise:    ε comes from a `torch.Generator` that the head owns and its state dict carries.
+Noise:    ε comes from a `torch.Generator` that the head owns and its state dict carries; weights
+          saved without it load too, and the noise goes on.
 """
 
 import math
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
+from cadenza.learn.nn.noise_state import let_noise_go_on
 from cadenza.learn.nn.relu_mlp import ReluMlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach and no gradient vanishes for good.
@@ -100,6 +102,7 @@ class GaussianPolicyHead(nn.Module):
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        let_noise_go_on(self)
 
     def forward(self, x: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Draw an action in training mode; decide without chance in evaluation mode.

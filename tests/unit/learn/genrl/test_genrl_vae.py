@@ -174,6 +174,17 @@ def test_resumed_training_equals_an_unbroken_one():
         assert torch.equal(value, expected[name]), name  # the noise generator is among them
 
 
+def test_weights_saved_without_noise_load_strictly():
+    saved, loaded = vae(), vae()
+    with torch.no_grad():
+        next(saved.parameters()).fill_(0.5)
+    plain = {key: value for key, value in saved.state_dict().items() if key != "_extra_state"}
+    noise = loaded.get_extra_state()
+    loaded.load_state_dict(plain)
+    assert next(loaded.parameters()).eq(0.5).all()
+    assert torch.equal(loaded.get_extra_state(), noise)
+
+
 def test_names_and_groups_reach_the_loss_callback():
     loss = vae_loss(vae(), name="codec", data_group="expert", max_grad_norm=1e-4)
     loss.backward(expert={"observation": {"obs": line()}, "actions": line()})

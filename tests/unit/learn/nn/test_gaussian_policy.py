@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.gaussian_policy import (
@@ -116,6 +117,23 @@ def test_noise_is_the_heads_own_and_travels_in_the_state_dict():
     other.load_state_dict(state)
     assert torch.equal(other(features())[0], following)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_saved_without_noise_load_strictly_and_the_noise_goes_on():
+    net = nn.Sequential(nn.Linear(3, 3), head())
+    saved = {key: value for key, value in net.state_dict().items() if "_extra_state" not in key}
+    assert len(saved) == 6
+    other, twin = nn.Sequential(nn.Linear(3, 3), head()), copy.deepcopy(net)
+    other[1](features())  # its noise is one draw further
+    noise = other[1].get_extra_state()
+    for loaded in (other, copy.deepcopy(other)):
+        loaded.load_state_dict(saved)
+        assert torch.equal(loaded[1].get_extra_state(), noise)
+        assert torch.equal(loaded[1].mean.weight, net[1].mean.weight)
+    assert "1._extra_state" not in saved
+    assert not torch.equal(twin[1].get_extra_state(), noise)
+    with pytest.raises(RuntimeError, match=r"1\.mean\.weight"):
+        other.load_state_dict({key: value for key, value in saved.items() if "mean" not in key})
 
 
 def test_copies_draw_alike_but_apart():

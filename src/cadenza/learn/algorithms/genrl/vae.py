@@ -20,6 +20,7 @@ from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.genrl.networks import as_decoder, as_encoder
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.nn.initialization import normal_init_
+from cadenza.learn.nn.noise_state import let_noise_go_on
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
@@ -84,6 +85,7 @@ class VariationalAutoencoder(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        let_noise_go_on(self)
         if not keep_weights:
             for module in (*encoder.modules(), *decoder.modules()):
                 normal_init_(module, generator=init_generator)
