@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError, NotReadyError
-from cadenza.core.types import AgentId, DictObservation, EpisodeState
+from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.collectors.observation_state import observations_from_state, observations_state
@@ -23,6 +23,8 @@ _LOGGER = logging.getLogger(__name__)
 _STATE_KEYS: Final = ("environment", "observations", "inf_step", "policy_noise")
 #: How torch names what a module keeps besides tensors: here, the state of its noise.
 _EXTRA_STATE: Final = "_extra_state"
+#: States of an episode's last observation.
+_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 #: Key of the mean return of the episodes that ended in one step.
 EPISODE_REWARD: Final = "episode/reward"
 
@@ -95,7 +97,7 @@ class GymCollector(LoggingMixin, Callback):
                 f"{self.name}.collect_data: expected begin_training() first; train with a Trainer, "
                 "or call it yourself."
             )
-        responses = self._agent(self._observations)
+        responses = self._act(self._observations)
         following, info = self._env.dict_step(responses)
         self._memory.add(self._observations, responses)
         self._observations = following
@@ -105,6 +107,12 @@ class GymCollector(LoggingMixin, Callback):
         if self._render:
             self._env.render()
         return len(responses)
+
+    def _act(self, observations: dict[AgentId, DictObservation]) -> dict[AgentId, DictResponse]:
+        """Return what the agent does; it is not asked when every episode has just ended."""
+        if all(observation.episode_state in _ENDINGS for observation in observations.values()):
+            return {}
+        return self._agent(observations)
 
     def _log_episodes(self, mean_return: float) -> None:
         """Log the mean return of the episodes that ended in one step."""

@@ -81,6 +81,27 @@ def test_resets_of_next_step_mode_are_no_transitions():
     assert collector.inf_step == len(memory.transitions()) == 2
 
 
+def test_agent_is_not_asked_when_every_episode_has_just_ended():
+    two_steps = ((2, TERMINATED),)
+    wrapper, agent, memory = parts(two_steps, two_steps, mode="NextStep")
+    asked = []
+
+    class Agent:
+        policy, input_names, output_names = agent.policy, ("obs",), ("actions",)
+
+        def __call__(self, observations):
+            responses = agent(observations)
+            asked.append(len(responses))
+            return responses
+
+    collector = GymCollector(wrapper, Agent(), memory)
+    collector.begin_training()  # asks once, to try the parts
+    # Both episodes have 2 steps: two answers, then both ended, then the next two begin.
+    assert [collector.collect_data() for _ in range(4)] == [2, 2, 0, 2]
+    assert asked == [2, 2, 2, 2]
+    assert [ending[1] for ending in memory.endings()] == ["TERMINAL", "TERMINAL"]
+
+
 # Of 24 steps with 2 environments, after a warm-up of one call: 2 + 2 * calls * (24 // interval).
 @pytest.mark.parametrize(("interval", "calls", "expected"), [(10, 1, 6), (3, 2, 34), (25, 1, 2)])
 def test_simple_collector_collects_in_every_step_that_the_interval_divides(

@@ -236,7 +236,8 @@ def test_collection_rests_while_checkpoints_are_written_and_goes_on_afterwards(t
 
 
 def test_state_between_steps_can_be_asked_for_at_any_time():
-    wrapper, agent, memory = parts(LONG, replay=True)
+    # Longer than the thread runs: at an episode's end the last place has no actions any more.
+    wrapper, agent, memory = parts(((1_000_000, TERMINATED),), replay=True)
     collector = ThreadedGymCollector(wrapper, agent, memory)
     states = []
 
