@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.learn.memory.core_types import IndexArray
-from cadenza.learn.memory.episode_rows import RowMove
+from cadenza.learn.memory.row_moves import RowMove
 
 #: Rows begin at multiples of this many bytes, so that every field can be aligned.
 _ROW_ALIGNMENT: Final = 8
 #: Arenas of at least this size ask for huge pages (2 MiB each).
-_HUGE_BYTES: Final = 1 << 22
+_HUGE_BYTES: Final = 1 << 21
 #: Items of these sizes are copied as numbers, others as opaque bytes.
 _NUMBER_SIZES: Final = (1, 2, 4, 8)
 #: Name of the field that holds `EpisodeRows.remaining`.

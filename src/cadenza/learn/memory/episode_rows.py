@@ -16,15 +16,16 @@ Axes:    N = rows, E = stored episodes, L = steps of an episode, T = rows of a w
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.memory.core_types import IndexArray, SamplePoint
+from cadenza.learn.memory.episode_slots import SLOT_FIELDS, EpisodeSlots
 from cadenza.learn.memory.errors import DuplicateEpisodeError, NoWindowError, UnknownEpisodeError
+from cadenza.learn.memory.row_moves import RowListener, joined_moves, moved
 from cadenza.learn.memory.window_counts import WindowCounts
 
 #: Rows of a ring when nothing else is asked for.
@@ -41,66 +42,8 @@ _ROW_BITS: Final = 34
 _MOVES_BITS: Final = 6
 _MOVES_MASK: Final = (1 << _MOVES_BITS) - 1
 _SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
-#: Arrays of `_Slots`.
-_SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
 #: Standard deviations of spare draws, so that one round nearly always suffices.
 _SPARE: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class RowMove:
-    """Rows that go to another place.
-
-    Attributes:
-        source: First row in the old ring.
-        target: First row in the new ring.
-        count: Number of rows.
-    """
-
-    source: int
-    target: int
-    count: int
-
-
-class RowListener(Protocol):
-    """Keeps data per row."""
-
-    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
-        """Bring the data into a new ring of ``capacity`` rows; rows that no move names are free."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class _Slots:
-    """Facts by slot; a slot is a small number that one stored episode holds.
-
-    Attributes:
-        start: First row.
-        steps: Transitions of the episode, L.
-        usable: Steps that windows may use, at most L.
-        rows: Rows that the episode occupies.
-        serial: Number of the arrival, never used twice.
-        identity: Episode id.
-    """
-
-    start: IndexArray
-    steps: IndexArray
-    usable: IndexArray
-    rows: IndexArray
-    serial: IndexArray
-    identity: list[int]
-
-    @classmethod
-    def of_size(cls, size: int) -> "_Slots":
-        start, steps, usable, rows, serial = (np.zeros(size, np.int64) for _ in range(5))
-        return cls(start, steps, usable, rows, serial, [0] * size)
-
-    def grow(self) -> None:
-        """Double the number of slots."""
-        for name in _SLOT_FIELDS:
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate((array, np.zeros_like(array))))
-        self.identity.extend([0] * len(self.identity))
 
 
 class EpisodeRows:
@@ -132,7 +75,7 @@ class EpisodeRows:
         external = self._external
         self.remaining = external() if external else np.zeros(self._capacity, np.int32)
         self.slot_of_row = np.zeros(self._capacity, np.int32)
-        self.slots = _Slots.of_size(16)
+        self.slots = EpisodeSlots.of_size(16)
         self._slot_count = 0
         self._free_slots: list[int] = []
         self._live: OrderedDict[int, int] = OrderedDict()
@@ -406,7 +349,7 @@ class EpisodeRows:
         slots = self.live_slots()
         counts = self.slots.rows[slots]
         targets = np.cumsum(counts) - counts
-        moves = _joined_moves(self.slots.start[slots], targets, counts)
+        moves = joined_moves(self.slots.start[slots], targets, counts)
         for listener in self._listeners:
             listener.rows_moved(moves, capacity)
         old_remaining, old_slots = self.remaining, self.slot_of_row
@@ -432,7 +375,7 @@ class EpisodeRows:
             "free_slots": list(self._free_slots),
             "identities": self.identities(),
             "slots": slots.tolist(),
-            **{name: getattr(self.slots, name)[slots].tolist() for name in _SLOT_FIELDS},
+            **{name: getattr(self.slots, name)[slots].tolist() for name in SLOT_FIELDS},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -454,12 +397,12 @@ class EpisodeRows:
             raise ValueError(f"capacity {state['capacity']} for a ring of {self._capacity} rows")
         self._reset()
         self._slot_count = int(state["slot_count"])
-        self.slots = _Slots.of_size(max(16, 1 << max(self._slot_count - 1, 0).bit_length()))
+        self.slots = EpisodeSlots.of_size(max(16, 1 << max(self._slot_count - 1, 0).bit_length()))
         self._free_slots = [int(slot) for slot in state["free_slots"]]
         slots = [int(slot) for slot in state["slots"]]
         if sorted(slots + self._free_slots) != list(range(self._slot_count)):
             raise ValueError("slots that are used twice or not at all")
-        columns = {name: [int(v) for v in state[name]] for name in _SLOT_FIELDS}
+        columns = {name: [int(v) for v in state[name]] for name in SLOT_FIELDS}
         for index, identity in enumerate(state["identities"]):
             slot = slots[index]
             for name, values in columns.items():
@@ -490,26 +433,3 @@ class EpisodeRows:
                 self._countdown = np.arange(2 * usable, 0, -1, dtype=np.int32)
             self.remaining[start : start + usable] = self._countdown[-usable:]
         self.windows.add(slot, usable)
-
-
-def moved(array: NDArray[Any], moves: Sequence[RowMove], capacity: int) -> NDArray[Any]:
-    """Return ``array`` in a ring of ``capacity`` rows after ``moves``; free rows are 0."""
-    result = np.zeros((capacity, *array.shape[1:]), array.dtype)
-    for move in moves:
-        result[move.target : move.target + move.count] = array[
-            move.source : move.source + move.count
-        ]
-    return result
-
-
-def _joined_moves(sources: IndexArray, targets: IndexArray, counts: IndexArray) -> list[RowMove]:
-    """Return one move per run of episodes that stay side by side."""
-    if len(sources) == 0:
-        return []
-    breaks = np.flatnonzero(sources[1:] != sources[:-1] + counts[:-1]) + 1
-    firsts = np.concatenate(([0], breaks))
-    run_counts = np.add.reduceat(counts, firsts)
-    return [
-        RowMove(int(source), int(target), int(count))
-        for source, target, count in zip(sources[firsts], targets[firsts], run_counts, strict=True)
-    ]
