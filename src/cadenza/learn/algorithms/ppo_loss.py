@@ -4,7 +4,6 @@ Equations, with ratio ρ = π(a|s) / π_old(a|s), advantage Â, return R and cli
     L_π = −mean[ min(ρ Â, clip(ρ, 1 − c, 1 + c) Â) ]
     L_V = mean[ ℓ(V − R) ]; with a clip range d the larger of ℓ(V − R) and ℓ(V' − R),
           V' = V_old + clip(V − V_old, −d, d)
-          V' = V_old + clip(V − V_old, −d, d)
     minimise L_π + k_V L_V − k_H mean[H(π)];  clip the global gradient norm;  Adam
     approximate KL = mean[ (ρ − 1) − log ρ ]  (never negative, low variance)
 Source:  arXiv:1707.06347; implementation choices follow arXiv:2006.05990.
