@@ -11,11 +11,11 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
 from numpy.typing import NDArray
+from off_policy import CurveReporter, EpisodeReturns
 
 from cadenza.core.schedules import LinearSchedule
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
-from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
@@ -53,21 +53,6 @@ def make_env() -> gymnasium.Env[NDArray[np.float32], np.int64]:
     return gymnasium.wrappers.TransformObservation(gymnasium.make(ENV_ID), scale, space)
 
 
-class Progress(Callback):
-    """Reports the mean return of recent episodes, exploration included."""
-
-    def __init__(self, run: Run, collector: SimpleGymCollector) -> None:
-        super().__init__(cycle=REPORT_EVERY)
-        self._run = run
-        self._collector = collector
-
-    def end_cycle(self) -> None:
-        """Report."""
-        recent = list(self._collector.windowed_scalar.get("episode/reward", []))[-20:]
-        if recent:
-            self._run.report(self._collector.inf_step, float(np.mean(recent)))
-
-
 def train(run: Run) -> None:
     """Train one seed and evaluate the last policy greedily."""
     updates = max(1, run.steps * UPDATES_PER_COLLECT // NUM_ENVS)
@@ -86,7 +71,9 @@ def train(run: Run) -> None:
     table = DictObsNStepMemoryTable(
         spaces=spaces, use_terminal_column=True, maxlen=MEMORY, device="cpu", seed=run.seed
     )
-    memory = MemoryTableProxy(table, minimum_length_threshold=ROLLOUT_LENGTH, use_terminal=True)
+    memory = EpisodeReturns(
+        MemoryTableProxy(table, minimum_length_threshold=ROLLOUT_LENGTH, use_terminal=True)
+    )
     collector = SimpleGymCollector(
         env,
         agent,
@@ -110,7 +97,7 @@ def train(run: Run) -> None:
             double=True,
         ),
         QLoss(name="q", q=q_net, opt=optimizer, lr_schedule=decay),
-        Progress(run, collector),
+        CurveReporter(run, memory, REPORT_EVERY),
         BackPropStepsTerminator(updates),
     ]
     Trainer(callbacks, MemoryLoader(table, ROLLOUTS, ROLLOUT_LENGTH, "batch_size")).train()
