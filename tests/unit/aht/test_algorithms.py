@@ -37,7 +37,7 @@ def test_load_algorithm_of_every_name_gives_a_factory(name):
 
 
 def test_load_algorithm_unknown_names_the_known_ones():
-    with pytest.raises(UnknownNameError, match="expected one of dqn, .*, td3, got 'sarsa'"):
+    with pytest.raises(UnknownNameError, match=r"expected one of dqn, .*, td3, got 'sarsa'"):
         algorithms.load_algorithm("sarsa")
 
 
