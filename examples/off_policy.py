@@ -42,7 +42,6 @@ class Settings:
         env_steps: Environment steps in total.
         warmup_steps: Of those, steps before the first update.
         envs: Environments stepped together.
-        env_steps_per_update: Environment steps per update, >= 1.
         hidden_dims: Widths of the hidden layers of every network.
         learning_rate: Of every network.
         batch_size: Rows per update.
@@ -55,7 +54,6 @@ class Settings:
     env_steps: int
     warmup_steps: int = 1_000
     envs: int = 4
-    env_steps_per_update: int = 1
     hidden_dims: Sequence[int] = (256, 256)
     learning_rate: float = 1e-3
     batch_size: int = 256
@@ -66,8 +64,8 @@ class Settings:
 
     @property
     def updates(self) -> int:
-        """Updates that the environment steps after the warm-up allow, at least one."""
-        return max(1, (self.env_steps - self.warmup_steps) // self.env_steps_per_update)
+        """One per environment step after the warm-up, at least one."""
+        return max(1, self.env_steps - self.warmup_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,7 +173,7 @@ def train_off_policy(
         memory,
         render=False,
         warmup_steps=settings.warmup_steps // settings.envs,
-        bp_steps_per_inf=max(1, settings.envs // settings.env_steps_per_update),
+        bp_steps_per_inf=settings.envs,
     )
     updates = settings.updates
     reporter = CurveReporter(run, memory, cycle=max(1, updates // CURVE_POINTS))

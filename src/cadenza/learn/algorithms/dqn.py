@@ -9,7 +9,7 @@ Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = a
 """
 
 import copy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -17,6 +17,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError
 from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.prioritization import (
+    PrioritizedMemory,
+    report_errors,
+    weighted_mean,
+)
 from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
@@ -25,14 +30,6 @@ from cadenza.learn.gamma_matrix import make_gamma_matrix
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1
-
-
-class PrioritizedMemory(Protocol):
-    """A memory that samples surprising rollouts more often."""
-
-    def update_priorities(self, sample_ids: Tensor, priorities: Tensor) -> object:
-        """Take the absolute errors of rollouts, shape (n,), by their ids, shape (n,)."""
-        ...
 
 
 def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
@@ -293,9 +290,7 @@ class QLoss(LossCallback):
         rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
         self.log_scalar(f"training/{self.name}_prediction", predicted.detach().mean())
         self._errors = (predicted - q_target).detach().abs()
-        if sample_weights is None:
-            return rows.mean()
-        return (rows * _row_weights(sample_weights, rows.shape[0])).mean()
+        return weighted_mean(rows, sample_weights)
 
     def end_batch(self, sample_ids: Tensor | None = None) -> None:
         """Tell a prioritised memory how far off its rollouts were.
@@ -306,25 +301,8 @@ class QLoss(LossCallback):
         Raises:
             InputError: The batch has no ids, so it does not come from a prioritised memory.
         """
-        if self._prioritized_memory is None or self._errors is None:
-            return
-        if sample_ids is None:
-            raise InputError(
-                "dqn.QLoss: expected batches with 'sample_ids', got none; let the loader sample "
-                "the prioritised memory, or leave prioritized_memory out."
-            )
-        errors = self._errors.view(sample_ids.numel(), -1).mean(1)
-        self._prioritized_memory.update_priorities(sample_ids, errors)
-
-
-def _row_weights(sample_weights: Tensor, rows: int) -> Tensor:
-    """Return the weights of rollouts, shape (n,), as weights of their rows, shape (B, 1)."""
-    rollouts = sample_weights.numel()
-    if rollouts == 0 or rows % rollouts != 0:
-        raise InputError(
-            f"dqn.QLoss: expected one sample weight per rollout, got {rollouts} for {rows} rows."
-        )
-    return sample_weights.reshape(-1, 1).repeat_interleave(rows // rollouts, dim=0)
+        if self._errors is not None:
+            report_errors(self._prioritized_memory, sample_ids, self._errors)
 
 
 def _require_rollouts(values: Tensor, rewards: Tensor, masks: Tensor, length: int) -> None:

@@ -267,7 +267,7 @@ def test_importance_weights_scale_the_rows_of_their_rollout():
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_importance_weights_that_do_not_fit_are_an_error(count):
-    with pytest.raises(InputError, match=f"one sample weight per rollout, got {count} for 2 rows"):
+    with pytest.raises(InputError, match=f"one weight per rollout, got {count} for 2 rows"):
         loss_callback(Table(ONLINE)).loss(**batch(sample_weights=torch.ones(count)))
 
 
