@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
+from cadenza.learn.memory.errors import NoWindowError
 from cadenza.learn.memory.prefetch import Prefetcher
 from cadenza.learn.memory.table import MemoryTable
 
@@ -42,8 +43,8 @@ class MemoryLoader:
         prefetch: Batches that a background thread samples ahead; 0 samples when asked. Ahead means
             that a batch misses what was added since, and that a resumed run is no longer equal bit
             for bit, since the sampler has drawn batches that nobody used.
-        ready_timeout_s: How long ``next`` waits for enough data before it raises; 0 raises at
-            once. Only a collector in another thread can end the wait.
+        ready_timeout_s: How long ``next`` waits for enough data, and for an episode of T steps,
+            before it raises; 0 raises at once. Only a collector in another thread can end the wait.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -98,11 +99,19 @@ class MemoryLoader:
             prefetcher.close()
 
     def _sample(self) -> Batch:
+        deadline = time.monotonic() + self._ready_timeout_s
         self.wait_until_ready()
+        while True:
+            try:
+                with self.timer:
+                    sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
+                break
+            except NoWindowError:  # enough transitions, but all episodes are too short
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
         rows = self.rollout_count * self.rollout_length
-        with self.timer:
-            data: Batch = dict(self.memory_table.sample(self.rollout_count, self.rollout_length))
-        data[self.size_key] = rows
+        data: Batch = {**sampled, self.size_key: rows}
         return {self.data_group: data, self.size_key: rows}
 
     def wait_until_ready(self) -> None:

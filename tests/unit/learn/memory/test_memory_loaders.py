@@ -81,6 +81,25 @@ def test_waiting_loader_gives_up():
         next(iter(loader(filled(5), ready_timeout_s=0.03)))
 
 
+def test_waiting_loader_waits_for_a_long_enough_episode():
+    memory = filled(3)
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    play(proxy, 1, 3)
+    batches = iter(loader(memory, count=1, length=5, ready_timeout_s=30.0))
+    adder = threading.Timer(0.05, lambda: play(proxy, 2, 5))
+    adder.start()
+    assert next(batches)["batch_size"] == 5
+    adder.join()
+
+
+def test_loader_without_a_long_enough_episode_gives_up():
+    memory = filled(3)
+    play(MemoryTableProxy(memory, use_terminal=True), 1, 3)
+    for ready_timeout_s in (0.0, 0.03):
+        with pytest.raises(NotReadyError, match="expected an episode of at least 5 steps"):
+            next(iter(loader(memory, count=1, length=5, ready_timeout_s=ready_timeout_s)))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"count": 0}, {"length": 0}, {"prefetch": -1}, {"ready_timeout_s": float("nan")}],
