@@ -35,6 +35,8 @@ _PACKAGES: Final = ("cadenza", "gymnasium", "numpy", "torch")
 #: Episodes that a smoke run evaluates at most.
 _SMOKE_EPISODES: Final = 2
 _DEFAULT_FOLDER: Final = Path("runs") / "examples"
+#: What learning curves show unless an example says otherwise.
+RETURN: Final = "return of an episode (sum of rewards)"
 
 #: Observation of one environment to its action.
 PolicyFunction = Callable[[Any], Any]
@@ -123,6 +125,7 @@ def main(
     steps: int,
     smoke_steps: int,
     evaluation_episodes: int,
+    measure: str = RETURN,
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Run an example from the command line.
@@ -133,6 +136,7 @@ def main(
         steps: Default budget.
         smoke_steps: Budget of ``--smoke``.
         evaluation_episodes: Episodes of the final evaluation of each seed.
+        measure: What the learning curve shows, with its unit; labels the plot.
         arguments: Command line; that of the process if None.
     """
     options = _parse(name, steps, arguments)
@@ -157,7 +161,7 @@ def main(
             )
     results = summary(name, budget, options.smoke, runs)
     atomic_write_json(folder / "results.json", results)
-    plot_curves(name, runs, folder / "curve.png")
+    plot_curves(name, runs, folder / "curve.png", measure=measure)
     if options.json:
         sys.stdout.write(json.dumps(results) + "\n")
     else:
@@ -254,25 +258,31 @@ def _as_json(estimate: Estimate) -> dict[str, Any]:
     return asdict(estimate) | {"warnings": list(estimate.warnings)}
 
 
-def plot_curves(name: str, runs: Mapping[int, Mapping[str, Any]], path: Path) -> None:
+def plot_curves(
+    name: str, runs: Mapping[int, Mapping[str, Any]], path: Path, *, measure: str = RETURN
+) -> None:
     """Draw the learning curve of every seed and their mean, 800 x 400 pixels."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
 
     figure = Figure(figsize=(8.0, 4.0), dpi=100, layout="constrained")
     axes = figure.add_subplot()
     curves = [np.array(run["curve"], float).reshape(-1, 2) for run in runs.values()]
     curves = [curve for curve in curves if curve.size]
-    for curve in curves:
-        axes.plot(curve[:, 0], curve[:, 1], color="#7aa6c2", linewidth=1.0)
+    for number, curve in enumerate(curves):
+        label = None if number else "one seed"
+        axes.plot(curve[:, 0], curve[:, 1], color="#7aa6c2", linewidth=1.0, label=label)
     if len(curves) > 1:
         grid = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
         grid = grid[grid <= min(curve[-1, 0] for curve in curves)]
         means = np.mean([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)
         axes.plot(grid, means, color="#1f4e79", linewidth=2.0, label=f"mean of {len(curves)} seeds")
+    if curves:
         axes.legend(frameon=False)
     axes.set_title(name)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("return")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylabel(measure)
     axes.grid(alpha=0.3)
     figure.savefig(path)
 

@@ -93,4 +93,11 @@ def train(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(train, name="hit_the_middle_sac", steps=2_000, smoke_steps=60, evaluation_episodes=1)
+    main(
+        train,
+        name="hit_the_middle_sac",
+        steps=2_000,
+        smoke_steps=60,
+        evaluation_episodes=1,
+        measure="mean reward of 50 batches",
+    )
