@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.memory.episode import Episode, EpisodeError
@@ -117,7 +117,8 @@ class MemoryTableProxy:
     ) -> None:
         """Append one step of each agent; finished episodes go to the table in order.
 
-        Every step is checked before any is kept, so a refused step changes nothing.
+        Every step is checked before any is kept, so a refused step changes nothing. An episode that
+        the table refuses is lost; the others that end in this step are kept.
 
         Args:
             observations: What each agent saw.
@@ -148,8 +149,7 @@ class MemoryTableProxy:
                 finished.append((agent, record.episode.complete(step)))
                 del self._open[agent]
                 self._remember(agent)
-        for agent, sequence in finished:
-            self._submit(agent, sequence)
+        self._submit_all(finished)
 
     def _check(
         self, agent: AgentId, observation: DictObservation, response: DictResponse | None
@@ -210,6 +210,19 @@ class MemoryTableProxy:
         self._open[agent] = _OpenEpisode(Episode.from_initial(step), observation_keys, keys)
         if state is not EpisodeState.INITIAL:
             self._counters["episodes_joined_late"] += 1
+
+    def _submit_all(self, finished: list[tuple[AgentId, dict[str, list[Any]]]]) -> None:
+        """Put every finished episode into the table, then raise what the table refused first."""
+        refused: list[InputError] = []
+        for agent, sequence in finished:
+            try:
+                self._submit(agent, sequence)
+            except InputError as error:
+                refused.append(error)
+        if refused:
+            for error in refused[1:]:
+                refused[0].add_note(str(error))
+            raise refused[0]
 
     def _submit(self, agent: AgentId, sequence: dict[str, list[Any]]) -> None:
         """Put a finished episode into the table unless it is too short."""

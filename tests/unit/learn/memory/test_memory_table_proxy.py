@@ -316,3 +316,16 @@ def test_spoiled_open_episode_is_refused():
     state["open"][0]["data"] = {"obs": [3]}
     with pytest.raises(CheckpointError, match="expected lists of saved values by key"):
         proxy().load_state_dict(state)
+
+
+def test_refused_episodes_do_not_take_the_others_of_their_step_along():
+    memory = MemoryTableProxy(table(maxlen=4), use_terminal=True)
+    for agent, steps in ((0, 5), (1, 3), (2, 6)):
+        play(memory, agent, steps, ending=None)
+    ends = {agent: observation(agent, steps, TERMINAL) for agent, steps in ((0, 5), (1, 3), (2, 6))}
+    with pytest.raises(InputError, match=r"episode 0: .* got 5") as caught:
+        memory.add(ends, {})
+    assert "got 6" in caught.value.__notes__[0]
+    assert memory.memory_table.episode(1)["obs"][:, 0].tolist() == [100.0, 101.0, 102.0, 103.0]
+    assert memory.counters()["episodes_added"] == 1
+    assert all(memory.is_initial(agent) for agent in ends)
