@@ -43,13 +43,19 @@ class PolicySnapshots:
             noise_seed: Seed of the copy's noise generators, so that it does not repeat the noise of
                 the policy that is trained.
         """
-        with self._lock:
-            network = copy.deepcopy(self._policy)
-            tensors, version = self._tensors, self.version
+        return self.actor_of(copy.deepcopy(self._policy), noise_seed=noise_seed)
+
+    def actor_of(self, network: nn.Module, *, noise_seed: int = 0) -> "SnapshotActor":
+        """Let a copy of the policy that exists already follow the snapshots.
+
+        Args:
+            network: The copy; shares nothing with the policy.
+            noise_seed: As in `actor`.
+        """
         for generator in _generators(network):
             generator.manual_seed(noise_seed)
         actor = SnapshotActor(self, network)
-        actor.take(tensors, version)
+        actor.take(*self.newest())
         return actor
 
     def newest(self) -> tuple[dict[str, torch.Tensor], int]:

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.learn.callback import Callback
+from cadenza.learn.collectors.agent_copy import copy_of_agent
 from cadenza.learn.collectors.back_pressure import SampleInsertRatio
 from cadenza.learn.collectors.snapshots import PolicySnapshots, SnapshotActor
 from cadenza.learn.collectors.sync import EPISODE_REWARD, GymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
-from cadenza.learn.proxies import MemoryProxy, RebindableAgent
+from cadenza.learn.proxies import AgentProxy, MemoryProxy, RebindableAgent
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class ThreadedGymCollector(GymCollector):
     def __init__(
         self,
         env: DictGymWrapper,
-        agent: RebindableAgent,
+        agent: AgentProxy,
         memory: MemoryProxy,
         render: bool = True,
         warmup_steps: int = 0,
@@ -59,7 +60,8 @@ class ThreadedGymCollector(GymCollector):
 
         Args:
             env: N environments.
-            agent: What acts; a copy of it with a copy of its policy acts in the thread.
+            agent: What acts; a copy of it with a copy of its policy acts in the thread: what
+                ``with_policy`` makes, else a deep copy.
             memory: What remembers; only the thread adds to it after the warm-up.
             render: Draw environment 0 at every call.
             warmup_steps: Calls of `collect_data` before the thread starts.
@@ -72,7 +74,8 @@ class ThreadedGymCollector(GymCollector):
             name: Name in logs and checkpoints.
 
         Raises:
-            ConfigurationError: A number out of range, or an agent without ``with_policy``.
+            ConfigurationError: A number out of range, or an agent without ``with_policy`` that
+                cannot be copied together with its policy.
         """
         super().__init__(env, agent, memory, render, warmup_steps, cycle=pause_every, name=name)
         if publish_every < 1 or not join_timeout_s > 0.0:
@@ -80,12 +83,8 @@ class ThreadedGymCollector(GymCollector):
                 "ThreadedGymCollector: expected publish_every >= 1 and join_timeout_s > 0, got "
                 f"{publish_every} and {join_timeout_s}."
             )
-        if not isinstance(agent, RebindableAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"ThreadedGymCollector: expected an agent with with_policy(), got "
-                f"{type(agent).__name__}; the thread needs a policy of its own. Add the method or "
-                "use GenericAgentProxy."
-            )
+        if not isinstance(agent, RebindableAgent):
+            copy_of_agent(agent)  # now, so that an error comes before the warm-up
         self._live_agent = agent
         self._publish_every = publish_every
         self._ratio = ratio
@@ -134,13 +133,20 @@ class ThreadedGymCollector(GymCollector):
             self._ratio.open()
         self._may_step.set()
         self._snapshots.publish()
-        actor = self._snapshots.actor(noise_seed=self._noise_seed)
-        self._agent = self._live_agent.with_policy(actor.network)
+        self._agent, actor = self._acting_parts()
         self._thread = threading.Thread(
             target=self._collect, args=(actor,), name=self.name, daemon=True
         )
         self._thread.start()
         return result
+
+    def _acting_parts(self) -> tuple[AgentProxy, SnapshotActor]:
+        """Return an agent for the thread, and what keeps its policy up to date."""
+        if isinstance(self._live_agent, RebindableAgent):
+            actor = self._snapshots.actor(noise_seed=self._noise_seed)
+            return self._live_agent.with_policy(actor.network), actor
+        agent = copy_of_agent(self._live_agent)
+        return agent, self._snapshots.actor_of(agent.policy, noise_seed=self._noise_seed)
 
     @Callback.keys_from_member(batch_size="_batch_size_key")
     def begin_batch(self, batch_size: int) -> dict[str, Any]:

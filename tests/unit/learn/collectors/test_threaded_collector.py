@@ -10,6 +10,7 @@ import torch
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.types import DictResponse
 from cadenza.learn import Callback, Trainer
+from cadenza.learn.algorithms.sac import AgentProxyWrapper
 from cadenza.learn.callbacks import Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SampleInsertRatio, ThreadedGymCollector
 from cadenza.learn.collectors.threaded import CollectorStuckError
@@ -43,6 +44,21 @@ class Waits(Callback):
 
     def begin_batch(self):
         wait_until(self.is_true)
+
+
+class Shifting(Callback):
+    """Changes the weights in every step, in two halves."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+
+    def backward(self, bp_step):
+        with torch.no_grad():
+            self.policy.layer.bias.fill_(bp_step)
+        time.sleep(0.002)
+        with torch.no_grad():
+            self.policy.offset.fill_(bp_step)
 
 
 class Exploding(RecordingMemory):
@@ -146,20 +162,6 @@ def test_error_reaches_whoever_asks_for_the_shutdown_signal():
 
 
 def test_thread_acts_with_published_versions_only():
-    class Shifting(Callback):
-        """Changes the weights in every step, in two halves."""
-
-        def __init__(self, policy):
-            super().__init__()
-            self.policy = policy
-
-        def backward(self, bp_step):
-            with torch.no_grad():
-                self.policy.layer.bias.fill_(bp_step)
-            time.sleep(0.002)
-            with torch.no_grad():
-                self.policy.offset.fill_(bp_step)
-
     acted = []
 
     class Watching(NoisyPolicy):
@@ -312,13 +314,65 @@ def test_numbers_out_of_range_are_refused(change, match):
         ThreadedGymCollector(*parts(LONG), **change)
 
 
-def test_agent_that_cannot_be_copied_is_refused():
-    class Plain:
-        policy, input_names, output_names = NoisyPolicy(), ("obs",), ("actions",)
+class OwnAgent:
+    """An agent as Emote's interface wants it, with a policy in itself and a count of its calls."""
 
-        def __call__(self, observations):
-            return {a: DictResponse({"actions": np.zeros(2)}, {}) for a in observations}
+    input_names, output_names = ("obs",), ("actions",)
 
+    def __init__(self, policy):
+        self.network = policy
+        self.calls = 0
+
+    @property
+    def policy(self):
+        return self.network
+
+    def __call__(self, observations):
+        self.calls += 1
+        seen = torch.tensor(np.stack([o.array_data["obs"] for o in observations.values()]))
+        with torch.no_grad():
+            answers = self.network(seen.float()).numpy()
+        return {
+            agent: DictResponse({"actions": row}, {})
+            for agent, row in zip(observations, answers, strict=True)
+        }
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_agent_without_with_policy_acts_as_a_copy_that_follows_the_versions(is_wrapped):
+    acted, networks = [], set()
+
+    class Watching(NoisyPolicy):
+        def forward(self, obs):
+            networks.add(self)
+            acted.append((float(self.layer.bias[0]), float(self.offset[0])))
+            return super().forward(obs)
+
+    policy = Watching()
     wrapper, _, memory = parts(LONG)
-    with pytest.raises(ConfigurationError, match=r"an agent with with_policy\(\), got Plain"):
-        ThreadedGymCollector(wrapper, Plain(), memory)
+    own = OwnAgent(policy)
+    agent = AgentProxyWrapper(inner=own) if is_wrapped else own
+    collector = ThreadedGymCollector(wrapper, agent, memory, warmup_steps=3)
+    waits = Waits(lambda: collector.acting_version == collector.snapshots.version)
+    Trainer([collector, waits, Shifting(policy)], batches(20)).train()
+    assert [(bias, offset) for bias, offset in acted if bias != offset] == []
+    # The last one comes with the end of training: the thread may stop before it acts with it.
+    assert set(map(float, range(20))) <= {bias for bias, _ in acted}
+    assert own.calls == 1 + 3  # the trial step and the warm-up; then the copy takes over
+    (copied,) = networks - {policy}
+    assert copied.layer.weight.data_ptr() != policy.layer.weight.data_ptr()
+
+
+def test_noise_of_a_deep_copied_agent_follows_the_seed_and_leaves_the_original_alone():
+    first = {}
+    for seed in (1, 1, 2):
+        wrapper, _, memory = parts(LONG, replay=True)
+        policy = NoisyPolicy()
+        collector = ThreadedGymCollector(wrapper, OwnAgent(policy), memory, noise_seed=seed)
+        Trainer([collector, Waits(lambda c=collector: c.inf_step > 0)], batches(1)).train()
+        first.setdefault(seed, set()).add(memory.transitions()[0][2])
+        expected = torch.Generator().manual_seed(0)
+        torch.randn(1, 2, generator=expected)  # the trial step
+        assert torch.equal(policy.generator.get_state(), expected.get_state())
+    assert len(first[1]) == 1
+    assert first[1] != first[2]
