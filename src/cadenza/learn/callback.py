@@ -31,6 +31,9 @@ ORDER_CHECKPOINT: Final = 1_000
 #: `Callback._order` of callbacks that end the training: after the last checkpoint is written.
 ORDER_STOP: Final = 2_000
 
+#: Method of mixins with a state; called where `Callback` would hide that state.
+REFUSE_HIDDEN_STATE: Final = "_refuse_hidden_state"
+
 _EXTENDS: Final = "__extends_callback__"
 
 
@@ -162,7 +165,12 @@ class Callback(metaclass=CallbackMeta):
         """Let go of resources; the first argument is the exception that ended training, or None."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a checkpoint must hold: tensors, plain values, lists and dicts."""
+        """Return everything a checkpoint must hold: tensors, plain values, lists and dicts.
+
+        Raises:
+            AttributeError: A mixin that has a state stands behind this class in the bases.
+        """
+        self._require_front_mixins()
         return {}
 
     def load_state_dict(
@@ -179,7 +187,18 @@ class Callback(metaclass=CallbackMeta):
             load_network: Take the network's parameters.
             load_optimizer: Take the optimiser and its learning-rate schedule.
             load_hparams: Take everything else.
+
+        Raises:
+            AttributeError: A mixin that has a state stands behind this class in the bases.
         """
+        del state_dict, load_network, load_optimizer, load_hparams
+        self._require_front_mixins()
+
+    def _require_front_mixins(self) -> None:
+        """Let a mixin say so if its state is hidden, because it comes behind this class."""
+        refuse = getattr(super(), REFUSE_HIDDEN_STATE, None)
+        if refuse is not None:
+            refuse()
 
 
 class BatchCallback(Callback):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.learn import Trainer
+
 ROOT = Path(__file__).parents[3]
 ENGINE_PAGE = ROOT / "docs" / "learning-engine.md"
 EMOTE_PAGE = ROOT / "docs" / "how-to" / "coming-from-emote.md"
@@ -28,6 +30,11 @@ def test_name_from_emote_exists_where_the_page_says(old, name, new):
     if new.endswith("wb_logger"):
         pytest.importorskip("wandb")
     assert getattr(importlib.import_module(new), name) is not None
+
+
+def test_page_says_which_documented_field_does_not_exist():
+    assert "`Trainer` has no `cycle_length`" in EMOTE_PAGE.read_text()
+    assert not hasattr(Trainer([], []), "cycle_length")
 
 
 def test_code_of_the_engine_page_runs():

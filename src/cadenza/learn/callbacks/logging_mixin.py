@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import deque
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 import torch
@@ -224,6 +224,14 @@ class LoggingMixin:
             for unsaved in ("hist_logs", "image_logs", "video_logs"):
                 rest.pop(unsaved, None)  # older files have them
         self._parent("load_state_dict")(rest, load_network, load_optimizer, load_hparams)
+
+    def _refuse_hidden_state(self) -> NoReturn:
+        """Refuse to leave this state out; only a callback in front of the mixin calls this.
+
+        Raises:
+            MixinOrderError: Always.
+        """
+        raise MixinOrderError(_order_message(type(self)))
 
     def _parent(self, method: str) -> Any:
         """Return a method of the next class.
