@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.learn.env.replayable import replay_states, restore_replay_states
 
 
@@ -116,13 +116,7 @@ class VectorSteps:
         Raises:
             CheckpointError: There are other environments, or they keep no record.
         """
-        try:
-            restore_replay_states(self.envs, state["replays"])
-        except AttributeError as error:
-            raise CheckpointError(
-                "VectorSteps: expected environments in a ReplayableEnv, as in the stored run: "
-                f"{error}."
-            ) from error
+        restore_replay_states(self.envs, state["replays"])
         self._restarting = np.array(state["restarting"], dtype=np.bool_)
 
     def _reset_ended(self, ended: NDArray[np.bool_]) -> NDArray[Any]:
