@@ -34,7 +34,7 @@ def scripts() -> list[str]:
 def smoke(name: str, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", "--smoke", "--out", out, *words],
-        cwd=out.parent,
+        cwd=out.parent,  # temporary; MuJoCo writes its warnings there
         env=environment(),
         capture_output=True,
         text=True,

@@ -555,6 +555,15 @@ def test_seed_decides_the_samples():
     assert not torch.equal(one, other)
 
 
+def test_strategies_that_are_passed_in_keep_their_own_seed():
+    drawn = [
+        filled([50], seed=seed, sampler=UniformSampleStrategy(seed=own)).sample(20, 1)["obs"]
+        for seed, own in ((0, 1), (2, 1), (0, 2))
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
 class Watching(EjectionStrategy):
     """Told about samples by rows and, as its own hook, by lists."""
 
