@@ -38,7 +38,8 @@ def walk(env, steps, rng, *, is_reset=False):
     "env_id",
     ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "HalfCheetah-v5"],
 )
-def test_restored_environment_goes_on_like_the_first_one(env_id):
+def test_restored_environment_goes_on_like_the_first_one(env_id, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings into the current folder
     first, second = replayable(env_id, 2), replayable(env_id, 2, root_seed=0)
     walk(first, 330, np.random.default_rng(0))  # ends in the middle of a later episode
     state = deserialise(serialise(first.replay_state()), max_bytes=2**24)
