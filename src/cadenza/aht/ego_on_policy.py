@@ -26,6 +26,7 @@ from cadenza.core.runlog import log_scalars
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from cadenza.learn.running_normalizer import RewardScaler
 
@@ -246,22 +247,13 @@ class EgoOnPolicyTrainer:
         Raises:
             CheckpointError: The state has another version, is incomplete or of other sizes.
         """
-        if state.get("version") != TRAINING_STATE_VERSION:
-            raise CheckpointError(
-                "EgoOnPolicyTrainer.load_training_state: expected version "
-                f"{TRAINING_STATE_VERSION}, got {state.get('version')!r}."
-            )
-        try:
+        require_version("EgoOnPolicyTrainer.load_training_state", state, TRAINING_STATE_VERSION)
+        with complete_state("EgoOnPolicyTrainer.load_training_state", "this configuration"):
             self._agent.load_state_dict(state["agent"])
             self._buffer.load_state_dict(state["buffer"])
             if self._scaler is not None:
                 self._scaler.load_state_dict(state["scaler"])
             self._frames = int(state["frames"])
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(
-                "EgoOnPolicyTrainer.load_training_state: expected a complete state of this "
-                f"configuration: {error}"
-            ) from error
         self._pending = False
 
     def _judged(self, obs: Observation, *, learn: bool) -> Float32Array:

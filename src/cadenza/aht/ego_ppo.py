@@ -37,13 +37,14 @@ from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces, flat
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
-from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
 from cadenza.learn.algorithms.ppo_epochs import PPOOptions, run_ppo_epochs
 from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.gaussian_actor import actor_mean
 
 __all__ = ["EgoPPOTrainer", "compute_gae", "normalize_advantages"]
@@ -317,12 +318,8 @@ class EgoPPOTrainer:
             CheckpointError: The state has another version, is incomplete, or belongs to another
                 configuration.
         """
-        if state.get("version") != TRAINING_STATE_VERSION:
-            raise CheckpointError(
-                f"EgoPPOTrainer.load_training_state: expected version {TRAINING_STATE_VERSION}, "
-                f"got {state.get('version')!r}."
-            )
-        try:
+        require_version("EgoPPOTrainer.load_training_state", state, TRAINING_STATE_VERSION)
+        with complete_state("EgoPPOTrainer.load_training_state", "this configuration"):
             self.load_state_dict(state["checkpoint"])
             self._generator.set_state(state["generator"])
             set_generator_state(self._minibatch_rng, state["minibatch_generator"])
@@ -331,13 +328,6 @@ class EgoPPOTrainer:
             rollout = state["rollout"]
             if rollout is not None:
                 self._rollout_for(int(rollout["num_envs"])).load(rollout)
-        except (KeyError, RuntimeError, TypeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                "EgoPPOTrainer.load_training_state: expected a complete state of this "
-                f"configuration: {error}"
-            ) from error
 
     def _ego_state(self, obs: Observation) -> Any:
         """Return the ego's state as an array; as a tensor if it is one and lives off the CPU."""

@@ -28,6 +28,7 @@ from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.learners.replay_learner import ReplayLearner
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
@@ -237,21 +238,12 @@ class EgoReplayTrainer:
         Raises:
             CheckpointError: The state has another version, is incomplete or of other sizes.
         """
-        if state.get("version") != TRAINING_STATE_VERSION:
-            raise CheckpointError(
-                f"EgoReplayTrainer.load_training_state: expected version {TRAINING_STATE_VERSION}, "
-                f"got {state.get('version')!r}."
-            )
-        try:
+        require_version("EgoReplayTrainer.load_training_state", state, TRAINING_STATE_VERSION)
+        with complete_state("EgoReplayTrainer.load_training_state", "this configuration"):
             self._learner.load_state_dict(state["learner"])
             self._memory.load_state_dict(state["memory"])
             self._sums = {name: list(values) for name, values in state["sums"].items()}
             self._frames, self._updates = int(state["frames"]), int(state["updates"])
-        except KeyError as error:
-            raise CheckpointError(
-                "EgoReplayTrainer.load_training_state: expected a complete state of this "
-                f"configuration, got no {error}."
-            ) from error
         self._pending = None
 
     def _learn(self, frames_before: int) -> None:

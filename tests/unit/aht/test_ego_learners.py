@@ -263,7 +263,7 @@ def test_foreign_states_are_refused(algo):
     learner = trainer(algo)
     with pytest.raises(CheckpointError, match="expected a checkpoint with a"):
         learner.load_state_dict({"actor": {}})
-    with pytest.raises(CheckpointError, match="load_training_state: expected version 1, got None"):
+    with pytest.raises(CheckpointError, match="expected a state of version 1, got None"):
         learner.load_training_state({})
     with pytest.raises(CheckpointError, match="expected a complete state of this configuration"):
         learner.load_training_state({"version": 1})

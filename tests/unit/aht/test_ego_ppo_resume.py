@@ -120,7 +120,7 @@ def test_loading_a_policy_checkpoint_forgets_the_rollout():
 
 def test_state_of_other_version_raises():
     state = trainer().training_state() | {"version": 99}
-    with pytest.raises(CheckpointError, match="expected version 1, got 99"):
+    with pytest.raises(CheckpointError, match="expected a state of version 1, got 99"):
         trainer().load_training_state(state)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.algorithms.polyak import soft_update_from_to
 from cadenza.learn.algorithms.prioritization import (
     PrioritizedMemory,
@@ -27,6 +27,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.gamma_matrix import make_gamma_matrix
+from cadenza.learn.loaded_state import require_parts
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1
@@ -199,12 +200,7 @@ class QTarget(LoggingMixin, Callback):
         Raises:
             CheckpointKeyError: The target network or the number of steps is missing.
         """
-        missing = {"network_state_dict", "steps"} - state_dict.keys()
-        if missing:
-            raise CheckpointKeyError(
-                f"dqn.QTarget.load_state_dict: expected {sorted(missing)} too, got "
-                f"{sorted(state_dict)}; load the state of a dqn.QTarget."
-            )
+        require_parts("dqn.QTarget", state_dict, ("network_state_dict", "steps"))
         if load_network:
             self.target_q_net.load_state_dict(state_dict["network_state_dict"])
         if load_hparams:

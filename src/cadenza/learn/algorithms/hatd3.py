@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
 from cadenza.learn.algorithms.td3 import smoothed_actions
 from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 
@@ -210,12 +211,8 @@ class HATD3Learner:
         Raises:
             CheckpointError: The state is of another version, incomplete or of other sizes.
         """
-        if state.get("version") != STATE_VERSION:
-            raise CheckpointError(
-                f"HATD3Learner: expected a state of version {STATE_VERSION}, got "
-                f"{state.get('version')!r}."
-            )
-        try:
+        require_version("HATD3Learner", state, STATE_VERSION)
+        with complete_state("HATD3Learner", "a team of these sizes"):
             for name, module in self._modules():
                 module.load_state_dict(state[name])
             pairs = zip(self._actor_optimizers, state["actor_optimizers"], strict=True)
@@ -225,12 +222,6 @@ class HATD3Learner:
             self._generator.set_state(state["generator"])
             set_generator_state(self._rng, state["order_generator"])
             self.updates = int(state["updates"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                f"HATD3Learner: expected the complete state of a team of these sizes: {error}"
-            ) from error
 
     def _modules(self) -> list[tuple[str, nn.Module]]:
         return [

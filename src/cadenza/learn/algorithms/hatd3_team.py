@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
 
 #: Layout version of `HATD3.state_dict`.
@@ -171,16 +172,11 @@ class HATD3:
         Raises:
             CheckpointError: The state is of another version, incomplete or of other sizes.
         """
-        if state.get("version") != STATE_VERSION:
-            raise CheckpointError(
-                f"HATD3: expected a state of version {STATE_VERSION}, got {state.get('version')!r}."
-            )
-        try:
+        require_version("HATD3", state, STATE_VERSION)
+        with complete_state("HATD3", "a team of these sizes"):
             self.learner.load_state_dict(state["learner"])
             self.memory.load_state_dict(state["memory"])
             self.steps = int(state["steps"])
-        except KeyError as error:
-            raise CheckpointError(f"HATD3: expected a complete state: {error}") from error
         self.memory.drop_open_episodes()
         self._joint = None
 

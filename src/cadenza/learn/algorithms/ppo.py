@@ -24,11 +24,12 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures, PPOSettings
 from cadenza.learn.algorithms.vector_steps import VectorSteps
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.running_normalizer import RewardScaler
 
 #: Layout version of `PPO.state_dict`.
@@ -210,11 +211,8 @@ class PPO:
         Raises:
             CheckpointError: The state is of another version, incomplete, or of other sizes.
         """
-        if state.get("version") != STATE_VERSION:
-            raise CheckpointError(
-                f"PPO: expected a state of version {STATE_VERSION}, got {state.get('version')!r}."
-            )
-        try:
+        require_version("PPO", state, STATE_VERSION)
+        with complete_state("PPO", "these environments"):
             self.agent.load_state_dict(state["agent"])
             self._buffer.load_state_dict(state["buffer"])
             if self._scaler is not None:
@@ -223,8 +221,6 @@ class PPO:
             self._finished = [float(value) for value in state["finished"]]
             self.steps, self.updates = int(state["steps"]), int(state["updates"])
             observations, replays = state["observations"], state["envs"]
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"PPO: expected a complete state: {error}") from error
         if observations is None:
             self._observations = None
         elif replays is None:

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.happo import minibatch_bounds
 from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.algorithms.ppo_loss import LossWeights, PPOBatch, ppo_step
 from cadenza.learn.algorithms.ppo_settings import PPOSettings
 from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.policy_networks import (
     ActorCritic,
     CategoricalHead,
@@ -241,12 +242,8 @@ class PPOAgent:
         Raises:
             CheckpointError: The state has another version or other sizes, or is incomplete.
         """
-        if state.get("version") != AGENT_STATE_VERSION:
-            raise CheckpointError(
-                f"PPOAgent: expected a state of version {AGENT_STATE_VERSION}, got "
-                f"{state.get('version')!r}."
-            )
-        try:
+        require_version("PPOAgent", state, AGENT_STATE_VERSION)
+        with complete_state("PPOAgent", "an agent of these sizes"):
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._generator.set_state(state["generator"])
@@ -254,12 +251,6 @@ class PPOAgent:
             self._observation_moments.load_state_dict(state["observation_moments"])
             if self._critic_moments is not None:
                 self._critic_moments.load_state_dict(state["critic_moments"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                f"PPOAgent: expected the complete state of an agent of these sizes: {error}"
-            ) from error
 
     @torch.no_grad()
     def _values(self, rows: Float32Array) -> Float32Array:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointKeyError, NotReadyError
+from cadenza.core.errors import NotReadyError
 from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import JsonlSink
 from cadenza.learn.callback import Callback
@@ -23,6 +23,7 @@ from cadenza.learn.callbacks.log_reading import (
     window_values,
 )
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.loaded_state import require_parts
 
 #: Bins of a written histogram.
 _BINS: Final = 20
@@ -99,11 +100,7 @@ class JsonlLogger(Callback):
         """
         if not load_hparams:
             return
-        if "offset" not in state_dict:
-            raise CheckpointKeyError(
-                f"{self.name}: expected 'offset', got {sorted(state_dict)}; load the state of a "
-                "JsonlLogger."
-            )
+        require_parts(self.name, state_dict, ("offset",))
         self._offset = state_dict["offset"]
 
 

@@ -10,12 +10,13 @@ import logging
 from dataclasses import replace
 from typing import Any, Final
 
-from cadenza.core.errors import CheckpointKeyError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.collectors.observation_state import observations_from_state, observations_state
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.proxies import AgentProxy, MemoryProxy
 
 _LOGGER = logging.getLogger(__name__)
@@ -174,12 +175,8 @@ class GymCollector(LoggingMixin, Callback):
             CheckpointKeyError: ``state_dict`` is of another object.
             CheckpointError: Other environments than those saved.
         """
-        missing = [key for key in _STATE_KEYS if key not in state_dict]
-        if load_hparams and missing:
-            raise CheckpointKeyError(
-                f"{self.name}: expected a state with {', '.join(_STATE_KEYS)}, got none of "
-                f"{', '.join(missing)}; load a state of a collector."
-            )
+        if load_hparams:
+            require_parts(self.name, state_dict, _STATE_KEYS)
         rest = {key: value for key, value in state_dict.items() if key not in _STATE_KEYS}
         super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
         if load_hparams:

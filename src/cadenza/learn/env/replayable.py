@@ -15,8 +15,9 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, CheckpointKeyError, InputError, NotReadyError
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.loaded_state import require_parts
 
 #: Parts of a replay state.
 _KEYS: Final = ("index", "root_seed", "episode", "actions", "ended", "observation_sha256")
@@ -120,12 +121,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 the environment is not deterministic, or not the one that was saved.
         """
         own = state if isinstance(state, Mapping) else self._own(state)
-        missing = [key for key in _KEYS if key not in own]
-        if missing:
-            raise CheckpointKeyError(
-                f"ReplayableEnv: expected a state with {', '.join(_KEYS)}, got none of "
-                f"{', '.join(missing)}; load what replay_state() returned."
-            )
+        require_parts("ReplayableEnv", own, _KEYS)
         if own["index"] != self._index:
             raise CheckpointError(
                 f"ReplayableEnv: expected the state of environment {self._index}, got that of "

@@ -20,6 +20,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.learners.replay_learner import LearnerNumbers
 from cadenza.learn.learners.sac import SACLearner, SACNumbers
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
@@ -176,15 +177,13 @@ class MBPOLearner(SACLearner):
             CheckpointError: Something is missing or of other sizes.
         """
         super().load_state_dict(state)
-        try:
+        with complete_state("mbpo", "a learner of these sizes"):
             self._model_loss.load_state_dict(dict(state["model"]))
             self._model_trainer.state["bp_step"] = int(state["model_step"])
             self._model_trainer.state["bp_samples"] = int(state["model_samples"])
             self._imagined.load_state_dict(state["imagined"])
             self._rng.set_state(state["imagination"])
             self._updates = int(state["updates"])
-        except KeyError as error:
-            raise CheckpointError(f"mbpo: expected a complete state: {error}") from error
 
     @torch.no_grad()
     def _imagine(self, memory: TransitionMemory) -> None:

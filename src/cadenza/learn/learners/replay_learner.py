@@ -17,6 +17,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import Callback
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.trainer import Trainer
@@ -175,18 +176,12 @@ class CallbackLearner:
                 f"{self._name}: expected a state of this algorithm, version {STATE_VERSION}, got "
                 f"{found[1]!r}, version {found[0]!r}."
             )
-        try:
+        with complete_state(self._name, "a learner of these sizes"):
             for callback in self._callbacks:
                 callback.load_state_dict(dict(state["callbacks"][callback.name]))
             self._trainer.state["bp_step"] = int(state["bp_step"])
             self._trainer.state["bp_samples"] = int(state["bp_samples"])
             self.noise.set_state(state["noise"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                f"{self._name}: expected the complete state of a learner of these sizes: {error}"
-            ) from error
 
 
 class BoxLearner(CallbackLearner):

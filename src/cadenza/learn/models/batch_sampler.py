@@ -5,10 +5,11 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from cadenza.core.errors import CheckpointKeyError, ConfigurationError, NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.loaded_state import require_parts
 
 
 class ModelBatches(Protocol):
@@ -122,11 +123,7 @@ class BatchSampler(LoggingMixin, BatchCallback):
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
-        missing = sorted({"batches", "generator"} - set(state_dict))
-        if missing:
-            raise CheckpointKeyError(
-                f"BatchSampler.load_state_dict: expected {missing}, got {sorted(state_dict)}."
-            )
+        require_parts("BatchSampler", state_dict, ("batches", "generator"))
         self._counter = int(state_dict["batches"])
         self._rng.set_state(state_dict["generator"].cpu())
 

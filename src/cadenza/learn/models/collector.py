@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointKeyError, InputError
+from cadenza.core.errors import InputError
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model_env import ModelEnv
 
 _logger = logging.getLogger(__name__)
@@ -166,12 +167,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
-        missing = sorted({"batches", "model_env"} - set(state_dict))
-        if missing:
-            raise CheckpointKeyError(
-                f"ModelBasedCollector.load_state_dict: expected {missing}, got "
-                f"{sorted(state_dict)}."
-            )
+        require_parts("ModelBasedCollector", state_dict, ("batches", "model_env"))
         self._counter = int(state_dict["batches"])
         self._capacity = 0  # the next batch makes room again, if the memory has lost it
         self.model_env.load_state_dict(state_dict["model_env"])

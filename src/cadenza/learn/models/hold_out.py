@@ -16,7 +16,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import InputError
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.row_split import holdout_mask, row_keys
 
@@ -182,14 +183,9 @@ class HoldOut:
             device: Where the model lives.
 
         Raises:
-            CheckpointError: A part is missing.
+            CheckpointKeyError: A part is missing.
         """
-        missing = sorted(set(self.state_dict()) - set(state))
-        if missing:
-            raise CheckpointError(
-                f"HoldOut.load_state_dict: expected the parts {sorted(self.state_dict())}, got a "
-                f"state without {missing}."
-            )
+        require_parts("HoldOut", state, self.state_dict())
         self._rows = [row.to(device) for row in state["rows"]]
         self._keys = state["keys"].to(device)
         self.errors = list(state["errors"])

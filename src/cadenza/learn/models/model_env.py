@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.errors import CadenzaError, CheckpointError, InputError, NotReadyError
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError
 from cadenza.core.types import (
     AgentId,
     DictObservation,
@@ -20,6 +20,7 @@ from cadenza.core.types import (
     RewardFnType,
     TermFnType,
 )
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model import DynamicModel
 
 
@@ -216,14 +217,9 @@ class ModelEnv:
         """Go on where `state_dict` was taken.
 
         Raises:
-            CheckpointError: A part is missing.
+            CheckpointKeyError: A part is missing.
         """
-        missing = sorted(set(self.state_dict()) - set(state))
-        if missing:
-            raise CheckpointError(
-                f"ModelEnv.load_state_dict: expected the parts {sorted(self.state_dict())}, got a "
-                f"state without {missing}."
-            )
+        require_parts("ModelEnv", state, self.state_dict())
         self.rng.set_state(state["generator"].cpu())
         self._next_id = int(state["next_id"])
         self._ids = list(state["ids"])

@@ -14,9 +14,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CadenzaError, CheckpointKeyError, InputError
+from cadenza.core.errors import CadenzaError, InputError
 from cadenza.learn.callback import BatchCallback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.trainer import TrainingShutdownException
 
@@ -159,11 +160,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
-        missing = sorted({"errors", "generator"} - set(state_dict))
-        if missing:
-            raise CheckpointKeyError(
-                f"LossProgressCheck.load_state_dict: expected {missing}, got {sorted(state_dict)}."
-            )
+        require_parts("LossProgressCheck", state_dict, ("errors", "generator"))
         self._errors = {kind: list(state_dict["errors"][kind]) for kind in self._errors}
         self._rng.set_state(state_dict["generator"].cpu())
 

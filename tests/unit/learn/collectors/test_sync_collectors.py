@@ -282,7 +282,7 @@ def test_calls_out_of_place_are_refused():
 
 def test_state_of_something_else_is_refused():
     collector = GymCollector(*parts(LONG))
-    with pytest.raises(CheckpointKeyError, match="got none of environment, observations, inf_step"):
+    with pytest.raises(CheckpointKeyError, match=r"without \[\'environment\', \'observations\'"):
         collector.load_state_dict({"a": torch.ones(1)})
     with pytest.raises(CheckpointError, match="expected the state of 1 environments, got 2"):
         collector.load_state_dict(GymCollector(*parts(LONG, LONG)).state_dict())
