@@ -6,7 +6,7 @@ A batch of `MemoryLoader` is ``{data_group: columns, size_key: rows}`` with ``ro
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
@@ -19,6 +19,15 @@ from cadenza.learn.memory.table import MemoryTable
 _POLL_S: Final = 0.01
 
 Batch = dict[str, Any]
+
+
+@runtime_checkable
+class _KnowsWindows(Protocol):
+    """A table that can say whether it has a window without drawing one."""
+
+    def require_window(self, sequence_length: int) -> None:
+        """Raise `NoWindowError` unless an episode has ``sequence_length`` steps."""
+        ...
 
 
 class _Batches(Iterator[Batch]):
@@ -115,21 +124,35 @@ class MemoryLoader:
         return {self.data_group: data, self.size_key: rows}
 
     def wait_until_ready(self) -> None:
-        """Return when the table holds enough.
+        """Return when the table holds enough, and an episode that is long enough; draw nothing.
+
+        Only a table with a method ``require_window`` is asked for the episode.
 
         Raises:
             NotReadyError: It does not, even after ``ready_timeout_s``.
+            NoWindowError: All episodes are too short, even after ``ready_timeout_s``.
         """
         deadline = time.monotonic() + self._ready_timeout_s
-        while not self.is_ready():
-            if time.monotonic() >= deadline:
-                raise NotReadyError(
-                    f"MemoryLoader: expected at least {self.rollout_count * self.rollout_length} "
-                    f"transitions in the table ({self.rollout_count} rollouts of "
-                    f"{self.rollout_length}), got {self.memory_table.size()}; collect more first "
-                    "(warm-up), or use MemoryWarmup with a threaded collector."
-                )
-            time.sleep(_POLL_S)
+        while True:
+            try:
+                self._require_batch()
+            except NotReadyError:  # NoWindowError is one, too
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return
+
+    def _require_batch(self) -> None:
+        if not self.is_ready():
+            raise NotReadyError(
+                f"MemoryLoader: expected at least {self.rollout_count * self.rollout_length} "
+                f"transitions in the table ({self.rollout_count} rollouts of "
+                f"{self.rollout_length}), got {self.memory_table.size()}; collect more first "
+                "(warm-up), or use MemoryWarmup with a threaded collector."
+            )
+        if isinstance(self.memory_table, _KnowsWindows):
+            self.memory_table.require_window(self.rollout_length)
 
 
 class JointMemoryLoader:
@@ -162,7 +185,8 @@ class JointMemoryLoader:
         """Yield the union of one fresh batch per loader, for ever.
 
         Raises:
-            NotReadyError: By ``next``, while a table holds too little; no loader has drawn then.
+            NotReadyError: By ``next``, while a table holds too little or only episodes that are too
+                short; no loader has drawn then.
         """
         iterators = [iter(loader) for loader in self._loaders]
         return _Batches(lambda: self._join(iterators))

@@ -316,6 +316,15 @@ class EpisodeTable:
             return to_tensordict(self._tensordict, result, count * sequence_length)
         return result
 
+    def require_window(self, sequence_length: int) -> None:
+        """Raise unless there is a window of ``sequence_length`` steps; draws nothing.
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
+        with self._lock:
+            self._contents.rows.require_windows(sequence_length)
+
     def _draw(self, count: int, length: int) -> IndexArray:
         """Return the first rows of sampled windows, and tell who watches."""
         if self._by_rows:
