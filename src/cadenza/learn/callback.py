@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
+from cadenza.learn.load_switches import accepts_other_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,10 +36,11 @@ ORDER_STOP: Final = 2_000
 REFUSE_HIDDEN_STATE: Final = "_refuse_hidden_state"
 
 _EXTENDS: Final = "__extends_callback__"
+_LOAD: Final = "load_state_dict"
 
 
 class CallbackMeta(ABCMeta):
-    """Gives the hooks of a class their injected arguments.
+    """Gives the hooks of a class their injected arguments, and `load_state_dict` its other names.
 
     ``_callbacks`` maps the name of every hook to the function that declares it. A method of that
     name in a subclass is an override, and is replaced by a wrapper that picks its arguments.
@@ -65,6 +67,9 @@ class CallbackMeta(ABCMeta):
             wrapper = function if hasattr(function, SIGNATURE) else injected(function, hook)
             if wrapper is not function:
                 setattr(cls, hook, wrapper)
+        load = fields.get(_LOAD)
+        if inspect.isfunction(load):
+            setattr(cls, _LOAD, accepts_other_names(load))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an instance; warn about hooks that take whatever there is."""
@@ -184,8 +189,9 @@ class Callback(metaclass=CallbackMeta):
 
         Args:
             state_dict: State of an object like this one.
-            load_network: Take the network's parameters.
-            load_optimizer: Take the optimiser and its learning-rate schedule.
+            load_network: Take the network's parameters; ``load_weights`` is another name.
+            load_optimizer: Take the optimiser and its learning-rate schedule; ``load_optimizers``
+                is another name.
             load_hparams: Take everything else.
 
         Raises:

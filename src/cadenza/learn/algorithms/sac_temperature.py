@@ -119,9 +119,6 @@ class AlphaLoss(LossCallback):
         load_network: bool = True,
         load_optimizer: bool = True,
         load_hparams: bool = True,
-        *,
-        load_weights: bool | None = None,
-        load_optimizers: bool | None = None,
     ) -> None:
         """Take over what `state_dict` returned; ln α always, in place, since others share it.
 
@@ -135,14 +132,7 @@ class AlphaLoss(LossCallback):
             self.ln_alpha.copy_(saved)
         if load_hparams and schedule is not None:
             self.t_entropy.load_state_dict(schedule)
-        super().load_state_dict(
-            rest,
-            load_network,
-            load_optimizer,
-            load_hparams,
-            load_weights=load_weights,
-            load_optimizers=load_optimizers,
-        )
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
 
     def _log_probabilities(self, observation: Observations) -> Tensor:
         shared = (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import CadenzaError, CheckpointKeyError, InputError
 from cadenza.learn.callback import Callback
+from cadenza.learn.load_switches import accepts_other_names
 
 #: Start of a windowed key that carries its window length.
 WINDOW_MARK: Final = "windowed["
@@ -200,6 +201,7 @@ class LoggingMixin:
         state["windowed_scalar_cumulative"] = dict(self.windowed_scalar_cumulative)
         return state
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: dict[str, Any],

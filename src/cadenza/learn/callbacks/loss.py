@@ -125,9 +125,6 @@ class LossCallback(LoggingMixin, Callback):
         load_network: bool = True,
         load_optimizer: bool = True,
         load_hparams: bool = True,
-        *,
-        load_weights: bool | None = None,
-        load_optimizers: bool | None = None,
     ) -> None:
         """Take over what `state_dict` returned.
 
@@ -136,15 +133,11 @@ class LossCallback(LoggingMixin, Callback):
             load_network: Take the network's parameters and buffers.
             load_optimizer: Take optimiser and learning-rate schedule.
             load_hparams: Take the logs.
-            load_weights: Another name of ``load_network``.
-            load_optimizers: Another name of ``load_optimizer``.
 
         Raises:
             CheckpointKeyError: A part is missing.
             CheckpointError: A part does not fit, e.g. other parameter names or shapes.
         """
-        load_network = load_network if load_weights is None else load_weights
-        load_optimizer = load_optimizer if load_optimizers is None else load_optimizers
         rest = dict(state_dict)
         for name, part in self._parts():
             wanted = load_network if name == _NETWORK else load_optimizer

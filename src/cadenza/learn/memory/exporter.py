@@ -11,6 +11,7 @@ from cadenza.core.files import confined_path
 from cadenza.core.timing import TimedBlock
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.proxy_wrapper import MemoryTableProxyWrapper
 from cadenza.learn.memory.serialisation import TableSerializationVersion
 from cadenza.learn.memory.v2_segments import SegmentedFile
@@ -120,6 +121,7 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         state["export"] = {"steps": self._steps, "next_steps": self._next_steps}
         return state
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],

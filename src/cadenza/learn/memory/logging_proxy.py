@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin, without_window
+from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.proxy_wrapper import MemoryTableProxyWrapper
 
 _HISTOGRAM: Final = "histogram:"
@@ -136,6 +137,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         state["calls"] = self._calls
         return state
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],

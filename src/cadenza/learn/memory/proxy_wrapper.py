@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cadenza.core.types import AgentId, DictObservation, DictResponse
+from cadenza.learn.load_switches import accepts_other_names
 
 _INNER: Final = "inner"
 _MISSING: Final = object()
@@ -53,6 +54,7 @@ class MemoryProxyWrapper:
         inner = inspect.getattr_static(self._inner, "state_dict", None)
         return {} if inner is None else {_INNER: self._inner.state_dict()}
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],

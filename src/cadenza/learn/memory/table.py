@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.core_types import SampleResult
 from cadenza.learn.memory.gathering import EpisodeContents
 from cadenza.learn.memory.serialisation import (
@@ -224,6 +225,7 @@ class ArrayMemoryTable(EpisodeTable):
                 "ejector": self._ejector.state(),
             }
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],

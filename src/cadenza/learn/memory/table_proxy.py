@@ -11,6 +11,7 @@ from typing import Any, Final
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
+from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.episode import Episode, EpisodeError
 from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
 
@@ -262,6 +263,7 @@ class MemoryTableProxy:
             state["table"] = self._table.state_dict()
         return state
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],

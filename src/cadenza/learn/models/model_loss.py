@@ -131,9 +131,6 @@ class ModelLoss(LossCallback):
         load_network: bool = True,
         load_optimizer: bool = True,
         load_hparams: bool = True,
-        *,
-        load_weights: bool | None = None,
-        load_optimizers: bool | None = None,
     ) -> None:
         """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``.
 
@@ -142,14 +139,7 @@ class ModelLoss(LossCallback):
         """
         rest = dict(state_dict)
         hold_out = rest.pop("hold_out", None)
-        super().load_state_dict(
-            rest,
-            load_network,
-            load_optimizer,
-            load_hparams,
-            load_weights=load_weights,
-            load_optimizers=load_optimizers,
-        )
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
         if self.hold_out is None or not load_hparams:
             return
         if hold_out is None:
