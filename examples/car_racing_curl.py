@@ -5,6 +5,7 @@
 Three grey 84 x 84 frames go through one convolutional encoder that the critics and the contrastive
 loss train; the policy reads its features without training them. Every decision lasts four frames.
 Steps are decisions. Far too few of them for a good driver: two cores render and convolve slowly.
+Needs `pip install 'cadenza[box2d]'`.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@
     python examples/compare_with_sb3.py --task cartpole_ppo --seeds 5
 
 Prints the mean return of both, and their difference with a 95 % interval over the seeds; needs
-`pip install stable-baselines3`.
+`pip install 'cadenza[bench]'`.
 """
 
 import argparse

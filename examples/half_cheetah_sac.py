@@ -1,8 +1,9 @@
-"""Soft actor-critic on HalfCheetah-v5: a start, not a record; needs `pip install mujoco`.
+"""Soft actor-critic on HalfCheetah-v5: a start, not a record.
 
     python examples/half_cheetah_sac.py
 
 Published runs take a million steps. This one takes what fits into about ten minutes of one core.
+Needs `pip install 'cadenza[mujoco]'`.
 """
 
 from functools import partial

@@ -6,6 +6,7 @@ Three stages. Soft actor-critic collects experience and exports its memory. A va
 auto-encoder learns, from that file, what actions look like given what was observed. Then a fresh
 actor-critic learns in the space of the auto-encoder's latents: the frozen decoder turns them into
 actions, and the frozen encoder turns the actions that were taken into latents for its memory.
+Needs `pip install 'cadenza[box2d]'`.
 """
 
 import json

@@ -6,6 +6,7 @@ One gradient step per environment step. Five Gaussian networks learn the change 
 the reward and whether the episode ends; each from its own resampled data, early-stopped on held-out
 transitions; the four best of them simulate. Rollouts start from every real batch, one step long at
 first and three in the end, and the share of simulated batches rises to one half meanwhile.
+Needs `pip install 'cadenza[box2d]'`.
 """
 
 from typing import Any

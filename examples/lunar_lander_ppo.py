@@ -4,6 +4,7 @@
 
 Rewards are divided by the running spread of the return: crashes of -100 would otherwise keep the
 critic busy for the first 300 000 steps.
+Needs `pip install 'cadenza[box2d]'`.
 """
 
 import gymnasium
