@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 
-from cadenza.core.errors import CheckpointError, CheckpointKeyError, NotReadyError
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    ConfigurationError,
+    NotReadyError,
+)
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 
@@ -44,6 +49,7 @@ class LossCallback(LoggingMixin, Callback):
         data_group: str | None,
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
+        autocast_dtype: torch.dtype | None = None,
     ) -> None:
         """Take what is trained.
 
@@ -56,8 +62,20 @@ class LossCallback(LoggingMixin, Callback):
             data_group: Group of the state that `loss` reads first; None: the state itself.
             log_per_param_weights: Log norm and histogram of each parameter, every step.
             log_per_param_grads: The same for gradients.
+            autocast_dtype: Type of the operations in `loss` that torch deems safe in it, only
+                ``torch.bfloat16``; parameters, gradients and optimiser keep theirs. None changes
+                nothing. A class that overrides `backward` decides for itself.
+
+        Raises:
+            ConfigurationError: ``autocast_dtype`` is another type.
         """
+        if autocast_dtype not in (None, torch.bfloat16):
+            raise ConfigurationError(
+                f"{name}: expected autocast_dtype None or torch.bfloat16, got {autocast_dtype}; "
+                "float16 would need scaled losses."
+            )
         super().__init__()
+        self._autocast_dtype = autocast_dtype
         self.name = name
         self.data_group = data_group
         self.network = network
@@ -88,7 +106,12 @@ class LossCallback(LoggingMixin, Callback):
                 "backward."
             )
         self.optimizer.zero_grad()
-        loss = self.loss(*args, **kwargs)
+        if self._autocast_dtype is None:
+            loss = self.loss(*args, **kwargs)
+        else:
+            with torch.autocast(self.parameters[0].device.type, self._autocast_dtype):
+                loss = self.loss(*args, **kwargs)
+            loss = loss.float()
         loss = loss if loss.dim() == 0 else loss.mean()
         loss.backward()  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
         norm = nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)

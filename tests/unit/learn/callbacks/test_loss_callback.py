@@ -6,7 +6,12 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from cadenza.core.errors import CheckpointError, CheckpointKeyError, NotReadyError
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    ConfigurationError,
+    NotReadyError,
+)
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks import LossCallback
@@ -335,3 +340,38 @@ def test_network_saved_without_its_generator_keeps_its_own_with_a_warning(caplog
     assert "noisy: the loaded network lacks ['_extra_state'], which stay" in caplog.text
     assert torch.equal(target.network.weight, source.network.weight)
     assert torch.equal(target.network.generator.get_state(), before)
+
+
+def autocast_step(**options):
+    """Return loss, output types and parameter after one step on a weight that bfloat16 rounds."""
+    types = []
+    fit = make(weight=2.001, **options)
+    fit.network.register_forward_hook(lambda _module, _inputs, output: types.append(output.dtype))
+    fit.backward(default=BATCH)
+    return fit, types
+
+
+def test_autocast_computes_the_loss_in_bfloat16_and_keeps_the_rest():
+    exact, _ = autocast_step()
+    rounded, types = autocast_step(autocast_dtype=torch.bfloat16)
+    assert types == [torch.bfloat16]
+    assert (rounded.network.weight.dtype, rounded.network.weight.grad.dtype) == (torch.float32,) * 2
+    # 2.001 becomes 2 in bfloat16, so the loss is (2 - 5)^2 = 9 instead of (2.001 - 5)^2
+    assert rounded.scalar_logs["loss/fit_loss"] == 9.0
+    assert exact.scalar_logs["loss/fit_loss"] == pytest.approx(2.999**2, abs=1e-5)
+    # the step starts from the unrounded weight: 2.001 + 0.25 * 6
+    assert rounded.network.weight.item() == pytest.approx(3.501, abs=1e-5)
+
+
+def test_without_autocast_nothing_is_rounded():
+    default, types = autocast_step()
+    spelled, _ = autocast_step(autocast_dtype=None)
+    assert types == [torch.float32]
+    assert torch.equal(default.network.weight, spelled.network.weight)
+
+
+def test_autocast_to_another_type_is_refused():
+    with pytest.raises(
+        ConfigurationError, match=r"fit: expected autocast_dtype .* got torch.float16"
+    ):
+        make(autocast_dtype=torch.float16)
