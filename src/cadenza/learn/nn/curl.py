@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional
 
-from cadenza.core.errors import CheckpointKeyError, InputError
+from cadenza.core.errors import InputError
 from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.augmentation import ImageAugmentor, rand_uniform
 from cadenza.learn.nn.layers import Conv2dEncoder
 from cadenza.learn.nn.linear import default_linear
@@ -250,29 +251,16 @@ class CurlLoss(LossCallback):
         load_network: bool = True,
         load_optimizer: bool = True,
         load_hparams: bool = True,
-        *,
-        load_weights: bool | None = None,
-        load_optimizers: bool | None = None,
     ) -> None:
         """Take over what `state_dict` returned; the generator comes with ``load_hparams``.
 
         Raises:
             CheckpointKeyError: A part is missing.
         """
-        super().load_state_dict(
-            state_dict,
-            load_network,
-            load_optimizer,
-            load_hparams,
-            load_weights=load_weights,
-            load_optimizers=load_optimizers,
-        )
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
-        if "augmentor" not in state_dict:
-            raise CheckpointKeyError(
-                f"CurlLoss.load_state_dict: expected 'augmentor', got {sorted(state_dict)}."
-            )
+        require_parts(self.name, state_dict, ("augmentor",))
         self.augmentor.generator.set_state(state_dict["augmentor"].cpu())
 
 
