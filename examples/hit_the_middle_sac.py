@@ -89,7 +89,8 @@ def train(run: Run) -> None:
     ]
     Trainer(callbacks, MemoryLoader(table, 100, 2, "batch_size")).train()
     env.close()
-    run.finish(curve.rewards[-LAST_UPDATES:], env_steps=collector.inf_step, updates=run.steps)
+    last = 2 if run.smoke else LAST_UPDATES
+    run.finish(curve.rewards[-last:], env_steps=collector.inf_step, updates=run.steps)
 
 
 if __name__ == "__main__":
