@@ -22,4 +22,4 @@ def train(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(train, name="pendulum_sac", steps=20_000, smoke_steps=1_100, evaluation_episodes=50)
+    main(train, name="pendulum_sac", steps=8_000, smoke_steps=1_100, evaluation_episodes=50)
