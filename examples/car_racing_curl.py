@@ -41,7 +41,8 @@ SIZE, FRAMES, ACTIONS = 84, 3, 3
 REPEAT = 4
 NUM_ENVS = 2
 BATCH = 32
-WARMUP_STEPS = 500
+#: More than one episode of each environment: the memory gets an episode when it has ended.
+WARMUP_STEPS = 600
 HIDDEN = [256, 256]
 SETTINGS = ActorCriticSettings(learning_rate=5e-4, initial_alpha=0.2, reward_scale=0.2)
 
