@@ -8,9 +8,9 @@ Axes:    T = steps of a rollout, N = environments, n = T N transitions, S = join
 Limits:  one shared reward.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.happo import (
@@ -34,15 +34,12 @@ from cadenza.learn.algorithms.happo_sequence import (
     SequenceOptions,
     update_actors_in_sequence,
 )
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
+from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
-from cadenza.learn.running_normalizer import RewardScaler
-
-#: Layout version of `HAPPO.state_dict`.
-STATE_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +121,7 @@ class HAPPOReport:
     episode_returns: list[float]
 
 
-class HAPPO:
+class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
     """Sequentially updated policies for a team.
 
     Args:
@@ -134,6 +131,8 @@ class HAPPO:
         seed: Root of the streams ``learn.happo.torch``, ``learn.happo.order`` and of the episodes.
     """
 
+    STATE_VERSION = 1
+
     def __init__(
         self,
         env: Any,
@@ -142,9 +141,20 @@ class HAPPO:
         *,
         seed: int = 0,
     ) -> None:
-        self.settings = settings or HAPPOSettings()
-        self.team = TeamSteps(env, uids)
-        self._seed = seed
+        settings, team = settings or HAPPOSettings(), TeamSteps(env, uids)
+        super().__init__(
+            team,
+            BufferShape(
+                capacity=settings.rollout_length,
+                rows=team.num_envs,
+                observation_dim=team.joint_dim,
+                action_dim=sum(team.action_dims),
+            ),
+            reward_discount=settings.gamma if settings.normalize_rewards else None,
+            stream="learn.happo",
+            seed=seed,
+        )
+        self.settings = settings
         width = self.settings.hidden_dim
         torch_seed = derive_substream("learn.happo.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
@@ -167,38 +177,6 @@ class HAPPO:
             actor_optimizer(actor.ordered_parameters, rate) for actor in self.actors
         ]
         self._critic_optimizer = critic_optimizer(self.critic.ordered_parameters, rate)
-        self._buffer = OnPolicyBuffer(
-            BufferShape(
-                capacity=self.settings.rollout_length,
-                rows=self.team.num_envs,
-                observation_dim=self.team.joint_dim,
-                action_dim=sum(self.team.action_dims),
-            )
-        )
-        self._scaler = (
-            RewardScaler(self.team.num_envs, self.settings.gamma)
-            if self.settings.normalize_rewards
-            else None
-        )
-        self._joint: Float32Array | None = None
-        self.steps = 0
-        self.updates = 0
-
-    def learn(
-        self, total_steps: int, on_update: Callable[[HAPPOReport], bool | None] | None = None
-    ) -> None:
-        """Collect and learn until ``total_steps`` steps of the environments are done in all.
-
-        Args:
-            total_steps: Steps of the whole run, counted once per environment, not per robot.
-            on_update: Called after every update; returning False stops the run there.
-        """
-        while self.steps < total_steps:
-            while not self._buffer.full:
-                self._collect_step()
-            report = self._update()
-            if on_update is not None and on_update(report) is False:
-                return
 
     @torch.no_grad()
     def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
@@ -209,63 +187,29 @@ class HAPPO:
             for actor, state in zip(self.actors, states, strict=True)
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimisers, statistics, random streams and counters.
-
-        The environment keeps no state of its own, so a resumed run begins new episodes: take it
-        after an update.
-        """
+    def _learned_state(self) -> dict[str, Any]:
         return {
-            "version": STATE_VERSION,
             "actors": [actor.state_dict() for actor in self.actors],
             "actor_optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "critic": self.critic.state_dict(),
             "critic_optimizer": self._critic_optimizer.state_dict(),
             "generator": self._generator.get_state(),
             "order_generator": generator_state(self._rng),
-            "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "steps": self.steps,
-            "updates": self.updates,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with new episodes where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state is of another version, incomplete or of other sizes.
-        """
-        if state.get("version") != STATE_VERSION:
-            raise CheckpointError(
-                f"HAPPO: expected a state of version {STATE_VERSION}, got {state.get('version')!r}."
-            )
-        try:
-            pairs = zip(self.actors, state["actors"], strict=True)
-            for actor, stored in pairs:
-                actor.load_state_dict(stored)
-            for optimizer, stored in zip(self._optimizers, state["actor_optimizers"], strict=True):
-                optimizer.load_state_dict(stored)
-            self.critic.load_state_dict(state["critic"])
-            self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-            self._generator.set_state(state["generator"])
-            set_generator_state(self._rng, state["order_generator"])
-            if self._scaler is not None:
-                self._scaler.load_state_dict(state["scaler"])
-            self.steps, self.updates = int(state["steps"]), int(state["updates"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                f"HAPPO: expected the complete state of a team of these sizes: {error}"
-            ) from error
-        self._joint = None
-        self._buffer.clear()
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        for actor, stored in zip(self.actors, state["actors"], strict=True):
+            actor.load_state_dict(stored)
+        for optimizer, stored in zip(self._optimizers, state["actor_optimizers"], strict=True):
+            optimizer.load_state_dict(stored)
+        self.critic.load_state_dict(state["critic"])
+        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._generator.set_state(state["generator"])
+        set_generator_state(self._rng, state["order_generator"])
 
     @torch.no_grad()
     def _collect_step(self) -> None:
-        if self._joint is None:
-            stream = derive_substream(f"learn.happo.env.{self.steps}", root_seed=self._seed)
-            self._joint = self.team.reset(stream.integer_seed())
-        joint = self._joint
+        joint = self._states()
         drawn: list[NDArray[Any]] = []
         for actor, state in zip(self.actors, self.team.split_state(joint), strict=True):
             mean = actor(torch.tensor(state))
@@ -273,19 +217,16 @@ class HAPPO:
             drawn.append(torch.normal(mean, deviation, generator=self._generator).numpy())
         step = self.team.step(drawn)
         self._buffer.stage(joint, np.concatenate(drawn, axis=-1))
-        rewards = step.rewards
-        if self._scaler is not None:
-            rewards = self._scaler.scale(rewards, step.boundaries)
         self._buffer.commit(
-            Outcome(rewards, step.terminated, step.boundaries),
+            Outcome(self._rewards(step), step.terminated, step.boundaries),
             step.states,
             step.cut,
             step.final_states,
         )
-        self._joint = step.states
-        self.steps += self.team.num_envs
+        self._advance(step)
 
-    def _update(self) -> HAPPOReport:
+    def _update(self, progress: float) -> HAPPOReport:
+        del progress  # the step size stays
         settings, length = self.settings, self._buffer.length
         estimates = self._buffer.estimate(
             self._values, gamma=settings.gamma, gae_lambda=settings.gae_lambda

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
+from cadenza.learn.algorithms.team_learner import TeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
@@ -76,7 +75,7 @@ class HATD3Report:
     episode_returns: list[float]
 
 
-class HATD3:
+class HATD3(TeamLearner):
     """Off-policy learning for a team.
 
     Args:
@@ -96,9 +95,8 @@ class HATD3:
         *,
         seed: int = 0,
     ) -> None:
-        self.team = TeamSteps(env, uids)
+        super().__init__(TeamSteps(env, uids), stream="learn.hatd3", seed=seed)
         self.replay = replay or ReplayOptions()
-        self._seed = seed
         ends = np.cumsum(self.team.observation_dims).tolist()
         self.learner = HATD3Learner(
             columns=list(zip([0, *ends[:-1]], ends, strict=True)),
@@ -114,8 +112,6 @@ class HATD3:
             max_transitions=self.replay.memory_size,
             seed=seed,
         )
-        self._joint: Float32Array | None = None
-        self.steps = 0
 
     def learn(
         self,
@@ -178,13 +174,10 @@ class HATD3:
             self.memory.load_state_dict(state["memory"])
             self.steps = int(state["steps"])
         self.memory.drop_open_episodes()
-        self._joint = None
+        self._forget_episodes()
 
     def _collect_step(self) -> None:
-        if self._joint is None:
-            stream = derive_substream(f"learn.hatd3.env.{self.steps}", root_seed=self._seed)
-            self._joint = self.team.reset(stream.integer_seed())
-        joint = self._joint
+        joint = self._states()
         if self.steps < self.replay.warmup_steps:
             actions = self.learner.random_actions(len(joint))
         else:
@@ -200,8 +193,7 @@ class HATD3:
             boundaries=step.boundaries,
             next_observations=final,
         )
-        self._joint = step.states
-        self.steps += self.team.num_envs
+        self._advance(step)
 
     def _batch(self) -> TeamBatch:
         sample = self.memory.sample(self.replay.batch_size)
