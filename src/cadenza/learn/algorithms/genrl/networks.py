@@ -3,6 +3,7 @@
 Axes:  B = rows, X = data columns, Z = latent columns, C = condition columns.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol, cast
@@ -59,7 +60,59 @@ def as_decoder(module: nn.Module) -> Decoder:
     return cast("Decoder", _checked(module, "decoder"))
 
 
-class FullyConnectedEncoder(nn.Module):
+class _ConditionedPerceptron(nn.Module, ABC):
+    """Hidden ReLU layers on [data | condition]; the outputs on top are the subclass's."""
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        device: torch.device | str,
+        hidden_sizes: Sequence[int],
+        condition_size: int = 0,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._check_sizes(input_size, output_size, hidden_sizes, condition_size)
+        self.device = torch.device(device)
+        self.input_size = input_size
+        self.output_size = output_size
+        self.condition_size = condition_size
+        self.net = _hidden_layers((input_size + condition_size, *hidden_sizes), generator)
+        self._add_outputs(hidden_sizes[-1], generator)  # draws after the hidden layers
+        self.to(self.device)
+
+    @abstractmethod
+    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
+        """Make the output layers on ``features`` units."""
+
+    def _features(self, data: Tensor, condition: Tensor | None) -> Tensor:
+        """Return the last hidden layer for [data | condition]."""
+        columns = 0 if condition is None else condition.shape[-1]
+        if columns != self.condition_size:
+            raise InputError(
+                f"{type(self).__name__}: expected a condition with {self.condition_size} columns, "
+                f"got {columns}; condition_size and the conditioning function must agree."
+            )
+        features: Tensor = self.net(
+            data if condition is None else torch.cat([data, condition], dim=-1)
+        )
+        return features
+
+    def _check_sizes(
+        self, inputs: int, outputs: int, hidden_sizes: Sequence[int], condition_size: int
+    ) -> None:
+        """Raise unless every size makes sense."""
+        if min(inputs, outputs, *hidden_sizes, len(hidden_sizes)) < 1 or condition_size < 0:
+            raise InputError(
+                f"{type(self).__name__}: expected sizes >= 1, at least one hidden layer and "
+                f"condition_size >= 0, got {inputs}, {outputs}, {list(hidden_sizes)} and "
+                f"{condition_size}."
+            )
+
+
+class FullyConnectedEncoder(_ConditionedPerceptron):
     """ReLU perceptron of [data | condition] with two outputs.
 
     Args:
@@ -74,27 +127,9 @@ class FullyConnectedEncoder(nn.Module):
         InputError: A size is out of range.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        output_size: int,
-        device: torch.device | str,
-        hidden_sizes: Sequence[int],
-        condition_size: int = 0,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        sizes = (input_size + condition_size, *hidden_sizes)
-        _check_sizes("FullyConnectedEncoder", input_size, output_size, hidden_sizes, condition_size)
-        self.device = torch.device(device)
-        self.input_size = input_size
-        self.output_size = output_size
-        self.condition_size = condition_size
-        self.net = _hidden_layers(sizes, generator)
-        self.mean = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
-        self.log_std = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
-        self.to(self.device)
+    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
+        self.mean = _output_layer(features, self.output_size, generator)
+        self.log_std = _output_layer(features, self.output_size, generator)
 
     def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation, each (B, Z).
@@ -103,11 +138,11 @@ class FullyConnectedEncoder(nn.Module):
             data: Shape (B, X).
             condition: Shape (B, C), or None where C = 0.
         """
-        features = self.net(_joined("FullyConnectedEncoder", data, condition, self.condition_size))
+        features = self._features(data, condition)
         return self.mean(features), self.log_std(features)
 
 
-class FullyConnectedDecoder(nn.Module):
+class FullyConnectedDecoder(_ConditionedPerceptron):
     """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1].
 
     Args:
@@ -132,18 +167,12 @@ class FullyConnectedDecoder(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        sizes = (latent_size + condition_size, *hidden_sizes)
-        _check_sizes(
-            "FullyConnectedDecoder", latent_size, output_size, hidden_sizes, condition_size
+        super().__init__(
+            latent_size, output_size, device, hidden_sizes, condition_size, generator=generator
         )
-        self.device = torch.device(device)
-        self.input_size = latent_size
-        self.output_size = output_size
-        self.condition_size = condition_size
-        self.net = _hidden_layers(sizes, generator)
-        self.out = initialised_linear(sizes[-1], output_size, gain=1.0, generator=generator)
-        self.to(self.device)
+
+    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
+        self.out = _output_layer(features, self.output_size, generator)
 
     def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
         """Return data, shape (B, X), in [-1, 1].
@@ -152,8 +181,11 @@ class FullyConnectedDecoder(nn.Module):
             latent: Shape (B, Z).
             condition: Shape (B, C), or None where C = 0.
         """
-        rows = _joined("FullyConnectedDecoder", latent, condition, self.condition_size)
-        return torch.tanh(self.out(self.net(rows)))
+        return torch.tanh(self.out(self._features(latent, condition)))
+
+
+def _output_layer(features: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
+    return initialised_linear(features, outputs, gain=1.0, generator=generator)
 
 
 def _hidden_layers(sizes: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
@@ -163,28 +195,6 @@ def _hidden_layers(sizes: Sequence[int], generator: torch.Generator | None) -> n
         layers += [initialised_linear(inputs, outputs, gain=RELU_GAIN, generator=generator)]
         layers += [nn.ReLU()]
     return nn.Sequential(*layers)
-
-
-def _joined(owner: str, data: Tensor, condition: Tensor | None, condition_size: int) -> Tensor:
-    """Return [data | condition]."""
-    columns = 0 if condition is None else condition.shape[-1]
-    if columns != condition_size:
-        raise InputError(
-            f"{owner}: expected a condition with {condition_size} columns, got {columns}; "
-            "condition_size and the conditioning function must agree."
-        )
-    return data if condition is None else torch.cat([data, condition], dim=-1)
-
-
-def _check_sizes(
-    owner: str, inputs: int, outputs: int, hidden_sizes: Sequence[int], condition_size: int
-) -> None:
-    """Raise unless every size makes sense."""
-    if min(inputs, outputs, *hidden_sizes, len(hidden_sizes)) < 1 or condition_size < 0:
-        raise InputError(
-            f"{owner}: expected sizes >= 1, at least one hidden layer and condition_size >= 0, got "
-            f"{inputs}, {outputs}, {list(hidden_sizes)} and {condition_size}."
-        )
 
 
 def _checked(module: nn.Module, role: str) -> object:
