@@ -13,6 +13,7 @@ import numpy as np
 
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.learn.memory.column import Column, VirtualColumn, numpy_dtype
+from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,6 +100,54 @@ class FileHeader:
     ejector_type: str
     sampler_state: Mapping[str, Any] | None
     ejector_state: Mapping[str, Any] | None
+
+    @classmethod
+    def from_record(
+        cls,
+        record: Mapping[str, Any],
+        source: str,
+        *,
+        identities: tuple[int, ...],
+        columns: Mapping[str, ColumnHeader],
+    ) -> "FileHeader":
+        """Return the header with the settings in ``record``.
+
+        Args:
+            record: What the file says about the table.
+            source: How messages call the file.
+            identities: Episode ids from the oldest to the newest.
+            columns: Columns by name, in declared order.
+
+        Raises:
+            IntegrityError: A setting is missing or of another type.
+        """
+        return cls(
+            source=source,
+            length_key=take(record, "length_key", str, source),
+            maxlen=take(record, "maxlen", int, source),
+            identities=identities,
+            columns=columns,
+            sampler_type=take(record, "sampler_type", str, source),
+            ejector_type=take(record, "ejector_type", str, source),
+            sampler_state=take_optional_state(record, "sampler_state", source),
+            ejector_state=take_optional_state(record, "ejector_state", source),
+        )
+
+    def with_rows(
+        self, options: ReadOptions, identities: tuple[int, ...], stored: Mapping[str, StoredRows]
+    ) -> TableSnapshot:
+        """Return the episodes ``identities`` with the columns that read them."""
+        return TableSnapshot(
+            columns=tuple(options.columns),
+            length_key=options.length_key,
+            maxlen=self.maxlen,
+            identities=identities,
+            stored=stored,
+            sampler_type=self.sampler_type,
+            ejector_type=self.ejector_type,
+            sampler_state=self.sampler_state,
+            ejector_state=self.ejector_state,
+        )
 
 
 def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:

@@ -30,7 +30,6 @@ from cadenza.learn.memory.serialisation_checks import (
     is_object,
     take,
     take_identities,
-    take_optional_state,
 )
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
 
@@ -110,17 +109,7 @@ def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
             archive, name, numpy_dtype(column.dtype), tuple(column.shape), ranges[name], dropped
         )
         parts[name] = StoredRows(rows=rows, counts=ranges[name][dropped:, 1].copy())
-    return TableSnapshot(
-        columns=tuple(options.columns),
-        length_key=options.length_key,
-        maxlen=header.maxlen,
-        identities=header.identities[dropped:],
-        stored=parts,
-        sampler_type=header.sampler_type,
-        ejector_type=header.ejector_type,
-        sampler_state=header.sampler_state,
-        ejector_state=header.ejector_state,
-    )
+    return header.with_rows(options, header.identities[dropped:], parts)
 
 
 def _header(configuration: Mapping[str, Any], archive: ArchiveReader) -> FileHeader:
@@ -140,17 +129,8 @@ def _header(configuration: Mapping[str, Any], archive: ArchiveReader) -> FileHea
                 )
     if not part_keys <= columns.keys():
         archive.refuse(f"expected part_keys among {sorted(columns)}, got {part_keys}.")
-    return FileHeader(
-        source=source,
-        length_key=take(configuration, "length_key", str, source),
-        maxlen=take(configuration, "maxlen", int, source),
-        identities=take_identities(configuration, "ids", source),
-        columns=columns,
-        sampler_type=take(configuration, "sampler_type", str, source),
-        ejector_type=take(configuration, "ejector_type", str, source),
-        sampler_state=take_optional_state(configuration, "sampler_state", source),
-        ejector_state=take_optional_state(configuration, "ejector_state", source),
-    )
+    identities = take_identities(configuration, "ids", source)
+    return FileHeader.from_record(configuration, source, identities=identities, columns=columns)
 
 
 def _read_ranges(

@@ -29,7 +29,6 @@ from cadenza.learn.memory.serialisation_checks import (
     is_object,
     take,
     take_identities,
-    take_optional_state,
 )
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
 
@@ -184,17 +183,7 @@ def _read_parts(
             sha256=checksums[name]["rows_sha256"],
         )
         parts[name] = StoredRows(rows=rows, counts=counts[name][dropped:].copy())
-    return TableSnapshot(
-        columns=tuple(options.columns),
-        length_key=options.length_key,
-        maxlen=header.maxlen,
-        identities=header.identities[dropped:],
-        stored=parts,
-        sampler_type=header.sampler_type,
-        ejector_type=header.ejector_type,
-        sampler_state=header.sampler_state,
-        ejector_state=header.ejector_state,
-    )
+    return header.with_rows(options, header.identities[dropped:], parts)
 
 
 def read_header(
@@ -220,15 +209,6 @@ def read_header(
                     "expected columns with different names, class, state and checksums, got "
                     f"{str(record)[:80]!r}."
                 )
-    header = FileHeader(
-        source=source,
-        length_key=take(manifest, "length_key", str, source),
-        maxlen=take(manifest, "maxlen", int, source),
-        identities=take_identities(manifest, "identities", source),
-        columns=columns,
-        sampler_type=take(manifest, "sampler_type", str, source),
-        ejector_type=take(manifest, "ejector_type", str, source),
-        sampler_state=take_optional_state(manifest, "sampler_state", source),
-        ejector_state=take_optional_state(manifest, "ejector_state", source),
-    )
+    identities = take_identities(manifest, "identities", source)
+    header = FileHeader.from_record(manifest, source, identities=identities, columns=columns)
     return header, checksums

@@ -24,7 +24,6 @@ from cadenza.learn.memory.column import numpy_dtype
 from cadenza.learn.memory.serialisation_archive import ArchiveReader, ArchiveWriter, open_archive
 from cadenza.learn.memory.serialisation_checks import (
     MAX_ROWS,
-    FileHeader,
     ReadOptions,
     check_columns,
     check_header,
@@ -195,7 +194,7 @@ def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> Tabl
     first = len(header.identities) - len(identities) if len(parts) < len(records) else 0
     if identities != header.identities[max(first, 0) :]:
         archive.refuse("expected segments with the ids of the index, got others.")
-    joined = replace(_joined(options, header, parts), identities=identities)
+    joined = header.with_rows(options, identities, _joined(options, parts))
     dropped = first_kept(joined.lengths(), options.maxlen, archive.source)
     return _selected(archive, joined, np.arange(dropped, len(identities))) if dropped else joined
 
@@ -256,8 +255,8 @@ def _selected(
     return replace(part, identities=identities, stored=stored)
 
 
-def _joined(options: ReadOptions, header: FileHeader, parts: list[TableSnapshot]) -> TableSnapshot:
-    """Return the episodes of all parts, one after the other; the ids are still to be set."""
+def _joined(options: ReadOptions, parts: list[TableSnapshot]) -> dict[str, StoredRows]:
+    """Return the rows of all parts by column, one part after the other."""
     stored: dict[str, StoredRows] = {}
     for name, column in options.stored_columns().items():
         rows = [np.empty((0, *column.shape), numpy_dtype(column.dtype))]
@@ -266,14 +265,4 @@ def _joined(options: ReadOptions, header: FileHeader, parts: list[TableSnapshot]
             rows.append(part.stored[name].rows)
             counts.append(part.stored[name].counts)
         stored[name] = StoredRows(rows=np.concatenate(rows), counts=np.concatenate(counts))
-    return TableSnapshot(
-        columns=tuple(options.columns),
-        length_key=options.length_key,
-        maxlen=header.maxlen,
-        identities=(),
-        stored=stored,
-        sampler_type=header.sampler_type,
-        ejector_type=header.ejector_type,
-        sampler_state=header.sampler_state,
-        ejector_state=header.ejector_state,
-    )
+    return stored
