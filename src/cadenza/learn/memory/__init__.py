@@ -6,7 +6,8 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.generator_state`.
-Layout:      `table` keeps episodes in an `arena` whose places `episode_rows` gives out;
+Layout:      `table` keeps episodes in an `arena` whose places `episode_ring` gives out, and in which
+             `episode_rows` finds windows;
              `table_layout`, `sequence_rows`, `gathering` say what columns mean; strategies choose
              windows and ejected episodes; `serialisation` writes and reads files.
 """

@@ -1,39 +1,23 @@
-"""Where the episodes of a memory lie among its rows, and which windows fit into them.
-
-An episode occupies consecutive rows of a ring of N rows. Rows are handed out in the order of
-arrival; a hole at the ring's end is left rather than splitting an episode. ``remaining[row]`` is
-the number of steps that a window starting at this row may have, 0 where none may start, so a window
-of T rows never leaves its episode if ``remaining[row] >= T``.
+"""Which windows fit into the episodes of a memory, and how they are drawn.
 
 Draws:   row uniform in the used part of the ring, rejected unless its window fits; this is exactly
          uniform over all windows, in O(1) per window whatever N is. Where few rows can start a
          window, `WindowTree` finds one in O(log E) instead.
-Moves:   when the free rows are scattered, or too few, all episodes are moved to the front of a new
-         ring; everything that keeps data per row is told (`RowListener`).
-Axes:    N = rows, E = stored episodes, L = steps of an episode, T = rows of a window.
+Axes:    N = rows, E = stored episodes, T = rows of a window; see `EpisodeRing`.
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import InputError
 from cadenza.learn.memory.core_types import IndexArray, SamplePoint
-from cadenza.learn.memory.episode_slots import SLOT_FIELDS, EpisodeSlots
-from cadenza.learn.memory.errors import DuplicateEpisodeError, NoWindowError, UnknownEpisodeError
-from cadenza.learn.memory.row_moves import RowListener, joined_moves, moved
-from cadenza.learn.memory.window_counts import WindowCounts
+from cadenza.learn.memory.episode_ring import EpisodeRing
+from cadenza.learn.memory.errors import NoWindowError
 
-#: Rows of a ring when nothing else is asked for.
-_FIRST_ROWS: Final = 256
-#: A moved ring is left at most this full, so that moving stays rare.
-_FULLEST: Final = 0.8
-#: Growth of a ring that is too small.
-_GROWTH: Final = 1.5
 #: Rejection is used while at least one in so many rows can start a window.
 _MOST_REJECTED: Final = 8
 #: A sample id holds, from its low bits up, the row, the number of moves so far, and the serial
@@ -46,160 +30,8 @@ _SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
 _SPARE: Final = 3.0
 
 
-class EpisodeRows:
-    """Finds rows for episodes, and windows in them.
-
-    Args:
-        capacity: Rows of the ring; it grows when they do not suffice.
-        external_remaining: Returns the array to use as ``remaining`` in a ring that its owner has
-            already filled or moved; None keeps an own array.
-
-    Attributes:
-        remaining: Steps that a window starting at a row may have, int32, shape (N,).
-        slot_of_row: Slot of the episode that holds a row, int32, shape (N,); stale in free rows.
-        slots: Facts by slot.
-    """
-
-    def __init__(
-        self,
-        capacity: int = _FIRST_ROWS,
-        *,
-        external_remaining: Callable[[], NDArray[np.int32]] | None = None,
-    ) -> None:
-        self._external = external_remaining
-        self._listeners: list[RowListener] = []
-        self._capacity = max(int(capacity), 1)
-        self._reset()
-
-    def _reset(self) -> None:
-        external = self._external
-        self.remaining = external() if external else np.zeros(self._capacity, np.int32)
-        self.slot_of_row = np.zeros(self._capacity, np.int32)
-        self.slots = EpisodeSlots.of_size(16)
-        self._slot_count = 0
-        self._free_slots: list[int] = []
-        self._live: OrderedDict[int, int] = OrderedDict()
-        self._head = 0
-        self._end = 0  # one past the last used row before the ring went round
-        self._steps = 0
-        self._rows = 0
-        self._serial = 0
-        self._moves = 0
-        self._countdown = np.arange(64, 0, -1, dtype=np.int32)
-        self.windows = WindowCounts()
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the ring, N."""
-        return self._capacity
-
-    @property
-    def steps(self) -> int:
-        """Transitions in all episodes."""
-        return self._steps
-
-    def __len__(self) -> int:
-        """Return the number of episodes, E."""
-        return len(self._live)
-
-    def __contains__(self, identity: object) -> bool:
-        """Return whether this episode is stored."""
-        return identity in self._live
-
-    def identities(self) -> list[int]:
-        """Return the ids of all episodes, oldest first."""
-        return list(self._live)
-
-    def live_slots(self) -> IndexArray:
-        """Return the slots of all episodes, oldest first, shape (E,)."""
-        return np.fromiter(self._live.values(), np.int64, len(self._live))
-
-    def iterate_slots(self) -> Iterator[int]:
-        """Yield the slots of all episodes, oldest first."""
-        return iter(self._live.values())
-
-    def slot(self, identity: int) -> int:
-        """Return the slot of an episode.
-
-        Raises:
-            UnknownEpisodeError: It is not stored.
-        """
-        try:
-            return self._live[identity]
-        except KeyError:
-            raise UnknownEpisodeError(
-                f"episode {identity}: expected one of the {len(self._live)} stored ones; it was "
-                "ejected or never added."
-            ) from None
-
-    def add_listener(self, listener: RowListener) -> None:
-        """Tell ``listener`` when rows move."""
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: RowListener) -> None:
-        """Stop telling ``listener``."""
-        self._listeners.remove(listener)
-
-    def clear(self) -> None:
-        """Forget all episodes; the ring keeps its size."""
-        self.remaining[: max(self._head, self._end)] = 0  # rows never used stay untouched
-        serial, moves = self._serial, self._moves
-        self._reset()
-        self._serial, self._moves = serial, moves
-
-    def add(
-        self, identity: int, steps: int, *, usable: int | None = None, rows: int | None = None
-    ) -> int:
-        """Give a new episode its rows.
-
-        Args:
-            identity: Id that no stored episode has.
-            steps: Transitions, L >= 1.
-            usable: Steps that windows may use; L if None.
-            rows: Rows it needs, at least L; L if None.
-
-        Returns:
-            The episode's first row.
-
-        Raises:
-            DuplicateEpisodeError: The id is stored already.
-            InputError: No steps.
-        """
-        if identity in self._live:
-            raise DuplicateEpisodeError(
-                f"episode {identity}: expected an id that is not stored, got one that is; ids are "
-                "used for one episode each."
-            )
-        if steps < 1:
-            raise InputError(f"episode {identity}: expected at least 1 step, got {steps}.")
-        usable = steps if usable is None else usable
-        rows = steps if rows is None else rows
-        start = self._take_rows(rows)
-        slot = self._take_slot()
-        facts = self.slots
-        facts.start[slot] = start
-        facts.steps[slot] = steps
-        facts.usable[slot] = usable
-        facts.rows[slot] = rows
-        facts.serial[slot] = self._serial
-        self._serial += 1
-        self._place(identity, slot, start, steps, usable, rows)
-        return start
-
-    def remove(self, identity: int) -> None:
-        """Forget an episode and free its rows.
-
-        Raises:
-            UnknownEpisodeError: It is not stored.
-        """
-        slot = self.slot(identity)
-        del self._live[identity]
-        start, usable = int(self.slots.start[slot]), int(self.slots.usable[slot])
-        self._steps -= int(self.slots.steps[slot])
-        self._rows -= int(self.slots.rows[slot])
-        self.remaining[start : start + usable] = 0
-        self._free_slots.append(slot)
-        self.windows.remove(slot, usable)
+class EpisodeRows(EpisodeRing):
+    """Finds rows for episodes, and windows in them; arguments as for `EpisodeRing`."""
 
     def draw_windows(self, rng: np.random.Generator, count: int, length: int) -> IndexArray:
         """Return the first rows of ``count`` windows, uniform over all that fit, shape (n,).
@@ -311,125 +143,3 @@ class EpisodeRows:
             return 0, 0
         oldest = int(self.slots.start[next(iter(self._live.values()))])
         return (oldest, self._head) if oldest < self._head else (0, self._end)
-
-    def _take_slot(self) -> int:
-        if self._free_slots:
-            return self._free_slots.pop()
-        if self._slot_count == len(self.slots.start):
-            self.slots.grow()
-        self._slot_count += 1
-        return self._slot_count - 1
-
-    def _take_rows(self, rows: int) -> int:
-        """Return the first of ``rows`` free consecutive rows after the newest episode."""
-        if not self._live:
-            self._head = self._end = 0
-            if rows > self._capacity:
-                self._move(rows)
-        else:
-            oldest = int(self.slots.start[next(iter(self._live.values()))])
-            if oldest < self._head:  # the used rows are [oldest, head)
-                if self._capacity - self._head < rows:
-                    if oldest >= rows:
-                        self._end, self._head = self._head, 0
-                    else:
-                        self._move(rows)
-            elif oldest - self._head < rows:  # the used rows are [oldest, end) and [0, head)
-                self._move(rows)
-        start = self._head
-        self._head += rows
-        return start
-
-    def _move(self, extra: int) -> None:
-        """Bring all episodes to the front of a new ring with room for ``extra`` rows."""
-        needed = self._rows + extra
-        capacity = self._capacity
-        if needed > _FULLEST * capacity:
-            capacity = max(int(_GROWTH * capacity), math.ceil(needed / _FULLEST))
-        slots = self.live_slots()
-        counts = self.slots.rows[slots]
-        targets = np.cumsum(counts) - counts
-        moves = joined_moves(self.slots.start[slots], targets, counts)
-        for listener in self._listeners:
-            listener.rows_moved(moves, capacity)
-        old_remaining, old_slots = self.remaining, self.slot_of_row
-        self.slot_of_row = moved(old_slots, moves, capacity)
-        if self._external is None:
-            self.remaining = moved(old_remaining, moves, capacity)
-        else:
-            self.remaining = self._external()
-        self.slots.start[slots] = targets
-        self._moves += 1
-        self._capacity, self._head = capacity, int(counts.sum())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where everything lies, without ``remaining``, as numbers and lists."""
-        slots = self.live_slots()
-        return {
-            "capacity": self._capacity,
-            "head": self._head,
-            "end": self._end,
-            "next_serial": self._serial,
-            "moves": self._moves,
-            "slot_count": self._slot_count,
-            "free_slots": list(self._free_slots),
-            "identities": self.identities(),
-            "slots": slots.tolist(),
-            **{name: getattr(self.slots, name)[slots].tolist() for name in SLOT_FIELDS},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the places that `state_dict` described; the ring must have its capacity.
-
-        Raises:
-            CheckpointError: ``state`` is malformed.
-        """
-        try:
-            self._load(state)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                f"places of episodes: expected the state of {type(self).__name__}, got one that "
-                f"lacks or spoils a part: {error!r}."
-            ) from error
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        if int(state["capacity"]) != self._capacity:
-            raise ValueError(f"capacity {state['capacity']} for a ring of {self._capacity} rows")
-        self._reset()
-        self._slot_count = int(state["slot_count"])
-        self.slots = EpisodeSlots.of_size(max(16, 1 << max(self._slot_count - 1, 0).bit_length()))
-        self._free_slots = [int(slot) for slot in state["free_slots"]]
-        slots = [int(slot) for slot in state["slots"]]
-        if sorted(slots + self._free_slots) != list(range(self._slot_count)):
-            raise ValueError("slots that are used twice or not at all")
-        columns = {name: [int(v) for v in state[name]] for name in SLOT_FIELDS}
-        for index, identity in enumerate(state["identities"]):
-            slot = slots[index]
-            for name, values in columns.items():
-                getattr(self.slots, name)[slot] = values[index]
-            start, steps, usable, rows = (values[index] for values in list(columns.values())[:4])
-            inside = 0 <= start <= self._capacity - rows
-            if not (inside and 0 <= usable <= steps <= rows and steps):
-                raise ValueError(f"episode {identity} lies outside the ring")
-            self._place(int(identity), slot, start, steps, usable, rows)
-        if len(self._live) != len(slots):
-            raise ValueError("ids that come twice, or more slots than ids")
-        self._head, self._end = int(state["head"]), int(state["end"])
-        self._serial, self._moves = int(state["next_serial"]), int(state["moves"])
-        if not (0 <= self._head <= self._capacity and 0 <= self._end <= self._capacity):
-            raise ValueError("a place outside the ring")
-
-    def _place(
-        self, identity: int, slot: int, start: int, steps: int, usable: int, rows: int
-    ) -> None:
-        """Enter an episode whose numbers are in ``slot`` already."""
-        self.slots.identity[slot] = identity
-        self._live[identity] = slot
-        self._steps += steps
-        self._rows += rows
-        self.slot_of_row[start : start + rows] = slot
-        if usable > 0:
-            if usable > len(self._countdown):
-                self._countdown = np.arange(2 * usable, 0, -1, dtype=np.int32)
-            self.remaining[start : start + usable] = self._countdown[-usable:]
-        self.windows.add(slot, usable)
