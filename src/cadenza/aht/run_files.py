@@ -24,7 +24,7 @@ from cadenza.core.checkpoint_series import (
 )
 from cadenza.core.checkpoints import pending_path, resolve_uri, sidecar_path
 from cadenza.core.errors import NotReadyError, StorageError
-from cadenza.core.files import atomic_write_json
+from cadenza.core.files import atomic_write_json, remove_temporaries
 
 RunStatus = Literal["running", "finished"]
 
@@ -121,7 +121,7 @@ class RunFiles:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the run for this process.
+        """Hold the run for this process, and remove what killed writers of its files left.
 
         Raises:
             NotReadyError: Another process is training this very run.
@@ -144,6 +144,8 @@ class RunFiles:
                     f"run {self.run_id}: expected no other process to train it, got a lock on "
                     f"{file.name}; wait for that process or end it."
                 ) from error
+            own = (f"{self.run_id}_step", f"{self.state_series}_step", f"{self.run_id}.")
+            remove_temporaries(self.folder, prefixes=own)
             yield
 
 

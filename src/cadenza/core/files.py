@@ -20,6 +20,8 @@ from cadenza.core.errors import StorageError
 _CHUNK_BYTES: Final = 1 << 20
 #: Ending of the files a write leaves behind when its process is killed.
 _TEMPORARY_SUFFIX: Final = ".cadenza-tmp"
+#: Longest file name that common file systems take.
+_MAX_NAME_BYTES: Final = 255
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
@@ -28,7 +30,7 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
     Raises:
         StorageError: The file system refused (disk full, read-only); ``path`` is unchanged.
     """
-    temporary = path.parent / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    temporary = _temporary_for(path)
     try:
         make_folder(path.parent)
         try:
@@ -62,7 +64,7 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
     Raises:
         StorageError: The file system refused (disk full, read-only).
     """
-    temporary = path.parent / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    temporary = _temporary_for(path)
     try:
         make_folder(path.parent)
         try:
@@ -82,6 +84,13 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
             f"{path}: expected to write this file, got '{error.strerror}'; free space or choose "
             "another folder and run again (earlier files are intact)",
         ) from error
+
+
+def _temporary_for(path: Path) -> Path:
+    """Return an unused name beside ``path``: hidden, and told by that of ``path`` if it fits."""
+    ending = f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    named = f".{path.name}{ending}"
+    return path.parent / (named if len(os.fsencode(named)) <= _MAX_NAME_BYTES else ending)
 
 
 def _write_new_file(path: Path, data: bytes) -> None:
@@ -160,13 +169,21 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_temporaries(folder: Path) -> int:
-    """Delete what killed writers left in ``folder``; call it while nobody writes there.
+def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> int:
+    """Delete what killed writers left in ``folder``.
+
+    Args:
+        folder: Where they wrote.
+        prefixes: Only what was to become a file whose name begins with one of these; nobody may be
+            writing such a file now.
 
     Returns:
         Number of files deleted.
     """
-    leftovers = list(folder.glob(f".*{_TEMPORARY_SUFFIX}"))
+    hidden = tuple(f".{prefix}" for prefix in prefixes)
+    leftovers = [
+        path for path in folder.glob(f".*{_TEMPORARY_SUFFIX}") if path.name.startswith(hidden)
+    ]
     for leftover in leftovers:
         leftover.unlink(missing_ok=True)
     return len(leftovers)

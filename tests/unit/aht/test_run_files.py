@@ -71,6 +71,17 @@ def test_card_that_is_damaged_counts_as_none(files, text):
     assert files.read_card() is None
 
 
+def test_lock_removes_what_killed_writers_of_this_run_left(files):
+    files.folder.mkdir(parents=True)
+    own = [f".abc{name}.0123.cadenza-tmp" for name in ("_step1.pt", "-state_step1.pt", ".run.json")]
+    foreign = [".abcd_step1.pt.0123.cadenza-tmp", ".0123.cadenza-tmp"]
+    for name in (*own, *foreign):
+        (files.folder / name).write_bytes(b"half")
+    with files.locked():
+        left = {path.name for path in files.folder.glob("*.cadenza-tmp")}
+    assert left == set(foreign)
+
+
 def test_delete_results_leaves_other_runs_and_the_log(files, tmp_path):
     other = RunFiles(run_id="abcd", artifacts_root=tmp_path, log_dir=tmp_path / "logs")
     for run in (files, other):

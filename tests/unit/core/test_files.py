@@ -160,6 +160,20 @@ atomic_write_bytes(Path(sys.argv[1]), b"never arrives")
     assert [left.name for left in tmp_path.iterdir()] == [".hidden"]
 
 
+def test_remove_temporaries_of_some_files_leaves_those_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if killed before it
+    monkeypatch.setattr(Path, "replace", lambda *_: None)
+    for name in ("abc_1", "abcd_1", "n" * 255):
+        atomic_write_bytes(tmp_path / name, b"never arrives")
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 3
+    assert remove_temporaries(tmp_path, prefixes=("abc_", "x")) == 1
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.startswith(".abcd_1.") for name in left].count(True) == 1
+    assert len(left) == 2
+    assert remove_temporaries(tmp_path) == 2
+
+
 def test_make_folder_on_an_existing_folder_changes_nothing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "kept").write_bytes(b"")
