@@ -1,0 +1,206 @@
+"""The real `cadenza train`, killed with SIGKILL at a chosen moment.
+
+A moment is a question about the run's files. The process is stopped with SIGSTOP before the
+question is asked for good, so the answer still holds when SIGKILL comes; if the moment has passed
+by then, the process goes on and the next such moment is waited for.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cadenza.core.checkpoints import load_checkpoint
+from tests.e2e.commands import arguments, environment
+
+#: Longest time one process may take, s.
+PATIENCE_S = 250.0
+#: Events that only a resumed run logs.
+RESUME_EVENTS = ("run_resumed", "training_resumed")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What the one run below ``folder`` has left so far."""
+
+    folder: Path
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts" / "artifacts"
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the events, without a line that is just being written."""
+        content = b"".join(path.read_bytes() for path in self.folder.glob("logs/*.jsonl"))
+        return [json.loads(line) for line in content.rpartition(b"\n")[0].splitlines()]
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Return the events without what a resume adds and without times and folders."""
+        return [
+            {key: value for key, value in event.items() if key not in ("wall_time", "path")}
+            for event in self.log()
+            if event["event"] not in RESUME_EVENTS
+        ]
+
+    def resumes(self) -> list[tuple[int, int]]:
+        """Return the frame each resume went on from, and how many bytes of the log it cut."""
+        cuts, steps = (
+            [event for event in self.log() if event["event"] == name] for name in RESUME_EVENTS
+        )
+        return [
+            (resumed["step"], cut["discarded_bytes"])
+            for cut, resumed in zip(cuts, steps, strict=True)
+        ]
+
+    def checkpoints(self, kind: str, ending: str = ".pt.json") -> list[int]:
+        """Return the frames of files ``<run id><kind>_step<frames><ending>``, in rising order.
+
+        Args:
+            kind: ``"-state"`` for training states, ``""`` for policies.
+            ending: By default that of the file whose arrival makes a checkpoint complete.
+        """
+        names = [path.name for path in self.artifacts.glob(f"*_step*{ending}")]
+        steps = [
+            int(name.removesuffix(ending).rpartition("_step")[2])
+            for name in names
+            if ("-state_step" in name) == (kind == "-state")
+        ]
+        return sorted(steps)
+
+    def half_written(self) -> list[Path]:
+        """Return the files that are being written, or were when the process was killed."""
+        return list(self.artifacts.glob(".*.cadenza-tmp"))
+
+    def results(self) -> dict[str, bytes]:
+        """Return the bytes of every policy, its sidecar and the reward curve, by file name."""
+        return {
+            path.name: path.read_bytes()
+            for path in self.artifacts.iterdir()
+            if path.name.endswith((".pt", ".pt.json", ".curve.json"))
+            and "-state_step" not in path.name
+        }
+
+    def last_state(self) -> dict[str, Any]:
+        """Return the last training state, without the length of the log, which resumes change."""
+        (card,) = self.artifacts.glob("*.run.json")
+        run_id = card.name.partition(".")[0]
+        uri = f"local://artifacts/{run_id}-state_step{self.checkpoints('-state')[-1]}.pt"
+        content, _ = load_checkpoint(uri=uri, artifacts_root=self.folder / "artifacts")
+        del content["log_offset"]
+        return content
+
+
+#: Whether it is time to kill, given the run's files and the newest state at the process's start.
+Moment = Callable[[RunFolder, int], bool]
+
+
+def after_a_checkpoint(run: RunFolder, start: int) -> bool:
+    """A new checkpoint is complete, and nothing has been logged since."""
+    states, log = run.checkpoints("-state"), run.log()
+    return bool(
+        states
+        and states[-1] > start
+        and log
+        and log[-1]["event"] == "checkpoint_saved"
+        and log[-1]["step"] == states[-1]
+    )
+
+
+def between_checkpoints(run: RunFolder, start: int) -> bool:
+    """A new checkpoint is complete, and later frames have been logged but not saved."""
+    states, log = run.checkpoints("-state"), run.log()
+    return bool(
+        states
+        and states[-1] > start
+        and log[-1].get("step", 0) > states[-1]
+        and log[-1]["event"] != "checkpoint_saved"
+        and run.checkpoints("")[-1] == states[-1]
+    )
+
+
+def within_a_save_of(kind: str) -> Moment:
+    """Return the moment in which a payload is being written though not the run's first one.
+
+    Args:
+        kind: ``"-state"`` for training states, ``""`` for policies.
+    """
+
+    def is_now(run: RunFolder, start: int) -> bool:
+        if not run.half_written():
+            return False
+        states = run.checkpoints("-state")
+        # The new sidecar waits until its payload is complete.
+        begun = set(run.checkpoints(kind, ".pt.json.next")) - set(run.checkpoints(kind, ".pt"))
+        return bool(states and states[-1] > start and begun)
+
+    return is_now
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training by command line; it can run in many folders.
+
+    Attributes:
+        sources: Folder of the package to run: a copy, so that no edit meanwhile renames the run.
+        config: Its configuration.
+    """
+
+    sources: Path
+    config: Path
+
+    def start(self, folder: Path, *options: str) -> "subprocess.Popen[str]":
+        """Start the training in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            arguments("train", self.config, *options),
+            cwd=folder,
+            env={**environment(), "PYTHONPATH": str(self.sources)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self, folder: Path, *options: str) -> str:
+        """Run the training in ``folder`` to its end; return what it printed."""
+        return output_of(self.start(folder, *options))
+
+    def kill_at(self, moment: Moment, folder: Path) -> int:
+        """Start or resume, kill at ``moment``; return the frame of the newest training state."""
+        run = RunFolder(folder)
+        start = max(run.checkpoints("-state"), default=0)
+        with self.start(folder, "--resume") as process:
+            try:
+                deadline = time.monotonic() + PATIENCE_S
+                while not (moment(run, start) and _is_stopped(process) and moment(run, start)):
+                    process.send_signal(signal.SIGCONT)
+                    assert process.poll() is None, f"it ended too soon: {process.stderr.read()}"
+                    assert time.monotonic() < deadline, "the moment to kill it never came"
+                    time.sleep(0.0005)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        return run.checkpoints("-state")[-1]
+
+
+def output_of(process: "subprocess.Popen[str]") -> str:
+    """Wait for the end of a process that succeeds; return what it printed."""
+    with process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    return out
+
+
+def _is_stopped(process: "subprocess.Popen[str]") -> bool:
+    """Stop a process; return whether it stands still rather than having ended."""
+    process.send_signal(signal.SIGSTOP)
+    status = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return status is not None and status.si_code == os.CLD_STOPPED
