@@ -11,7 +11,7 @@ import contextlib
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,40 @@ class Field:
         return min(self.size & -self.size, _ROW_ALIGNMENT) if self.size else 1
 
 
+class Arena(Protocol):
+    """Values by row and column, wherever they lie; `RecordArena` and `DeviceArena` are two."""
+
+    #: Bytes of a row as `RecordArena` stores it; decides how many rows a table begins with.
+    row_bytes: int
+
+    def remaining(self) -> NDArray[np.int32]:
+        """Return the array for `EpisodeRows.remaining`, on the host, shape (N,)."""
+        ...
+
+    def read(self, name: str, start: int, count: int) -> NDArray[Any]:
+        """Return consecutive values of a column on the host, shape (count, *shape).
+
+        They are to be read at once: they may be a view.
+        """
+        ...
+
+    def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
+        """Return a fresh array on the host with a column's values at ``rows``, (n, *shape)."""
+        ...
+
+    def write(self, name: str, start: int, count: int, values: NDArray[Any]) -> None:
+        """Set consecutive values of a column; ``values`` has ``count`` rows, or one for all."""
+        ...
+
+    def scatter(self, name: str, rows: IndexArray, values: NDArray[Any]) -> None:
+        """Set the values of a column at ``rows``, which are all different."""
+        ...
+
+    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
+        """Bring the values into a new ring; see `RowListener`."""
+        ...
+
+
 class RecordArena:
     """Values by row and column.
 
@@ -71,7 +105,7 @@ class RecordArena:
         for field in sorted(self._fields.values(), key=lambda field: -field.alignment):
             self._offsets[field.name] = offset
             offset += field.size
-        self.row_bytes = -(-offset // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+        self.row_bytes = record_bytes(fields)
         self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
@@ -114,9 +148,17 @@ class RecordArena:
         """Return the field for `EpisodeRows.remaining`, shape (N,)."""
         return self._values[_REMAINING]
 
-    def values(self, name: str) -> NDArray[Any]:
-        """Return a column to read or write, shape (N, *shape); valid until rows move."""
-        return self._values[name]
+    def read(self, name: str, start: int, count: int) -> NDArray[Any]:
+        """Return a view of consecutive values of a column; see `Arena.read`."""
+        return self._values[name][start : start + count]
+
+    def write(self, name: str, start: int, count: int, values: NDArray[Any]) -> None:
+        """Set consecutive values of a column; see `Arena.write`."""
+        self._values[name][start : start + count] = values
+
+    def scatter(self, name: str, rows: IndexArray, values: NDArray[Any]) -> None:
+        """Set the values of a column at ``rows``; see `Arena.scatter`."""
+        self._values[name][rows] = values
 
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
         """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
@@ -142,6 +184,12 @@ class RecordArena:
             source = self._buffer[move.source * size : (move.source + move.count) * size]
             buffer[move.target * size : (move.target + move.count) * size] = source
         self._use(buffer)
+
+
+def record_bytes(fields: Sequence[Field]) -> int:
+    """Return the bytes of a row that holds ``fields`` and ``remaining``."""
+    size = np.dtype(np.int32).itemsize + sum(field.size for field in fields)
+    return -(-size // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
 
 
 def _zeros(size: int) -> NDArray[np.uint8]:

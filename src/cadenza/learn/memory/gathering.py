@@ -4,17 +4,24 @@ Axes: N = rows of the arena, n = windows, T = rows per window, B = n T, rollout-
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError
-from cadenza.learn.memory.arena import RecordArena
+from cadenza.learn.memory.arena import Arena
 from cadenza.learn.memory.core_types import IndexArray
 from cadenza.learn.memory.episode_rows import EpisodeRows
 from cadenza.learn.memory.storage import EpisodeArrays, TagProxy, VirtualStorage
 from cadenza.learn.memory.table_layout import Ends, Mapped, Shift, TableLayout
+
+if TYPE_CHECKING:
+    from cadenza.learn.memory.arena import RecordArena
+
+#: Indices of rows, where the rows lie.
+Rows = TypeVar("Rows", IndexArray, torch.Tensor)
 
 
 class EpisodeContents:
@@ -22,7 +29,7 @@ class EpisodeContents:
 
     Args:
         layout: The table's columns.
-        capacity: Rows to begin with.
+        arena: Room for the values.
 
     Attributes:
         layout: As given.
@@ -31,10 +38,10 @@ class EpisodeContents:
         extra: Rows beyond L of the flexible columns by slot, int32, shape (S, F).
     """
 
-    def __init__(self, layout: TableLayout, capacity: int) -> None:
+    def __init__(self, layout: TableLayout, arena: Arena) -> None:
         self.layout = layout
-        self.arena = RecordArena(layout.fields(), capacity)
-        self.rows = EpisodeRows(capacity, external_remaining=self.arena.remaining)
+        self.arena = arena
+        self.rows = EpisodeRows(len(arena.remaining()), external_remaining=arena.remaining)
         self.rows.add_listener(self.arena)
         self.extra = np.zeros((0, len(layout.flexible)), np.int32)
 
@@ -56,11 +63,11 @@ class EpisodeContents:
         self.extra[slot] = extra
 
     def episode(self, name: str, identity: int) -> NDArray[Any]:
-        """Return a view of one episode's rows of a stored column; valid until rows move."""
+        """Return one episode's rows of a stored column, to be read at once; see `Arena.read`."""
         slot = self.rows.slot(identity)
         start = int(self.rows.slots.start[slot])
         count = int(self.counts(name, np.array([slot]))[0])
-        return self.arena.values(name)[start : start + count]
+        return self.arena.read(name, start, count)
 
 
 class _ColumnView:
@@ -83,7 +90,7 @@ class Gatherer:
 
     Args:
         layout: The table's columns.
-        contents: Returns the table's present content.
+        contents: Returns the table's present content, whose arena is a `RecordArena`.
     """
 
     def __init__(self, layout: TableLayout, contents: Callable[[], EpisodeContents]) -> None:
@@ -113,7 +120,7 @@ class Gatherer:
                 mapped[output.name] = storage
         return mapped
 
-    def gather(self, starts: IndexArray, length: int) -> dict[str, NDArray[Any]]:
+    def gather(self, starts: IndexArray, length: int) -> dict[str, Any]:
         """Return fresh arrays by column name.
 
         Args:
@@ -123,7 +130,7 @@ class Gatherer:
         Returns:
             Arrays of shape (B, *shape), or (n, *shape) for one value per window.
         """
-        arena = self._contents().arena
+        arena = cast("RecordArena", self._contents().arena)
         if length == 1:
             rows = starts
         else:
@@ -138,7 +145,7 @@ class Gatherer:
         final: dict[str, NDArray[np.bool_]] = {}
         for output in self._layout.outputs:
             if isinstance(output, Shift):
-                at = self._rows_of(output, starts, length, shifted)
+                at = rows_of_output(output, starts, length, shifted)
                 result[output.name] = arena.gather(output.source, at)
             elif isinstance(output, Ends):
                 if output.source not in final:
@@ -147,20 +154,6 @@ class Gatherer:
             else:
                 result[output.name] = self._map(output, starts, length)
         return result
-
-    @staticmethod
-    def _rows_of(
-        output: Shift, starts: IndexArray, length: int, shifted: dict[int, IndexArray]
-    ) -> IndexArray:
-        """Return the rows of one output; ``shifted`` keeps those that others use too."""
-        if output.single:
-            return starts
-        if output.after:
-            return shifted[1] if length == 1 and 1 in shifted else starts + length
-        at = shifted.get(output.first)
-        if at is None:
-            at = shifted[output.first] = shifted[0] + output.first
-        return at
 
     def _final(self, source: str, starts: IndexArray, length: int) -> NDArray[np.bool_]:
         """Return whether each window ends with the last row of ``source``, shape (n,)."""
@@ -197,6 +190,26 @@ class Gatherer:
         return ", ".join(
             f"{name} {contents.episode(name, identity).shape}" for name in self._layout.stored
         )
+
+
+def rows_of_output(output: Shift, starts: Rows, length: int, shifted: dict[int, Rows]) -> Rows:
+    """Return the rows that an output reads.
+
+    Args:
+        output: The output.
+        starts: First rows of the windows, shape (n,).
+        length: Rows per window, T.
+        shifted: Rows of the windows by how far they are shifted, each of shape (B,); keeps those
+            that are made, for other outputs.
+    """
+    if output.single:
+        return starts
+    if output.after:
+        return shifted[1] if length == 1 and 1 in shifted else starts + length
+    at = shifted.get(output.first)
+    if at is None:
+        at = shifted[output.first] = shifted[0] + output.first
+    return at
 
 
 def _mapper_of(column: Any) -> Any:

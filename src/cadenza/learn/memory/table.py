@@ -248,7 +248,9 @@ class ArrayMemoryTable(EpisodeTable):
         if not load_hparams:
             return
         maxlen, filled = (read_field(state_dict, key) for key in ("maxlen", "filled"))
-        contents = load_contents_state(self._layout, read_field(state_dict, "contents"))
+        contents = load_contents_state(
+            self._layout, read_field(state_dict, "contents"), self._empty_contents
+        )
         if contents.rows.steps > int(maxlen):
             raise CheckpointError(
                 f"{self._name}: expected at most maxlen = {maxlen} transitions, got "

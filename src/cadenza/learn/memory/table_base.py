@@ -12,11 +12,12 @@ import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.timing import BlockTimers
+from cadenza.learn.memory.arena_places import Storage, place_of
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.core_types import IndexArray, SampleResult, from_numpy
+from cadenza.learn.memory.core_types import IndexArray, SampleResult
 from cadenza.learn.memory.errors import DuplicateEpisodeError
 from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
-from cadenza.learn.memory.gathering import EpisodeContents, Gatherer
+from cadenza.learn.memory.gathering import EpisodeContents
 from cadenza.learn.memory.sequence_rows import SequenceRows, checked_sequence
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
@@ -56,13 +57,17 @@ class EpisodeTable:
         name: Name in checkpoints.
         check_finite: Refuse episodes with NaN or infinity.
         as_tensordict: Return batches as `tensordict.TensorDict`.
+        storage: Where the rows lie: on the ``host``; there, with batches through page-locked
+            memory to a CUDA device (``pinned``); or on the ``device``. What is drawn, sampled and
+            saved is the same.
 
     Attributes:
         adaptors: As given; may be changed.
 
     Raises:
         ConfigurationError: The columns contradict each other, ``maxlen`` is below 1, or a
-            strategy follows another table.
+            strategy follows another table, or there is no such ``storage``.
+        DeviceUnavailableError: ``storage`` needs a device that is not there.
         MissingExtraError: ``as_tensordict`` without the extra ``tensordict``.
     """
 
@@ -80,6 +85,7 @@ class EpisodeTable:
         name: str = "memory",
         check_finite: bool = False,
         as_tensordict: bool = False,
+        storage: Storage = "host",
     ) -> None:
         if maxlen < 1:
             raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
@@ -90,8 +96,10 @@ class EpisodeTable:
         self._check_finite = check_finite
         self._tensordict = tensordict_class() if as_tensordict else None
         self._layout = TableLayout(columns, length_key)
+        self._storage: Storage = storage
+        self._place = place_of(storage, self._device)
         self._contents = self._new_contents()
-        self._gatherer = Gatherer(self._layout, lambda: self._contents)
+        self._gatherer = self._place.gatherer(self._layout, lambda: self._contents)
         self._sampler = UniformSampleStrategy(seed=seed) if sampler is None else sampler
         self._ejector = FifoEjectionStrategy(seed=seed) if ejector is None else ejector
         require_free(self._sampler, "sampler")
@@ -107,10 +115,13 @@ class EpisodeTable:
 
     def _new_contents(self) -> EpisodeContents:
         """Return an empty content that can grow to ``maxlen`` with few moves."""
-        contents = EpisodeContents(self._layout, 1)
+        contents = self._empty_contents(1)
         wanted = self._maxlen + self._maxlen // _SPARE_SHARE + _SPARE_ROWS
         affordable = max(_RESERVED_BYTES // contents.arena.row_bytes, _SPARE_ROWS)
-        return EpisodeContents(self._layout, min(wanted, affordable))
+        return self._empty_contents(min(wanted, affordable))
+
+    def _empty_contents(self, capacity: int) -> EpisodeContents:
+        return self._place.contents(self._layout, capacity)
 
     def _attach(self) -> None:
         self._sampler.attach(self._contents.rows)
@@ -147,6 +158,11 @@ class EpisodeTable:
     def device(self) -> torch.device:
         """Where batches go."""
         return self._device
+
+    @property
+    def storage(self) -> Storage:
+        """Where the rows lie."""
+        return self._storage
 
     @property
     def sampler(self) -> SampleStrategy:
@@ -275,7 +291,7 @@ class EpisodeTable:
         for name, stored in self._layout.stored.items():
             values = episode.values[name]
             count = episode.rows if stored.is_tag else len(values)
-            arena.values(name)[start : start + count] = values
+            arena.write(name, start, count, values)
         self._sampler.track(identity, episode.steps)
         self._ejector.track(identity, episode.steps)
 
@@ -305,11 +321,9 @@ class EpisodeTable:
             with self._time_points:
                 starts = self._draw(count, sequence_length)
             with self._time_gather:
-                arrays = self._gatherer.gather(starts, sequence_length)
-                arrays |= self._sampler.annotations(starts, sequence_length)
-        result: SampleResult = {name: from_numpy(array) for name, array in arrays.items()}
-        if self._device.type != "cpu":
-            result = {name: tensor.to(self._device) for name, tensor in result.items()}
+                values = self._gatherer.gather(starts, sequence_length)
+                values |= self._sampler.annotations(starts, sequence_length)
+        result = self._place.deliver(values)
         for adaptor in self.adaptors:
             result = adaptor(result, count, sequence_length)
         if self._tensordict is not None:

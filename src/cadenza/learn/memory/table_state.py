@@ -92,7 +92,7 @@ def contents_of(
             firsts = np.cumsum(own) - own
             own = contents.rows.slots.rows[contents.rows.live_slots()]
             values = np.repeat(values[firsts], own, axis=0)
-        contents.arena.values(name)[_row_indices(starts, own)] = values
+        contents.arena.scatter(name, _row_indices(starts, own), values)
     return contents
 
 
@@ -204,14 +204,23 @@ def contents_state(contents: EpisodeContents) -> dict[str, Any]:
     }
 
 
-def load_contents_state(layout: TableLayout, state: Mapping[str, Any]) -> EpisodeContents:
+def load_contents_state(
+    layout: TableLayout,
+    state: Mapping[str, Any],
+    empty_contents: Callable[[int], EpisodeContents],
+) -> EpisodeContents:
     """Return the content that `contents_state` described.
+
+    Args:
+        layout: The table's columns.
+        state: What `contents_state` gave.
+        empty_contents: Returns an empty content with that many rows.
 
     Raises:
         CheckpointError: It is no such state, or of a table with other columns.
     """
     places = read_field(state, "places")
-    contents = EpisodeContents(layout, int(read_field(places, "capacity")))
+    contents = empty_contents(int(read_field(places, "capacity")))
     contents.rows.load_state_dict(places)
     slots = contents.rows.live_slots()
     at = _row_indices(contents.rows.slots.start[slots], contents.rows.slots.rows[slots])
@@ -229,7 +238,7 @@ def load_contents_state(layout: TableLayout, state: Mapping[str, Any]) -> Episod
                 f"table: expected column {name!r} of shape {wanted[0]} and type {wanted[1]}, got "
                 f"{values.shape} and {values.dtype}."
             )
-        contents.arena.values(name)[at] = values
+        contents.arena.scatter(name, at, values)
     extra: NDArray[np.int32] = read_field(state, "extra").numpy()
     if extra.shape != (len(slots), len(layout.flexible)):
         raise CheckpointError(

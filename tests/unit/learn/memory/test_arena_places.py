@@ -1,0 +1,295 @@
+"""Where a table's rows lie: on the host, behind page-locked memory, or on the device."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
+from cadenza.learn.memory import MemoryTableProxy, arena_places
+from cadenza.learn.memory.arena_pinned import PinnedTransfer
+from cadenza.learn.memory.builder import DictMemoryTable
+from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.table import ArrayMemoryTable
+from tests.unit.learn.memory.memory_episodes import SPACES, TABLES, play, table
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class LateCopies:
+    """Copies that happen only when somebody waits for them, as a busy GPU's may."""
+
+    def __init__(self, device=None):
+        self.device = device
+        self.sizes = []
+        self.waits = 0
+        self._queue = []
+
+    def page_locked(self, size):
+        self.sizes.append(size)
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def start(self, staged):
+        made = torch.zeros_like(staged)
+        self._queue.append((made, staged))
+        return made
+
+    def mark(self):
+        marked = self._queue[-1:]
+
+        def wait():
+            self.waits += 1
+            while any(entry is marked[0] for entry in self._queue):
+                self.finish_oldest()
+
+        return wait
+
+    def finish_oldest(self):
+        made, staged = self._queue.pop(0)
+        made.copy_(staged)
+
+    def finish(self):
+        while self._queue:
+            self.finish_oldest()
+
+
+def steps(count):
+    return {"actions": np.arange(float(count)), "obs": np.arange(3.0 * count).reshape(count, 3)}
+
+
+def arrays(number, rows=4):
+    return {
+        "obs": np.full((rows, 3), number, np.float32),
+        "flag": np.full(rows, number % 2, bool),
+        "nothing": np.zeros((rows, 0), np.float64),
+        "wide": np.full((rows, 2), number, np.complex128),
+    }
+
+
+def check(tensors, expected):
+    for name, array in expected.items():
+        assert tensors[name].numpy().dtype == array.dtype
+        np.testing.assert_array_equal(tensors[name].numpy(), array)
+
+
+def test_page_locked_buffer_is_not_written_before_its_copies_have_finished():
+    copies = LateCopies()
+    transfer = PinnedTransfer(copies)
+    batches = [transfer(arrays(number, rows=4 + number % 3)) for number in range(8)]
+    copies.finish()
+    # Every batch has its own numbers only if each reuse waited for the copies before it.
+    for number, batch in enumerate(batches):
+        check(batch, arrays(number, rows=4 + number % 3))
+
+
+def test_two_buffers_take_turns_and_only_the_older_copy_is_waited_for():
+    copies = LateCopies()
+    transfer = PinnedTransfer(copies)
+    first, second = transfer(arrays(1)), transfer(arrays(2))
+    assert copies.waits == 0
+    assert not first["obs"].any()  # its copy still waits
+    transfer(arrays(3))
+    assert copies.waits == 1
+    check(first, arrays(1))
+    assert not second["obs"].any()
+    # 48, 4, 0 and 128 bytes, each in whole lines of 64 bytes; buffers are made once.
+    assert copies.sizes == [64 + 64 + 0 + 128] * 2
+
+
+def test_buffers_grow_for_larger_batches_only():
+    copies = LateCopies()
+    transfer = PinnedTransfer(copies)
+    for rows in (4, 4, 400, 400, 4, 400):
+        transfer({"obs": np.zeros((rows, 4), np.float32)})
+    assert copies.sizes == [64, 64, 6400, 6400]
+
+
+def test_copies_that_began_before_an_error_are_waited_for():
+    class Failing(LateCopies):
+        def start(self, staged):
+            if staged.dtype == torch.bool:
+                raise RuntimeError("out of memory")
+            return super().start(staged)
+
+    copies = Failing()
+    transfer = PinnedTransfer(copies)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        transfer(arrays(1))
+    started = copies._queue[0][0]
+    for number in (2, 3):  # the third call takes the first buffer again
+        transfer({"obs": np.full((4, 3), number, np.float32)})
+    assert started.tolist() == [[1.0] * 3] * 4
+
+
+def test_threads_share_the_buffers():
+    transfer = PinnedTransfer(LateCopies())
+    wrong = []
+
+    def work(number):
+        for _ in range(200):
+            batch = transfer({"obs": np.full(50, number, np.float32)})
+            transfer({"obs": np.full(50, number, np.float32)})
+            transfer({"obs": np.full(50, number, np.float32)})
+            if set(batch["obs"].tolist()) - {0.0, float(number)}:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_pinned_batches_go_through_page_locked_memory_and_rows_stay_on_the_host(monkeypatch):
+    made = []
+
+    class Recorded(LateCopies):
+        def __init__(self, device):
+            super().__init__(device)
+            made.append(self)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(arena_places, "CudaCopies", Recorded)
+    memory = ArrayMemoryTable(
+        columns=[Column("actions", (), np.float32), Column("obs", (3,), np.float32)],
+        maxlen=100,
+        device="cuda",
+        storage="pinned",
+    )
+    memory.add_sequence(0, steps(6))
+    assert made[0].device == torch.device("cuda")
+    assert made[0].sizes == []
+    batch = memory.sample(8, 2)
+    assert made[0].sizes == [64 + 192]  # 16 rows of 4 and of 12 bytes
+    made[0].finish()
+    torch.testing.assert_close(batch["obs"][:, 0], 3 * batch["actions"])
+    assert memory.episode(0)["actions"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pinned_without_cuda_says_what_to_do(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        DeviceUnavailableError,
+        match=rf"'pinned'.* got device '{device}' with CUDA not available; pass storage='host'",
+    ):
+        ArrayMemoryTable(
+            columns=[Column("actions", (), np.float32)], maxlen=9, device=device, storage="pinned"
+        )
+
+
+def test_pinned_for_batches_that_stay_on_the_host_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(DeviceUnavailableError, match=r"got device 'cpu' with CUDA available"):
+        table(storage="pinned")
+
+
+def test_rows_on_a_device_that_is_not_there_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceUnavailableError, match=r"'cuda': expected it on this machine"):
+        ArrayMemoryTable(
+            columns=[Column("actions", (), np.float32)], maxlen=9, device="cuda", storage="device"
+        )
+
+
+def test_unknown_storage_is_refused():
+    with pytest.raises(ConfigurationError, match=r"one of \['device', 'host', 'pinned'\], got 'ga"):
+        table(storage="gantry")
+
+
+@pytest.mark.parametrize("storage", ["host", "device"])
+@pytest.mark.parametrize("kind", [*TABLES, "dict"])
+def test_storage_decides_where_the_rows_lie(kind, storage):
+    """The device "meta" has shapes but no values: what lies there cannot be read back."""
+    columns = [Column("actions", (), np.float32), Column("obs", (3,), np.float32)]
+    options = {"maxlen": 50, "device": "meta", "storage": storage, "use_terminal_column": False}
+    if kind == "dict":
+        columns.append(Column("next_obs", (3,), np.float32))
+        memory = DictMemoryTable(columns=columns, obs_keys=["obs"], **options)
+        added = {**steps(6), "next_obs": np.zeros((6, 3))}
+    else:
+        memory = TABLES[kind](spaces=SPACES, **options)
+        added = {"actions": np.ones((6, 2)), "obs": np.ones((7, 3)), "rewards": np.ones(6)}
+    assert memory.storage == storage
+    memory.add_sequence(0, added)
+    assert memory.sample(4, 2)["actions"].device.type == "meta"
+    if storage == "host":
+        np.testing.assert_array_equal(memory.episode(0)["actions"], added["actions"])
+    else:
+        with pytest.raises(NotImplementedError, match="meta"):
+            memory.episode(0)
+
+
+def test_batch_from_a_device_changes_nothing_in_the_table():
+    memory = table(storage="device")
+    play(MemoryTableProxy(memory, use_terminal=True), 1, 6)
+    before = {name: values.copy() for name, values in memory.episode(1).items()}
+    assert before["actions"][:, 0].tolist() == [100.5, 101.5, 102.5, 103.5, 104.5, 105.5]
+    batch = memory.sample(20, 2)
+    for values in (batch["actions"], batch["rewards"], batch["observation"]["obs"]):
+        values.fill_(-1.0)
+    for name, values in memory.episode(1).items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+def test_rows_on_a_device_move_with_the_ring_when_it_grows():
+    memory = table(storage="device", maxlen=100_000, terminal=False)
+    other = table(storage="host", maxlen=100_000, terminal=False)
+    for target in (memory, other):
+        target._contents = target._empty_contents(8)  # far too few rows to begin with
+        target._attach()
+        for identity in range(30):
+            at = 10.0 * identity + np.arange(6)
+            episode = {"obs": np.stack([at] * 3, 1), "actions": np.stack([at[:5]] * 2, 1)}
+            target.add_sequence(identity, {**episode, "rewards": at[:5]})
+    for identity in range(30):
+        expected = [10.0 * identity + step for step in range(6)]
+        assert memory.episode(identity)["obs"][:, 0].tolist() == expected
+    torch.testing.assert_close(memory.sample(9, 3)["actions"], other.sample(9, 3)["actions"])
+
+
+@CUDA
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("storage", ["pinned", "device"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_batches_on_cuda_equal_those_of_the_host(kind, storage, length):
+    rng = np.random.default_rng(0)
+    tables = [
+        TABLES[kind](
+            spaces=SPACES, use_terminal_column=True, maxlen=500, device="cuda", storage=place
+        )
+        for place in ("host", storage)
+    ]
+    for identity in range(60):
+        count = int(rng.integers(5, 30))
+        added = {
+            "obs": rng.standard_normal((count + 1, 3)).astype(np.float32),
+            "actions": rng.standard_normal((count, 2)).astype(np.float32),
+            "rewards": rng.standard_normal((count, 1)).astype(np.float32),
+            "terminal": [float(identity % 2)],
+        }
+        for memory in tables:
+            memory.add_sequence(identity, added)
+    pairs = [[memory.sample(64, length) for memory in tables] for _ in range(50)]
+    for expected, got in pairs:  # looked at only now: no buffer was overwritten meanwhile
+        for name in ("actions", "rewards", "dones", "masks", "terminal"):
+            assert got[name].device.type == "cuda"
+            torch.testing.assert_close(got[name], expected[name], rtol=0, atol=0)
+        for name in ("observation", "next_observation"):
+            torch.testing.assert_close(got[name]["obs"], expected[name]["obs"], rtol=0, atol=0)
+
+
+@CUDA
+def test_rows_on_cuda_take_its_memory():
+    before = torch.cuda.memory_allocated()
+    memory = TABLES["one_step"](
+        spaces=SPACES,
+        maxlen=1_000_000,
+        device="cuda",
+        storage="device",
+    )
+    # Observation, action and reward: 12 + 8 + 4 bytes per row.
+    assert torch.cuda.memory_allocated() - before >= 24 * 1_000_000
+    assert memory.storage == "device"
