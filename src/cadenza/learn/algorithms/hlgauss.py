@@ -13,19 +13,15 @@ Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.prioritization import (
-    PrioritizedMemory,
-    report_errors,
-    weighted_mean,
-)
-from cadenza.learn.algorithms.sac_target import Observations
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
+from cadenza.learn.algorithms.prioritization import PrioritizedMemory
+from cadenza.learn.callbacks.loss import LossOptions
 from cadenza.learn.nn.relu_mlp import ReluMlp
 
 #: How a target value becomes a distribution over bins.
@@ -45,7 +41,7 @@ def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tenso
     Returns:
         Shape (B, b); rows sum to 1.
     """
-    inside = target.float().clamp(float(edges[0]), float(edges[-1]))
+    inside = target.float().clamp(edges[0], edges[-1])
     cdf = torch.erf((edges - inside) / (math.sqrt(2.0) * sigma))  # (B, b + 1), up to constants
     mass = (cdf[:, -1:] - cdf[:, :1]).clamp_min(_MIN_MASS)
     return (cdf[:, 1:] - cdf[:, :-1]) / mass
@@ -219,7 +215,7 @@ class TwoHotLoss(nn.Module):
         return two_hot_probabilities(target, self.centers)
 
 
-class QLoss(LossCallback):
+class QLoss(CriticLoss[QNet]):
     """Classification loss of a `QNet`; takes the place of `cadenza.learn.algorithms.sac.QLoss`.
 
     Args:
@@ -233,8 +229,8 @@ class QLoss(LossCallback):
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
         target_encoding: How a target becomes a distribution.
-        prioritized_memory: Table that the batches come from, if it has priorities; it is told the
-            error of every rollout. Give it to one of two critics.
+        prioritized_memory: See `CriticLoss`.
+        **options: See `LossCallback`.
 
     Raises:
         InputError: Unknown ``target_encoding``.
@@ -254,18 +250,20 @@ class QLoss(LossCallback):
         log_per_param_grads: bool = False,
         target_encoding: TargetEncoding = "hl_gauss",
         prioritized_memory: PrioritizedMemory | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
-            network=q,
-            optimizer=opt,
+            q=q,
+            opt=opt,
             lr_schedule=lr_schedule,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
+            prioritized_memory=prioritized_memory,
+            **options,
         )
-        self.q_network = q
         low, high, bins = q.min_value, q.max_value, q.num_bins
         if target_encoding == "hl_gauss":
             encoding: HLGaussLoss | TwoHotLoss = HLGaussLoss(
@@ -278,31 +276,14 @@ class QLoss(LossCallback):
                 f"QLoss: expected target_encoding 'hl_gauss' or 'two_hot', got {target_encoding!r}."
             )
         self.classification_loss = encoding.to(q.centers.device)
-        self._prioritized_memory = prioritized_memory
 
-    def loss(
-        self,
-        observation: Observations,
-        actions: Tensor,
-        q_target: Tensor,
-        sample_weights: Tensor | None = None,
-        sample_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Return the cross-entropy, shape ().
-
-        Args:
-            observation: B rows.
-            actions: Shape (B, A).
-            q_target: Shape (B, 1); clamped into the support.
-            sample_weights: Importance of each rollout, shape (n,); None weights all alike.
-            sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
-        """
+    def rows(
+        self, observation: Observations, actions: Tensor, q_target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean values and cross-entropies; targets are clamped into the support."""
         logits: Tensor = self.q_network.logit_net(actions, **observation)
-        values = self.q_network.q_from_logit(logits.detach())
-        self.log_scalar(f"training/{self.name}_prediction", values.mean())
-        report_errors(self._prioritized_memory, sample_ids, (values - q_target).abs())
         labels = self.classification_loss.transform_to_probs(q_target)
-        return weighted_mean(soft_cross_entropy(logits, labels), sample_weights)
+        return self.q_network.q_from_logit(logits.detach()), soft_cross_entropy(logits, labels)
 
 
 def _bin_edges(min_value: float, max_value: float, num_bins: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""Target networks that follow their source slowly.
+"""Networks that others train: targets that follow slowly, and critics held still meanwhile.
 
 Equation:  θ_target ← (1 - τ) θ_target + τ θ_source   (arXiv:1509.02971, section 3)
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 import torch
@@ -73,6 +73,12 @@ def _require_same_layout(source: nn.Module, target: nn.Module) -> None:
             f"{sum(p.numel() for p in new)} numbers and {len(old)} with "
             f"{sum(p.numel() for p in old)}; make the target a deep copy of the source."
         )
+
+
+def foreign_parameters(networks: Iterable[nn.Module], own: Iterable[Tensor]) -> list[nn.Parameter]:
+    """Return the parameters of ``networks`` that are not among ``own``."""
+    known = {id(parameter) for parameter in own}
+    return [p for network in networks for p in network.parameters() if id(p) not in known]
 
 
 @contextmanager

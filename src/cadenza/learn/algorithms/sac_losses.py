@@ -6,19 +6,14 @@ Source:     arXiv:1812.05905, equations 5 and 7.
 Axes:       B = rows of a batch, A = action.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn, optim
 
-from cadenza.learn.algorithms.polyak import frozen
-from cadenza.learn.algorithms.prioritization import (
-    PrioritizedMemory,
-    report_errors,
-    weighted_mean,
-)
-from cadenza.learn.callbacks.loss import LossCallback
-
-#: Observation arrays by space name, each with B rows.
-Observations = dict[str, Tensor]
+from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
+from cadenza.learn.algorithms.polyak import foreign_parameters, frozen
+from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 
 
 def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
@@ -26,72 +21,19 @@ def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -
     return torch.mean(alpha * log_probabilities - values)
 
 
-class QLoss(LossCallback):
-    """Mean squared distance between a critic and ``q_target``.
+class QLoss(CriticLoss[nn.Module]):
+    """Mean squared distance between a critic and ``q_target``; arguments are those of `CriticLoss`.
 
     Rollouts of a prioritised memory are weighted by its ``sample_weights``.
-
-    Args:
-        name: Name in logs and checkpoints.
-        q: Critic.
-        opt: Optimiser of its parameters.
-        lr_schedule: Learning-rate schedule of ``opt``.
-        max_grad_norm: Bound of the gradient's norm.
-        data_group: Group of the state that holds the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
-        prioritized_memory: Table that the batches come from, if it has priorities; it is told the
-            error of every rollout. Give it to one of two critics.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        q: nn.Module,
-        opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
-        data_group: str = "default",
-        log_per_param_weights: bool = False,
-        log_per_param_grads: bool = False,
-        prioritized_memory: PrioritizedMemory | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            network=q,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-            log_per_param_weights=log_per_param_weights,
-            log_per_param_grads=log_per_param_grads,
-        )
-        self.q_network = q
-        self._prioritized_memory = prioritized_memory
-
-    def loss(
-        self,
-        observation: Observations,
-        actions: Tensor,
-        q_target: Tensor,
-        sample_weights: Tensor | None = None,
-        sample_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mean squared error, shape ().
-
-        Args:
-            observation: B rows.
-            actions: Shape (B, A).
-            q_target: Shape (B, 1).
-            sample_weights: Importance of each rollout, shape (n,); None weights all alike.
-            sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
-        """
-        q_value: Tensor = self.q_network(actions, **observation)
-        self.log_scalar(f"training/{self.name}_prediction", q_value.detach().mean())
-        error = q_value - q_target
-        report_errors(self._prioritized_memory, sample_ids, error.detach().abs())
-        return weighted_mean(error * error, sample_weights)
+    def rows(
+        self, observation: Observations, actions: Tensor, q_target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return predictions and squared errors."""
+        predictions: Tensor = self.q_network(actions, **observation)
+        errors = predictions - q_target
+        return predictions.detach(), errors * errors
 
 
 class PolicyLoss(LossCallback):
@@ -112,6 +54,7 @@ class PolicyLoss(LossCallback):
         data_group: Group of the state that holds the batch.
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
+        **options: See `LossCallback`.
     """
 
     def __init__(
@@ -128,6 +71,7 @@ class PolicyLoss(LossCallback):
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
+        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -138,14 +82,14 @@ class PolicyLoss(LossCallback):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
+            **options,
         )
         self.policy = pi
         self.ln_alpha = ln_alpha
         self.q1 = q
         self.q2 = q2
-        own = {id(parameter) for parameter in self.parameters}
         critics = [q] if q2 is None else [q, q2]
-        self._frozen = [p for critic in critics for p in critic.parameters() if id(p) not in own]
+        self._frozen = foreign_parameters(critics, self.parameters)
         self._evaluated: tuple[Observations, Tensor] | None = None
 
     def loss(self, observation: Observations) -> Tensor:

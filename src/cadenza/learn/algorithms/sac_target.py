@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.polyak import Followers
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.gamma_matrix import discount, make_gamma_matrix, split_rollouts
-
-#: Observation arrays by space name, each with one row per sample.
-Observations = dict[str, Tensor]
 
 
 def n_step_target(

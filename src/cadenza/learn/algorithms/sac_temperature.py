@@ -7,18 +7,16 @@ Axes:      B = rows of a batch, A = action.
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import ConfigurationTypeError, InputError
 from cadenza.core.schedules import ConstantSchedule, Schedule
+from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.sac_losses import PolicyLoss
-from cadenza.learn.callbacks.loss import LossCallback
-
-#: Observation arrays by space name, each with B rows.
-Observations = dict[str, Tensor]
+from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 
 
 def temperature_objective(
@@ -45,6 +43,7 @@ class AlphaLoss(LossCallback):
         log_prob_from: A `PolicyLoss` of the same policy that runs earlier in the same step; its
             log-probabilities are used instead of evaluating the policy again. The temperature then
             follows the policy before its update, as in most implementations.
+        **options: See `LossCallback`.
 
     Raises:
         ConfigurationTypeError: ``t_entropy`` is neither number, schedule nor None.
@@ -65,6 +64,7 @@ class AlphaLoss(LossCallback):
         data_group: str = "default",
         t_entropy: float | Schedule | None = None,
         log_prob_from: PolicyLoss | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -73,6 +73,7 @@ class AlphaLoss(LossCallback):
             lr_schedule=lr_schedule,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
+            **options,
         )
         if not max_alpha > 0.0:
             raise InputError(f"AlphaLoss: expected max_alpha > 0, got {max_alpha}.")

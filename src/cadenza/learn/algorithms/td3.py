@@ -10,18 +10,19 @@ Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
 import copy
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.polyak import Followers, frozen
+from cadenza.learn.algorithms.critic_loss import Observations
+from cadenza.learn.algorithms.polyak import Followers, foreign_parameters, frozen
 from cadenza.learn.algorithms.sac_losses import QLoss
-from cadenza.learn.algorithms.sac_target import Observations, n_step_target
+from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 from cadenza.learn.gamma_matrix import make_gamma_matrix
 
 __all__ = ["PolicyLoss", "QLoss", "QTarget", "smoothed_actions"]
@@ -194,6 +195,7 @@ class PolicyLoss(LossCallback):
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
         policy_delay: Batches per update, >= 1.
+        **options: See `LossCallback`.
 
     Raises:
         InputError: ``policy_delay`` is below one.
@@ -212,6 +214,7 @@ class PolicyLoss(LossCallback):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         policy_delay: int = 2,
+        **options: Unpack[LossOptions],
     ) -> None:
         _require_delay("PolicyLoss", policy_delay)
         super().__init__(
@@ -223,12 +226,12 @@ class PolicyLoss(LossCallback):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
+            **options,
         )
         self.policy = pi
         self.q1 = q
         self.policy_delay = policy_delay
-        own = {id(parameter) for parameter in self.parameters}
-        self._frozen = [p for p in q.parameters() if id(p) not in own]
+        self._frozen = foreign_parameters([q], self.parameters)
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Step the policy if it is its turn.

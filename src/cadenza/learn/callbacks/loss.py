@@ -1,8 +1,8 @@
 """A loss as a callback: one optimiser step per batch."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypedDict, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -16,6 +16,7 @@ from cadenza.core.errors import (
 )
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 
 _logger = logging.getLogger(__name__)
 
@@ -23,6 +24,15 @@ _NETWORK: Final = "network_state_dict"
 #: What torch appends to a module's name for state that is neither parameter nor buffer.
 _EXTRA_STATE: Final = "_extra_state"
 _SCHEDULE: Final = "lr_schedule_state_dict"
+#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
+_NORM_MARGIN: Final = 1e-6
+
+
+class LossOptions(TypedDict, total=False):
+    """How a loss is evaluated: keyword arguments that losses hand on to `LossCallback`."""
+
+    autocast_dtype: torch.dtype | None
+    compile_backend: str | None
 
 
 class LossCallback(LoggingMixin, Callback):
@@ -50,6 +60,7 @@ class LossCallback(LoggingMixin, Callback):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         autocast_dtype: torch.dtype | None = None,
+        compile_backend: str | None = None,
     ) -> None:
         """Take what is trained.
 
@@ -65,9 +76,14 @@ class LossCallback(LoggingMixin, Callback):
             autocast_dtype: Type of the operations in `loss` that torch deems safe in it, only
                 ``torch.bfloat16``; parameters, gradients and optimiser keep theirs. None changes
                 nothing. A class that overrides `backward` decides for itself.
+            compile_backend: Backend of `torch.compile` that evaluates `loss`, e.g. ``"inductor"``
+                (needs a C++ compiler). The networks stay as they are, and so do their names in
+                checkpoints; results agree to rounding. The first steps take seconds. None
+                compiles nothing. A class that overrides `backward` decides for itself.
 
         Raises:
-            ConfigurationError: ``autocast_dtype`` is another type.
+            ConfigurationError: ``autocast_dtype`` is another type, or torch has no such
+                ``compile_backend``.
         """
         if autocast_dtype not in (None, torch.bfloat16):
             raise ConfigurationError(
@@ -76,6 +92,7 @@ class LossCallback(LoggingMixin, Callback):
             )
         super().__init__()
         self._autocast_dtype = autocast_dtype
+        self._compiled = None if compile_backend is None else self._compile(name, compile_backend)
         self.name = name
         self.data_group = data_group
         self.network = network
@@ -107,14 +124,14 @@ class LossCallback(LoggingMixin, Callback):
             )
         self.optimizer.zero_grad()
         if self._autocast_dtype is None:
-            loss = self.loss(*args, **kwargs)
+            loss = self._evaluate(*args, **kwargs)
         else:
             with torch.autocast(self.parameters[0].device.type, self._autocast_dtype):
-                loss = self.loss(*args, **kwargs)
+                loss = self._evaluate(*args, **kwargs)
             loss = loss.float()
         loss = loss if loss.dim() == 0 else loss.mean()
         loss.backward()  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
-        norm = nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
+        norm = self._shorten_gradients()
         self.optimizer.step()
         self.lr_schedule.step()
         self.log_scalar(f"loss/{self.name}_lr", self.lr_schedule.get_last_lr()[0])
@@ -122,6 +139,45 @@ class LossCallback(LoggingMixin, Callback):
         self.log_scalar(f"loss/{self.name}_gradient_norm", norm)
         if self._log_per_param_weights or self._log_per_param_grads:
             self.log_per_param_weights_and_grads()
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss, compiled if so wished."""
+        if self._compiled is None:
+            return self.loss(*args, **kwargs)
+        signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
+        if signature is not None:  # what the wrapper around `loss` does, outside of what compiles
+            args = args[: signature.positional]
+            kwargs = signature.arguments(self, kwargs, data_group_of(self), len(args))
+        return self._compiled(self, *args, **kwargs)
+
+    def _compile(self, name: str, backend: str) -> Callable[..., Tensor]:
+        """Return `loss` as a compiled function of this object and the fields it needs.
+
+        Raises:
+            ConfigurationError: torch has no such backend.
+        """
+        known = torch.compiler.list_backends(())  # pyright: ignore[reportUnknownMemberType] -- untyped
+        if backend not in known:
+            raise ConfigurationError(
+                f"{name}: expected compile_backend None or one of {', '.join(known)}, got "
+                f"{backend!r}."
+            )
+        signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
+        function = type(self).loss if signature is None else signature.function
+        return torch.compile(function, backend=backend)  # pyright: ignore[reportUnknownMemberType]
+
+    def _shorten_gradients(self) -> Tensor:
+        """Shorten the gradients to the longest allowed norm; return the norm they had.
+
+        As `torch.nn.utils.clip_grad_norm_`, but where the norm can be looked at without waiting
+        for a device, gradients that are short enough are not multiplied by one.
+        """
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        is_short = norm.is_cpu and float(norm) + _NORM_MARGIN <= self._max_grad_norm
+        if not is_short:
+            nn.utils.clip_grads_with_norm_(self.parameters, self._max_grad_norm, norm)
+        return norm
 
     def log_per_param_weights_and_grads(self) -> None:
         """Log norm and histogram of parameters and gradients, as far as switched on."""

@@ -4,6 +4,7 @@ import logging
 import pytest
 import torch
 from torch import nn, optim
+from torch._dynamo import register_backend
 from torch.optim import lr_scheduler
 
 from cadenza.core.errors import (
@@ -13,7 +14,7 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn import Trainer
+from cadenza.learn import Callback, Trainer
 from cadenza.learn.callbacks import LossCallback
 
 
@@ -375,3 +376,97 @@ def test_autocast_to_another_type_is_refused():
         ConfigurationError, match=r"fit: expected autocast_dtype .* got torch.float16"
     ):
         make(autocast_dtype=torch.float16)
+
+
+GRAPHS = []
+
+
+@register_backend(name="counting")
+def note_graph(graph, _inputs):
+    """Note the graph and run it as it is."""
+    GRAPHS.append(graph)
+    return graph.forward
+
+
+@pytest.fixture
+def graphs():
+    """Return the list of graphs that backend ``"counting"`` is given from now on."""
+    torch.compiler.reset()
+    GRAPHS.clear()
+    return GRAPHS
+
+
+def test_compiled_loss_takes_the_same_step_and_keeps_the_names_in_checkpoints(graphs):
+    plain, compiled = make(), make(compile_backend="counting")
+    for fit in (plain, compiled):
+        for _ in range(2):
+            fit.backward(default=BATCH)
+    assert len(graphs) == 1
+    assert torch.equal(compiled.network.weight, plain.network.weight)
+    assert compiled.scalar_logs == plain.scalar_logs
+    assert compiled.state_dict()["network_state_dict"].keys() == {"weight"}
+
+
+def test_without_a_backend_nothing_is_compiled(graphs):
+    make(compile_backend=None).backward(default=BATCH)
+    assert graphs == []
+
+
+class LoggedError(SquaredError):
+    """Logs what the network predicts."""
+
+    def loss(self, x, y):
+        self.log_scalar("fit/prediction", self.network(x).mean())
+        return super().loss(x, y)
+
+
+def test_logging_does_not_split_what_is_compiled(graphs):
+    fit = make(LoggedError, compile_backend="counting")
+    fit.backward(default=BATCH)
+    assert len(graphs) == 1
+    assert fit.scalar_logs["fit/prediction"] == 2.0
+
+
+class WholeStateError(SquaredError):
+    """Takes the state as it is."""
+
+    @Callback.whole_state
+    def loss(self, **state):
+        return ((self.network(state["x"]) - state["y"]) ** 2).mean()
+
+
+def test_loss_that_takes_the_whole_state_is_compiled_too(graphs):
+    fit = make(WholeStateError, compile_backend="counting")
+    fit.backward(**BATCH)
+    assert len(graphs) == 1
+    assert fit.network.weight.item() == 3.5
+
+
+@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step")  # of every copied optimiser
+def test_copy_of_a_compiled_loss_trains_its_own_network(graphs):
+    fit = make(compile_backend="counting")
+    other = copy.deepcopy(fit)
+    other.backward(default=BATCH)
+    assert graphs
+    assert (other.network.weight.item(), fit.network.weight.item()) == (3.5, 2.0)
+
+
+def test_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(
+        ConfigurationError, match=r"fit: expected compile_backend .*aot_eager.* got 'nvcc'"
+    ):
+        make(compile_backend="nvcc")
+
+
+@pytest.mark.parametrize("value", [3.0, 7.0, float("nan")])
+def test_gradients_are_shortened_exactly_as_torch_does(value):
+    # with the bound at the norm itself torch already multiplies, by 1 - 1e-6/norm
+    for bound in (2.0, 3.0, 3.0 + 1e-6, 3.0 + 2e-6, 5.0, 1e30):
+        fit, reference = make(max_grad_norm=bound), linear()
+        reference.weight.grad = torch.full((1, 1), value)
+        fit.network.weight.grad = torch.full((1, 1), value)
+        norm = nn.utils.clip_grad_norm_(reference.parameters(), bound)
+        torch.testing.assert_close(fit._shorten_gradients(), norm, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            fit.network.weight.grad, reference.weight.grad, rtol=0, atol=0, equal_nan=True
+        )
