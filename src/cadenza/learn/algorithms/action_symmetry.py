@@ -16,16 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.amp import style_reward
+from cadenza.learn.algorithms.discriminator_loss import AdversarialLoss
 from cadenza.learn.algorithms.least_squares_gan import (
     Discriminator,
-    discriminator_outcome,
     discriminator_scores,
     spread,
 )
-from cadenza.learn.algorithms.reward_shaping import shaped_rewards
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.algorithms.reward_shaping import RewardShaper
 
 __all__ = [
     "ActionSymmetryAMPReward",
@@ -86,7 +83,7 @@ def confusion_reward(right_scores: Tensor, left_scores: Tensor) -> Tensor:
     return style_reward(left) + style_reward(-right)
 
 
-class ActionSymmetryDiscriminatorLoss(LossCallback):
+class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
     """Trains a discriminator to tell right-side actions (+1) from left-side actions (-1).
 
     Args:
@@ -101,6 +98,8 @@ class ActionSymmetryDiscriminatorLoss(LossCallback):
         name: Part of the log keys, and the name in checkpoints.
     """
 
+    LOG_PREFIX = "amp_action_symmetry"
+
     def __init__(
         self,
         discriminator: nn.Module,
@@ -114,17 +113,16 @@ class ActionSymmetryDiscriminatorLoss(LossCallback):
         name: str,
     ) -> None:
         super().__init__(
+            discriminator,
+            grad_loss_weight,
+            optimizer,
             lr_schedule,
-            name=name,
-            network=discriminator,
-            optimizer=optimizer,
-            max_grad_norm=max_grad_norm,
+            max_grad_norm,
             data_group=data_group,
+            name=name,
         )
-        self._discriminator = discriminator
         self._right_action_map = right_action_map_fn
         self._left_action_map = left_action_map_fn
-        self._grad_loss_weight = grad_loss_weight
 
     def loss(self, actions: Tensor) -> Tensor:
         """Return the discriminator's loss for ``actions``, shape (B, A).
@@ -132,27 +130,10 @@ class ActionSymmetryDiscriminatorLoss(LossCallback):
         Raises:
             InputError: The discriminator's output is not one score per row.
         """
-        outcome = discriminator_outcome(
-            self._discriminator,
-            self._right_action_map(actions),
-            self._left_action_map(actions),
-            self._grad_loss_weight,
-        )
-        prefix = "amp_action_symmetry"
-        self.log_scalar(f"{prefix}/loss/pos_discrimination_loss", outcome.positive)
-        self.log_scalar(f"{prefix}/loss/neg_discrimination_loss", outcome.negative)
-        self.log_scalar(f"{prefix}/loss/grad_loss", outcome.gradient)
-        self.log_scalar(f"{prefix}/loss/total", outcome.total)
-        for sign, scores in (
-            ("positive", outcome.positive_scores),
-            ("negative", outcome.negative_scores),
-        ):
-            self.log_scalar(f"{prefix}/predict/{sign}_samples_mean", scores.mean())
-            self.log_scalar(f"{prefix}/predict/{sign}_samples_std", spread(scores))
-        return outcome.total
+        return self._loss_of(self._right_action_map(actions), self._left_action_map(actions))
 
 
-class ActionSymmetryAMPReward(LoggingMixin, Callback):
+class ActionSymmetryAMPReward(RewardShaper):
     """Adds the weighted confusion of the discriminator to the rewards of a batch.
 
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``symmetry_rewards``.
@@ -166,6 +147,10 @@ class ActionSymmetryAMPReward(LoggingMixin, Callback):
         name: Name in messages and checkpoints; two shapers of one batch need two names.
     """
 
+    LOG_PREFIX = "amp_action_symmetry"
+    BONUS = "confusion"
+    BONUS_KEY = "symmetry_rewards"
+
     def __init__(
         self,
         discriminator: nn.Module,
@@ -176,13 +161,9 @@ class ActionSymmetryAMPReward(LoggingMixin, Callback):
         *,
         name: str = "ActionSymmetryAMPReward",
     ) -> None:
-        super().__init__()
-        self.name = name
-        self.data_group = data_group
-        self._discriminator = discriminator
+        super().__init__(discriminator, confusion_reward_weight, data_group=data_group, name=name)
         self._right_action_map = right_action_map_fn
         self._left_action_map = left_action_map_fn
-        self._confusion_reward_weight = confusion_reward_weight
 
     @torch.no_grad()
     def begin_batch(
@@ -207,20 +188,8 @@ class ActionSymmetryAMPReward(LoggingMixin, Callback):
         right = discriminator_scores(self._discriminator, self._right_action_map(actions))
         left = discriminator_scores(self._discriminator, self._left_action_map(actions))
         confusion = confusion_reward(right, left)
-        written = shaped_rewards(
-            self.name,
-            rewards=rewards,
-            bonus=self._confusion_reward_weight * confusion,
-            bonus_key="symmetry_rewards",
-            shaped_by=shaped_by,
-            task_rewards=task_rewards,
-        )
-        prefix = "amp_action_symmetry"
-        self.log_scalar(f"{prefix}/unscaled_confusion_reward", confusion.mean())
-        self.log_scalar(f"{prefix}/task_reward", rewards.mean())
-        self.log_scalar(f"{prefix}/scaled_confusion_reward", written["symmetry_rewards"].mean())
-        self.log_scalar(f"{prefix}/total_reward", written["rewards"].mean())
+        shaped = self._shaped(confusion, rewards, shaped_by, task_rewards)
         for side, scores in (("right", right), ("left", left)):
-            self.log_scalar(f"{prefix}/predicts_{side}_mean", scores.mean())
-            self.log_scalar(f"{prefix}/predicts_{side}_std", spread(scores))
-        return {self.data_group: written}
+            self.log_scalar(f"{self.LOG_PREFIX}/predicts_{side}_mean", scores.mean())
+            self.log_scalar(f"{self.LOG_PREFIX}/predicts_{side}_std", spread(scores))
+        return shaped

@@ -14,16 +14,13 @@ from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.algorithms.discriminator_loss import AdversarialLoss
 from cadenza.learn.algorithms.least_squares_gan import (
-    discriminator_outcome,
     discriminator_scores,
     gradient_loss_function,
     spread,
 )
-from cadenza.learn.algorithms.reward_shaping import shaped_rewards
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.algorithms.reward_shaping import RewardShaper
 from cadenza.learn.gamma_matrix import split_rollouts
 
 __all__ = [
@@ -67,7 +64,7 @@ def next_states(observation: Tensor, next_observation: Tensor, rollout_length: i
     return following.flatten(0, 1)
 
 
-class DiscriminatorLoss(LossCallback):
+class DiscriminatorLoss(AdversarialLoss):
     """Trains a discriminator to tell transitions of the reference from the policy's.
 
     It reads the groups ``imitation_batch`` and ``policy_batch`` of the state, as a
@@ -85,6 +82,8 @@ class DiscriminatorLoss(LossCallback):
         name: Part of the log keys, and the name in checkpoints.
     """
 
+    LOG_PREFIX = "amp"
+
     def __init__(
         self,
         discriminator: nn.Module,
@@ -98,17 +97,16 @@ class DiscriminatorLoss(LossCallback):
         name: str = "Discriminator",
     ) -> None:
         super().__init__(
+            discriminator,
+            grad_loss_weight,
+            optimizer,
             lr_schedule,
-            name=name,
-            network=discriminator,
-            optimizer=optimizer,
-            max_grad_norm=max_grad_norm,
+            max_grad_norm,
             data_group=None,
+            name=name,
         )
-        self._discriminator = discriminator
         self._imitation_state_map = imitation_state_map_fn
         self._policy_state_map = policy_state_map_fn
-        self._grad_loss_weight = grad_loss_weight
         self._input_key = input_key
 
     def loss(self, imitation_batch: Mapping[str, Any], policy_batch: Mapping[str, Any]) -> Tensor:
@@ -124,18 +122,7 @@ class DiscriminatorLoss(LossCallback):
         """
         real = self._transitions("imitation_batch", imitation_batch, self._imitation_state_map)
         made = self._transitions("policy_batch", policy_batch, self._policy_state_map)
-        outcome = discriminator_outcome(self._discriminator, real, made, self._grad_loss_weight)
-        self.log_scalar("amp/loss/pos_discrimination_loss", outcome.positive)
-        self.log_scalar("amp/loss/neg_discrimination_loss", outcome.negative)
-        self.log_scalar("amp/loss/grad_loss", outcome.gradient)
-        self.log_scalar("amp/loss/total", outcome.total)
-        for sign, scores in (
-            ("positive", outcome.positive_scores),
-            ("negative", outcome.negative_scores),
-        ):
-            self.log_scalar(f"amp/predict/{sign}_samples_mean", scores.mean())
-            self.log_scalar(f"amp/predict/{sign}_samples_std", spread(scores))
-        return outcome.total
+        return self._loss_of(real, made)
 
     def _transitions(self, label: str, batch: Mapping[str, Any], state_map: StateMap) -> Tensor:
         """Return the features of states and successors side by side, (B, 2k)."""
@@ -150,7 +137,7 @@ class DiscriminatorLoss(LossCallback):
         return torch.cat([state_map(state), state_map(successor)], dim=-1)
 
 
-class AMPReward(LoggingMixin, Callback):
+class AMPReward(RewardShaper):
     """Adds the weighted style reward to the rewards of a batch.
 
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``style_rewards``.
@@ -169,6 +156,10 @@ class AMPReward(LoggingMixin, Callback):
         ConfigurationError: ``rollout_length`` is below one.
     """
 
+    LOG_PREFIX = "amp"
+    BONUS = "style"
+    BONUS_KEY = "style_rewards"
+
     def __init__(
         self,
         discriminator: nn.Module,
@@ -181,16 +172,12 @@ class AMPReward(LoggingMixin, Callback):
         clamp_style_reward: bool = False,
         name: str = "AMPReward",
     ) -> None:
-        super().__init__()
+        super().__init__(discriminator, style_reward_weight, data_group=data_group, name=name)
         if rollout_length < 1:
             raise ConfigurationError(
                 f"AMPReward.rollout_length: expected >= 1, got {rollout_length}."
             )
-        self.name = name
-        self.data_group = data_group
-        self._discriminator = discriminator
         self._state_map = state_map_fn
-        self._style_reward_weight = style_reward_weight
         self._rollout_length = rollout_length
         self._observation_key = observation_key
         self._clamp_style_reward = clamp_style_reward
@@ -226,18 +213,7 @@ class AMPReward(LoggingMixin, Callback):
         style = style_reward(scores)
         if self._clamp_style_reward:
             style = style.clamp_min(0.0)
-        written = shaped_rewards(
-            self.name,
-            rewards=rewards,
-            bonus=self._style_reward_weight * style,
-            bonus_key="style_rewards",
-            shaped_by=shaped_by,
-            task_rewards=task_rewards,
-        )
-        self.log_scalar("amp/unscaled_style_reward", style.mean())
-        self.log_scalar("amp/task_reward", rewards.mean())
-        self.log_scalar("amp/scaled_style_reward", written["style_rewards"].mean())
-        self.log_scalar("amp/total_reward", written["rewards"].mean())
+        shaped = self._shaped(style, rewards, shaped_by, task_rewards)
         self.log_scalar("amp/predicts_mean", scores.mean())
         self.log_scalar("amp/predicts_std", spread(scores))
-        return {self.data_group: written}
+        return shaped
