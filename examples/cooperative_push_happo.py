@@ -4,9 +4,9 @@ python examples/cooperative_push_happo.py --seeds 3
 """
 
 from harness import Run, main
-from team import UIDS, evaluate_team, mean_or_none, training_envs
+from team import UIDS, evaluate_team, progress_of, training_envs
 
-from cadenza.learn.algorithms.happo_team import HAPPO, HAPPOReport, HAPPOSettings
+from cadenza.learn.algorithms.happo_team import HAPPO, HAPPOSettings
 
 NUM_ENVS = 16
 SETTINGS = HAPPOSettings(
@@ -24,13 +24,7 @@ SETTINGS = HAPPOSettings(
 def train(run: Run) -> None:
     """Train one seed and evaluate the greedy team."""
     happo = HAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
-
-    def report(progress: HAPPOReport) -> None:
-        mean = mean_or_none(progress.episode_returns)
-        if mean is not None and progress.updates % 5 == 0:
-            run.report(progress.steps, mean)
-
-    happo.learn(run.steps, report)
+    happo.learn(run.steps, progress_of(run, every=5))
     returns = evaluate_team(happo.policy, run.evaluation_episodes, run.seed)
     run.finish(returns, env_steps=happo.steps, updates=happo.updates)
 

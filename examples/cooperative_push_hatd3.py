@@ -6,10 +6,10 @@ It needs a fifth of the steps of the on-policy examples and about as much time.
 """
 
 from harness import Run, main
-from team import UIDS, evaluate_team, mean_or_none, training_envs
+from team import UIDS, evaluate_team, progress_of, training_envs
 
 from cadenza.learn.algorithms.hatd3 import HATD3Settings
-from cadenza.learn.algorithms.hatd3_team import HATD3, HATD3Report, ReplayOptions
+from cadenza.learn.algorithms.hatd3_team import HATD3, ReplayOptions
 
 NUM_ENVS = 16
 SETTINGS = HATD3Settings(learning_rate=1e-3, gamma=0.95, hidden_sizes=(64, 64))
@@ -19,13 +19,7 @@ REPLAY = ReplayOptions(warmup_steps=2_000, train_every=16, updates=2)
 def train(run: Run) -> None:
     """Train one seed and evaluate the greedy team."""
     hatd3 = HATD3(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, REPLAY, seed=run.seed)
-
-    def report(progress: HATD3Report) -> None:
-        mean = mean_or_none(progress.episode_returns)
-        if mean is not None:
-            run.report(progress.steps, mean)
-
-    hatd3.learn(run.steps, report, report_every=2_400)
+    hatd3.learn(run.steps, progress_of(run), report_every=2_400)
     returns = evaluate_team(hatd3.policy, run.evaluation_episodes, run.seed)
     run.finish(returns, env_steps=hatd3.steps, updates=hatd3.learner.updates)
 

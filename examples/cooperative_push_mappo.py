@@ -4,10 +4,9 @@ python examples/cooperative_push_mappo.py --seeds 3
 """
 
 from harness import Run, main
-from team import UIDS, evaluate_team, mean_or_none, training_envs
+from team import UIDS, evaluate_team, progress_of, training_envs
 
 from cadenza.learn.algorithms.mappo import MAPPO
-from cadenza.learn.algorithms.ppo import PPOReport
 from cadenza.learn.algorithms.ppo_agent import PPOSettings
 
 NUM_ENVS = 16
@@ -26,13 +25,7 @@ SETTINGS = PPOSettings(
 def train(run: Run) -> None:
     """Train one seed and evaluate the greedy team."""
     mappo = MAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
-
-    def report(progress: PPOReport) -> None:
-        mean = mean_or_none(progress.episode_returns)
-        if mean is not None and progress.updates % 5 == 0:
-            run.report(progress.steps, mean)
-
-    mappo.learn(run.steps, report)
+    mappo.learn(run.steps, progress_of(run, every=5))
     returns = evaluate_team(mappo.policy, run.evaluation_episodes, run.seed)
     run.finish(returns, env_steps=mappo.steps, updates=mappo.updates)
 
