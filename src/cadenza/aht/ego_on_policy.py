@@ -9,7 +9,7 @@ Randomness:  see `cadenza.learn.algorithms.ppo_agent.PPOAgent`.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,24 +17,20 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
-from cadenza.aht.ego_seat_rows import SeatRows
+from cadenza.aht.ego_seat_rows import SeatOutcome, SeatRows
+from cadenza.aht.ego_seat_trainer import EgoSeatTrainer
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
-from cadenza.core.errors import CheckpointError, NotReadyError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
-from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import RewardScaler
 
-#: Layout version of `EgoOnPolicyTrainer.training_state`.
-TRAINING_STATE_VERSION: Final = 1
 
-
-class EgoOnPolicyTrainer:
+class EgoOnPolicyTrainer(EgoSeatTrainer):
     """Learns the ego's policy with PPO; build it with `from_config`.
 
     Args:
@@ -44,6 +40,8 @@ class EgoOnPolicyTrainer:
         logger: Receives one event of figures per update.
     """
 
+    LEARNER_KEY = "agent"
+
     def __init__(
         self,
         *,
@@ -52,7 +50,6 @@ class EgoOnPolicyTrainer:
         device: torch.device,
         logger: EventLogger | None = None,
     ) -> None:
-        self._cfg, self._seat, self._logger = cfg, seat, logger
         self._central = seat.row_dim != seat.observation_dim
         critic_dim = seat.row_dim if self._central else None
         self._settings = ppo_settings(cfg)
@@ -64,6 +61,7 @@ class EgoOnPolicyTrainer:
             seed=cfg.seed,
             device=device,
         )
+        super().__init__(cfg, seat, self._agent, logger)
         self._on_cpu = device.type == "cpu"
         self._buffer = OnPolicyBuffer(
             BufferShape(
@@ -77,8 +75,6 @@ class EgoOnPolicyTrainer:
         self._scaler = (
             RewardScaler(cfg.env.num_envs, cfg.happo.gamma) if cfg.ppo.normalize_rewards else None
         )
-        self._pending = False
-        self._frames = 0
 
     @classmethod
     def from_config(
@@ -98,13 +94,7 @@ class EgoOnPolicyTrainer:
             DeviceUnavailableError: The configured device is not on this machine.
         """
         assert_partner_is_frozen(partner)
-        others = tuple(uid for uid in cfg.env.agent_uids if uid != ego_uid)
-        seat = SeatRows(
-            cls.__name__,
-            env=env,
-            ego_uid=ego_uid,
-            other_uids=others if cfg.algo == "mappo" else (),
-        )
+        seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo")
         return cls(cfg=cfg, seat=seat, device=resolve_device(cfg.runtime.device), logger=logger)
 
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
@@ -132,36 +122,7 @@ class EgoOnPolicyTrainer:
         clipped = np.clip(actions, self._seat.low, self._seat.high)
         return clipped if batched else clipped[0]
 
-    def observe(
-        self,
-        obs: Observation,
-        reward: float | NDArray[Any],
-        done: bool | NDArray[np.bool_],
-        *,
-        truncated: bool | NDArray[np.bool_] = False,
-        final_obs: Observation | None = None,
-        terminated: bool | NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Record what followed the last drawn action; see `cadenza.aht.types.EgoTrainer`.
-
-        Raises:
-            NotReadyError: No drawn action is waiting.
-            InputError: Shapes or flags contradict each other, or something is not finite.
-        """
-        if not self._pending:
-            raise NotReadyError(
-                "EgoOnPolicyTrainer.observe: expected act(obs) before it, got no drawn action to "
-                "complete; alternate act and observe."
-            )
-        count = self._cfg.env.num_envs
-        step = self._seat.outcome(
-            obs,
-            reward,
-            (done, truncated, terminated),
-            final_obs,
-            batched=count > 1,
-            count=count,
-        )
+    def _record(self, step: SeatOutcome) -> None:
         rewards: NDArray[Any] = step.rewards
         if self._scaler is not None:
             rewards = self._scaler.scale(rewards, step.boundaries)
@@ -172,8 +133,6 @@ class EgoOnPolicyTrainer:
             cut,
             self._agent.scale_critic(step.last_rows[cut], learn=False),
         )
-        self._pending = False
-        self._frames += count
 
     def update(self) -> None:
         """Learn from everything observed since the last update; nothing if there is nothing.
@@ -204,57 +163,27 @@ class EgoOnPolicyTrainer:
             moments=None if moments is None else torch.tensor(np.stack(moments)),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy checkpoint: a policy anyone can play, and the whole agent."""
-        return {MLP_POLICY_KEY: self.policy().state_dict(), "agent": self._agent.state_dict()}
-
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Take over networks, optimiser and streams; the rollout in progress is dropped.
 
         Raises:
             CheckpointError: The checkpoint is of another algorithm or of other sizes.
         """
-        if "agent" not in payload:
-            raise CheckpointError(
-                f"EgoOnPolicyTrainer: expected a checkpoint with an 'agent', got {sorted(payload)}."
-            )
-        self._agent.load_state_dict(payload["agent"])
+        super().load_state_dict(payload)
         self._buffer.clear()
-        self._pending = False
 
-    def training_state(self) -> dict[str, Any]:
-        """Return everything the future depends on, also in the middle of a rollout.
-
-        Raises:
-            NotReadyError: A drawn action waits for what follows.
-        """
-        if self._pending:
-            raise NotReadyError(
-                "EgoOnPolicyTrainer.training_state: expected observe() after act(), got a drawn "
-                "action whose outcome is unknown."
-            )
+    def _progress_state(self) -> dict[str, Any]:
         return {
-            "version": TRAINING_STATE_VERSION,
-            "agent": self._agent.state_dict(),
             "buffer": self._buffer.state_dict(),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "frames": self._frames,
         }
 
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `training_state` was taken.
-
-        Raises:
-            CheckpointError: The state has another version, is incomplete or of other sizes.
-        """
-        require_version("EgoOnPolicyTrainer.load_training_state", state, TRAINING_STATE_VERSION)
-        with complete_state("EgoOnPolicyTrainer.load_training_state", "this configuration"):
-            self._agent.load_state_dict(state["agent"])
-            self._buffer.load_state_dict(state["buffer"])
-            if self._scaler is not None:
-                self._scaler.load_state_dict(state["scaler"])
-            self._frames = int(state["frames"])
-        self._pending = False
+    def _load_progress_state(self, state: Mapping[str, Any]) -> None:
+        self._buffer.load_state_dict(state["buffer"])
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        self._frames = int(state["frames"])
 
     def _judged(self, obs: Observation, *, learn: bool) -> Float32Array:
         return self._agent.scale_critic(self._seat.rows(obs)[0], learn=learn)

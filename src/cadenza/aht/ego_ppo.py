@@ -33,9 +33,10 @@ from cadenza.aht.ego_ppo_learner import (
     prepare_rollout,
 )
 from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape, network_input
+from cadenza.aht.ego_ppo_seat import EgoSeat, batch_rewards
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces, flat_size
 from cadenza.aht.types import EventLogger
-from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.arrays import Float32Array
 from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.runlog import log_scalars
@@ -93,11 +94,11 @@ class EgoPPOTrainer:
     ) -> None:
         assert_partner_is_frozen(partner)
         self._cfg = cfg
-        self._ego_uid = ego_uid
         self._logger = logger
         self._device = torch.device("cpu") if device is None else device
         self._observation_dim = flat_size("observation", ego_obs_space)
         self._action_dim = flat_size("action", ego_act_space)
+        self._seat = EgoSeat(ego_uid, self._observation_dim, self._device)
         seed = derive_substream(TORCH_STREAM, root_seed=cfg.seed).integer_seed()
         # Weights are drawn on the CPU: their first values do not depend on the device.
         self._generator = torch.Generator().manual_seed(seed)
@@ -164,7 +165,7 @@ class EgoPPOTrainer:
             InputError: The state has the wrong shape, or the action is not finite.
             NotReadyError: The rollout is full; `update` comes first.
         """
-        state = self._ego_state(obs)
+        state = self._seat.state(obs)
         batched = state.ndim > 1
         if deterministic:
             inputs = network_input(state, self._device)
@@ -178,7 +179,7 @@ class EgoPPOTrainer:
         if not math.isfinite(actions.sum()):
             raise InputError(
                 f"EgoPPOTrainer.act: expected finite actions, got {actions}; the state of "
-                f"{self._ego_uid!r} or the policy's weights are not finite."
+                f"{self._seat.ego_uid!r} or the policy's weights are not finite."
             )
         return actions if batched else actions[0]
 
@@ -214,13 +215,14 @@ class EgoPPOTrainer:
                 "EgoPPOTrainer.observe: expected act(obs) before it, got no drawn action to "
                 "complete; alternate act and observe (deterministic actions are not recorded)."
             )
-        next_state = self._matching_state(obs, buffer)
+        envs = buffer.shape.num_envs
+        next_state = self._seat.matching_state(obs, (envs,) if self._batched else ())
         if self._batched:
-            rewards = _batch_rewards(reward, buffer.shape.num_envs)
-            flags = batch_flags(done, truncated, terminated, num_envs=len(rewards))
+            rewards = batch_rewards(reward, envs)
+            flags = batch_flags(done, truncated, terminated, num_envs=envs)
             cut = np.flatnonzero(flags.boundary & ~flags.terminated)
             if cut.size:
-                buffer.add_final_states(cut, self._final_states(final_obs, cut, buffer))
+                buffer.add_final_states(cut, self._seat.final_states(final_obs, cut, envs))
             buffer.commit(rewards, flags.terminated, flags.boundary, next_state)
         else:
             value = float(reward)
@@ -228,11 +230,13 @@ class EgoPPOTrainer:
                 raise InputError(f"EgoPPOTrainer.observe: expected a finite reward, got {value}.")
             terminal, boundary = scalar_flags(done, truncated, terminated)
             if boundary and not terminal:
-                last = next_state if final_obs is None else self._matching_state(final_obs, buffer)
+                last = next_state
+                if final_obs is not None:
+                    last = self._seat.matching_state(final_obs, ())
                 buffer.add_final_states(_FIRST_ENV, last.reshape(1, -1))
             buffer.commit(value, terminal, boundary, next_state)
         self._pending = False
-        self._frames += buffer.shape.num_envs
+        self._frames += envs
 
     def update(self) -> None:
         """Learn from everything observed since the last update, then forget it.
@@ -329,47 +333,6 @@ class EgoPPOTrainer:
             if rollout is not None:
                 self._rollout_for(int(rollout["num_envs"])).load(rollout)
 
-    def _ego_state(self, obs: Observation) -> Any:
-        """Return the ego's state as an array; as a tensor if it is one and lives off the CPU."""
-        try:
-            state: Any = obs["agent"][self._ego_uid]["state"]
-        except KeyError as error:
-            raise InputError(
-                f"EgoPPOTrainer: expected obs['agent'][{self._ego_uid!r}]['state'], got no key "
-                f"{error}; wrap the environment so that the ego has a flat state."
-            ) from error
-        if isinstance(state, torch.Tensor):
-            state = _host_array(state) if self._device.type == "cpu" else state.detach()
-        if state.ndim not in (1, 2) or state.shape[-1] != self._observation_dim:
-            raise InputError(
-                f"EgoPPOTrainer: expected a state of shape ({self._observation_dim},) or "
-                f"(N, {self._observation_dim}), got {tuple(state.shape)}."
-            )
-        return state
-
-    def _matching_state(self, obs: Observation, buffer: RolloutBuffer) -> Any:
-        """Return the ego's state; raise unless it has the shape of the one acted on."""
-        state = self._ego_state(obs)
-        envs = (buffer.shape.num_envs,) if self._batched else ()
-        if state.shape[:-1] != envs:
-            raise InputError(
-                "EgoPPOTrainer.observe: expected a state of shape "
-                f"{(*envs, self._observation_dim)}, as act had, got {tuple(state.shape)}."
-            )
-        return state
-
-    def _final_states(
-        self, final_obs: Observation | None, cut: NDArray[np.int64], buffer: RolloutBuffer
-    ) -> Any:
-        """Return the last states of the environments ``cut``, shape (K, O)."""
-        if final_obs is None:
-            raise InputError(
-                "EgoPPOTrainer.observe: expected final_obs (the batched observation before the "
-                f"reset), got None though environments {cut.tolist()} were truncated; pass "
-                "info['final_observation']."
-            )
-        return self._matching_state(final_obs, buffer)[cut]
-
     def _rollout_for(self, num_envs: int) -> RolloutBuffer:
         """Return the buffer for N = ``num_envs``; allocate it if the last rollout is done.
 
@@ -403,19 +366,3 @@ class EgoPPOTrainer:
             for group in optimizer.param_groups:
                 group["lr"] = rate
         return rate
-
-
-def _host_array(state: torch.Tensor) -> Any:
-    """Return ``state`` as a numpy array without gradient."""
-    return state.detach().cpu().numpy()
-
-
-def _batch_rewards(reward: Any, num_envs: int) -> Float32Array:
-    """Return rewards of shape (N,), finite; one number stands for every environment."""
-    rewards = np.asarray(reward, dtype=np.float32)
-    if rewards.shape not in ((), (num_envs,)):
-        raise InputError(
-            f"EgoPPOTrainer.observe: expected rewards of shape ({num_envs},), got {rewards.shape}."
-        )
-    require_finite("EgoPPOTrainer.observe: reward", rewards)
-    return np.broadcast_to(rewards, (num_envs,))

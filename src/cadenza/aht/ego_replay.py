@@ -11,32 +11,28 @@ Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.eg
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
-from cadenza.aht.ego_seat_rows import SeatRows
+from cadenza.aht.ego_seat_rows import SeatOutcome, SeatRows
+from cadenza.aht.ego_seat_trainer import EgoSeatTrainer
 from cadenza.aht.replay_algorithms import build_replay_learner, sees_joint_state
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
-from cadenza.core.errors import CheckpointError, ConfigurationError, NotReadyError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.learners.replay_learner import ReplayLearner
-from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
-
-#: Layout version of `EgoReplayTrainer.training_state`.
-TRAINING_STATE_VERSION: Final = 1
+from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 
-class EgoReplayTrainer:
+class EgoReplayTrainer(EgoSeatTrainer):
     """Learns the ego's policy from a replay memory; build it with `from_config`.
 
     Args:
@@ -46,6 +42,10 @@ class EgoReplayTrainer:
         logger: Receives one event of figures per rollout boundary.
     """
 
+    LEARNER_KEY = "learner"
+
+    _drawn: tuple[Float32Array, NDArray[Any]]
+
     def __init__(
         self,
         *,
@@ -54,7 +54,8 @@ class EgoReplayTrainer:
         learner: ReplayLearner,
         logger: EventLogger | None = None,
     ) -> None:
-        self._cfg, self._seat, self._learner, self._logger = cfg, seat, learner, logger
+        super().__init__(cfg, seat, learner, logger)
+        self._learner = learner
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
         self._memory = TransitionMemory(
             observation_dim=seat.row_dim,
@@ -64,9 +65,7 @@ class EgoReplayTrainer:
             seed=stream.integer_seed(),
             action_dtype=learner.action_dtype,
         )
-        self._pending: tuple[Float32Array, NDArray[Any]] | None = None
         self._sums: dict[str, list[float]] = {}
-        self._frames = 0
         self._updates = 0
 
     @classmethod
@@ -92,13 +91,7 @@ class EgoReplayTrainer:
                 f"algo={cfg.algo}: expected runtime.device=cpu or auto, got "
                 f"{cfg.runtime.device!r}; its small networks are fastest on the CPU."
             )
-        others = tuple(uid for uid in cfg.env.agent_uids if uid != ego_uid)
-        seat = SeatRows(
-            cls.__name__,
-            env=env,
-            ego_uid=ego_uid,
-            other_uids=others if sees_joint_state(cfg.algo) else (),
-        )
+        seat = cls._seat_of(cfg, env, ego_uid, joint=sees_joint_state(cfg.algo))
         learner = build_replay_learner(
             cfg,
             observation_dim=seat.observation_dim,
@@ -128,43 +121,12 @@ class EgoReplayTrainer:
             stored = self._learner.random_actions(len(rows))
         else:
             stored = self._learner.act(rows, frames=self._frames)
-        self._pending = (rows.copy(), stored)
+        self._drawn, self._pending = (rows.copy(), stored), True
         actions = self._seat.from_unit(self._learner.to_unit(stored))
         return actions if batched else actions[0]
 
-    def observe(
-        self,
-        obs: Observation,
-        reward: float | NDArray[Any],
-        done: bool | NDArray[np.bool_],
-        *,
-        truncated: bool | NDArray[np.bool_] = False,
-        final_obs: Observation | None = None,
-        terminated: bool | NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Record what followed the last exploring action, and learn when it is time.
-
-        Args and the state machine: see `cadenza.aht.types.EgoTrainer`.
-
-        Raises:
-            NotReadyError: No exploring action is waiting.
-            InputError: Shapes or flags contradict each other, or something is not finite.
-        """
-        if self._pending is None:
-            raise NotReadyError(
-                "EgoReplayTrainer.observe: expected act(obs) before it, got no exploring action "
-                "to complete; alternate act and observe."
-            )
-        rows, stored = self._pending
-        count = self._cfg.env.num_envs
-        step = self._seat.outcome(
-            obs,
-            reward,
-            (done, truncated, terminated),
-            final_obs,
-            batched=count > 1,
-            count=count,
-        )
+    def _record(self, step: SeatOutcome) -> None:
+        rows, stored = self._drawn
         self._memory.add(
             rows,
             stored,
@@ -173,9 +135,7 @@ class EgoReplayTrainer:
             boundaries=step.boundaries,
             next_observations=step.last_rows,
         )
-        self._pending = None
-        before, self._frames = self._frames, self._frames + count
-        self._learn(before)
+        self._learn(self._frames - len(rows))
 
     def update(self) -> None:
         """Report the figures of the updates since the last report, when there were any."""
@@ -195,56 +155,18 @@ class EgoReplayTrainer:
         """Return the greedy policy as one of its own; it shares the weights."""
         return self._learner.policy(self._seat.low, self._seat.high)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy checkpoint: a policy anyone can play, and the learner."""
-        return {MLP_POLICY_KEY: self.policy().state_dict(), "learner": self._learner.state_dict()}
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Take over the learner; the memory stays.
-
-        Raises:
-            CheckpointError: The checkpoint is of another algorithm or of other sizes.
-        """
-        if "learner" not in payload:
-            raise CheckpointError(
-                f"EgoReplayTrainer: expected a checkpoint with a 'learner', got {sorted(payload)}."
-            )
-        self._learner.load_state_dict(payload["learner"])
-        self._pending = None
-
-    def training_state(self) -> dict[str, Any]:
-        """Return everything the future depends on, the replay memory included.
-
-        Raises:
-            NotReadyError: An exploring action waits for what follows.
-        """
-        if self._pending is not None:
-            raise NotReadyError(
-                "EgoReplayTrainer.training_state: expected observe() after act(), got an action "
-                "whose outcome is unknown."
-            )
+    def _progress_state(self) -> dict[str, Any]:
         return {
-            "version": TRAINING_STATE_VERSION,
-            "learner": self._learner.state_dict(),
             "memory": self._memory.state_dict(),
             "sums": {name: list(values) for name, values in self._sums.items()},
             "frames": self._frames,
             "updates": self._updates,
         }
 
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `training_state` was taken.
-
-        Raises:
-            CheckpointError: The state has another version, is incomplete or of other sizes.
-        """
-        require_version("EgoReplayTrainer.load_training_state", state, TRAINING_STATE_VERSION)
-        with complete_state("EgoReplayTrainer.load_training_state", "this configuration"):
-            self._learner.load_state_dict(state["learner"])
-            self._memory.load_state_dict(state["memory"])
-            self._sums = {name: list(values) for name, values in state["sums"].items()}
-            self._frames, self._updates = int(state["frames"]), int(state["updates"])
-        self._pending = None
+    def _load_progress_state(self, state: Mapping[str, Any]) -> None:
+        self._memory.load_state_dict(state["memory"])
+        self._sums = {name: list(values) for name, values in state["sums"].items()}
+        self._frames, self._updates = int(state["frames"]), int(state["updates"])
 
     def _learn(self, frames_before: int) -> None:
         """Do the updates that the last step made due."""

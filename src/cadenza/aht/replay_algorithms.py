@@ -6,13 +6,13 @@ Adding one:  a function below, a line in ``_BUILDERS``, a section in
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.learn.learners.dqn import DQNLearner
 from cadenza.learn.learners.hatd3 import CentralTD3Learner
 from cadenza.learn.learners.mbpo import MBPOLearner
-from cadenza.learn.learners.replay_learner import ReplayLearner
+from cadenza.learn.learners.replay_learner import LearnerNumbers, ReplayLearner
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
 
@@ -49,57 +49,44 @@ def sees_joint_state(algorithm: str) -> bool:
     return _BUILDERS[algorithm] is _hatd3
 
 
+class _Shared(TypedDict):
+    """Arguments that every learner takes."""
+
+    observation_dim: int
+    action_dim: int
+    numbers: LearnerNumbers
+    seed: int
+
+
+def _shared(cfg: EgoAHTConfig, sizes: Sizes) -> _Shared:
+    return {
+        "observation_dim": sizes.observation_dim,
+        "action_dim": sizes.action_dim,
+        "numbers": cfg.replay.numbers(),
+        "seed": cfg.seed,
+    }
+
+
 def _sac(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return SACLearner(
-        observation_dim=sizes.observation_dim,
-        action_dim=sizes.action_dim,
-        numbers=cfg.replay.numbers(),
-        sac=cfg.sac.numbers(),
-        histogram=cfg.hlgauss.numbers() if cfg.algo == "hlgauss" else None,
-        seed=cfg.seed,
-    )
+    histogram = cfg.hlgauss.numbers() if cfg.algo == "hlgauss" else None
+    return SACLearner(**_shared(cfg, sizes), sac=cfg.sac.numbers(), histogram=histogram)
 
 
 def _td3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return TD3Learner(
-        observation_dim=sizes.observation_dim,
-        action_dim=sizes.action_dim,
-        numbers=cfg.replay.numbers(),
-        td3=cfg.td3.numbers(),
-        seed=cfg.seed,
-    )
+    return TD3Learner(**_shared(cfg, sizes), td3=cfg.td3.numbers())
 
 
 def _hatd3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return CentralTD3Learner(
-        observation_dim=sizes.observation_dim,
-        joint_dim=sizes.row_dim,
-        action_dim=sizes.action_dim,
-        numbers=cfg.replay.numbers(),
-        td3=cfg.td3.numbers(),
-        seed=cfg.seed,
-    )
+    shared = _shared(cfg, sizes)
+    return CentralTD3Learner(**shared, joint_dim=sizes.row_dim, td3=cfg.td3.numbers())
 
 
 def _dqn(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return DQNLearner(
-        observation_dim=sizes.observation_dim,
-        action_dim=sizes.action_dim,
-        numbers=cfg.replay.numbers(),
-        dqn=cfg.dqn.numbers(),
-        seed=cfg.seed,
-    )
+    return DQNLearner(**_shared(cfg, sizes), dqn=cfg.dqn.numbers())
 
 
 def _mbpo(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return MBPOLearner(
-        observation_dim=sizes.observation_dim,
-        action_dim=sizes.action_dim,
-        numbers=cfg.replay.numbers(),
-        sac=cfg.sac.numbers(),
-        mbpo=cfg.mbpo.numbers(),
-        seed=cfg.seed,
-    )
+    return MBPOLearner(**_shared(cfg, sizes), sac=cfg.sac.numbers(), mbpo=cfg.mbpo.numbers())
 
 
 _BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, Sizes], ReplayLearner]]] = {
