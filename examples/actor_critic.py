@@ -1,6 +1,6 @@
 """Soft actor-critic over networks of one's own, for examples whose batches or actions are special.
 
-The examples of plain soft actor-critic use `soft_actor_critic`.
+The examples of plain soft actor-critic use `soft_actor_critic.py`, which shows every part.
 """
 
 import math
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from off_policy import torch_generator
 from torch import nn
-from torch.optim import Adam
 
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.algorithms.sac import QLoss
+from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
 from cadenza.learn.callback import Callback
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
@@ -81,53 +81,24 @@ def losses(
     settings: ActorCriticSettings,
 ) -> list[Callback]:
     """Return the callbacks of soft actor-critic over the given networks."""
-    ln_alpha = torch.tensor([math.log(settings.initial_alpha)], requires_grad=True)
-    group, norm = settings.data_group, settings.max_grad_norm
-    policy_loss = PolicyLoss(
-        pi=policy,
-        ln_alpha=ln_alpha,
-        q=critics[0],
-        q2=critics[1],
-        opt=adam(policy, settings),
-        max_grad_norm=norm,
-        data_group=group,
-    )
-    return [
-        *(
-            QLoss(
-                name=f"q{i}",
-                q=critic,
-                opt=adam(critic, settings),
-                max_grad_norm=norm,
-                data_group=group,
-            )
-            for i, critic in enumerate(critics, start=1)
-        ),
-        policy_loss,
-        AlphaLoss(
-            pi=policy,
-            ln_alpha=ln_alpha,
-            opt=Adam([ln_alpha], settings.learning_rate),
-            n_actions=action_size,
-            max_alpha=settings.max_alpha,
-            log_prob_from=policy_loss,
-            data_group=group,
-        ),
-        QTarget(
-            pi=policy,
-            ln_alpha=ln_alpha,
-            q1=critics[0],
-            q2=critics[1],
-            gamma=settings.gamma,
-            reward_scale=settings.reward_scale,
-            target_q_tau=settings.tau,
-            use_terminal_masking=True,
-            data_group=group,
-        ),
+    critic_losses = [
+        QLoss(
+            name=f"q{i}",
+            q=critic,
+            opt=adam(critic, settings.learning_rate),
+            max_grad_norm=settings.max_grad_norm,
+            data_group=settings.data_group,
+        )
+        for i, critic in enumerate(critics, start=1)
     ]
-
-
-def adam(network: nn.Module, settings: ActorCriticSettings) -> Adam:
-    """Return an optimiser of everything in ``network`` that is not frozen."""
-    trained = [p for p in network.parameters() if p.requires_grad]
-    return Adam(trained, settings.learning_rate, fused=True)
+    ln_alpha = torch.tensor([math.log(settings.initial_alpha)], requires_grad=True)
+    numbers = ActorCriticNumbers(
+        learning_rate=settings.learning_rate,
+        gamma=settings.gamma,
+        tau=settings.tau,
+        reward_scale=settings.reward_scale,
+        max_alpha=settings.max_alpha,
+        max_grad_norm=settings.max_grad_norm,
+        data_group=settings.data_group,
+    )
+    return soft_actor_critic(policy, critic_losses, ln_alpha, action_size, numbers)

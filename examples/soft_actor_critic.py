@@ -1,4 +1,8 @@
-"""Soft actor-critic from its parts: networks, losses, temperature and target."""
+"""Soft actor-critic from its parts: networks, losses, temperature and target.
+
+Written out so that every part can be seen and exchanged; `sac_assembly.soft_actor_critic` of the
+package puts the same callbacks together in one call.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
-from torch.optim import Adam
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn import Callback, Trainer
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.algorithms.sac import QLoss
+from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.memory import MemoryLoader
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -112,36 +112,12 @@ class Ours:
         q1, q2 = (ActionValueMlp(observation_dim, action_dim, HIDDEN) for _ in range(2))
         policy = GaussianMlpPolicy(observation_dim, action_dim, HIDDEN)
         ln_alpha = torch.zeros(1, requires_grad=True)
-        policy_loss = PolicyLoss(
-            pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=self.adam(policy.parameters())
-        )
-        return [
-            QLoss(name="q1", q=q1, opt=self.adam(q1.parameters())),
-            QLoss(name="q2", q=q2, opt=self.adam(q2.parameters())),
-            policy_loss,
-            AlphaLoss(
-                pi=policy,
-                ln_alpha=ln_alpha,
-                opt=Adam([ln_alpha], LEARNING_RATE),
-                n_actions=action_dim,
-                max_alpha=10.0,
-                log_prob_from=policy_loss,
-            ),
-            QTarget(
-                pi=policy,
-                ln_alpha=ln_alpha,
-                q1=q1,
-                q2=q2,
-                gamma=GAMMA,
-                target_q_tau=TAU,
-                use_terminal_masking=True,
-            ),
+        critics = [
+            QLoss(name=name, q=q, opt=adam(q, LEARNING_RATE))
+            for name, q in (("q1", q1), ("q2", q2))
         ]
-
-    @staticmethod
-    def adam(parameters) -> Adam:
-        """Return Adam in one kernel per step."""
-        return Adam(parameters, LEARNING_RATE, fused=True)
+        numbers = ActorCriticNumbers(learning_rate=LEARNING_RATE, gamma=GAMMA, tau=TAU)
+        return soft_actor_critic(policy, critics, ln_alpha, action_dim, numbers)
 
     def train(self, updates: int) -> None:
         """Do ``updates`` updates."""

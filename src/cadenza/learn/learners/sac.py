@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.algorithms.sac import QLoss
+from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
 from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
@@ -95,48 +96,27 @@ class SACLearner(BoxLearner):
     ) -> None:
         name = "sac" if histogram is None else "hlgauss"
         super().__init__(name, numbers, action_dim=action_dim, seed=seed)
-        sizes, rate = list(numbers.hidden_sizes), numbers.learning_rate
-        norm = numbers.max_gradient_norm
+        sizes = list(numbers.hidden_sizes)
         self._policy = GaussianMlpPolicy(
             observation_dim, action_dim, sizes, generator=self.noise, init_generator=self.weights
         )
         critics = [self._critic(observation_dim, histogram) for _ in range(2)]
-        ln_alpha = torch.tensor(math.log(sac.initial_alpha), requires_grad=True)
-        policy_loss = PolicyLoss(
-            pi=self._policy,
-            ln_alpha=ln_alpha,
-            q=critics[0],
-            q2=critics[1],
-            opt=torch.optim.Adam(self._policy.parameters(), lr=rate, fused=True),
-            max_grad_norm=norm,
-        )
         self.run(
-            [
-                *(
-                    self._critic_loss(f"q{i + 1}", critic, histogram)
-                    for i, critic in enumerate(critics)
-                ),
-                policy_loss,
-                AlphaLoss(
-                    pi=self._policy,
-                    ln_alpha=ln_alpha,
-                    opt=torch.optim.Adam([ln_alpha], lr=rate),
-                    n_actions=action_dim,
-                    max_alpha=sac.max_alpha,
-                    max_grad_norm=norm,
-                    t_entropy=sac.target_entropy,
-                    log_prob_from=policy_loss,
-                ),
-                QTarget(
-                    pi=self._policy,
-                    ln_alpha=ln_alpha,
-                    q1=critics[0],
-                    q2=critics[1],
+            soft_actor_critic(
+                self._policy,
+                [self._critic_loss(f"q{i + 1}", c, histogram) for i, c in enumerate(critics)],
+                torch.tensor(math.log(sac.initial_alpha), requires_grad=True),
+                action_dim,
+                ActorCriticNumbers(
+                    learning_rate=numbers.learning_rate,
                     gamma=numbers.gamma,
-                    target_q_tau=numbers.tau,
-                    use_terminal_masking=True,
+                    tau=numbers.tau,
+                    max_alpha=sac.max_alpha,
+                    target_entropy=sac.target_entropy,
+                    max_grad_norm=numbers.max_gradient_norm,
+                    max_alpha_grad_norm=numbers.max_gradient_norm,
                 ),
-            ]
+            )
         )
 
     @torch.no_grad()
@@ -173,7 +153,7 @@ class SACLearner(BoxLearner):
     def _critic_loss(
         self, name: str, critic: ActionValueMlp | hlgauss.QNet, histogram: HLGaussNumbers | None
     ) -> QLoss | hlgauss.QLoss:
-        optimizer = torch.optim.Adam(critic.parameters(), lr=self.numbers.learning_rate, fused=True)
+        optimizer = adam(critic, self.numbers.learning_rate)
         norm = self.numbers.max_gradient_norm
         if histogram is not None and isinstance(critic, hlgauss.QNet):
             return hlgauss.QLoss(

@@ -1,0 +1,99 @@
+"""Soft actor-critic in one call: every number reaches its part."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cadenza.core.errors import InputError
+from cadenza.learn import Trainer
+from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
+from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch
+
+NUMBERS = ActorCriticNumbers(
+    learning_rate=0.25,
+    gamma=0.5,
+    tau=0.125,
+    reward_scale=3.0,
+    max_alpha=0.75,
+    target_entropy=-7.0,
+    max_grad_norm=0.01,
+    max_alpha_grad_norm=0.02,
+    data_group="other",
+)
+
+
+def critic_loss(name, weight):
+    critic = SumCritic(weight)
+    return QLoss(name=name, q=critic, opt=adam(critic, 0.25), data_group="other")
+
+
+def assembled(numbers=NUMBERS):
+    critics = [critic_loss("q1", 2.0), critic_loss("q2", 1.0)]
+    policy = FixedPolicy(0.5, 2.0)
+    ln_alpha = torch.full((1,), -1.0, requires_grad=True)
+    return soft_actor_critic(policy, critics, ln_alpha, 2, numbers)
+
+
+def stepped(numbers=NUMBERS):
+    callbacks = assembled(numbers)
+    data = batch([1, 2], [1, 1], [1, 1], [1, 0])
+    Trainer(callbacks, []).train_on({"other": data, "batch_size": 2})
+    return callbacks
+
+
+def test_parts_come_in_order_and_share_networks_and_temperature():
+    q1, q2, policy_loss, alpha_loss, target = assembled()
+    assert [type(part) for part in (policy_loss, alpha_loss, target)] == [
+        PolicyLoss,
+        AlphaLoss,
+        QTarget,
+    ]
+    assert (policy_loss.q1, policy_loss.q2) == (q1.q_network, q2.q_network)
+    assert (target.q1, target.q2) == (q1.q_network, q2.q_network)
+    assert target.policy is policy_loss.policy is alpha_loss.policy
+    assert target.ln_alpha is policy_loss.ln_alpha is alpha_loss.parameters[0]
+
+
+def test_target_has_its_numbers():
+    # V = min(2·1, 1·1) + a - α·2p with a = p = 0.5 and α = 1/e; final states are worth 0
+    target = stepped()[4]
+    value = 1.0 + 0.5 - 2.718281828**-1
+    assert target.scalar_logs["training/q_target"] == pytest.approx((6.0 + 0.5 * value) / 2)
+    # Adam's first step is one learning rate: w1 from 2 towards the target by 0.25·τ
+    assert abs(target.q1t.w.item() - 2.0) == pytest.approx(0.25 * 0.125, rel=1e-3)
+
+
+def test_policy_and_temperature_have_theirs():
+    callbacks = stepped()
+    policy_loss, alpha_loss = callbacks[2:4]
+    assert float(policy_loss.policy.p.grad.norm()) == pytest.approx(0.01, rel=1e-3)
+    assert float(alpha_loss.ln_alpha.grad.norm()) == pytest.approx(0.02, rel=1e-3)
+    assert abs(policy_loss.policy.p.item() - 0.5) == pytest.approx(0.25, rel=1e-3)
+    assert alpha_loss.scalar_logs["training/target_entropy"] == -7.0
+    # the entropy -2p = -1 is above -7, so ln α falls by the learning rate
+    assert alpha_loss.ln_alpha.item() == pytest.approx(-1.25, rel=1e-3)
+
+
+def test_temperature_is_capped():
+    capped = stepped(dataclasses.replace(NUMBERS, target_entropy=7.0, max_alpha=0.4))
+    assert capped[3].scalar_logs["training/alpha_value"] == pytest.approx(0.4)
+
+
+def test_target_entropy_is_minus_the_number_of_actions_unless_given():
+    callbacks = stepped(dataclasses.replace(NUMBERS, target_entropy=None))
+    assert callbacks[3].scalar_logs["training/target_entropy"] == -2.0
+
+
+def test_frozen_parameters_are_not_optimised():
+    critic = SumCritic(1.0)
+    critic.extra = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+    assert [p for group in adam(critic, 0.1).param_groups for p in group["params"]] == [critic.w]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_there_must_be_two_critics(count):
+    critics = [critic_loss(f"q{i}", 1.0) for i in range(count)]
+    with pytest.raises(InputError, match=rf"expected the losses of two critics, got {count}"):
+        soft_actor_critic(FixedPolicy(0.5, 2.0), critics, torch.zeros(1), 1, NUMBERS)
