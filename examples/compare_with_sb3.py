@@ -122,7 +122,7 @@ def their_cartpole_ppo(seed: int, steps: int) -> Policy:
 TASKS: Mapping[str, Task] = {
     "pendulum_sac": Task(
         env_id="Pendulum-v1",
-        steps=8_000,
+        steps=20_000,
         smoke_steps=1_100,
         ours=our_pendulum_sac,
         theirs=their_pendulum_sac,

@@ -1,4 +1,4 @@
-"""Soft actor-critic with HL-Gauss critics on Pendulum-v1: about a minute of one core per seed.
+"""Soft actor-critic with HL-Gauss critics on Pendulum-v1: some five minutes per seed.
 
 python examples/hl_gauss_pendulum.py --seeds 5
 """
@@ -42,4 +42,4 @@ def train(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(train, name="hl_gauss_pendulum", steps=8_000, smoke_steps=1_100, evaluation_episodes=50)
+    main(train, name="hl_gauss_pendulum", steps=20_000, smoke_steps=1_100, evaluation_episodes=50)
