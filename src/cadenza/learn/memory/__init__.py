@@ -6,14 +6,15 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.generator_state`.
-Layout:      `table` keeps episodes in an `arena` whose places `episode_ring` gives out, and in which
-             `episode_rows` finds windows;
-             `table_layout`, `sequence_rows`, `gathering` say what columns mean; strategies choose
-             windows and ejected episodes; `serialisation` writes and reads files.
+Layout:      `table` keeps episodes in an `arena` whose places `episode_ring` gives out;
+             `episode_rows` finds windows in them; `table_layout`, `sequence_rows`, `gathering` say
+             what columns mean; strategies choose windows and ejected episodes; `serialisation`
+             writes and reads files.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -28,15 +29,4 @@ _EXPORTS: Final = {
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-
-
-def __dir__() -> list[str]:
-    """Return what the module offers, the lazy names included."""
-    return sorted({*globals(), *_EXPORTS})
-
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -1,0 +1,35 @@
+"""Names that a package offers and imports at first use, so that importing it stays cheap.
+
+In the package's ``__init__``: ``__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)`` (PEP 562).
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(
+    package: str, exports: Mapping[str, str]
+) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
+    """Return a package's ``__dir__`` and ``__getattr__``.
+
+    Args:
+        package: Its full name.
+        exports: Offered names, and the modules below the package that define them.
+
+    Returns:
+        What lists all names of the package, the lazy ones included; and what imports the module
+        that defines a name and returns the object. The latter raises `AttributeError` for a name
+        that is not offered.
+    """
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *exports})
+
+    def load(name: str) -> Any:
+        if name not in exports:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{exports[name]}"), name)
+
+    return names, load

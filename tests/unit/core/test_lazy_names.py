@@ -1,0 +1,35 @@
+"""A package's lazy names: listed at once, imported at first use."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from cadenza.core.lazy_names import lazy_names
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """A package ``offering`` with one module ``home`` that defines ``answer``."""
+    offering, home = ModuleType("offering"), ModuleType("offering.home")
+    offering.__path__ = []
+    home.answer = 42
+    monkeypatch.setitem(sys.modules, "offering", offering)
+    monkeypatch.setitem(sys.modules, "offering.home", home)
+    offering.__dir__, offering.__getattr__ = lazy_names("offering", {"answer": "home"})
+    return offering
+
+
+def test_a_lazy_name_leads_to_its_object(package):
+    assert package.answer == 42
+
+
+def test_lazy_names_are_listed_beside_the_package_s_own(package):
+    package.own = 1
+    assert {"answer", "own"} <= set(dir(package))
+    assert dir(package) == sorted(dir(package))
+
+
+def test_other_names_are_refused(package):
+    with pytest.raises(AttributeError, match="module 'offering' has no attribute 'question'"):
+        _ = package.question
