@@ -36,8 +36,15 @@ class RunFolder:
 
     def log(self) -> list[dict[str, Any]]:
         """Return the events, without a line that is just being written."""
+        return [json.loads(line) for line in self._lines()]
+
+    def last_event(self) -> dict[str, Any]:
+        """Return the newest event."""
+        return json.loads(self._lines()[-1])
+
+    def _lines(self) -> list[bytes]:
         content = b"".join(path.read_bytes() for path in self.folder.glob("logs/*.jsonl"))
-        return [json.loads(line) for line in content.rpartition(b"\n")[0].splitlines()]
+        return content.rpartition(b"\n")[0].splitlines()
 
     def figures(self) -> list[dict[str, Any]]:
         """Return the events without what a resume adds and without times and folders."""
@@ -101,26 +108,19 @@ Moment = Callable[[RunFolder, int], bool]
 
 def after_a_checkpoint(run: RunFolder, start: int) -> bool:
     """A new checkpoint is complete, and nothing has been logged since."""
-    states, log = run.checkpoints("-state"), run.log()
-    return bool(
-        states
-        and states[-1] > start
-        and log
-        and log[-1]["event"] == "checkpoint_saved"
-        and log[-1]["step"] == states[-1]
-    )
+    newest = max(run.checkpoints("-state"), default=0)
+    if newest <= start:
+        return False
+    last = run.last_event()
+    return (last["event"], last["step"]) == ("checkpoint_saved", newest)
 
 
 def between_checkpoints(run: RunFolder, start: int) -> bool:
-    """A new checkpoint is complete, and later frames have been logged but not saved."""
-    states, log = run.checkpoints("-state"), run.log()
-    return bool(
-        states
-        and states[-1] > start
-        and log[-1].get("step", 0) > states[-1]
-        and log[-1]["event"] != "checkpoint_saved"
-        and run.checkpoints("")[-1] == states[-1]
-    )
+    """A new checkpoint is complete, and later frames are logged while the next has not begun."""
+    newest = max(run.checkpoints("-state"), default=0)
+    if newest <= start or run.checkpoints("", ".pt")[-1] != newest:
+        return False
+    return run.last_event()["step"] > newest
 
 
 def within_a_save_of(kind: str) -> Moment:
@@ -133,10 +133,10 @@ def within_a_save_of(kind: str) -> Moment:
     def is_now(run: RunFolder, start: int) -> bool:
         if not run.half_written():
             return False
-        states = run.checkpoints("-state")
+        newest = max(run.checkpoints("-state"), default=0)
         # The new sidecar waits until its payload is complete.
         begun = set(run.checkpoints(kind, ".pt.json.next")) - set(run.checkpoints(kind, ".pt"))
-        return bool(states and states[-1] > start and begun)
+        return newest > start and bool(begun)
 
     return is_now
 
