@@ -23,7 +23,7 @@ from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_i
 from cadenza.learn.nn.noise_state import let_noise_go_on
 from cadenza.learn.nn.relu_mlp import ReluMlp
 
-#: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach and no gradient vanishes for good.
+#: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
 #: Bounds of ln σ (arXiv:1812.05905's published code).
 MIN_LOG_STD: Final = -20.0
