@@ -5,6 +5,13 @@ Ejection weight of episode i:  (steps of i) (c_i + 1)^alpha, so well covered epi
 with c_i the windows sampled from it so far. ``alpha`` = 0 is uniform. Renewing the weights takes
 O(log E) per sampled episode.
 
+When:   weights are renewed when an episode comes or goes, and while nothing changes, once as many
+        windows were sampled as transitions are stored (one pass over the memory). Renewing at each
+        draw levels the counts sooner, so it prefers new episodes less: 204 episodes sampled 25.1
+        times each, then 204 new ones and as many draws again, alpha = 1: by
+        dc_old / dc_new = (c_new + 1) / (c_old + 1), 74 % of the draws go to new episodes, against
+        88 % when weights are renewed once per pass.
+
 Axes: n = windows, T = rows per window, E = episodes, S = slots.
 """
 
@@ -50,6 +57,7 @@ class CoverageBasedStrategy(Strategy):
 
     def _forget_weights(self) -> None:
         self._outdated: list[IndexArray] = []
+        self._waiting = 0  # sampled windows that the weights do not know of
         self._counts = np.zeros(len(self._rows.slots.start), np.int64)
         self._weighed = self._counts.copy()  # counts that the weights are computed from
         self._tree: ArraySumTree | None = None
@@ -78,8 +86,7 @@ class CoverageBasedStrategy(Strategy):
             self._counts = np.concatenate((self._counts, more))
             self._weighed = np.concatenate((self._weighed, more))
         known = self._remembered.pop(identity, None)
-        self._counts[slot], self._weighed[slot] = known or (0, 0)
-        self._outdated.append(np.array([slot]))
+        self._set_counts(slot, *(known or (0, 0)))
         if known is None:
             self._renew()
 
@@ -135,14 +142,20 @@ class CoverageBasedStrategy(Strategy):
         for identity in self._rows.identities():
             slot = self._rows.slot(identity)
             if slot < len(self._counts):
-                self._counts[slot], self._weighed[slot] = counts.get(identity, (0, 0))
-                self._outdated.append(np.array([slot]))
+                self._set_counts(slot, *counts.get(identity, (0, 0)))
+
+    def _set_counts(self, slot: int, count: int, weighed: int) -> None:
+        before = int(self._counts[slot] - self._weighed[slot])
+        self._waiting += count - weighed - before
+        self._counts[slot], self._weighed[slot] = count, weighed
+        self._outdated.append(np.array([slot]))
 
     def _count(self, slots: IndexArray) -> None:
         """Count one sampled window for each of ``slots``."""
         np.add.at(self._counts, slots, 1)
         self._outdated.append(slots)
-        if self._live:
+        self._waiting += len(slots)
+        if self._live or self._waiting >= self._rows.steps:
             self._renew()
         elif len(self._outdated) > _MOST_OUTDATED:
             self._outdated = [np.unique(np.concatenate(self._outdated))]
@@ -155,6 +168,7 @@ class CoverageBasedStrategy(Strategy):
             if self._tree is not None:
                 self._tree.set_many(slots, self._weights(slots))
         self._outdated.clear()
+        self._waiting = 0
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         """Return the weights of ``slots``."""
@@ -177,7 +191,8 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
     Args:
         alpha: 0 is uniform; the larger, the more new episodes are preferred.
         renew_while_sampling: Each call renews the weights of the episodes it sampled. Otherwise
-            that waits until an episode comes or goes, so new episodes are preferred for longer.
+            that waits until an episode comes or goes, or until as many windows were sampled as
+            transitions are stored, so new episodes are preferred for longer.
         seed: Root seed of the draws.
     """
 

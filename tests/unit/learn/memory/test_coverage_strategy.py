@@ -91,7 +91,7 @@ def test_counts_grow_while_sampling_and_change_the_weights_at_once():
 
 
 def test_weights_wait_for_the_next_change_of_episodes_by_default():
-    strategy = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=0), [10, 10])
+    strategy = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=0), [30, 30])
     seen = {strategy.sample(1, 1)[0][0] for _ in range(40)}
     assert seen == {0, 1}  # still half and half, as when they came
     counts = strategy.counts()
@@ -101,6 +101,34 @@ def test_weights_wait_for_the_next_change_of_episodes_by_default():
     less = min(counts, key=counts.get)
     assert counts[0] != counts[1]
     assert {point[0] for point in strategy.sample(40, 1)} == {less}
+
+
+@pytest.mark.parametrize("drawn", [19, 20])
+def test_weights_are_renewed_after_one_pass_over_the_memory(drawn):
+    """Two episodes of 10 steps; the first has all the samples. Pass: 20 windows."""
+    strategy = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=0), [10, 10])
+    strategy._count(np.zeros(drawn, np.int64))
+    seen = {strategy.sample(1, 1)[0][0]}
+    if drawn == 19:  # half and half until the 20th sample, which renews the weights
+        counts = strategy.counts()
+        assert sum(counts.values()) == 20
+    else:  # 21^50 times as likely
+        assert seen == {1}
+    assert {point[0] for point in strategy.sample(15, 1)} == {1}
+
+
+def test_unfinished_pass_goes_on_after_a_resume():
+    """15 windows before, 5 after: both must renew the weights at the same draw."""
+    first = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=0), [10, 10])
+    first._count(np.zeros(15, np.int64))
+    second = tracked(CoverageBasedSampleStrategy(alpha=50.0, seed=1), [10, 10])
+    second._count(np.ones(3, np.int64))
+    second.load_state(first.state())
+    for strategy in (first, second):
+        strategy._count(np.zeros(4, np.int64))
+        assert strategy.state()["counts"] == [[0, 19, 0], [1, 0, 0]]
+        strategy._count(np.zeros(1, np.int64))
+        assert strategy.state()["counts"] == [[0, 20, 20], [1, 0, 0]]
 
 
 def test_short_episodes_are_never_sampled():
