@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.happo import (
@@ -37,6 +37,7 @@ from cadenza.learn.algorithms.happo_sequence import (
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
@@ -90,12 +91,7 @@ class HAPPOSettings:
             "max_action_std": self.max_action_std > 0.0,
             "hidden_dim": self.hidden_dim >= 1,
         }
-        for name, holds in checks.items():
-            if not holds:
-                raise ConfigurationError(
-                    f"HAPPOSettings.{name}: expected a number in the documented range, got "
-                    f"{getattr(self, name)!r}."
-                )
+        require_ranges(self, checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
 from cadenza.learn.algorithms.td3 import smoothed_actions
+from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
@@ -72,12 +73,7 @@ class HATD3Settings:
             "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
             "max_gradient_norm": self.max_gradient_norm > 0.0,
         }
-        for name, holds in checks.items():
-            if not holds:
-                raise ConfigurationError(
-                    f"HATD3Settings.{name}: expected a value in the documented range, got "
-                    f"{getattr(self, name)!r}."
-                )
+        require_ranges(self, checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

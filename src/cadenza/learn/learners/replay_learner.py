@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import Callback
+from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -56,12 +57,7 @@ class LearnerNumbers:
             "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
             "max_gradient_norm": self.max_gradient_norm > 0.0,
         }
-        for name, holds in checks.items():
-            if not holds:
-                raise ConfigurationError(
-                    f"LearnerNumbers.{name}: expected a value in the documented range, got "
-                    f"{getattr(self, name)!r}."
-                )
+        require_ranges(self, checks)
 
 
 class ReplayLearner(Protocol):
