@@ -87,12 +87,20 @@ def prune_checkpoints(
     kept |= {step for step in by_step if keep_every is not None and step % keep_every == 0}
     removed = [uri for step, uri in by_step.items() if step not in kept]
     for uri in removed:
-        path = resolve_uri(uri, artifacts_root=artifacts_root)
-        try:
-            for file in (pending_path(path), sidecar_path(path), path):
-                file.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(
-                error.errno, f"{path}: expected to delete it, got '{error.strerror}'"
-            ) from error
+        remove_checkpoint(resolve_uri(uri, artifacts_root=artifacts_root))
     return removed
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete the payload at ``path`` and its sidecars.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    try:
+        for file in (pending_path(path), sidecar_path(path), path):
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            error.errno, f"{path}: expected to delete it, got '{error.strerror}'"
+        ) from error

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 
+from cadenza.core.checkpoint_series import remove_checkpoint
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
@@ -24,7 +25,7 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
     sidecar_path,
 )
-from cadenza.core.errors import CheckpointError, CheckpointNotFoundError, StorageError
+from cadenza.core.errors import CheckpointError, CheckpointNotFoundError
 from cadenza.core.payloads import deserialise
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, RunContext
 
@@ -128,14 +129,7 @@ def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
     """
     removed = [index for index in existing_indices(folder) if index <= newest - keep_last]
     for index in removed:
-        path = checkpoint_path(folder, index)
-        try:
-            for file in (pending_path(path), sidecar_path(path), path):
-                file.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(
-                error.errno, f"{path}: expected to delete it, got '{error.strerror}'"
-            ) from error
+        remove_checkpoint(checkpoint_path(folder, index))
     return removed
 
 
