@@ -124,12 +124,14 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     faster with the long side last.
     """
     (rows, inner), columns = left.shape, right.shape[0]
-    if columns < rows:
-        return _product(right, left).t()
+    is_tall = columns < rows
+    if is_tall:
+        left, right, rows = right, left, columns
     if _ONEDNN is None or rows < MIN_ONEDNN_EDGE or inner < MIN_ONEDNN_EDGE:
-        return torch.mm(left, right.t())
-    product: Tensor = _ONEDNN(left, right, None, "none", [], "")
-    return product
+        product = torch.mm(left, right.t())
+    else:
+        product = _ONEDNN(left, right, None, "none", [], "")
+    return product.t() if is_tall else product
 
 
 def _through_relu(grad: Tensor, output: Tensor, *, in_place: bool) -> Tensor:
@@ -141,8 +143,8 @@ def _through_relu(grad: Tensor, output: Tensor, *, in_place: bool) -> Tensor:
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    """Return one layer's output, shape (B, outputs)."""
-    if _ONEDNN is None or min(*x.shape, weight.shape[0]) < MIN_ONEDNN_EDGE:
+    """Return one layer's output, shape (B, outputs), for B >= `MIN_FAST_ROWS`."""
+    if _ONEDNN is None or min(weight.shape) < MIN_ONEDNN_EDGE:
         y = nn.functional.linear(x, weight, bias)
         return torch.relu_(y) if relu else y
     fused: Tensor = _ONEDNN(x, weight, bias, "relu" if relu else "none", [], "")
