@@ -26,32 +26,14 @@ class EpisodeArrays(Protocol):
         ...
 
 
-class _Workspace:
-    """A buffer that grows and is used again; one per storage, not thread-safe."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self._rows: NDArray[Any] = np.empty((0, *shape), dtype)
-
-    def rows(self, count: int) -> NDArray[Any]:
-        """Return the first ``count`` rows."""
-        if count > len(self._rows):
-            self._rows = np.empty((count, *self._rows.shape[1:]), self._rows.dtype)
-        return self._rows[:count]
-
-
-class BaseStorage(dict[int, Any]):
-    """One array of shape (L, *shape) per episode id.
-
-    Args:
-        shape: Shape of one row.
-        dtype: Element type.
-    """
+class _RowWorkspace:
+    """A buffer of rows that grows and is used again; one per storage, not thread-safe."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         super().__init__()
         self._shape = shape
         self._dtype = dtype
-        self._workspace = _Workspace(shape, dtype)
+        self._rows: NDArray[Any] = np.empty((0, *shape), dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,11 +42,23 @@ class BaseStorage(dict[int, Any]):
 
     def get_empty_storage(self, count: int, length: int) -> NDArray[Any]:
         """Return ``count * length`` rows of this storage's workspace; the next call reuses them."""
-        return self._workspace.rows(count * length)
+        rows = count * length
+        if rows > len(self._rows):
+            self._rows = np.empty((rows, *self._shape), self._dtype)
+        return self._rows[:rows]
 
     def sequence_length_transform(self, length: int) -> int:
         """Return how many rows one window of ``length`` steps gives."""
         return length
+
+
+class BaseStorage(_RowWorkspace, dict[int, Any]):
+    """One array of shape (L, *shape) per episode id.
+
+    Args:
+        shape: Shape of one row.
+        dtype: Element type.
+    """
 
     def post_import(self) -> None:
         """Drop negative ids and give every other one the id ``-id - 1``.
@@ -105,7 +99,7 @@ class TagStorage(BaseStorage):
         return 1
 
 
-class VirtualStorage:
+class VirtualStorage(_RowWorkspace):
     """Values made from another storage; writing to it does nothing.
 
     Args:
@@ -115,15 +109,8 @@ class VirtualStorage:
     """
 
     def __init__(self, storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any) -> None:
+        super().__init__(shape, dtype)
         self._storage = storage
-        self._shape = shape
-        self._dtype = dtype
-        self._workspace = _Workspace(shape, dtype)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one row."""
-        return self._shape
 
     def __getitem__(self, identity: int) -> Any:
         """Return an object that gives the values of one episode by index."""
@@ -134,14 +121,6 @@ class VirtualStorage:
 
     def __delitem__(self, identity: int) -> None:
         """Do nothing: there is no data of its own."""
-
-    def get_empty_storage(self, count: int, length: int) -> NDArray[Any]:
-        """Return ``count * length`` rows of this storage's workspace; the next call reuses them."""
-        return self._workspace.rows(count * length)
-
-    def sequence_length_transform(self, length: int) -> int:
-        """Return how many rows one window of ``length`` steps gives."""
-        return length
 
     def post_import(self) -> None:
         """Do nothing: there is no data of its own."""

@@ -17,6 +17,7 @@ from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model_env import ModelEnv
+from cadenza.learn.observed_input import observed_input
 
 _logger = logging.getLogger(__name__)
 
@@ -118,12 +119,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         Raises:
             InputError: The batch lacks ``input_key``.
         """
-        if self._input_key not in observation:
-            raise InputError(
-                f"ModelBasedCollector: expected observation[{self._input_key!r}], got the keys "
-                f"{sorted(observation)}; set input_key."
-            )
-        return observation[self._input_key]
+        return observed_input("ModelBasedCollector", observation, self._input_key)
 
     def collect_sample(self) -> None:
         """Take one step in every simulated environment and store what was seen and done."""

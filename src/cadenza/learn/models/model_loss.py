@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor, optim
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
+from cadenza.learn.observed_input import observed_input
 
 
 class ModelLoss(LossCallback):
@@ -151,9 +152,4 @@ class ModelLoss(LossCallback):
 
     def _modelled(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the observation that is modelled, shape (B, D)."""
-        if self._input_key not in observation:
-            raise InputError(
-                f"ModelLoss: expected observation[{self._input_key!r}], got the keys "
-                f"{sorted(observation)}; set input_key."
-            )
-        return observation[self._input_key]
+        return observed_input("ModelLoss", observation, self._input_key)

@@ -21,6 +21,7 @@ from cadenza.learn.algorithms.genrl.networks import as_decoder, as_encoder
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.nn.initialization import normal_init_
 from cadenza.learn.nn.noise_state import let_noise_go_on
+from cadenza.learn.observed_input import observed_input
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
@@ -182,12 +183,8 @@ class VAELoss(LossCallback):
         Raises:
             InputError: The observation lacks ``input_key``.
         """
-        if self._input_key not in observation:
-            raise InputError(
-                f"VAELoss: expected observation[{self._input_key!r}], got the keys "
-                f"{sorted(observation)}; set input_key."
-            )
-        condition = self._conditioning_func(observation[self._input_key])
+        seen = observed_input("VAELoss", observation, self._input_key)
+        condition = self._conditioning_func(seen)
         restored, mu, log_std, _ = self.vae(actions, condition)
         loss, parts = self.vae.loss(actions, restored, mu, log_std)
         self.log_scalar("vae/restore_loss", parts["restore_loss"])
