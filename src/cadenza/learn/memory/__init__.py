@@ -6,10 +6,10 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.generator_state`.
-Layout:      `table` keeps episodes in an `arena` whose places `episode_ring` gives out;
-             `episode_rows` finds windows in them; `table_layout`, `sequence_rows`, `gathering` say
-             what columns mean; strategies choose windows and ejected episodes; `serialisation`
-             writes and reads files.
+Layout:      `table` keeps episodes in an `arena` on the host or on a device (`arena_places`);
+             `episode_ring` gives out its places and `episode_rows` finds windows in them;
+             `table_layout`, `sequence_rows`, `gathering` say what columns mean; strategies choose
+             windows and ejected episodes; `serialisation` writes and reads files.
 """
 
 from typing import Final

@@ -45,7 +45,7 @@ class DictMemoryTable(ArrayMemoryTable):
         sampler: Chooses windows; uniform over all windows if None.
         device: Where samples go.
         seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`.
+        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DictObsMemoryTable(DictMemoryTable):
         masks_dtype: Type of ``masks``.
         sampler: Chooses windows; uniform over all windows if None.
         seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`.
+        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DictObsNStepMemoryTable(DictMemoryTable):
         sampler: Chooses windows; uniform over all windows if None.
         device: Where samples go.
         seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`.
+        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
     """
 
     def __init__(
