@@ -14,6 +14,7 @@ def test_examples_run_one_after_the_other_and_print_what_they_say(capsys):
     exec(compile(program, "docs/replay-memory.md", "exec"), {"__name__": "page"})  # noqa: S102 - our own page
     assert capsys.readouterr().out.splitlines() == [
         "4 torch.Size([4, 3])",
+        "device cpu",
         "5 memproxy",
         "True",
     ]
