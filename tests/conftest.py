@@ -4,6 +4,7 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("explore", print_blob=True)
+# No deadline: how long an example takes says more about the machine than about the code.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("CADENZA_HYPOTHESIS", "fixed"))
