@@ -1,6 +1,6 @@
 """Soft actor-critic with HL-Gauss critics on Pendulum-v1: some five minutes per seed.
 
-python examples/hl_gauss_pendulum.py --seeds 5
+python examples/hl_gauss_pendulum.py --seeds 3
 """
 
 from functools import partial
