@@ -78,7 +78,8 @@ class LossCallback(LoggingMixin, Callback):
                 nothing. A class that overrides `backward` decides for itself.
             compile_backend: Backend of `torch.compile` that evaluates `loss`, e.g. ``"inductor"``
                 (needs a C++ compiler). The networks stay as they are, and so do their names in
-                checkpoints; results agree to rounding. The first steps take seconds. None
+                checkpoints; results agree to rounding. The first steps take seconds. What torch
+                cannot trace, such as draws from a network's own generator, runs as it is. None
                 compiles nothing. A class that overrides `backward` decides for itself.
 
         Raises:
