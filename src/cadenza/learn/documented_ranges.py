@@ -19,5 +19,5 @@ def require_ranges(settings: object, checks: Mapping[str, bool]) -> None:
         if not holds:
             raise ConfigurationError(
                 f"{type(settings).__name__}.{name}: expected a value in the documented range, got "
-                f"{getattr(settings, name)!r}."
+                f"{getattr(settings, name)!r}; help({type(settings).__name__}) names the range."
             )
