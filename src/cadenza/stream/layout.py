@@ -1,0 +1,193 @@
+"""Where everything lies in the shared block of a trajectory store.
+
+The block has one table per fact about slots, producers, consumers and the stream, then one array
+per field of the trajectories. A slot holds one episode. A *step* field has one entry per step; a
+*state* field has one more, the state that the last step led to.
+
+Axes:  S = slots, T = steps that a slot can hold, P = producers, C = consumers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from cadenza.core.errors import ConfigurationError
+
+FieldKind = Literal["step", "state"]
+
+#: Arrays start at multiples of a cache line, so that no two of them share one.
+ALIGNMENT: Final = 64
+#: Bytes for the description of one producer's error.
+ERROR_BYTES: Final = 8192
+#: Processes that may draw at once.
+MAX_CONSUMERS: Final = 128
+#: Logarithmic classes of waiting times and version lags, see `counters`.
+HISTOGRAM_CLASSES: Final = 64
+#: Runs of equal ``segment_id`` that a slot notes.
+MAX_SEGMENTS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One array of a trajectory.
+
+    Attributes:
+        name: Key; dots nest, as in ``"obs.robot.qpos"``.
+        shape: Shape of one entry.
+        dtype: Numpy name of its type.
+        kind: Whether it belongs to steps or to the states between them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: FieldKind = "step"
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The key as a path."""
+        return tuple(self.name.split("."))
+
+
+#: Fields that every store has besides observations and actions.
+BOOKKEEPING: Final = (
+    Field(name="rewards", shape=(), dtype="float32"),
+    Field(name="terminated", shape=(), dtype="bool"),
+    Field(name="truncated", shape=(), dtype="bool"),
+    Field(name="segment_id", shape=(), dtype="int64"),
+)
+
+#: Tables of int64, by name: what their axes are.
+_SLOT_TABLES: Final = (
+    "version",
+    "length",
+    "policy_version",
+    "episode_id",
+    "written_at_ns",
+    "success",
+    "draws",
+    "lease",
+    "segments",
+)
+_PRODUCER_TABLES: Final = (
+    "pid",
+    "started_at",
+    "heartbeat_ns",
+    "restarts",
+    "state",
+    "episodes",
+    "frames",
+    "dropped",
+    "stalled_ns",
+    "error_length",
+)
+_CONSUMER_TABLES: Final = (
+    "pid",
+    "started_at",
+    "chunks",
+    "frames",
+    "redraws",
+    "blocked_ns",
+    "staleness_ns",
+    "version_lag",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One array in the block."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLayout:
+    """Sizes of a store; equal layouts place everything alike.
+
+    Attributes:
+        slots: S.
+        steps: T.
+        producers: P.
+        fields: Arrays of a trajectory, names distinct.
+    """
+
+    slots: int
+    steps: int
+    producers: int
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        sizes = {"slots": self.slots, "steps": self.steps, "producers": self.producers}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ConfigurationError(f"StoreLayout.{name}: expected >= 1, got {value}.")
+        names = [field.name for field in self.fields]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"StoreLayout.fields: expected distinct names, got {names}.")
+
+    def places(self) -> dict[str, Placed]:
+        """Return every array by name: ``slot.*``, ``producer.*``, ``field.*``, ..."""
+        arrays: list[tuple[str, tuple[int, ...], str]] = [("stream", (ALIGNMENT // 2,), "int64")]
+        arrays += [(f"slot.{name}", (self.slots,), "int64") for name in _SLOT_TABLES]
+        arrays.append(("slot.segment_bounds", (self.slots, MAX_SEGMENTS, 2), "int32"))
+        arrays += [(f"producer.{name}", (self.producers,), "int64") for name in _PRODUCER_TABLES]
+        arrays.append(("producer.error", (self.producers, ERROR_BYTES), "uint8"))
+        arrays += [(f"consumer.{name}", (MAX_CONSUMERS,), "int64") for name in _CONSUMER_TABLES]
+        for name in ("staleness_classes", "lag_classes"):
+            arrays.append((f"consumer.{name}", (MAX_CONSUMERS, HISTOGRAM_CLASSES), "int64"))
+        for field in self.fields:
+            entries = self.entries_per_slot(field)
+            arrays.append(
+                (f"field.{field.name}", (self.slots * entries, *field.shape), field.dtype)
+            )
+        return _placed(arrays)
+
+    def entries_per_slot(self, field: Field) -> int:
+        """Return how many entries of ``field`` a slot holds."""
+        return self.steps + (field.kind == "state")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole block."""
+        last = list(self.places().values())[-1]
+        return last.offset + _bytes_of(last.shape, last.dtype)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the layout for another process."""
+        fields = [
+            {"name": f.name, "shape": list(f.shape), "dtype": f.dtype, "kind": f.kind}
+            for f in self.fields
+        ]
+        return {
+            "slots": self.slots,
+            "steps": self.steps,
+            "producers": self.producers,
+            "fields": fields,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "StoreLayout":
+        """Return the layout that `as_json` described."""
+        fields = tuple(
+            Field(name=f["name"], shape=tuple(f["shape"]), dtype=f["dtype"], kind=f["kind"])
+            for f in document["fields"]
+        )
+        sizes = {name: int(document[name]) for name in ("slots", "steps", "producers")}
+        return cls(**sizes, fields=fields)
+
+
+def _placed(arrays: Iterable[tuple[str, tuple[int, ...], str]]) -> dict[str, Placed]:
+    places: dict[str, Placed] = {}
+    offset = 0
+    for name, shape, dtype in arrays:
+        places[name] = Placed(offset, shape, dtype)
+        offset += -(-_bytes_of(shape, dtype) // ALIGNMENT) * ALIGNMENT
+    return places
+
+
+def _bytes_of(shape: tuple[int, ...], dtype: str) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

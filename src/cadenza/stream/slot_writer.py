@@ -1,0 +1,118 @@
+"""Writes episodes into the store, step by step, for the environments of one producer.
+
+An episode is one slot from its reset to its end. Step t holds the observation before the action,
+the action, and what came of it; the observation after the last step is entry ``length`` of a state
+field.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cadenza.core.errors import InputError
+from cadenza.stream.layout import MAX_SEGMENTS, Field
+from cadenza.stream.slots import UNKNOWN_SUCCESS, SlotStore
+
+#: ``segment_id`` of steps that belong to no segment.
+NO_SEGMENT = -1
+
+
+class EpisodeWriter:
+    """The episode that one environment is in.
+
+    Readers see nothing of it before `publish`.
+    """
+
+    def __init__(self, store: SlotStore, producer: int) -> None:
+        """Take a slot of ``store`` for producer number ``producer``.
+
+        Raises:
+            NotReadyError: Every slot is being written.
+        """
+        self._store = store
+        self.slot = store.take_slot(producer)
+        self.length = 0
+        self._fields = {field.name: field for field in store.layout.fields}
+        self._entries = {name: store.entries(name, self.slot) for name in self._fields}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the slot has no step left."""
+        return self.length >= self._store.layout.steps
+
+    def start(self, state: Mapping[str, Any]) -> None:
+        """Note the state that the episode begins in."""
+        self._write(0, state, "state")
+
+    def add(self, step: Mapping[str, Any], next_state: Mapping[str, Any]) -> None:
+        """Add one step.
+
+        Args:
+            step: Step fields by name: ``actions``, ``rewards``, ``terminated``, ``truncated``, ...;
+                ``segment_id`` may be left out.
+            next_state: State fields that the step led to.
+
+        Raises:
+            InputError: The slot is full, or a field is missing, unknown or of another shape.
+        """
+        if self.is_full:
+            raise InputError(
+                f"EpisodeWriter.add: expected at most {self._store.layout.steps} steps per "
+                "episode, got one more; publish when the slot is full."
+            )
+        self._write(self.length, {"segment_id": NO_SEGMENT, **step}, "step")
+        self._write(self.length + 1, next_state, "state")
+        self.length += 1
+
+    def publish(self, *, success: bool | None = None, policy_version: int = 0) -> int:
+        """Open the episode to readers and return its number.
+
+        Raises:
+            InputError: The episode has no step.
+        """
+        if self.length < 1:
+            raise InputError("EpisodeWriter.publish: expected at least one step, got 0; use drop.")
+        self._note_segments()
+        known = UNKNOWN_SUCCESS if success is None else int(success)
+        return self._store.publish(
+            self.slot, self.length, success=known, policy_version=policy_version
+        )
+
+    def drop(self) -> None:
+        """Give the slot back without publishing."""
+        self._store.drop(self.slot)
+
+    def _write(self, index: int, values: Mapping[str, Any], kind: str) -> None:
+        expected = {name for name, field in self._fields.items() if field.kind == kind}
+        if set(values) != expected:
+            raise InputError(
+                f"EpisodeWriter: expected the {kind} fields {sorted(expected)}, got "
+                f"{sorted(values)}."
+            )
+        for name, value in values.items():
+            self._entries[name][index] = _checked(self._fields[name], value)
+
+    def _note_segments(self) -> None:
+        """Write first step and end of every run of equal ids >= 0 into the slot's table."""
+        ids = self._entries["segment_id"][: self.length]
+        edges = np.flatnonzero(np.diff(ids)) + 1
+        bounds = np.stack((np.r_[0, edges], np.r_[edges, self.length]), axis=1)
+        bounds = bounds[ids[bounds[:, 0]] >= 0]
+        if len(bounds) > MAX_SEGMENTS:
+            raise InputError(
+                f"EpisodeWriter: expected at most {MAX_SEGMENTS} segments per episode, got "
+                f"{len(bounds)}; merge short segments."
+            )
+        self._store.segment_bounds[self.slot, : len(bounds)] = bounds
+        self._store.segments[self.slot] = len(bounds)
+
+
+def _checked(field: Field, value: Any) -> Any:
+    """Return ``value`` as an array of the field's shape."""
+    array = np.asarray(value)
+    if array.shape != field.shape:
+        raise InputError(
+            f"EpisodeWriter: expected {field.name!r} of shape {field.shape}, got {array.shape}."
+        )
+    return array

@@ -1,0 +1,197 @@
+"""The trajectory store: slots in shared memory, each guarded by its version.
+
+Protocol of a slot (a sequence lock):
+    writer   version += 1 (now odd), length = 0, write the episode, set its length, version += 1
+    reader   read the version (even), copy, read it again; another value means: draw anew
+The writer never waits for readers, readers never block each other, and a process that dies in the
+middle of either leaves nothing locked: an odd version is a slot that nobody reads.
+
+What writers share (which slot is free, the counters of the stream) they change under the file's
+lock, which the kernel takes away from a dead holder.
+
+Axes:  S = slots, T = steps that a slot can hold.
+"""
+
+import time
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.errors import NotReadyError
+from cadenza.stream.fences import full_fence
+from cadenza.stream.layout import StoreLayout
+from cadenza.stream.shared_file import SharedFile
+
+IntArray = NDArray[np.int64]
+
+#: Value of ``slot.success`` while nobody has judged the episode.
+UNKNOWN_SUCCESS: Final = -1
+
+
+class StreamWords:
+    """Names of the single words that describe the whole stream."""
+
+    STATE: Final = 0
+    #: Goes up whenever a slot is taken or published: readers keep their index until then.
+    CHANGES: Final = 1
+    NEXT_EPISODE: Final = 2
+    PUBLISHED: Final = 3
+    PUBLISHED_FRAMES: Final = 4
+    POLICY_VERSION: Final = 5
+    #: Full fills asked for, and slots still to be filled for them.
+    REQUESTS: Final = 6
+    TO_FILL: Final = 7
+    #: Chunks drawn when the last fill was asked for.
+    DRAWN_AT_REQUEST: Final = 8
+    CLOSING: Final = 9
+    OWNER_PID: Final = 10
+    OWNER_STARTED_AT: Final = 11
+
+
+class SlotStore:
+    """Arrays of the shared block by meaning.
+
+    Attributes:
+        layout: Sizes and fields.
+        file: The block.
+        version: int64 (S,), odd while a slot is written.
+        length: int64 (S,), steps of the episode, 0 without one.
+        policy_version: int64 (S,), version of the policy that acted.
+        episode_id: int64 (S,), number of the episode in the stream.
+        written_at_ns: int64 (S,), time of publication, ns since 1970.
+        success: int64 (S,), 1, 0, or -1 for unknown.
+        draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
+        lease: int64 (S,), 1 + the number of the producer that writes the slot, else 0.
+        segments: int64 (S,), noted runs of equal segment ids.
+        segment_bounds: int32 (S, MAX_SEGMENTS, 2), first step and step after the last of each.
+        words: int64, see `StreamWords`.
+        producers: Tables of the producers by name, each (P, ...); a producer writes its own row.
+        consumers: Tables of the drawing processes by name, each (C, ...); each writes its own row.
+        field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...).
+        fields: The same memory as tensors.
+    """
+
+    def __init__(self, layout: StoreLayout, file: SharedFile) -> None:
+        """View ``file``, which must have ``layout.nbytes``."""
+        self.layout = layout
+        self.file = file
+        self._attach()
+
+    @classmethod
+    def create(cls, layout: StoreLayout) -> Self:
+        """Reserve a store with empty slots."""
+        store = cls(layout, SharedFile.create(layout.nbytes))
+        store.success[:] = UNKNOWN_SUCCESS
+        store.episode_id[:] = -1
+        return store
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return layout and file; views are made anew."""
+        return {"layout": self.layout, "file": self.file}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """View the file in a new process."""
+        self.layout = state["layout"]
+        self.file = state["file"]
+        self._attach()
+
+    def _attach(self) -> None:
+        arrays = {
+            name: np.ndarray(place.shape, place.dtype, buffer=self.file.map, offset=place.offset)
+            for name, place in self.layout.places().items()
+        }
+        self.words: IntArray = arrays["stream"]
+        self.version: IntArray = arrays["slot.version"]
+        self.length: IntArray = arrays["slot.length"]
+        self.policy_version: IntArray = arrays["slot.policy_version"]
+        self.episode_id: IntArray = arrays["slot.episode_id"]
+        self.written_at_ns: IntArray = arrays["slot.written_at_ns"]
+        self.success: IntArray = arrays["slot.success"]
+        self.draws: IntArray = arrays["slot.draws"]
+        self.lease: IntArray = arrays["slot.lease"]
+        self.segments: IntArray = arrays["slot.segments"]
+        self.segment_bounds: NDArray[np.int32] = arrays["slot.segment_bounds"]
+        self.producers = _tables(arrays, "producer.")
+        self.consumers = _tables(arrays, "consumer.")
+        self.field_arrays: dict[str, NDArray[Any]] = {
+            field.name: arrays[f"field.{field.name}"] for field in self.layout.fields
+        }
+        self.fields: dict[str, Tensor] = {
+            name: torch.as_tensor(array) for name, array in self.field_arrays.items()
+        }
+
+    def entries(self, name: str, slot: int) -> NDArray[Any]:
+        """Return the part of a field that belongs to ``slot``, shape (T or T + 1, ...)."""
+        array = self.field_arrays[name]
+        size = array.shape[0] // self.layout.slots
+        return array[slot * size : (slot + 1) * size]
+
+    def take_slot(self, producer: int) -> int:
+        """Give the slot that readers miss least to ``producer`` and close it for them.
+
+        That is an empty one, else the one published longest ago.
+
+        Raises:
+            NotReadyError: Every slot is being written.
+        """
+        with self.file.locked():
+            free = np.flatnonzero(self.lease == 0)
+            if not len(free):
+                raise NotReadyError(
+                    "SlotStore.take_slot: expected a slot that nobody writes, got "
+                    f"{len(self.lease)} slots in writing; give the store one slot more per "
+                    "environment."
+                )
+            slot = int(free[np.argmin(self.written_at_ns[free])])
+            self.lease[slot] = producer + 1
+            self.version[slot] += 1
+            full_fence()
+            self.length[slot] = 0
+            self.draws[slot] = 0
+            self.written_at_ns[slot] = 0
+            self.words[StreamWords.CHANGES] += 1
+        return slot
+
+    def publish(self, slot: int, length: int, *, success: int, policy_version: int) -> int:
+        """Open a written slot to readers.
+
+        Returns:
+            The number of the episode.
+        """
+        with self.file.locked():
+            episode = int(self.words[StreamWords.NEXT_EPISODE])
+            self.words[StreamWords.NEXT_EPISODE] = episode + 1
+            self.words[StreamWords.PUBLISHED] += 1
+            self.words[StreamWords.PUBLISHED_FRAMES] += length
+            self.episode_id[slot] = episode
+            self.policy_version[slot] = policy_version
+            self.success[slot] = success
+            self.written_at_ns[slot] = time.time_ns()
+            self.length[slot] = length
+            self.lease[slot] = 0
+            full_fence()
+            self.version[slot] += 1
+            self.words[StreamWords.CHANGES] += 1
+        return episode
+
+    def drop(self, slot: int) -> None:
+        """Take a slot back that was not finished; it stays empty and is the next to be written."""
+        with self.file.locked():
+            self.length[slot] = 0
+            self.written_at_ns[slot] = 0
+            self.lease[slot] = 0
+            full_fence()
+            self.version[slot] += int(self.version[slot] & 1)
+            self.words[StreamWords.CHANGES] += 1
+
+
+def _tables(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with ``prefix``, by the rest of the name."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
