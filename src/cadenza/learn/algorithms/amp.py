@@ -7,7 +7,7 @@ Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, d = o
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn, optim
@@ -21,6 +21,7 @@ from cadenza.learn.algorithms.least_squares_gan import (
     spread,
 )
 from cadenza.learn.algorithms.reward_shaping import RewardShaper
+from cadenza.learn.callbacks.loss import LossOptions
 from cadenza.learn.gamma_matrix import split_rollouts
 
 __all__ = [
@@ -80,6 +81,7 @@ class DiscriminatorLoss(AdversarialLoss):
         max_grad_norm: Largest global L2 norm of the gradients.
         input_key: Observation that the maps take.
         name: Part of the log keys, and the name in checkpoints.
+        **options: See `AdversarialLoss`.
     """
 
     LOG_PREFIX = "amp"
@@ -95,6 +97,7 @@ class DiscriminatorLoss(AdversarialLoss):
         max_grad_norm: float,
         input_key: str = "features",
         name: str = "Discriminator",
+        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             discriminator,
@@ -104,6 +107,7 @@ class DiscriminatorLoss(AdversarialLoss):
             max_grad_norm,
             data_group=None,
             name=name,
+            **options,
         )
         self._imitation_state_map = imitation_state_map_fn
         self._policy_state_map = policy_state_map_fn

@@ -6,7 +6,7 @@ Source:     arXiv:1812.05905, equations 5 and 7.
 Axes:       B = rows of a batch, A = action.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn, optim
@@ -90,7 +90,13 @@ class PolicyLoss(LossCallback):
         self.q2 = q2
         critics = [q] if q2 is None else [q, q2]
         self._frozen = foreign_parameters(critics, self.parameters)
+        self._critics_own = foreign_parameters(critics, [*self.parameters, *pi.parameters()])
         self._evaluated: tuple[Observations, Tensor] | None = None
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Do one optimiser step on the loss of the batch."""
+        with frozen(self._critics_own):  # already here, since torch cannot trace it in `loss`
+            super().backward(*args, **kwargs)
 
     def loss(self, observation: Observations) -> Tensor:
         """Return mean(α log π - Q), shape (), for the B rows of ``observation``."""

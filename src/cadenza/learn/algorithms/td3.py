@@ -232,6 +232,7 @@ class PolicyLoss(LossCallback):
         self.q1 = q
         self.policy_delay = policy_delay
         self._frozen = foreign_parameters([q], self.parameters)
+        self._critic_own = foreign_parameters([q], [*self.parameters, *pi.parameters()])
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Step the policy if it is its turn.
@@ -245,7 +246,8 @@ class PolicyLoss(LossCallback):
                 "whose turn it is."
             )
         if kwargs["bp_step"] % self.policy_delay == 0:
-            super().backward(*args, **kwargs)
+            with frozen(self._critic_own):  # already here, since torch cannot trace it in `loss`
+                super().backward(*args, **kwargs)
 
     def loss(self, observation: Observations) -> Tensor:
         """Return -mean Q1(π(o), o), shape (), for the B rows of ``observation``."""

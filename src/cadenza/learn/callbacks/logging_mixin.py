@@ -29,7 +29,7 @@ class MixinOrderError(CadenzaError, AttributeError):
 
 
 class LazyScalars(MutableMapping[str, float]):
-    """Last value by key; one on another device or in compiled code is fetched when it is read."""
+    """Last value by key; one on another device is fetched when it is read."""
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:
         self._values: dict[str, float | torch.Tensor] = dict(values or {})
@@ -46,7 +46,7 @@ class LazyScalars(MutableMapping[str, float]):
         """Keep a number, or a copy of a tensor of one element."""
         if isinstance(value, torch.Tensor):
             _require_one_element(key, value.numel())
-            is_near = value.device.type == "cpu" and not torch.compiler.is_compiling()
+            is_near = value.device.type == "cpu"
             self._values[key] = value.item() if is_near else value.detach().clone()
         else:
             self._values[key] = _number(key, value)

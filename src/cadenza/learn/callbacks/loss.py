@@ -15,7 +15,7 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.deferred_logging import DeferredLogging
 from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class LossOptions(TypedDict, total=False):
     compile_backend: str | None
 
 
-class LossCallback(LoggingMixin, Callback):
+class LossCallback(DeferredLogging, Callback):
     """Computes a loss, its gradients, and steps an optimiser; override `loss`.
 
     Attributes:
@@ -78,9 +78,10 @@ class LossCallback(LoggingMixin, Callback):
                 nothing. A class that overrides `backward` decides for itself.
             compile_backend: Backend of `torch.compile` that evaluates `loss`, e.g. ``"inductor"``
                 (needs a C++ compiler). The networks stay as they are, and so do their names in
-                checkpoints; results agree to rounding. The first steps take seconds. What torch
-                cannot trace, such as draws from a network's own generator, runs as it is. None
-                compiles nothing. A class that overrides `backward` decides for itself.
+                checkpoints; results agree to rounding. The first steps take seconds. Log calls
+                are done after `loss`. What torch cannot trace, such as draws from a network's own
+                generator, runs as it is, between compiled pieces. None compiles nothing.
+                A class that overrides `backward` decides for itself.
 
         Raises:
             ConfigurationError: ``autocast_dtype`` is another type, or torch has no such
@@ -149,7 +150,8 @@ class LossCallback(LoggingMixin, Callback):
         if signature is not None:  # what the wrapper around `loss` does, outside of what compiles
             args = args[: signature.positional]
             kwargs = signature.arguments(self, kwargs, data_group_of(self), len(args))
-        return self._compiled(self, *args, **kwargs)
+        with self.logs_deferred():
+            return self._compiled(self, *args, **kwargs)
 
     def _compile(self, name: str, backend: str) -> Callable[..., Tensor]:
         """Return `loss` as a compiled function of this object and the fields it needs.
@@ -165,7 +167,9 @@ class LossCallback(LoggingMixin, Callback):
             )
         signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
         function = type(self).loss if signature is None else signature.function
-        return torch.compile(function, backend=backend)  # pyright: ignore[reportUnknownMemberType]
+        # isolated: losses of one class must not use up each other's limit of compilations
+        compiler = cast("Any", torch).compile  # its type lacks the last argument
+        return compiler(function, backend=backend, isolate_recompiles=True)
 
     def _shorten_gradients(self) -> Tensor:
         """Shorten the gradients to the longest allowed norm; return the norm they had.

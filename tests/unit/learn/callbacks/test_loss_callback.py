@@ -1,6 +1,7 @@
 import copy
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, optim
@@ -425,6 +426,45 @@ def test_logging_does_not_split_what_is_compiled(graphs):
     fit.backward(default=BATCH)
     assert len(graphs) == 1
     assert fit.scalar_logs["fit/prediction"] == 2.0
+
+
+class LoggedInEveryWayError(SquaredError):
+    """Logs in every way, and changes afterwards what it has logged."""
+
+    def loss(self, x, y):
+        seen = x.mean().detach().clone()
+        self.log_scalar("fit/last", seen)
+        self.log_windowed_scalar("fit/window", seen)
+        self.log_windowed_scalar("fit/window", [1.0, 2.0])
+        self.log_image("fit/image", seen.reshape(1, 1, 1))
+        self.log_histogram("fit/rows", x)
+        self.log_video("fit/video", self.video)
+        seen.mul_(0.0)
+        return super().loss(x, y)
+
+
+@pytest.mark.parametrize("backend", [None, "counting"])
+def test_every_kind_of_log_is_kept_as_it_was_when_it_was_logged(graphs, backend):
+    fit = make(LoggedInEveryWayError, compile_backend=backend)
+    fit.video = (np.zeros((1, 1, 1, 3)), 25)
+    for _ in range(2):
+        fit.backward(default=BATCH)
+    assert len(graphs) == (0 if backend is None else 1)
+    if backend is not None:  # without, `log_image` keeps the tensor itself
+        assert fit.image_logs["fit/image"].item() == 1.0
+    assert fit.scalar_logs["fit/last"] == 1.0
+    assert list(fit.windowed_scalar["fit/window"]) == [1.0, 1.0, 2.0] * 2
+    assert fit.hist_logs["fit/rows"].tolist() == [[1.0]] * 3
+    assert fit.video_logs["fit/video"] is fit.video
+
+
+def test_loss_that_fails_leaves_no_logs_behind(graphs):
+    fit = make(LoggedError, compile_backend="counting")
+    with pytest.raises(RuntimeError, match="same reduction dim"):
+        fit.backward(default={"x": torch.ones(3, 2), "y": torch.ones(3, 1)})
+    assert dict(fit.scalar_logs) == {}
+    fit.log_scalar("fit/later", 1.0)
+    assert dict(fit.scalar_logs) == {"fit/later": 1.0}
 
 
 class WholeStateError(SquaredError):
