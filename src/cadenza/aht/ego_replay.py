@@ -135,7 +135,19 @@ class EgoReplayTrainer(EgoSeatTrainer):
             boundaries=step.boundaries,
             next_observations=step.last_rows,
         )
-        self._learn(self._frames - len(rows))
+
+    def _after_record(self, count: int) -> None:
+        """Do the updates that the last step made due."""
+        replay = self._cfg.replay
+        every = replay.train_every_frames
+        due = self._frames // every - (self._frames - count) // every
+        if self._frames <= replay.warmup_frames or due == 0 or self._memory.size() == 0:
+            return
+        with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
+            for _ in range(due * replay.updates):
+                for name, value in self._learner.learn(self._memory).items():
+                    self._sums.setdefault(name, []).append(value)
+                self._updates += 1
 
     def update(self) -> None:
         """Report the figures of the updates since the last report, when there were any."""
@@ -167,16 +179,3 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._memory.load_state_dict(state["memory"])
         self._sums = {name: list(values) for name, values in state["sums"].items()}
         self._frames, self._updates = int(state["frames"]), int(state["updates"])
-
-    def _learn(self, frames_before: int) -> None:
-        """Do the updates that the last step made due."""
-        replay = self._cfg.replay
-        every = replay.train_every_frames
-        due = self._frames // every - frames_before // every
-        if self._frames <= replay.warmup_frames or due == 0 or self._memory.size() == 0:
-            return
-        with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
-            for _ in range(due * replay.updates):
-                for name, value in self._learner.learn(self._memory).items():
-                    self._sums.setdefault(name, []).append(value)
-                self._updates += 1

@@ -94,9 +94,10 @@ class EgoSeatTrainer(ABC):
             batched=count > 1,
             count=count,
         )
+        self._record(step)
         self._pending = False
         self._frames += count
-        self._record(step)
+        self._after_record(count)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
@@ -155,7 +156,11 @@ class EgoSeatTrainer(ABC):
 
     @abstractmethod
     def _record(self, step: SeatOutcome) -> None:
-        """Keep the drawn action and what followed it; do the updates that it made due, if any."""
+        """Keep the drawn action and what followed it; the step is counted afterwards."""
+
+    def _after_record(self, count: int) -> None:
+        """Do what the ``count`` frames just counted made due; nothing by default."""
+        del count
 
     @abstractmethod
     def _progress_state(self) -> dict[str, Any]:

@@ -314,3 +314,24 @@ def test_memory_forgets_beyond_its_size():
     learner = trainer("td3", replay={"warmup_frames": 100, "memory_size": 8})
     drive(learner, np.random.default_rng(0), 24)
     assert learner._memory.size() == 8
+
+
+@pytest.mark.parametrize(("algo", "store"), [("ppo", "_buffer.commit"), ("sac", "_memory.add")])
+def test_step_that_cannot_be_kept_still_waits_and_is_not_counted(algo, store, monkeypatch):
+    learner = trainer(algo)
+    rng = np.random.default_rng(0)
+    drive(learner, rng, 3)
+    learner.act(observation(rng))
+
+    def refuse(*_args, **_options):
+        raise InputError("no room")
+
+    owner, method = store.split(".")
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(learner, owner), method, refuse)
+        with pytest.raises(InputError, match="no room"):
+            learner.observe(observation(rng), 1.0, False)
+    with pytest.raises(NotReadyError, match=r"observe\(\) after act\(\)"):
+        learner.training_state()
+    learner.observe(observation(rng), 1.0, False)
+    assert learner.training_state()["frames"] == 4
