@@ -122,24 +122,40 @@ def test_copies_that_began_before_an_error_are_waited_for():
     assert started.tolist() == [[1.0] * 3] * 4
 
 
-def test_threads_share_the_buffers():
-    transfer = PinnedTransfer(LateCopies())
-    wrong = []
+def test_second_thread_waits_until_the_first_has_marked_its_copies():
+    began, go_on = threading.Event(), threading.Event()
 
-    def work(number):
-        for _ in range(200):
-            batch = transfer({"obs": np.full(50, number, np.float32)})
-            transfer({"obs": np.full(50, number, np.float32)})
-            transfer({"obs": np.full(50, number, np.float32)})
-            if set(batch["obs"].tolist()) - {0.0, float(number)}:
-                wrong.append(number)
+    class Held(LateCopies):
+        """Copies of which the first holds its thread up."""
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+        def __init__(self):
+            super().__init__()
+            self.started = 0
+
+        def start(self, staged):
+            self.started += 1
+            if self.started == 1:
+                began.set()
+                assert go_on.wait(10.0)
+            return super().start(staged)
+
+    copies = Held()
+    transfer = PinnedTransfer(copies)
+
+    def work():
+        transfer({"obs": np.ones(4, np.float32)})
+
+    first, second = threading.Thread(target=work), threading.Thread(target=work)
+    first.start()
+    assert began.wait(10.0)
+    second.start()
+    second.join(0.3)  # without the lock it ends here: nothing else holds it up
+    started, waits = copies.started, second.is_alive()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(10.0)
+    assert (started, waits) == (1, True)
+    assert copies.started == 2
 
 
 def test_pinned_batches_go_through_page_locked_memory_and_rows_stay_on_the_host(monkeypatch):
