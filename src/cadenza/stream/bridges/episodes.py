@@ -1,0 +1,195 @@
+"""Whole episodes, copied out of the store while producers go on writing.
+
+Readers of chunks draw what they like as often as they like; here every published episode comes
+exactly once, in the order of publication, unless its slot was written again before its turn.
+
+Axes:  L = steps of an episode.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.fences import full_fence
+from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+
+Array = NDArray[Any]
+
+#: Step field that says whether an episode ended by itself.
+_TERMINATED: Final = "terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class Episode:
+    """One finished episode; nobody else has its arrays.
+
+    Attributes:
+        steps: Step fields by name, each (L, ...).
+        states: State fields by name, each (L + 1, ...): entry t is what the action of step t was
+            chosen from, entry L what the last step led to.
+        number: Its number in the stream, counted from 0 in the order of publication.
+        success: Whether it solved the task, None if nobody judged.
+        policy_version: Version of the policy that acted.
+        written_at_ns: Time of publication, ns since 1970.
+    """
+
+    steps: Mapping[str, Array]
+    states: Mapping[str, Array]
+    number: int = 0
+    success: bool | None = None
+    policy_version: int = 0
+    written_at_ns: int = 0
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(array) for name, array in self.steps.items()}
+        lengths |= {name: len(array) - 1 for name, array in self.states.items()}
+        if not lengths or len(set(lengths.values())) != 1 or self.length < 1:
+            raise InputError(
+                "Episode: expected fields of one length L >= 1, and of L + 1 for states, got the "
+                f"lengths {lengths}."
+            )
+        object.__setattr__(self, "steps", MappingProxyType(dict(self.steps)))
+        object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+
+    @property
+    def length(self) -> int:
+        """Steps of the episode, L."""
+        if self.steps:
+            return len(next(iter(self.steps.values())))
+        return len(next(iter(self.states.values()))) - 1
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the episode ended by itself, so that nothing would have come after it.
+
+        False when it was cut off: truncated, or at the end of its slot.
+
+        Raises:
+            UnknownNameError: The field ``terminated`` was not selected.
+        """
+        return bool(self.field(_TERMINATED)[-1])
+
+    def field(self, name: str) -> Array:
+        """Return a step or state field.
+
+        Raises:
+            UnknownNameError: There is none of this name.
+        """
+        found = self.steps.get(name, self.states.get(name))
+        if found is None:
+            raise UnknownNameError(
+                f"Episode.field: expected one of {sorted([*self.steps, *self.states])}, got "
+                f"{name!r}; select it when reading."
+            )
+        return found
+
+    def dones(self) -> NDArray[np.bool_]:
+        """Return where the episode ends, shape (L,): in its last step, cut off or not."""
+        dones = np.zeros(self.length, dtype=np.bool_)
+        dones[-1] = True
+        return dones
+
+
+class EpisodeReader:
+    """Reads each published episode of a store once.
+
+    Every reader counts for itself; any number of them may read one store, in any processes.
+
+    Attributes:
+        read: Episodes returned so far.
+        lost: Episodes whose slot was written again before they were read; the newest one of the
+            stream counts once another has been published.
+    """
+
+    def __init__(self, store: SlotStore, *, select: Sequence[str] | None = None) -> None:
+        """Begin with the oldest episode that is still there.
+
+        Args:
+            store: Where to read.
+            select: Fields to copy; all if None.
+
+        Raises:
+            UnknownNameError: The store has no such field.
+        """
+        known = {field.name: field for field in store.layout.fields}
+        names = list(known) if select is None else list(select)
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(
+                    f"EpisodeReader: expected fields among {sorted(known)}, got {name!r}."
+                )
+        self._store = store
+        self._fields = [known[name] for name in names]
+        self._next = 0
+        self.read = 0
+        self.lost = 0
+
+    def take(self, limit: int | None = None) -> list[Episode]:
+        """Return the episodes that were published since the last call, oldest first.
+
+        Args:
+            limit: Most episodes to return; the others come with the next call. None: all.
+
+        Raises:
+            InputError: ``limit`` is below one.
+        """
+        if limit is not None and limit < 1:
+            raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit}.")
+        episodes: list[Episode] = []
+        begun = int(self._store.words[StreamWords.NEXT_EPISODE])
+        for number, slot, version in self._readable(begun):
+            if len(episodes) == limit:
+                return episodes
+            self._skip_to(number)
+            self._next = number + 1
+            episode = self._copy(slot, number)
+            full_fence()
+            if self._store.version[slot] == version:
+                episodes.append(episode)
+                self.read += 1
+            else:
+                self.lost += 1
+        # Publication goes one by one, so all but the newest of the begun ones are complete: those
+        # that were not there are gone.
+        self._skip_to(begun - 1)
+        return episodes
+
+    def _skip_to(self, number: int) -> None:
+        """Give up what comes before ``number`` and was not read."""
+        self.lost += max(number - self._next, 0)
+        self._next = max(number, self._next)
+
+    def _readable(self, begun: int) -> list[tuple[int, int, int]]:
+        """Return number, slot and version of the unread episodes that are there, in order."""
+        store = self._store
+        full_fence()
+        versions = store.version.copy()
+        full_fence()
+        numbers: IntArray = store.episode_id.copy()
+        there = (store.length > 0) & (versions & 1 == 0)
+        there &= (numbers >= self._next) & (numbers < begun)
+        full_fence()
+        slots = np.flatnonzero(there & (store.version == versions))
+        slots = slots[np.argsort(numbers[slots])]
+        return [(int(numbers[slot]), int(slot), int(versions[slot])) for slot in slots]
+
+    def _copy(self, slot: int, number: int) -> Episode:
+        """Copy what the slot holds now; of use only if its version stayed the same."""
+        store = self._store
+        # A slot that is being written again may say 0, which the version tells afterwards.
+        length = max(int(store.length[slot]), 1)
+        arrays = {field: store.entries(field.name, slot) for field in self._fields}
+        judged = int(store.success[slot])
+        return Episode(
+            steps={f.name: a[:length].copy() for f, a in arrays.items() if f.kind == "step"},
+            states={f.name: a[: length + 1].copy() for f, a in arrays.items() if f.kind == "state"},
+            number=number,
+            success=None if judged < 0 else bool(judged),
+            policy_version=int(store.policy_version[slot]),
+            written_at_ns=int(store.written_at_ns[slot]),
+        )

@@ -1,0 +1,63 @@
+"""Stores and episodes whose numbers say where they belong, for tests of the stream's bridges."""
+
+from typing import Any
+
+import numpy as np
+
+from cadenza.stream.bridges.episodes import Episode
+from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
+from cadenza.stream.slot_writer import EpisodeWriter
+from cadenza.stream.slots import SlotStore
+
+FIELDS = (
+    Field(name="obs", shape=(2,), dtype="float32", kind="state"),
+    Field(name="actions", shape=(1,), dtype="float32"),
+    *BOOKKEEPING,
+)
+
+
+def new_store(slots: int = 3, steps: int = 5) -> SlotStore:
+    return SlotStore.create(StoreLayout(slots=slots, steps=steps, producers=1, fields=FIELDS))
+
+
+def fill(
+    writer: EpisodeWriter, length: int, first: float, *, ending: str | None = "terminated"
+) -> None:
+    """Write steps 0 to ``length - 1``: observation t is ``first + t``, so are action and reward."""
+    writer.start({"obs": [first, -first]})
+    for t in range(length):
+        flags = {name: t == length - 1 and name == ending for name in ("terminated", "truncated")}
+        step = {"actions": [first + t], "rewards": first + t, **flags}
+        writer.add(step, {"obs": [first + t + 1, -first - t - 1]})
+
+
+def write_episode(
+    store: SlotStore, length: int, first: float, *, ending: str | None = "terminated"
+) -> int:
+    """Publish an episode; it succeeded if it terminated."""
+    writer = EpisodeWriter(store, 0)
+    fill(writer, length, first, ending=ending)
+    return writer.publish(success=ending == "terminated", policy_version=int(first))
+
+
+def random_episode(
+    length: int,
+    rng: np.random.Generator,
+    *,
+    number: int = 0,
+    success: bool | None = True,
+    image: tuple[int, int] | None = None,
+) -> Episode:
+    """Return an episode of random numbers, with a camera of ``image`` = (height, width)."""
+    steps: dict[str, Any] = {
+        "actions": rng.standard_normal((length, 3)).astype(np.float32),
+        "rewards": rng.standard_normal(length).astype(np.float32),
+        "terminated": np.arange(length) == length - 1,
+        "truncated": np.zeros(length, dtype=bool),
+        "segment_id": rng.integers(0, 4, length),
+    }
+    states = {"obs.qpos": rng.standard_normal((length + 1, 4)).astype(np.float32)}
+    if image is not None:
+        pixels = rng.integers(0, 256, (length + 1, *image, 3), dtype=np.uint8)
+        states["obs.sensor.front.color"] = pixels
+    return Episode(steps=steps, states=states, number=number, success=success)

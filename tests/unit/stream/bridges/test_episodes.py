@@ -1,0 +1,172 @@
+"""Every published episode comes once, whole and in order; what was overwritten is counted."""
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.bridges.episodes import Episode, EpisodeReader
+from cadenza.stream.slot_writer import EpisodeWriter
+from cadenza.stream.slots import StreamWords
+from tests.stream_episodes import fill, new_store, write_episode
+
+
+def test_episode_is_copied_whole() -> None:
+    store = new_store()
+    write_episode(store, 3, 10.0)
+    (episode,) = EpisodeReader(store).take()
+    np.testing.assert_array_equal(episode.field("obs")[:, 0], [10, 11, 12, 13])
+    np.testing.assert_array_equal(episode.field("obs")[:, 1], [-10, -11, -12, -13])
+    np.testing.assert_array_equal(episode.field("actions")[:, 0], [10, 11, 12])
+    np.testing.assert_array_equal(episode.field("segment_id"), [-1, -1, -1])
+    assert (episode.length, episode.number, episode.policy_version) == (3, 0, 10)
+    assert episode.success is True
+    assert episode.is_terminal
+    assert episode.written_at_ns == store.written_at_ns[0]
+    np.testing.assert_array_equal(episode.dones(), [False, False, True])
+
+
+def test_copy_stays_when_the_slot_is_written_again() -> None:
+    store = new_store(slots=1)
+    write_episode(store, 2, 1.0)
+    (episode,) = EpisodeReader(store).take()
+    write_episode(store, 2, 50.0)
+    np.testing.assert_array_equal(episode.field("rewards"), [1, 2])
+
+
+def test_episodes_come_once_and_in_order_of_publication() -> None:
+    store = new_store(slots=4)
+    late = EpisodeWriter(store, 0)  # takes slot 0 first, publishes last
+    write_episode(store, 1, 1.0)
+    write_episode(store, 1, 2.0)
+    fill(late, 1, 3.0)
+    late.publish()
+    reader = EpisodeReader(store)
+    assert [e.field("rewards")[0] for e in reader.take()] == [1.0, 2.0, 3.0]
+    assert reader.take() == []
+    write_episode(store, 1, 4.0)
+    assert [e.number for e in reader.take()] == [3]
+    assert (reader.read, reader.lost) == (4, 0)
+
+
+def test_unfinished_and_dropped_episodes_are_not_read() -> None:
+    store = new_store()
+    fill(EpisodeWriter(store, 0), 2, 1.0)
+    dropped = EpisodeWriter(store, 0)
+    fill(dropped, 2, 1.0)
+    dropped.drop()
+    reader = EpisodeReader(store)
+    assert reader.take() == []
+    assert (reader.read, reader.lost) == (0, 0)
+
+
+def test_overwritten_episodes_are_counted_as_lost() -> None:
+    store = new_store(slots=2)
+    for first in range(5):  # numbers 0, 1, 2 are gone, 3 and 4 are there
+        write_episode(store, 1, float(first))
+    reader = EpisodeReader(store)
+    assert [e.number for e in reader.take()] == [3, 4]
+    assert (reader.read, reader.lost) == (2, 3)
+
+
+def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
+    store = new_store(slots=3)
+    for first in range(3):
+        write_episode(store, 1, float(first))
+    store.written_at_ns[1] = 1  # so that the slot of number 1 is the next to be written
+    EpisodeWriter(store, 0)
+    reader = EpisodeReader(store)
+    assert [e.number for e in reader.take()] == [0, 2]
+    assert reader.lost == 1
+
+
+def test_newest_overwritten_episode_is_lost_once_another_is_published() -> None:
+    store = new_store(slots=1)
+    write_episode(store, 1, 0.0)
+    writer = EpisodeWriter(store, 0)
+    reader = EpisodeReader(store)
+    assert reader.take() == []
+    assert reader.lost == 0  # it could still be in publication
+    fill(writer, 1, 1.0)
+    writer.publish()
+    assert [e.number for e in reader.take()] == [1]
+    assert reader.lost == 1
+
+
+def test_episode_in_publication_is_read_afterwards() -> None:
+    store = new_store()
+    store.words[StreamWords.NEXT_EPISODE] = 1  # what a publication does first ...
+    reader = EpisodeReader(store)
+    assert reader.take() == []
+    store.words[StreamWords.NEXT_EPISODE] = 0
+    write_episode(store, 1, 7.0)  # ... and the rest of it
+    assert [e.number for e in reader.take()] == [0]
+    assert reader.lost == 0
+
+
+def test_slot_written_again_during_the_copy_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(slots=2)
+    write_episode(store, 2, 1.0)
+    write_episode(store, 2, 2.0)
+    reader = EpisodeReader(store)
+    copy = reader._copy
+
+    def copy_and_overwrite(slot: int, number: int) -> Episode:
+        episode = copy(slot, number)
+        if number == 0:
+            write_episode(store, 2, 3.0)
+        return episode
+
+    monkeypatch.setattr(reader, "_copy", copy_and_overwrite)
+    assert [e.number for e in reader.take()] == [1]
+    assert (reader.read, reader.lost) == (1, 1)
+    assert [e.number for e in reader.take()] == [2]
+
+
+def test_limit_leaves_the_rest_for_the_next_call() -> None:
+    store = new_store(slots=3)
+    for first in range(3):
+        write_episode(store, 1, float(first))
+    reader = EpisodeReader(store)
+    assert [e.number for e in reader.take(2)] == [0, 1]
+    assert [e.number for e in reader.take(2)] == [2]
+    assert (reader.read, reader.lost) == (3, 0)
+
+
+def test_limit_below_one_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a limit >= 1 or None, got 0"):
+        EpisodeReader(new_store()).take(0)
+
+
+def test_only_selected_fields_are_copied() -> None:
+    store = new_store()
+    write_episode(store, 1, 0.0)
+    (episode,) = EpisodeReader(store, select=["obs", "rewards"]).take()
+    assert (set(episode.steps), set(episode.states)) == ({"rewards"}, {"obs"})
+    with pytest.raises(UnknownNameError, match=r"expected one of .*'obs', .* got 'terminated'"):
+        _ = episode.is_terminal
+
+
+def test_unknown_selected_field_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"expected fields among .* got 'ob'"):
+        EpisodeReader(new_store(), select=["ob"])
+
+
+def test_cut_off_and_unjudged_episode_says_so() -> None:
+    store = new_store()
+    writer = EpisodeWriter(store, 0)
+    fill(writer, 5, 0.0, ending=None)
+    writer.publish()
+    (episode,) = EpisodeReader(store).take()
+    assert episode.success is None
+    assert not episode.is_terminal
+    assert episode.dones()[-1]
+
+
+@pytest.mark.parametrize("states", [2, 4])
+def test_episode_with_unequal_fields_is_refused(states: int) -> None:
+    with pytest.raises(InputError, match="expected fields of one length"):
+        Episode(steps={"actions": np.zeros((2, 1))}, states={"obs": np.zeros((states, 1))})
+
+
+def test_episode_of_states_alone_knows_its_length() -> None:
+    assert Episode(steps={}, states={"obs": np.zeros((4, 1))}).length == 3
