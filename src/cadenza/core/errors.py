@@ -13,6 +13,10 @@ class InputError(CadenzaError, ValueError):
     """An array or argument is malformed: wrong shape, not finite, out of range."""
 
 
+class GroupResetError(InputError):
+    """Environments that are compared with one another do not start from the same state."""
+
+
 class ConfigurationError(CadenzaError, ValueError):
     """A configuration is inconsistent, out of range or names an unknown key."""
 
@@ -35,6 +39,14 @@ class ConfigurationKeyError(ConfigurationError, KeyError):
 
 class NotReadyError(CadenzaError, RuntimeError):
     """A call came before what it needs: no reset, not enough data, nothing loaded."""
+
+
+class StaleDataError(CadenzaError, RuntimeError):
+    """Stored data that a caller asked for was replaced since, or is older than allowed."""
+
+
+class OnlineDataWorkerError(CadenzaError, RuntimeError):
+    """A process that produces data failed; the message tells its error and traceback."""
 
 
 class UnknownNameError(CadenzaError, KeyError):

@@ -59,6 +59,17 @@ BOOKKEEPING: Final = (
     Field(name="segment_id", shape=(), dtype="int64"),
 )
 
+#: Prefix of the state that a step led to: ``next.obs`` of step t is ``obs`` of step t + 1.
+NEXT: Final = "next."
+#: Keys of a chunk that are computed from where it lies.
+VIRTUAL: Final = (
+    Field(name="valid", shape=(), dtype="bool"),
+    Field(name="episode_step", shape=(), dtype="int64"),
+    Field(name="segment_step", shape=(), dtype="int64"),
+    Field(name="segment_start", shape=(), dtype="bool"),
+    Field(name="segment_end", shape=(), dtype="bool"),
+)
+
 #: Tables of int64, by name: what their axes are.
 _SLOT_TABLES: Final = (
     "version",
@@ -90,7 +101,7 @@ _CONSUMER_TABLES: Final = (
     "frames",
     "redraws",
     "blocked_ns",
-    "staleness_ns",
+    "staleness_us",
     "version_lag",
 )
 
@@ -128,6 +139,13 @@ class StoreLayout:
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ConfigurationError(f"StoreLayout.fields: expected distinct names, got {names}.")
+        reserved = {field.name for field in VIRTUAL}
+        taken = sorted(name for name in names if name in reserved or name.startswith(NEXT))
+        if taken:
+            raise ConfigurationError(
+                f"StoreLayout.fields: expected names other than {sorted(reserved)} and {NEXT}*, "
+                f"got {taken}; rename them."
+            )
 
     def places(self) -> dict[str, Placed]:
         """Return every array by name: ``slot.*``, ``producer.*``, ``field.*``, ..."""

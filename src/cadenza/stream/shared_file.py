@@ -10,6 +10,8 @@ import mmap
 import os
 import tempfile
 import threading
+import time
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from multiprocessing import reduction
@@ -22,6 +24,11 @@ from cadenza.core.errors import InputError, StorageError
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- the file is created exclusively and unlinked
 #: Bytes left free in the memory file system for everybody else.
 RESERVE: Final = 16 * 2**20
+#: Seconds that `SharedFile.locked` waits. Holders change a few words, so a longer wait means that
+#: one of them was stopped in the middle.
+LOCK_TIMEOUT: Final = 30.0
+#: Seconds between two attempts to lock.
+_LOCK_PAUSE: Final = 0.0002
 
 
 class _Duplicate(Protocol):
@@ -36,14 +43,20 @@ class SharedFile:
     """A block of bytes shared by processes.
 
     It may be inherited (fork) or passed as an argument of a new process (spawn, forkserver).
+
+    Attributes:
+        size: Bytes.
+        map: The block.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Map an open file; use `create` to make one."""
-        self._descriptor = descriptor
+        """Map an open file and own its descriptor from then on; use `create` to make one."""
         self.size = size
         self.map = mmap.mmap(descriptor, size)
+        self._descriptor = descriptor
+        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
         self._threads = threading.Lock()
+        self._pid = os.getpid()
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:
@@ -56,33 +69,40 @@ class SharedFile:
 
         Raises:
             InputError: ``size`` is below one.
-            StorageError: There is less room than that.
+            StorageError: There is less room than that, or no such folder.
         """
         if size < 1:
             raise InputError(f"SharedFile.create: expected size >= 1 byte, got {size}.")
         place = folder or (MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
-        state = os.statvfs(place)
-        free = state.f_bavail * state.f_frsize
-        if free < size + RESERVE:
-            raise StorageError(
-                f"shared memory: expected {size + RESERVE} bytes free in {place}, got {free}; make "
-                "the buffer smaller, stop what fills it, or give the container more (docker run "
-                "--shm-size)."
-            )
-        descriptor, name = tempfile.mkstemp(prefix="cadenza-", dir=place)
         try:
-            Path(name).unlink()
-            # Takes the pages now: a full file system must not kill a process that writes later.
-            os.posix_fallocate(descriptor, 0, size)
-            return cls(descriptor, size)
+            return cls(_reserved_descriptor(size, place), size)
+        except StorageError:
+            raise
         except OSError as error:
-            os.close(descriptor)
             raise StorageError(
-                f"shared memory: expected to reserve {size} bytes in {place}: {error}."
+                f"shared memory: expected to reserve {size} bytes in {place}, got: {error}."
             ) from error
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called in this process."""
+        return not self._close_descriptor.alive
+
+    def close(self) -> None:
+        """Give the block up in this process; a second call does nothing.
+
+        The descriptor is closed now. The memory is unmapped now too, or with the last array that
+        still views it.
+        """
+        self._close_descriptor()
+        try:
+            self.map.close()
+        except BufferError:  # arrays view it: unmapped when they go
+            self.map = mmap.mmap(-1, 1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a new process needs; only multiprocessing may ask."""
+        self._check_open()
         return {"descriptor": reduction.DupFd(self._descriptor), "size": self.size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -91,14 +111,70 @@ class SharedFile:
         self.__init__(duplicate.detach(), state["size"])
 
     @contextmanager
-    def locked(self) -> Generator[None]:
+    def locked(self, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
         """Exclude other processes, and other threads of this one, from the block.
 
         The kernel frees the lock when its holder dies.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            StorageError: Somebody else held the lock all the time, or the file is closed.
         """
-        with self._threads:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        self._check_open()
+        if self._pid != os.getpid():  # a fork copied the lock of threads that are not here
+            self._threads, self._pid = threading.Lock(), os.getpid()
+        deadline = time.monotonic() + timeout
+        if not self._threads.acquire(timeout=timeout):
+            raise _lock_error(timeout)
+        try:
+            while not self._try_lock():
+                if time.monotonic() >= deadline:
+                    raise _lock_error(timeout)
+                time.sleep(_LOCK_PAUSE)
             try:
                 yield
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # what POSIX allows for a lock that is held
+            return False
+        return True
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StorageError("SharedFile: expected an open block, got a closed one; create anew.")
+
+
+def _reserved_descriptor(size: int, place: Path) -> int:
+    """Return the descriptor of an unlinked file whose pages are taken."""
+    state = os.statvfs(place)
+    free = state.f_bavail * state.f_frsize
+    if free < size + RESERVE:
+        raise StorageError(
+            f"shared memory: expected {size + RESERVE} bytes free in {place}, got {free}; make "
+            "the buffer smaller, stop what fills it, or give the container more (docker run "
+            "--shm-size)."
+        )
+    descriptor, name = tempfile.mkstemp(prefix="cadenza-", dir=place)
+    try:
+        Path(name).unlink()
+        # Takes the pages now: a full file system must not kill a process that writes later.
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock_error(timeout: float) -> StorageError:
+    return StorageError(
+        f"SharedFile.locked: expected the lock within {timeout:g} s, got none; a process that "
+        "holds it is stopped: let it go on or end it."
+    )

@@ -1,10 +1,11 @@
 """Draws chunks from the store without a lock and without a torn one.
 
-Steps:  eligible slots and their lengths are read, slots and offsets drawn, the chunks copied, and
-        the versions read again. Only chunks whose slot changed meanwhile are drawn anew.
-Axes:   n = chunks, c = steps of a chunk, S = slots, k = eligible slots.
+Steps:  windows are chosen, copied, and the versions of their slots read again. Only chunks whose
+        slot changed meanwhile are drawn anew.
+Axes:   n = chunks, c = steps of a chunk.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,52 +14,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import InputError, NotReadyError, StaleDataError
+from cadenza.stream.chunk_copy import copy_chunks, overhanging_steps, validity
+from cadenza.stream.chunk_keys import check_targets, known_keys
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
-from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from cadenza.stream.slots import IntArray, SlotStore
+from cadenza.stream.windows import Picked, WindowTable
 
 #: Rounds of drawing anew before a call gives up.
 MAX_ROUNDS: Final = 8
+#: Window tables that a reader keeps, one per chunk size and options, latest used.
+KEPT_TABLES: Final = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Eligible:
-    """Slots that a chunk may come from, as they were at one moment.
-
-    Attributes:
-        slots: Their numbers, shape (k,).
-        lengths: Steps of their episodes, shape (k,).
-        versions: Their versions, shape (k,).
-    """
-
-    slots: IntArray
-    lengths: IntArray
-    versions: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DrawnChunks:
     """Where chunks came from.
 
     Attributes:
         slots: Shape (n,).
-        offsets: First step of each chunk, shape (n,).
+        offsets: First step of each chunk, shape (n,); negative where it hangs over the beginning.
         versions: Version of the slot it was copied at, shape (n,).
+        bounds: First step of its run and the step after the last, shape (n, 2).
+        written_at_ns: When its episode was published, ns since 1970, shape (n,).
+        policy_versions: Version of the policy that acted, shape (n,).
+        mask: True where a step lies in the run, shape (n, c); None when all do.
         redraws: Chunks that were drawn anew.
+        excluded: Share of the runs that nothing is drawn from because they are too short.
     """
 
     slots: IntArray
     offsets: IntArray
     versions: IntArray
+    bounds: IntArray
+    written_at_ns: IntArray
+    policy_versions: IntArray
+    mask: Tensor | None = None
     redraws: int = 0
-
-
-def eligible_slots(store: SlotStore, shortest: int) -> Eligible:
-    """Return the published slots with at least ``shortest`` steps."""
-    versions = store.version.copy()
-    full_fence()
-    slots = np.flatnonzero((store.length >= shortest) & (versions & 1 == 0))
-    return Eligible(slots, store.length[slots], versions[slots])
+    excluded: float = 0.0
 
 
 class SlotReader:
@@ -73,84 +67,144 @@ class SlotReader:
         """
         self._store = store
         self._validate = validate
-        self._change = -1
-        self._eligible: dict[int, Eligible] = {}
+        self._known = known_keys(store.layout)
+        self._tables: OrderedDict[tuple[int, DrawOptions], WindowTable] = OrderedDict()
 
     def draw(
-        self, n: int, c: int, out: Mapping[str, Tensor], generator: torch.Generator
+        self,
+        n: int,
+        c: int,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+        options: DrawOptions = DEFAULT_OPTIONS,
     ) -> DrawnChunks:
         """Copy ``n`` chunks of ``c`` steps into ``out``.
-
-        A slot is drawn uniformly among those with an episode long enough, then an offset uniformly
-        among those that fit.
 
         Args:
             n: Chunks.
             c: Steps of a chunk.
-            out: Targets by field name, each contiguous, shape (n, c, ...).
+            out: Targets by key, see `chunk_keys`, each contiguous, shape (n, c, ...).
             generator: Source of the draws.
+            options: Distribution of the chunks.
 
         Raises:
+            InputError: ``n`` or ``c`` is out of range, a target does not fit, or an episode is too
+                short and the options refuse that.
+            UnknownNameError: A target is no key of the store.
             NotReadyError: No episode is long enough, or slots kept changing while they were copied.
         """
-        drawn = self._choose(n, c, generator)
-        self._copy(c, drawn, out, None)
+        self._check(n, c, out)
+        table = self._table(c, options)
+        table.refresh()
+        picked = table.pick(n, generator, np.zeros(0, np.int64))
+        copy_chunks(self._store, c, picked, out, None)
         if not self._validate:
-            return drawn
+            return _drawn(c, picked, 0, table, options)
         redraws = 0
         for _ in range(MAX_ROUNDS):
-            full_fence()
-            torn = np.flatnonzero(self._store.version[drawn.slots] != drawn.versions)
+            torn = self._changed(picked)
             if not len(torn):
-                return DrawnChunks(drawn.slots, drawn.offsets, drawn.versions, redraws)
+                return _drawn(c, picked, redraws, table, options)
             redraws += len(torn)
-            again = self._choose(len(torn), c, generator)
-            drawn.slots[torn] = again.slots
-            drawn.offsets[torn] = again.offsets
-            drawn.versions[torn] = again.versions
-            self._copy(c, again, out, torch.as_tensor(torn))
+            table.refresh()
+            again = table.pick(len(torn), generator, np.delete(picked.slots, torn))
+            for kept, new in zip(picked, again, strict=True):
+                kept[torn] = new
+            copy_chunks(self._store, c, again, out, torch.as_tensor(torn))
         raise NotReadyError(
             f"SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
             f"changed {MAX_ROUNDS} times in a row; give the store more slots."
         )
 
-    def _choose(self, n: int, c: int, generator: torch.Generator) -> DrawnChunks:
-        eligible = self._eligible_for(c)
-        count = len(eligible.slots)
-        if not count:
-            raise NotReadyError(
-                f"SlotReader.draw: expected an episode of at least {c} steps, got none; collect "
-                "more first or draw shorter chunks."
+    def draw_at(
+        self,
+        slots: IntArray,
+        versions: IntArray,
+        offsets: IntArray,
+        c: int,
+        out: Mapping[str, Tensor],
+        bounds: IntArray | None = None,
+    ) -> DrawnChunks:
+        """Copy the chunks of an earlier draw once more.
+
+        Args:
+            slots: Shape (n,), as `DrawnChunks` has them; so are the next two.
+            versions: Shape (n,).
+            offsets: Shape (n,).
+            c: Steps of a chunk.
+            out: Targets by key, each contiguous, shape (n, c, ...).
+            bounds: Runs of the chunks, shape (n, 2); None for whole episodes.
+
+        Raises:
+            InputError: A number is out of range, or a target does not fit.
+            UnknownNameError: A target is no key of the store.
+            StaleDataError: An episode was replaced since.
+        """
+        store, n = self._store, len(slots)
+        self._check(n, c, out)
+        if len(slots) and not 0 <= slots.min() <= slots.max() < store.layout.slots:
+            raise InputError(
+                f"SlotReader.draw_at: expected slots in [0, {store.layout.slots}), got "
+                f"{slots.min()} to {slots.max()}."
             )
-        uniform = torch.rand((2, n), dtype=torch.float64, generator=generator).numpy()
-        rows = (uniform[0] * count).astype(np.int64)
-        offsets = (uniform[1] * (eligible.lengths[rows] - (c - 1))).astype(np.int64)
-        return DrawnChunks(eligible.slots[rows], offsets, eligible.versions[rows])
+        lengths = store.length[slots]
+        if bounds is None:
+            bounds = np.stack((np.zeros_like(lengths), lengths), axis=1)
+        written, policies = store.written_at_ns[slots], store.policy_version[slots]
+        picked = Picked(slots, offsets, versions, bounds, written, policies)
+        self._refuse_stale(picked)
+        covers = (offsets + c > bounds[:, 0]) & (offsets < bounds[:, 1])
+        inside = (bounds[:, 0] >= 0) & (bounds[:, 1] <= lengths)
+        if not np.all(covers & inside):
+            raise InputError(
+                "SlotReader.draw_at: expected chunks that cover a step of their run, got "
+                f"{np.count_nonzero(~(covers & inside))} that do not."
+            )
+        copy_chunks(store, c, picked, out, None)
+        self._refuse_stale(picked)
+        return DrawnChunks(**picked._asdict(), mask=_mask(c, picked))
 
-    def _eligible_for(self, c: int) -> Eligible:
-        """Return the eligible slots, looked up once per change of the store."""
-        change = int(self._store.words[StreamWords.CHANGES])
-        if change != self._change:
-            self._eligible.clear()
-            self._change = change
-        found = self._eligible.get(c)
-        if found is None:
-            found = self._eligible[c] = eligible_slots(self._store, c)
-        return found
+    def _check(self, n: int, c: int, out: Mapping[str, Tensor]) -> None:
+        if n < 1 or not 1 <= c <= self._store.layout.steps:
+            raise InputError(
+                f"SlotReader: expected n >= 1 chunks of 1 to {self._store.layout.steps} steps, "
+                f"got {n} of {c}."
+            )
+        check_targets(self._known, n, c, out)
 
-    def _copy(
-        self, c: int, drawn: DrawnChunks, out: Mapping[str, Tensor], rows: Tensor | None
-    ) -> None:
-        """Copy the drawn chunks into ``rows`` of every target, or into all of them."""
-        for name, target in out.items():
-            source = self._store.fields[name]
-            per_slot = source.shape[0] // self._store.layout.slots
-            starts = torch.as_tensor(drawn.slots * per_slot + drawn.offsets)
-            width = source[0].numel()
-            # Every window of c entries as one row, overlapping: a chunk is then one copy.
-            windows = source.as_strided((source.shape[0] - c + 1, c * width), (width, 1))
-            flat = target.view(target.shape[0], c * width)
-            if rows is None:
-                torch.index_select(windows, 0, starts, out=flat)
-            else:
-                flat[rows] = windows.index_select(0, starts)
+    def _table(self, c: int, options: DrawOptions) -> WindowTable:
+        """Return the windows of a chunk size; the tables used last are kept."""
+        key = (c, options)
+        table = self._tables.pop(key, None) or WindowTable(self._store, c, options)
+        self._tables[key] = table
+        if len(self._tables) > KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
+
+    def _changed(self, picked: Picked) -> IntArray:
+        """Return which chunks were not copied from the version they were chosen at."""
+        full_fence()
+        return np.flatnonzero(self._store.version[picked.slots] != picked.versions)
+
+    def _refuse_stale(self, picked: Picked) -> None:
+        changed = self._changed(picked)
+        if len(changed):
+            raise StaleDataError(
+                f"SlotReader.draw_at: expected {len(picked.slots)} chunks as they were drawn, got "
+                f"{len(changed)} from episodes replaced since; replay earlier, or give the store "
+                "more slots."
+            )
+
+
+def _mask(c: int, picked: Picked) -> Tensor | None:
+    if overhanging_steps(c, picked) is None:
+        return None
+    return torch.as_tensor(validity(c, picked))
+
+
+def _drawn(
+    c: int, picked: Picked, redraws: int, table: WindowTable, options: DrawOptions
+) -> DrawnChunks:
+    excluded = 0.0 if options.short == "pad" else table.too_short
+    mask = _mask(c, picked) if options.may_mask else None
+    return DrawnChunks(**picked._asdict(), mask=mask, redraws=redraws, excluded=excluded)

@@ -13,19 +13,20 @@ Axes:  S = slots, T = steps that a slot can hold.
 """
 
 import time
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.shared_file import SharedFile
 
 IntArray = NDArray[np.int64]
+Reuse = Literal["oldest", "most_drawn"]
 
 #: Value of ``slot.success`` while nobody has judged the episode.
 UNKNOWN_SUCCESS: Final = -1
@@ -129,14 +130,26 @@ class SlotStore:
         size = array.shape[0] // self.layout.slots
         return array[slot * size : (slot + 1) * size]
 
-    def take_slot(self, producer: int) -> int:
+    def close(self) -> None:
+        """Give the block up in this process; the store cannot be used afterwards."""
+        for name in [name for name in vars(self) if name not in ("layout", "file")]:
+            delattr(self, name)
+        self.file.close()
+
+    def take_slot(self, producer: int, *, reuse: Reuse = "oldest") -> int:
         """Give the slot that readers miss least to ``producer`` and close it for them.
 
-        That is an empty one, else the one published longest ago.
+        That is an empty one, else by ``reuse`` the one published longest ago, or the one that most
+        chunks were drawn from (of several the older one).
 
         Raises:
+            ConfigurationError: ``reuse`` is none of the two.
             NotReadyError: Every slot is being written.
         """
+        if reuse not in ("oldest", "most_drawn"):
+            raise ConfigurationError(
+                f"SlotStore.take_slot: expected reuse 'oldest' or 'most_drawn', got {reuse!r}."
+            )
         with self.file.locked():
             free = np.flatnonzero(self.lease == 0)
             if not len(free):
@@ -145,9 +158,14 @@ class SlotStore:
                     f"{len(self.lease)} slots in writing; give the store one slot more per "
                     "environment."
                 )
-            slot = int(free[np.argmin(self.written_at_ns[free])])
+            order: list[NDArray[Any]] = [self.written_at_ns[free]]
+            if reuse == "most_drawn":
+                order.append(-self.draws[free])
+            order.append(self.length[free] > 0)
+            slot = int(free[np.lexsort(order)[0]])
             self.lease[slot] = producer + 1
-            self.version[slot] += 1
+            # Odd also when a writer died while publishing and left an odd one.
+            self.version[slot] = (self.version[slot] + 1) | 1
             full_fence()
             self.length[slot] = 0
             self.draws[slot] = 0
@@ -180,12 +198,28 @@ class SlotStore:
     def drop(self, slot: int) -> None:
         """Take a slot back that was not finished; it stays empty and is the next to be written."""
         with self.file.locked():
-            self.length[slot] = 0
-            self.written_at_ns[slot] = 0
-            self.lease[slot] = 0
-            full_fence()
-            self.version[slot] += int(self.version[slot] & 1)
-            self.words[StreamWords.CHANGES] += 1
+            self._empty(slot)
+
+    def drop_leases(self, producer: int) -> int:
+        """Take back every slot that ``producer``, which must be dead, was writing.
+
+        Returns:
+            How many they were.
+        """
+        with self.file.locked():
+            left = np.flatnonzero(self.lease == producer + 1)
+            for slot in left:
+                self._empty(int(slot))
+        return len(left)
+
+    def _empty(self, slot: int) -> None:
+        """Free ``slot`` without an episode; call it with the file locked."""
+        self.length[slot] = 0
+        self.written_at_ns[slot] = 0
+        self.lease[slot] = 0
+        full_fence()
+        self.version[slot] += int(self.version[slot] & 1)
+        self.words[StreamWords.CHANGES] += 1
 
 
 def _tables(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

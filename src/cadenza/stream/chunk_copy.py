@@ -1,0 +1,125 @@
+"""Copies windows out of the trajectories into a caller's buffers, one operation per key.
+
+Axes:  n = chunks, c = steps of a chunk, K = noted segments of a slot.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
+from cadenza.stream.slots import IntArray, SlotStore
+from cadenza.stream.windows import Picked
+
+_VIRTUAL_NAMES = frozenset(field.name for field in VIRTUAL)
+_SEGMENT_NAMES = frozenset(name for name in _VIRTUAL_NAMES if name.startswith("segment"))
+
+
+def copy_chunks(
+    store: SlotStore, c: int, picked: Picked, out: Mapping[str, Tensor], rows: Tensor | None
+) -> None:
+    """Copy the picked windows into ``rows`` of every target, or into all of them.
+
+    Steps outside the run repeat its nearest step.
+
+    Args:
+        store: Where from.
+        c: Steps of a chunk.
+        picked: The windows, n of them.
+        out: Targets by key, contiguous, shape (N, c, ...).
+        rows: Which of the N rows, shape (n,); None when n = N.
+    """
+    starts = overhanging_steps(c, picked)
+    computed = _VIRTUAL_NAMES.intersection(out)
+    for name, target in out.items():
+        if name in computed:
+            continue
+        field, shift = _stored(name)
+        source = store.fields[field]
+        first = picked.slots * (source.shape[0] // store.layout.slots) + shift
+        if starts is None:
+            _copy_windows(source, first + picked.offsets, c, target, rows)
+        else:
+            _copy_steps(source, first[:, None] + starts, target, rows)
+    if computed:
+        for name, values in _virtual(store, c, picked, computed).items():
+            out[name][slice(None) if rows is None else rows] = torch.as_tensor(values)
+
+
+def overhanging_steps(c: int, picked: Picked) -> IntArray | None:
+    """Return the step that each place of a chunk shows, (n, c); None when no window overhangs."""
+    begin, end = picked.bounds[:, 0], picked.bounds[:, 1]
+    if not np.any((picked.offsets < begin) | (picked.offsets + c > end)):
+        return None
+    return np.clip(_steps(c, picked), begin[:, None], end[:, None] - 1)
+
+
+def validity(c: int, picked: Picked) -> NDArray[np.bool_]:
+    """Return which places of the chunks lie in their run, shape (n, c)."""
+    steps = _steps(c, picked)
+    return (steps >= picked.bounds[:, :1]) & (steps < picked.bounds[:, 1:])
+
+
+def _stored(name: str) -> tuple[str, int]:
+    """Return the stored field behind a key, and how many entries later it is read."""
+    return (name.removeprefix(NEXT), 1) if name.startswith(NEXT) else (name, 0)
+
+
+def _steps(c: int, picked: Picked) -> IntArray:
+    return picked.offsets[:, None] + np.arange(c)
+
+
+def _copy_windows(
+    source: Tensor, first: IntArray, c: int, target: Tensor, rows: Tensor | None
+) -> None:
+    """Copy stretches of ``c`` entries that begin at ``first``."""
+    width = source[0].numel()
+    # Every stretch of c entries as one row, overlapping: a chunk is then one copy.
+    windows = source.as_strided((source.shape[0] - c + 1, c * width), (width, 1))
+    flat = target.view(target.shape[0], c * width)
+    if rows is None:
+        torch.index_select(windows, 0, torch.as_tensor(first), out=flat)
+    else:
+        flat[rows] = windows.index_select(0, torch.as_tensor(first))
+
+
+def _copy_steps(source: Tensor, entries: IntArray, target: Tensor, rows: Tensor | None) -> None:
+    """Copy single entries, shape (n, c)."""
+    index = torch.as_tensor(entries.reshape(-1))
+    if rows is None:
+        torch.index_select(source, 0, index, out=target.view(-1, *source.shape[1:]))
+    else:
+        target[rows] = source.index_select(0, index).view(*entries.shape, *source.shape[1:])
+
+
+def _virtual(
+    store: SlotStore, c: int, picked: Picked, names: frozenset[str]
+) -> dict[str, NDArray[np.generic]]:
+    """Return the computed keys, each (n, c); outside the run steps are -1 and flags False."""
+    steps, valid = _steps(c, picked), validity(c, picked)
+    found: dict[str, NDArray[np.generic]] = {
+        "valid": valid,
+        "episode_step": np.where(valid, steps, -1),
+    }
+    if names & _SEGMENT_NAMES:
+        found |= _segment_keys(store, picked.slots, np.where(valid, steps, -1))
+    return {name: found[name] for name in names}
+
+
+def _segment_keys(
+    store: SlotStore, slots: IntArray, steps: IntArray
+) -> dict[str, NDArray[np.generic]]:
+    """Return step, start and end within the segments, for steps (n, c)."""
+    bounds = store.segment_bounds[slots].astype(np.int64)
+    noted = store.segments[slots]
+    segment_step = np.full(steps.shape, -1, np.int64)
+    end = np.zeros(steps.shape, np.bool_)
+    for k in range(min(int(noted.max(initial=0)), MAX_SEGMENTS)):
+        first, after = bounds[:, k, :1], bounds[:, k, 1:]
+        inside = (steps >= first) & (steps < after) & (noted > k)[:, None]
+        segment_step = np.where(inside, steps - first, segment_step)
+        end |= inside & (steps == after - 1)
+    return {"segment_step": segment_step, "segment_start": segment_step == 0, "segment_end": end}

@@ -1,0 +1,90 @@
+"""Which keys a chunk may have, and buffers for them.
+
+Besides the stored fields there are ``next.<state field>``, the state that each step led to, and
+the keys of `layout.VIRTUAL`, computed from where the chunk lies.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.layout import NEXT, VIRTUAL, Field, StoreLayout
+
+
+def known_keys(layout: StoreLayout) -> dict[str, Field]:
+    """Return every key that chunks of a store may have."""
+    fields = {field.name: field for field in layout.fields}
+    states = [field for field in layout.fields if field.kind == "state"]
+    following = [
+        Field(name=NEXT + field.name, shape=field.shape, dtype=field.dtype) for field in states
+    ]
+    return fields | {field.name: field for field in (*following, *VIRTUAL)}
+
+
+def chunk_fields(
+    layout: StoreLayout, select: Sequence[str] | None = None, *, masked: bool = False
+) -> dict[str, Field]:
+    """Return the fields of a chunk by name.
+
+    Args:
+        layout: Layout of the store.
+        select: Keys, or beginnings of nested ones (``"obs"`` for all of ``obs.*``); None for
+            every stored field.
+        masked: Without ``select``: also give ``valid``, which masked draws need.
+
+    Raises:
+        InputError: ``select`` is empty.
+        UnknownNameError: No key is called so.
+    """
+    known = known_keys(layout)
+    if select is None:
+        names = [field.name for field in layout.fields] + ["valid"] * masked
+        return {name: known[name] for name in names}
+    if not select:
+        raise InputError("select: expected at least one key, got none; leave it out for all.")
+    chosen: dict[str, Field] = {}
+    for key in select:
+        found = {n: f for n, f in known.items() if n == key or n.startswith(key + ".")}
+        if not found:
+            raise UnknownNameError(f"select: expected keys among {sorted(known)}, got {key!r}.")
+        chosen |= found
+    return chosen
+
+
+def allocate_chunks(
+    fields: Mapping[str, Field], n: int, c: int, *, pin_memory: bool = False
+) -> dict[str, Tensor]:
+    """Return buffers for ``n`` chunks of ``c`` steps, each (n, c, ...), contents undefined."""
+    return {
+        name: torch.empty(
+            (n, c, *field.shape), dtype=torch_dtype(field.dtype), pin_memory=pin_memory
+        )
+        for name, field in fields.items()
+    }
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's type for a numpy type name."""
+    return torch.as_tensor(np.empty(0, name)).dtype
+
+
+def check_targets(known: Mapping[str, Field], n: int, c: int, out: Mapping[str, Tensor]) -> None:
+    """Refuse buffers that chunks cannot be copied into.
+
+    Raises:
+        UnknownNameError: A name is no key of the store.
+        InputError: A buffer has another shape or type, or gaps.
+    """
+    for name, target in out.items():
+        field = known.get(name)
+        if field is None:
+            raise UnknownNameError(f"out: expected keys among {sorted(known)}, got {name!r}.")
+        shape, dtype = (n, c, *field.shape), torch_dtype(field.dtype)
+        if target.shape != shape or target.dtype != dtype or not target.is_contiguous():
+            raise InputError(
+                f"out[{name!r}]: expected a contiguous {dtype} tensor of shape {shape}, got "
+                f"{target.dtype} of shape {tuple(target.shape)}, strides {target.stride()}."
+            )
