@@ -72,6 +72,17 @@ class _SeededSampler(ChunkSizeSampler):
         first = derive_substream(STREAM_NAME, root_seed=root).integer_seed()
         self.generator = generator or torch.Generator().manual_seed(first)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the generator's as bytes, which travel to every new process."""
+        return {**vars(self), "generator": self.generator.get_state().numpy().tobytes()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on where the original was."""
+        vars(self).update(state)
+        words = torch.frombuffer(bytearray(state["generator"]), dtype=torch.uint8)
+        self.generator = torch.Generator()
+        self.generator.set_state(words)
+
     @property
     def seed(self) -> int | None:
         """The seed, or that of the generator it was given."""

@@ -1,0 +1,235 @@
+"""The stream as a PyTorch dataset that never ends.
+
+Item mode (``batch_size=None``) yields chunks, shape [c]; batch mode yields batches, shape [n, c].
+Randomness: every iterator has generators of its own, derived from (seed, worker, epoch). The epoch
+counts the iterators that were made for a worker; the count lies in shared memory, because loaders
+start new workers with a fresh copy of the dataset each time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.core.seeding import Substream, derive_substream
+from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
+from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.shared_file import SharedFile
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    Transform = Callable[[TensorDict], TensorDict]
+
+#: Purpose of the streams that choose episodes and offsets.
+CHUNK_STREAM_NAME: Final = "stream.dataset"
+#: Loader workers whose iterators are counted.
+MAX_WORKERS: Final = 1024
+
+
+class IteratorCount:
+    """How many iterators each loader worker has made, for all processes that share it."""
+
+    def __init__(self) -> None:
+        self._file = SharedFile.create(8 * MAX_WORKERS)
+
+    def next(self, worker: int) -> int:
+        """Return the number of iterators that ``worker`` made before, and count one more.
+
+        Raises:
+            ConfigurationError: There is no such worker.
+        """
+        if worker >= MAX_WORKERS:
+            raise ConfigurationError(
+                f"OnlineDataset: expected at most {MAX_WORKERS} loader workers, got worker number "
+                f"{worker}; lower num_workers."
+            )
+        counts = np.frombuffer(self._file.map, np.int64)
+        with self._file.locked():
+            epoch = int(counts[worker])
+            counts[worker] = epoch + 1
+        return epoch
+
+
+class OnlineDataset(IterableDataset["TensorDict"]):
+    """Chunks of a live stream without end; it has no length."""
+
+    def __init__(
+        self,
+        engine: ChunkSource,
+        chunk_size: int | ChunkSizeSampler,
+        batch_size: int | None = None,
+        transform: "Transform | None" = None,
+        *,
+        sampling_mode: SamplingMode = "episode",
+        weighting: Weighting = "episode",
+        short: Short = "exclude",
+        stratified: bool = False,
+        select: Sequence[str] | None = None,
+        seed: int = 0,
+        resample_every: int | None = None,
+    ) -> None:
+        """Describe the chunks.
+
+        Args:
+            engine: The stream; must have been started when iteration begins.
+            chunk_size: Steps of a chunk, or what draws them.
+            batch_size: Chunks of a batch; None yields single chunks, which a loader batches.
+            transform: Applied to each chunk or batch; what it returns is yielded.
+            sampling_mode: See `DrawOptions`, like the three that follow.
+            weighting: See there.
+            short: See there.
+            stratified: See there; batch mode only.
+            select: Keys to return; None returns all.
+            seed: Root of all draws of this dataset; give processes of a distributed training
+                different ones.
+            resample_every: Chunks (item mode) or batches (batch mode) between two draws from a
+                `ChunkSizeSampler`. None: each batch in batch mode; once per iterator in item mode,
+                because a loader cannot stack chunks of different sizes. There, give a multiple of
+                the loader's batch size.
+
+        Raises:
+            ConfigurationError: A value is out of range or does not fit the others.
+            ConfigurationTypeError: ``chunk_size``, ``batch_size`` or ``resample_every`` is of
+                another type.
+        """
+        super().__init__()
+        self._options = DrawOptions(
+            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+        )
+        self._longest = engine.max_episode_steps
+        _check_chunk_size(chunk_size, self._longest, self._options)
+        _check_count("batch_size", batch_size)
+        _check_count("resample_every", resample_every)
+        if resample_every is not None and not isinstance(chunk_size, ChunkSizeSampler):
+            raise ConfigurationError(
+                f"OnlineDataset.resample_every: expected a ChunkSizeSampler with it, got the fixed "
+                f"chunk size {chunk_size}; leave it out."
+            )
+        if stratified and batch_size is None:
+            raise ConfigurationError(
+                "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
+                "one chunk at a time; give batch_size."
+            )
+        self._engine = engine
+        self._chunk_size = (
+            chunk_size if isinstance(chunk_size, ChunkSizeSampler) else int(chunk_size)
+        )
+        self._batch_size = None if batch_size is None else int(batch_size)
+        self._transform = transform
+        self._select = select
+        self._root = derive_substream(CHUNK_STREAM_NAME, root_seed=seed)
+        self._every = resample_every if batch_size is None else resample_every or 1
+        self._iterators = IteratorCount()
+
+    def __iter__(self) -> "Iterator[TensorDict]":
+        """Draw chunks or batches, for ever."""
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        epoch = self._iterators.next(worker)
+        generator = _generator(self._root, worker, epoch)
+        next_size = self._sizes(worker, epoch)
+        size, yielded = next_size(), 0
+        while True:
+            if self._every is not None and yielded == self._every:
+                size, yielded = next_size(), 0
+            batch = self._draw(size, generator)
+            yield batch if self._transform is None else self._transform(batch)
+            yielded += 1
+
+    def _draw(self, size: int, generator: torch.Generator) -> "TensorDict":
+        """Return one batch, or one chunk in item mode."""
+        batch = self._engine.sample_batch(
+            self._batch_size or 1,
+            size,
+            sampling_mode=self._options.sampling_mode,
+            weighting=self._options.weighting,
+            short=self._options.short,
+            stratified=self._options.stratified,
+            select=self._select,
+            generator=generator,
+        )
+        return cast("TensorDict", batch[0]) if self._batch_size is None else batch
+
+    def _sizes(self, worker: int, epoch: int) -> Callable[[], int]:
+        """Return what gives the chunk sizes of one iterator."""
+        chunk_size = self._chunk_size
+        if not isinstance(chunk_size, ChunkSizeSampler):
+            return lambda: chunk_size
+        seed = self._root.root_seed if chunk_size.seed is None else chunk_size.seed
+        root = derive_substream(STREAM_NAME, root_seed=seed)
+        sampler = chunk_size.copy_for(_generator(root, worker, epoch), self._longest)
+        return lambda: self._checked_size(sampler())
+
+    def _checked_size(self, size: int) -> int:
+        """Return ``size`` if a chunk may have it; a sampler may be anybody's."""
+        if not _is_integer(size) or not 1 <= size <= self._longest:
+            raise InputError(
+                f"OnlineDataset: expected the sampler to return an integer in [1, {self._longest}],"
+                f" got {size!r}; correct {type(self._chunk_size).__name__}."
+            )
+        return int(size)
+
+    @staticmethod
+    def collate_fn(batch: "Sequence[TensorDict]") -> "TensorDict":
+        """Stack chunks; for a loader in item mode.
+
+        Args:
+            batch: n chunks of equal shape [c].
+
+        Returns:
+            Batch of shape [n, c].
+        """
+        stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
+        return stack(tuple(batch))
+
+    @staticmethod
+    def passthrough_collate_fn(batch: "TensorDict") -> "TensorDict":
+        """Return ``batch`` itself; for a loader with ``batch_size=None`` in batch mode."""
+        return batch
+
+
+def _generator(root: Substream, worker: int, epoch: int) -> torch.Generator:
+    """Return the generator of iterator number ``epoch`` of a loader worker."""
+    words = root.child(worker).child(epoch).seed_sequence.generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(words[0]))
+
+
+def _is_integer(value: object) -> bool:
+    """Return whether ``value`` counts something; callers may not be typed."""
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _check_chunk_size(
+    chunk_size: int | ChunkSizeSampler, longest: int, options: DrawOptions
+) -> None:
+    if isinstance(chunk_size, ChunkSizeSampler):
+        chunk_size.require_within(longest)
+        return
+    if not _is_integer(chunk_size):
+        raise ConfigurationTypeError(
+            f"OnlineDataset.chunk_size: expected an integer or a ChunkSizeSampler, got "
+            f"{chunk_size!r}."
+        )
+    if not 1 <= chunk_size <= longest:
+        raise ConfigurationError(
+            f"OnlineDataset.chunk_size: expected 1 to {longest} (steps of the longest episode), "
+            f"got {chunk_size}."
+        )
+    options.check_chunk(chunk_size)
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is None:
+        return
+    if not _is_integer(value):
+        raise ConfigurationTypeError(
+            f"OnlineDataset.{name}: expected an integer or None, got {value!r}."
+        )
+    if value < 1:
+        raise ConfigurationError(f"OnlineDataset.{name}: expected >= 1, got {value}.")

@@ -1,0 +1,43 @@
+"""Stand-ins for the protocols of the package, one per protocol."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+
+class FakeChunkSource:
+    """A `cadenza.stream.chunk_source.ChunkSource` whose chunks tell where they come from.
+
+    Chunk i is ``start_i, start_i + 1, ...`` under "step", with a random ``start_i``; "obs" holds
+    each step three times.
+
+    Attributes:
+        max_episode_steps: Longest chunk.
+        calls: Arguments of every call.
+    """
+
+    def __init__(self, max_episode_steps: int = 50) -> None:
+        self.max_episode_steps = max_episode_steps
+        self.calls: list[dict[str, Any]] = []
+
+    def sample_batch(
+        self,
+        batch_size: int,
+        chunk_size: int,
+        *,
+        select: Sequence[str] | None = None,
+        out: TensorDict | None = None,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> TensorDict:
+        self.calls.append(
+            {"batch_size": batch_size, "chunk_size": chunk_size, "select": select, **options}
+        )
+        start = torch.randint(0, 2**40, (batch_size, 1), generator=generator)
+        step = start + torch.arange(chunk_size)
+        values = {"step": step, "obs": step[..., None].expand(-1, -1, 3).to(torch.float64)}
+        kept = {name: value for name, value in values.items() if select is None or name in select}
+        made = TensorDict(kept, [batch_size, chunk_size])
+        return made if out is None else out.update_(made)

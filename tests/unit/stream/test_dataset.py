@@ -1,0 +1,196 @@
+"""The endless dataset: shapes, options, random streams of iterators and refused arguments."""
+
+import itertools
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
+
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.stream import dataset as dataset_module
+from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
+from cadenza.stream.dataset import OnlineDataset
+from tests.fakes import FakeChunkSource
+
+
+def take(iterable, count: int) -> list[TensorDict]:
+    return list(itertools.islice(iterable, count))
+
+
+def starts(batches: list[TensorDict]) -> list[int]:
+    """Return the first step of every chunk."""
+    return [int(x) for batch in batches for x in batch["step"].reshape(-1, batch.shape[-1])[:, 0]]
+
+
+def test_item_mode_yields_single_chunks() -> None:
+    chunks = take(OnlineDataset(FakeChunkSource(), 4), 3)
+    assert [chunk.batch_size for chunk in chunks] == [torch.Size([4])] * 3
+    assert (chunks[0]["step"].diff() == 1).all()
+    assert len(set(starts(chunks))) == 3
+
+
+def test_batch_mode_yields_batches() -> None:
+    batches = take(OnlineDataset(FakeChunkSource(), 4, batch_size=7), 3)
+    assert [batch.batch_size for batch in batches] == [torch.Size([7, 4])] * 3
+
+
+def test_dataset_has_no_length() -> None:
+    with pytest.raises(TypeError, match="has no len"):
+        len(OnlineDataset(FakeChunkSource(), 4))
+
+
+def test_every_option_reaches_the_engine() -> None:
+    source = FakeChunkSource()
+    options = {
+        "sampling_mode": "segment",
+        "weighting": "episode",
+        "short": "pad",
+        "stratified": True,
+        "select": ["step"],
+    }
+    batch = take(OnlineDataset(source, 4, 2, **options), 1)[0]
+    assert source.calls == [{"batch_size": 2, "chunk_size": 4, **options}]
+    assert list(batch.keys()) == ["step"]
+
+
+def test_transform_replaces_what_is_yielded() -> None:
+    doubled = OnlineDataset(FakeChunkSource(), 4, 2, lambda td: td.apply(lambda x: 2 * x), seed=3)
+    plain = OnlineDataset(FakeChunkSource(), 4, 2, seed=3)
+    assert torch.equal(take(doubled, 1)[0]["step"], 2 * take(plain, 1)[0]["step"])
+
+
+def test_batch_mode_draws_a_size_for_every_batch() -> None:
+    dataset = OnlineDataset(FakeChunkSource(), UniformChunkSampler(2, 40), batch_size=3)
+    sizes = [batch.shape[1] for batch in take(dataset, 30)]
+    assert len(set(sizes)) > 5
+    assert {batch.shape[0] for batch in take(dataset, 5)} == {3}
+
+
+def test_item_mode_keeps_one_size_per_iterator() -> None:
+    dataset = OnlineDataset(FakeChunkSource(), UniformChunkSampler(2, 40))
+    sizes = [{chunk.shape[0] for chunk in take(dataset, 20)} for _ in range(12)]
+    assert all(len(size) == 1 for size in sizes)
+    assert len(set.union(*sizes)) > 3
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_sizes_are_drawn_again_after_the_asked_number_of_yields(batch_size) -> None:
+    sampler = UniformChunkSampler(2, 40)
+    dataset = OnlineDataset(FakeChunkSource(), sampler, batch_size, resample_every=5)
+    sizes = [chunk.shape[-1] for chunk in take(dataset, 40)]
+    runs = [set(sizes[i : i + 5]) for i in range(0, 40, 5)]
+    assert all(len(run) == 1 for run in runs)
+    assert len(set.union(*runs)) > 3
+
+
+def test_equal_seeds_give_equal_draws_and_epochs_differ() -> None:
+    first, again, other = (OnlineDataset(FakeChunkSource(), 4, seed=s) for s in (1, 1, 2))
+    epochs = [starts(take(first, 5)), starts(take(first, 5))]
+    assert [starts(take(again, 5)), starts(take(again, 5))] == epochs
+    assert not set(epochs[0]) & set(epochs[1])
+    assert not set(starts(take(other, 5))) & set(epochs[0])
+
+
+def test_seed_of_the_sampler_fixes_its_sizes_whatever_the_seed_of_the_dataset() -> None:
+    def sizes(sampler: ChunkSizeSampler, seed: int) -> list[int]:
+        dataset = OnlineDataset(FakeChunkSource(), sampler, 1, seed=seed)
+        return [batch.shape[1] for batch in take(dataset, 20)]
+
+    fixed = [sizes(UniformChunkSampler(1, 50, seed=5), seed) for seed in (1, 2)]
+    free = [sizes(UniformChunkSampler(1, 50), seed) for seed in (1, 2)]
+    assert fixed[0] == fixed[1]
+    assert free[0] != free[1]
+
+
+def test_mixture_without_upper_bound_is_cut_at_the_longest_episode() -> None:
+    dataset = OnlineDataset(FakeChunkSource(12), GMMChunkSampler([30.0], [1.0]), batch_size=1)
+    assert take(dataset, 1)[0].shape == (1, 12)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_loader_in_item_mode_collates_distinct_chunks_in_every_epoch(workers: int) -> None:
+    dataset = OnlineDataset(FakeChunkSource(), 4, seed=9)
+    loader = DataLoader(
+        dataset, batch_size=8, num_workers=workers, collate_fn=OnlineDataset.collate_fn
+    )
+    batches = [batch for _ in range(2) for batch in take(loader, 4)]
+    assert {batch.batch_size for batch in batches} == {torch.Size([8, 4])}
+    assert len(set(starts(batches))) == 64
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_epochs_of_loader_workers_are_counted_however_workers_start(context: str) -> None:
+    def epochs() -> list[list[int]]:
+        dataset = OnlineDataset(FakeChunkSource(), UniformChunkSampler(3, 9), 2, seed=4)
+        loader = DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=1,
+            multiprocessing_context=context,
+            collate_fn=OnlineDataset.passthrough_collate_fn,
+        )
+        return [starts(take(loader, 3)) for _ in range(2)]
+
+    first = epochs()
+    assert len(set(first[0] + first[1])) == 12
+    assert epochs() == first
+
+
+def test_passthrough_returns_the_batch_itself() -> None:
+    batch = TensorDict({}, [2])
+    assert OnlineDataset.passthrough_collate_fn(batch) is batch
+
+
+def test_collation_stacks_along_a_new_first_axis() -> None:
+    chunks = take(OnlineDataset(FakeChunkSource(), 4), 2)
+    batch = OnlineDataset.collate_fn(chunks)
+    assert batch.batch_size == torch.Size([2, 4])
+    assert torch.equal(batch["obs"][1], chunks[1]["obs"])
+
+
+@pytest.mark.parametrize("value", [True, 2.0, "4"])
+def test_values_of_another_type_are_refused(value) -> None:
+    with pytest.raises(TypeError, match="chunk_size: expected an integer or a ChunkSizeSampler"):
+        OnlineDataset(FakeChunkSource(), value)
+    with pytest.raises(ConfigurationTypeError, match="batch_size: expected an integer or None"):
+        OnlineDataset(FakeChunkSource(), 4, value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"chunk_size": 0}, "chunk_size: expected 1 to 50"),
+        ({"chunk_size": 51}, "chunk_size: expected 1 to 50 .*got 51"),
+        ({"chunk_size": UniformChunkSampler(1, 51)}, "high: expected at most 50"),
+        ({"batch_size": 0}, "batch_size: expected >= 1, got 0"),
+        ({"batch_size": -3}, "batch_size: expected >= 1, got -3"),
+        ({"resample_every": 0}, "resample_every: expected >= 1"),
+        ({"resample_every": 2}, "resample_every: expected a ChunkSizeSampler"),
+        ({"stratified": True}, "stratified: expected batch mode"),
+        ({"sampling_mode": "steps"}, "sampling_mode: expected one of"),
+        ({"sampling_mode": "boundary", "chunk_size": 1}, "expected chunks of at least 2 steps"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(arguments, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OnlineDataset(FakeChunkSource(), **{"chunk_size": 4, **arguments})
+
+
+@pytest.mark.parametrize("size", [0, 51, True, 2.0])
+def test_sampler_that_returns_no_possible_size_is_named(size) -> None:
+    class Odd(ChunkSizeSampler):
+        def __call__(self) -> int:
+            return size
+
+    with pytest.raises(InputError, match=r"integer in \[1, 50\], got .*; correct Odd"):
+        next(iter(OnlineDataset(FakeChunkSource(), Odd())))
+
+
+def test_worker_beyond_the_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Info:
+        id = 1024
+
+    monkeypatch.setattr(dataset_module, "get_worker_info", Info)
+    with pytest.raises(ConfigurationError, match="at most 1024 loader workers, got worker number"):
+        next(iter(OnlineDataset(FakeChunkSource(), 4)))
