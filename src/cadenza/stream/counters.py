@@ -1,0 +1,283 @@
+"""Counts what producers write and consumers draw; anybody may look at any time.
+
+Every producer and every drawing process adds to its own row of the shared tables, so that nobody
+waits for anybody. Rows of ended processes are given to new ones and go on counting: the sums over
+all rows are the totals of the stream.
+"""
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cadenza.core.errors import NotReadyError
+from cadenza.stream.histograms import (
+    lag_classes,
+    lag_quantile,
+    time_classes,
+    time_quantile_ns,
+)
+from cadenza.stream.layout import MAX_CONSUMERS
+from cadenza.stream.processes import is_same_process, started_at
+from cadenza.stream.slot_reader import DrawnChunks
+from cadenza.stream.slots import SlotStore, StreamWords
+
+_NS: float = 1e9
+
+
+class ConsumerRow:
+    """Counts the draws of this process.
+
+    The row is claimed with the first count. A forked or newly started process that was given this
+    object claims one of its own.
+    """
+
+    def __init__(self, store: SlotStore) -> None:
+        self._store = store
+        self._pid = 0
+        self._row = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the store; the row stays with its process."""
+        return {"store": self._store}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Count in a new process."""
+        self.__init__(state["store"])
+
+    @property
+    def row(self) -> int:
+        """Number of this process's row.
+
+        Raises:
+            NotReadyError: As many processes draw as there are rows.
+        """
+        if self._pid != os.getpid():
+            self._row = _claim_row(self._store)
+            self._pid = os.getpid()
+        return self._row
+
+    def note(self, drawn: DrawnChunks, c: int) -> None:
+        """Count one draw of chunks of ``c`` steps."""
+        row, store, table = self.row, self._store, self._store.consumers
+        chunks = len(drawn.slots)
+        frames = chunks * c if drawn.mask is None else int(drawn.mask.sum())
+        ages = np.maximum(time.time_ns() - drawn.written_at_ns, 0)
+        lags = np.maximum(store.words[StreamWords.POLICY_VERSION] - drawn.policy_versions, 0)
+        table["chunks"][row] += chunks
+        table["frames"][row] += frames
+        table["redraws"][row] += drawn.redraws
+        table["staleness_us"][row] += int(ages.sum()) // 1000
+        table["version_lag"][row] += int(lags.sum())
+        table["staleness_classes"][row] += time_classes(ages)
+        table["lag_classes"][row] += lag_classes(lags)
+        np.add.at(store.draws, drawn.slots, 1)
+
+    def note_blocked(self, duration_ns: int) -> None:
+        """Count time that this process waited for data."""
+        self._store.consumers["blocked_ns"][self.row] += duration_ns
+
+
+class ProducerRow:
+    """Counts the work of one producer, in its process."""
+
+    def __init__(self, store: SlotStore, producer: int) -> None:
+        """Take over row ``producer``; its totals go on."""
+        self._table = store.producers
+        self._row = producer
+        self._table["pid"][producer] = os.getpid()
+        self._table["started_at"][producer] = started_at(os.getpid())
+        self.beat()
+
+    def beat(self) -> None:
+        """Say that the producer lives and moves."""
+        self._table["heartbeat_ns"][self._row] = time.monotonic_ns()
+
+    def note_episode(self, frames: int) -> None:
+        """Count a published episode."""
+        self._table["episodes"][self._row] += 1
+        self._table["frames"][self._row] += frames
+
+    def note_dropped(self) -> None:
+        """Count an episode that was not published."""
+        self._table["dropped"][self._row] += 1
+
+    def note_stalled(self, duration_ns: int) -> None:
+        """Count time that the producer waited for consumers."""
+        self._table["stalled_ns"][self._row] += duration_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerCounters:
+    """One producer at a moment.
+
+    Attributes:
+        producer: Its number.
+        pid: Its process, 0 before the first.
+        alive: Whether that process runs.
+        silent_s: Seconds since it last moved; 0 before its first start.
+        restarts: Times it was started again.
+        episodes: Episodes it published.
+        frames: Their steps.
+        dropped: Episodes it gave up.
+        stalled_s: Seconds it waited for consumers.
+    """
+
+    producer: int
+    pid: int
+    alive: bool
+    silent_s: float
+    restarts: int
+    episodes: int
+    frames: int
+    dropped: int
+    stalled_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerCounters:
+    """One row of drawing processes at a moment.
+
+    Attributes:
+        pid: Process that counts in it, or did last.
+        alive: Whether that process runs.
+        chunks: Chunks drawn.
+        frames: Their steps, without those that a mask hides.
+        redraws: Chunks drawn anew because their slot changed.
+        blocked_s: Seconds waited for data.
+    """
+
+    pid: int
+    alive: bool
+    chunks: int
+    frames: int
+    redraws: int
+    blocked_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCounters:
+    """A stream at a moment; counts are since its beginning.
+
+    Attributes:
+        time_ns: When, ns since 1970.
+        episodes: Episodes published.
+        frames: Their steps.
+        dropped: Episodes given up.
+        readable: Episodes that can be drawn from now.
+        unread: Those of them that nothing was drawn from yet.
+        chunks: Chunks drawn.
+        drawn_frames: Their steps.
+        redraws: Chunks drawn anew.
+        blocked_s: Seconds that consumers waited for data, summed.
+        stalled_s: Seconds that producers waited for consumers, summed.
+        policy_version: Newest version of the acting policy.
+        staleness_mean_s: Mean age of the episodes that chunks were drawn from, s.
+        staleness_p95_s: Its 95 % quantile, s.
+        version_lag_mean: Mean number of policy versions that drawn chunks were behind.
+        version_lag_p95: Its 95 % quantile.
+        producers: Each producer.
+        consumers: Each row that some process drew in.
+    """
+
+    time_ns: int
+    episodes: int
+    frames: int
+    dropped: int
+    readable: int
+    unread: int
+    chunks: int
+    drawn_frames: int
+    redraws: int
+    blocked_s: float
+    stalled_s: float
+    policy_version: int
+    staleness_mean_s: float
+    staleness_p95_s: float
+    version_lag_mean: float
+    version_lag_p95: int
+    producers: tuple[ProducerCounters, ...]
+    consumers: tuple[ConsumerCounters, ...]
+
+    @property
+    def replay_ratio(self) -> float:
+        """Steps drawn per step written; 0 while nothing is written."""
+        return self.drawn_frames / self.frames if self.frames else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counters as JSON values, for a log event."""
+        return asdict(self) | {"replay_ratio": self.replay_ratio}
+
+
+def read_counters(store: SlotStore) -> StreamCounters:
+    """Return the counters of ``store`` as they are now; running counts may differ by one draw."""
+    draws, words = store.consumers, store.words
+    chunks = int(draws["chunks"].sum())
+    readable = (store.length > 0) & (store.version & 1 == 0)
+    staleness = draws["staleness_classes"].sum(axis=0)
+    return StreamCounters(
+        time_ns=time.time_ns(),
+        episodes=int(words[StreamWords.PUBLISHED]),
+        frames=int(words[StreamWords.PUBLISHED_FRAMES]),
+        dropped=int(store.producers["dropped"].sum()),
+        readable=int(np.count_nonzero(readable)),
+        unread=int(np.count_nonzero(readable & (store.draws == 0))),
+        chunks=chunks,
+        drawn_frames=int(draws["frames"].sum()),
+        redraws=int(draws["redraws"].sum()),
+        blocked_s=int(draws["blocked_ns"].sum()) / _NS,
+        stalled_s=int(store.producers["stalled_ns"].sum()) / _NS,
+        policy_version=int(words[StreamWords.POLICY_VERSION]),
+        staleness_mean_s=int(draws["staleness_us"].sum()) / 1e6 / max(chunks, 1),
+        staleness_p95_s=time_quantile_ns(staleness, 0.95) / _NS,
+        version_lag_mean=int(draws["version_lag"].sum()) / max(chunks, 1),
+        version_lag_p95=lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
+        producers=tuple(_producer(store, row) for row in range(store.layout.producers)),
+        consumers=tuple(_consumer(store, int(row)) for row in np.flatnonzero(draws["pid"])),
+    )
+
+
+def _producer(store: SlotStore, row: int) -> ProducerCounters:
+    table = {name: int(values[row]) for name, values in store.producers.items() if name != "error"}
+    beat = table["heartbeat_ns"]
+    return ProducerCounters(
+        producer=row,
+        pid=table["pid"],
+        alive=is_same_process(table["pid"], table["started_at"]),
+        silent_s=(time.monotonic_ns() - beat) / _NS if beat else 0.0,
+        restarts=table["restarts"],
+        episodes=table["episodes"],
+        frames=table["frames"],
+        dropped=table["dropped"],
+        stalled_s=table["stalled_ns"] / _NS,
+    )
+
+
+def _consumer(store: SlotStore, row: int) -> ConsumerCounters:
+    table = {name: int(v[row]) for name, v in store.consumers.items() if v.ndim == 1}
+    return ConsumerCounters(
+        pid=table["pid"],
+        alive=is_same_process(table["pid"], table["started_at"]),
+        chunks=table["chunks"],
+        frames=table["frames"],
+        redraws=table["redraws"],
+        blocked_s=table["blocked_ns"] / _NS,
+    )
+
+
+def _claim_row(store: SlotStore) -> int:
+    """Give this process a row: its own, that of an ended process, or a fresh one."""
+    pids, starts = store.consumers["pid"], store.consumers["started_at"]
+    mine = started_at(os.getpid())
+    with store.file.locked():
+        for row in range(MAX_CONSUMERS):
+            pid, start = int(pids[row]), int(starts[row])
+            own = (pid, start) == (os.getpid(), mine)
+            if own or not pid or not is_same_process(pid, start):
+                pids[row], starts[row] = os.getpid(), mine
+                return row
+    raise NotReadyError(
+        f"ConsumerRow: expected at most {MAX_CONSUMERS} drawing processes, got one more; end some."
+    )

@@ -1,0 +1,209 @@
+"""Counts of producers and consumers: sums, rows of ended processes, ages and lags."""
+
+import multiprocessing
+import os
+import time
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import NotReadyError
+from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
+from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.histograms import (
+    lag_classes,
+    lag_quantile,
+    time_classes,
+    time_quantile_ns,
+)
+from cadenza.stream.layout import MAX_CONSUMERS
+from cadenza.stream.processes import is_same_process, started_at
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import SlotStore, StreamWords
+from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+
+
+def draw_and_note(store: SlotStore, row: ConsumerRow, n: int, c: int, **options: str) -> None:
+    drawn = SlotReader(store).draw(
+        n,
+        c,
+        targets(store, n, c),
+        seeded(),
+        DrawOptions(**options),  # type: ignore[arg-type]
+    )
+    row.note(drawn, c)
+
+
+def test_draws_are_counted_in_chunks_and_frames() -> None:
+    store = new_store()
+    write_episode(store, 4)
+    row = ConsumerRow(store)
+    draw_and_note(store, row, 7, 3)
+    draw_and_note(store, row, 2, 1)
+    row.note_blocked(1_500_000_000)
+    counted = read_counters(store)
+    assert (counted.chunks, counted.drawn_frames) == (9, 7 * 3 + 2)
+    assert (counted.episodes, counted.frames, counted.replay_ratio) == (1, 4, 23 / 4)
+    assert counted.blocked_s == 1.5
+    assert counted.as_dict()["replay_ratio"] == 23 / 4
+    assert [(c.pid, c.alive, c.chunks) for c in counted.consumers] == [(os.getpid(), True, 9)]
+
+
+def test_steps_behind_a_mask_are_no_frames() -> None:
+    store = new_store()
+    write_episode(store, 2)
+    row = ConsumerRow(store)
+    draw_and_note(store, row, 3, 5, short="pad")
+    assert read_counters(store).drawn_frames == 3 * 2
+
+
+def test_unread_episodes_are_those_nothing_was_drawn_from() -> None:
+    store = new_store()
+    write_episode(store, 2)
+    write_episode(store, 4)
+    assert (read_counters(store).readable, read_counters(store).unread) == (2, 2)
+    draw_and_note(store, ConsumerRow(store), 1, 3)  # only the second is long enough
+    assert (read_counters(store).readable, read_counters(store).unread) == (2, 1)
+
+
+def test_staleness_is_the_age_of_the_episode_and_the_lag_of_its_policy() -> None:
+    store = new_store()
+    slot = write_episode(store, 3, policy_version=4)
+    store.written_at_ns[slot] = time.time_ns() - 10_000_000_000
+    store.words[StreamWords.POLICY_VERSION] = 9
+    draw_and_note(store, ConsumerRow(store), 5, 1)
+    counted = read_counters(store)
+    assert counted.staleness_mean_s == pytest.approx(10.0, abs=2.0)
+    assert 10.0 / 1.42 < counted.staleness_p95_s < 12.0 * 1.42
+    assert (counted.version_lag_mean, counted.version_lag_p95) == (5.0, 5)
+
+
+def test_stream_without_draws_has_no_staleness() -> None:
+    counted = read_counters(new_store())
+    assert (counted.staleness_mean_s, counted.staleness_p95_s, counted.version_lag_p95) == (0, 0, 0)
+    assert counted.replay_ratio == 0.0
+
+
+def test_row_of_an_ended_process_is_reused_and_goes_on() -> None:
+    store = new_store()
+    write_episode(store, 3)
+    context = multiprocessing.get_context("fork")
+    for _ in range(2):
+        child = context.Process(target=draw_and_note, args=(store, ConsumerRow(store), 6, 1))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    counted = read_counters(store)
+    assert [c.chunks for c in counted.consumers] == [12]
+    assert not counted.consumers[0].alive
+
+
+def test_forked_process_counts_in_its_own_row() -> None:
+    store = new_store()
+    write_episode(store, 3)
+    row = ConsumerRow(store)
+    draw_and_note(store, row, 1, 1)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=draw_and_note, args=(store, row, 6, 1))
+    child.start()
+    child.join()
+    draw_and_note(store, row, 1, 1)
+    assert [c.chunks for c in read_counters(store).consumers] == [2, 6]
+
+
+def test_number_of_another_process_is_no_reason_to_keep_a_row() -> None:
+    store = new_store()
+    store.consumers["pid"][0] = os.getppid()
+    store.consumers["started_at"][0] = 1  # an earlier process had this number
+    assert ConsumerRow(store).row == 0
+    store.consumers["pid"][0] = os.getppid()
+    store.consumers["started_at"][0] = started_at(os.getppid())
+    assert ConsumerRow(store).row == 1
+
+
+def test_more_processes_than_rows_are_refused() -> None:
+    store = new_store()
+    store.consumers["pid"][:] = os.getppid()
+    store.consumers["started_at"][:] = started_at(os.getppid())
+    with pytest.raises(NotReadyError, match=f"expected at most {MAX_CONSUMERS} drawing processes"):
+        _ = ConsumerRow(store).row
+
+
+def test_producer_counts_in_its_row() -> None:
+    store = new_store(producers=2)
+    row = ProducerRow(store, 1)
+    row.note_episode(5)
+    row.note_episode(3)
+    row.note_dropped()
+    row.note_stalled(250_000_000)
+    counted = read_counters(store)
+    first, second = counted.producers
+    assert (first.pid, first.alive, first.silent_s) == (0, False, 0.0)
+    assert (second.pid, second.alive) == (os.getpid(), True)
+    assert (second.episodes, second.frames, second.dropped, second.stalled_s) == (2, 8, 1, 0.25)
+    assert (counted.dropped, counted.stalled_s) == (1, 0.25)
+
+
+def test_heartbeat_ends_the_silence_of_a_producer() -> None:
+    store = new_store()
+    row = ProducerRow(store, 0)
+    store.producers["heartbeat_ns"][0] -= 60_000_000_000
+    assert read_counters(store).producers[0].silent_s >= 60.0
+    row.beat()
+    assert read_counters(store).producers[0].silent_s < 60.0
+
+
+def test_quantiles_lie_in_the_class_of_the_true_one() -> None:
+    ages = np.sort((np.random.default_rng(0).lognormal(16.0, 2.0, 10_000)).astype(np.int64))
+    for q in (0.1, 0.5, 0.95):
+        true = ages[int(q * len(ages))]
+        assert true / 1.42 < time_quantile_ns(time_classes(ages), q) < true * 1.42
+    assert time_classes(np.array([0, 1023, 10**18])).tolist()[0::63] == [2, 1]
+
+
+def test_small_lags_are_exact() -> None:
+    for lag in range(16):
+        assert lag_quantile(lag_classes(np.array([lag] * 3)), 0.95) == lag
+    assert lag_quantile(lag_classes(np.array([0] * 94 + [7] * 6)), 0.95) == 7
+    assert lag_quantile(lag_classes(np.array([0] * 96 + [7] * 4)), 0.95) == 0
+    assert lag_quantile(lag_classes(np.array([100])), 0.95) == pytest.approx(100, rel=0.2)
+
+
+def test_process_is_told_by_number_and_start() -> None:
+    mine = started_at(os.getpid())
+    assert mine > 0
+    assert is_same_process(os.getpid(), mine)
+    assert not is_same_process(os.getpid(), mine + 1)
+    assert started_at(0) == 0
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    while started_at(child):  # ends as a zombie first, which does not run either
+        time.sleep(0.001)
+    os.waitpid(child, 0)
+    assert started_at(child) == 0
+
+
+def test_running_process_without_proc_started_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathlib.Path.is_file", lambda _: False)
+    assert started_at(os.getpid()) == 1
+    monkeypatch.setattr(os, "kill", _refuse(ProcessLookupError))
+    assert started_at(os.getpid()) == 0
+    monkeypatch.setattr(os, "kill", _refuse(PermissionError))
+    assert started_at(1) == 1
+
+
+def _refuse(error: type[OSError]) -> object:
+    def kill(pid: int, signal: int) -> None:
+        raise error
+
+    return kill
+
+
+def test_row_is_claimed_again_after_it_was_passed_on() -> None:
+    store = new_store()
+    row = ConsumerRow(store)
+    assert row.row == 0
+    copy = object.__new__(ConsumerRow)
+    copy.__setstate__(row.__getstate__())
+    assert copy.row == 0  # the same process has one row only
