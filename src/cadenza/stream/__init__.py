@@ -1,8 +1,27 @@
 """Stream: simulation keeps producing episodes while training keeps drawing chunks of them.
 
-Start at:    `SlotStore` and its `EpisodeWriter` and `SlotReader`.
+Start at:    `OnlineDataEngine` and `OnlineDataEngineCfg`.
 Promise:     a chunk is never torn, and neither drawing nor writing waits for the other; nothing
              is left in shared memory, however the processes end.
 May import:  `core`, `learn`, `safety`.  Must not import: any other folder of the package.
-Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`.
+Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
+             `engine` (what users call), `config`, `supervisor`, `producer`, `episode_runner`,
+             `environment`, `policies` (the processes that simulate), `back_pressure`.
 """
+
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
+
+#: Names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "OnlineDataEngine": "engine",
+    "OnlineDataEngineCfg": "config",
+    "OnlineDataEngineState": "engine_state",
+    "OnlineDataWorkerError": "engine",
+    "StaleDataError": "back_pressure",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -1,0 +1,425 @@
+"""The online data engine: producers simulate, any process draws chunks of what they made.
+
+`OnlineDataEngine` may be given to other processes (forked, spawned, loader workers): they draw;
+only the process that made it starts and stops it.
+"""
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from cadenza.core.errors import (
+    InputError,
+    NotReadyError,
+    OnlineDataWorkerError,
+)
+from cadenza.core.seeding import derive_substream
+from cadenza.stream.back_pressure import (
+    FlowRules,
+    request_fill,
+    request_fill_if_due,
+    wait_until_fresh,
+)
+from cadenza.stream.batches import (
+    chunk_targets,
+    moved_batch,
+    nested_batch,
+    tensordict_type,
+)
+from cadenza.stream.config import OnlineDataEngineCfg, check_settings
+from cadenza.stream.counters import ConsumerRow, read_counters
+from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.engine_state import EngineWords, OnlineDataEngineState, engine_state
+from cadenza.stream.environment import store_layout
+from cadenza.stream.error_envelope import ErrorEnvelope, read_envelope
+from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.processes import is_same_process, started_at
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+#: Pause between two looks at a starting engine, s.
+_START_POLL_S = 0.01
+#: Time between two looks at the owner of an engine by another process, ns.
+_OWNER_CHECK_NS = 500_000_000
+
+
+class OnlineDataEngine:
+    """Streams episodes from producers to whoever trains.
+
+    Use it as a context manager, or call `start` and `stop`.
+    """
+
+    def __init__(self, cfg: OnlineDataEngineCfg) -> None:
+        """Reserve the buffer; no process is started.
+
+        Args:
+            cfg: Settings; copied.
+
+        Raises:
+            ConfigurationError: A setting is out of range, or the environment does not fit.
+            StorageError: Shared memory is too small.
+            MissingExtraError: tensordict is not installed.
+        """
+        tensordict_type()
+        check_settings(cfg)
+        self._cfg = cfg.copy()
+        self._store = SlotStore.create(store_layout(self._cfg))
+        self._board = PolicyBoard()
+        self._store.words[StreamWords.OWNER_PID] = os.getpid()
+        self._store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
+        self._supervisor: Supervisor | None = None
+        self._was_stopped = False
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a drawing process needs; only multiprocessing may ask."""
+        return {"cfg": self._cfg, "store": self._store, "board": self._board}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Draw in a new process."""
+        self._cfg = state["cfg"]
+        self._store = state["store"]
+        self._board = state["board"]
+        self._supervisor = None
+        self._was_stopped = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what every process has for itself."""
+        cfg = self._cfg
+        self._rules = FlowRules(
+            buffer_size=cfg.buffer_size,
+            mode=cfg.mode,
+            refill_threshold=cfg.refill_threshold,
+            max_replay_ratio=cfg.max_replay_ratio,
+            min_fresh_fraction=cfg.min_fresh_fraction,
+            high_water=cfg.high_water,
+        )
+        self._reader = SlotReader(self._store)
+        self._consumer = ConsumerRow(self._store)
+        self._generators: dict[tuple[int, int], torch.Generator] = {}
+        self._owner_checked_ns = 0
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the producers and wait until the buffer is full for the first time.
+
+        Raises:
+            NotReadyError: Not the owner, started before, or stopped meanwhile.
+            OnlineDataWorkerError: The producers failed.
+            TimeoutError: The first fill took longer than ``initialization_timeout``.
+        """
+        self._require_owner("start")
+        if self.state is not OnlineDataEngineState.CREATED:
+            raise NotReadyError(
+                f"OnlineDataEngine.start: expected an engine that was never started, got "
+                f"{self.state.name}; make a new one."
+            )
+        self._store.words[StreamWords.STATE] = OnlineDataEngineState.STARTING
+        request_fill(self._store, self._rules)
+        self._supervisor = Supervisor(self._cfg, self._store, self._board, self._rules, _no_log)
+        atexit.register(_stop_at_exit, weakref.ref(self))
+        self._supervisor.start()
+        try:
+            self._wait_for_first_fill()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def stop(self) -> None:
+        """End the producers and give their slots back; chunks cannot be drawn afterwards.
+
+        A second call does nothing.
+
+        Raises:
+            NotReadyError: Not the owner.
+            OnlineDataWorkerError: The engine had failed, or a producer had to be killed, so that
+                its last episode is lost.
+        """
+        self._require_owner("stop")
+        if self._was_stopped:
+            return
+        self._was_stopped = True
+        before = self.state
+        forced = [] if self._supervisor is None else self._supervisor.stop()
+        atexit.unregister(_stop_at_exit)
+        if before is OnlineDataEngineState.FAILED:
+            raise self._failure()
+        failed = OnlineDataEngineState.FAILED if forced else OnlineDataEngineState.STOPPED
+        self._store.words[StreamWords.STATE] = failed
+        if forced:
+            raise OnlineDataWorkerError(
+                f"OnlineDataEngine.stop: expected producers to end within "
+                f"{self._cfg.stop_timeout:g} s, got producers {forced} killed; what they were "
+                "writing elsewhere may be incomplete: raise stop_timeout."
+            )
+
+    def __enter__(self) -> Self:
+        """Start and return itself."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop; an error of stopping becomes a note of the body's."""
+        try:
+            self.stop()
+        except OnlineDataWorkerError as late:
+            if error is None:
+                raise
+            error.add_note(f"While the engine stopped: {late}")
+
+    def _wait_for_first_fill(self) -> None:
+        deadline = time.monotonic() + self._cfg.initialization_timeout
+        while not self.state.is_serving:
+            if self._was_stopped:
+                raise NotReadyError(
+                    "OnlineDataEngine.start: expected to fill the buffer, got stop() meanwhile."
+                )
+            if self.state is OnlineDataEngineState.FAILED:
+                raise self._failure()
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    "OnlineDataEngine.start: expected a full buffer of "
+                    f"{self._cfg.buffer_size} episodes within "
+                    f"{self._cfg.initialization_timeout:g} s, got "
+                    f"{int(self._store.words[StreamWords.PUBLISHED])}; raise "
+                    "initialization_timeout or make the buffer smaller."
+                )
+            time.sleep(_START_POLL_S)
+
+    def _give_up(self, error: BaseException) -> None:
+        """End what was started after ``error``; a stop that was asked for is no failure."""
+        if self._was_stopped:
+            return
+        try:
+            self.stop()
+        except OnlineDataWorkerError as late:
+            if str(late) != str(error):
+                error.add_note(f"While the engine stopped: {late}")
+        self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
+
+    # -- drawing -----------------------------------------------------------------------------------
+
+    def sample_batch(
+        self,
+        batch_size: int,
+        chunk_size: int,
+        *,
+        sampling_mode: SamplingMode = "episode",
+        weighting: Weighting = "episode",
+        short: Short = "exclude",
+        stratified: bool = False,
+        select: Sequence[str] | None = None,
+        out: "TensorDict | None" = None,
+        generator: torch.Generator | None = None,
+        timeout: float | None = None,
+    ) -> "TensorDict":
+        """Draw chunks.
+
+        Args:
+            batch_size: Chunks, n.
+            chunk_size: Steps of each, c.
+            sampling_mode: See `DrawOptions`, like the three that follow.
+            weighting: See there.
+            short: See there.
+            stratified: See there.
+            select: Keys to return, see `chunk_keys`; None returns all stored ones.
+            out: Batch to write into and return, shape [n, c]; None makes a new one.
+            generator: Source of the draws; None takes one that this process owns.
+            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``.
+
+        Returns:
+            Batch of shape [n, c].
+
+        Raises:
+            InputError: A size is out of range.
+            NotReadyError: The engine is not serving, or no episode is long enough.
+            StaleDataError: Fresh data did not come in time.
+            OnlineDataWorkerError: The engine failed.
+        """
+        _check_sizes(batch_size, chunk_size, self.max_episode_steps)
+        self._require_serving()
+        blocked = wait_until_fresh(
+            self._store,
+            self._rules,
+            batch_size,
+            timeout=self._cfg.draw_timeout if timeout is None else timeout,
+            check=self._require_serving,
+        )
+        if blocked:
+            self._consumer.note_blocked(blocked)
+        options = DrawOptions(
+            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+        )
+        size = (batch_size, chunk_size)
+        landing = out if self.device.type == "cpu" else None
+        targets = chunk_targets(self._store.layout, size, options, select, landing)
+        drawn = self._reader.draw(
+            batch_size, chunk_size, targets, generator or self._own_generator(), options
+        )
+        self._consumer.note(drawn, chunk_size)
+        request_fill_if_due(self._store, self._rules)
+        if landing is not None:
+            return landing
+        return moved_batch(nested_batch(targets, size), self.device, out)
+
+    def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
+        """Give new weights to all producers whose policy takes them.
+
+        Args:
+            state_dict: Tensors and plain values.
+
+        Returns:
+            Version of the weights, from 1 on; episodes carry the version they began with.
+
+        Raises:
+            StorageError: Shared memory is too small.
+        """
+        with self._store.file.locked():
+            version = int(self._store.words[StreamWords.POLICY_VERSION]) + 1
+            self._board.write(version, state_dict)
+            self._store.words[StreamWords.POLICY_VERSION] = version
+        return version
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> OnlineDataEngineState:
+        """Where the engine stands."""
+        return engine_state(self._store)
+
+    @property
+    def is_init(self) -> bool:
+        """Whether chunks can be drawn: the buffer was full once, and the engine runs."""
+        return self.state.is_serving
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process made the engine."""
+        return int(self._store.words[StreamWords.OWNER_PID]) == os.getpid()
+
+    @property
+    def buffer_size(self) -> int:
+        """Episodes that can be drawn from, B."""
+        return self._cfg.buffer_size
+
+    @property
+    def max_episode_steps(self) -> int:
+        """Steps that an episode may have, T."""
+        return self._store.layout.steps
+
+    @property
+    def device(self) -> torch.device:
+        """Where drawn batches lie."""
+        return torch.device(self._cfg.buffer_device)
+
+    @property
+    def store(self) -> SlotStore:
+        """The shared memory, for readers of whole episodes."""
+        return self._store
+
+    @property
+    def shared_buffer(self) -> "TensorDict":
+        """The first B slots as they are in shared memory, shape [B, T]; for looking only.
+
+        Rows change while producers write, and one more per environment takes part in turn: draw
+        with `sample_batch`.
+        """
+        layout = self._store.layout
+        size = (self.buffer_size, layout.steps)
+        arrays: dict[str, Tensor] = {}
+        for field in layout.fields:
+            whole = self._store.fields[field.name]
+            rows = whole.view(layout.slots, layout.entries_per_slot(field), *field.shape)
+            arrays[field.name] = rows[: size[0], : size[1]]
+        return nested_batch(arrays, size)
+
+    def status(self) -> dict[str, Any]:
+        """Return state and counters as JSON values."""
+        return {"state": self.state.name, **read_counters(self._store).as_dict()}
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _own_generator(self) -> torch.Generator:
+        """Return the generator of this process and loader worker."""
+        worker = torch.utils.data.get_worker_info()
+        number = 0 if worker is None else worker.id + 1
+        key = (os.getpid(), number)
+        if key not in self._generators:
+            stream = derive_substream("stream.engine.draws", root_seed=self._cfg.seed)
+            # Processes are told apart by their row of counters, which no two of them share.
+            seed = stream.child(self._consumer.row).child(number).integer_seed()
+            self._generators = {key: torch.Generator().manual_seed(seed)}
+        return self._generators[key]
+
+    def _require_owner(self, method: str) -> None:
+        owner = int(self._store.words[StreamWords.OWNER_PID])
+        if not self.is_owner:
+            raise NotReadyError(
+                f"OnlineDataEngine.{method}: expected a call in process {owner}, which made the "
+                f"engine, got one in {os.getpid()}; other processes may only draw."
+            )
+
+    def _require_serving(self) -> None:
+        state = self.state
+        if state is OnlineDataEngineState.FAILED:
+            raise self._failure()
+        if not state.is_serving:
+            raise NotReadyError(
+                f"OnlineDataEngine: expected a running engine, got {state.name}; call start() "
+                "before drawing."
+            )
+        now = time.monotonic_ns()
+        if now - self._owner_checked_ns > _OWNER_CHECK_NS:
+            self._owner_checked_ns = now
+            words = self._store.words
+            pid = int(words[StreamWords.OWNER_PID])
+            if not is_same_process(pid, int(words[StreamWords.OWNER_STARTED_AT])):
+                raise OnlineDataWorkerError(
+                    f"OnlineDataEngine: expected its owner, process {pid}, to run, got none; no "
+                    "new data comes."
+                )
+
+    def _failure(self) -> OnlineDataWorkerError:
+        number = max(int(self._store.words[EngineWords.FAILED_PRODUCER]) - 1, 0)
+        envelope = read_envelope(self._store, number)
+        return (envelope or ErrorEnvelope(kind="unknown", message="it left no report")).error(
+            number
+        )
+
+
+def _check_sizes(batch_size: object, chunk_size: object, longest: int) -> None:
+    for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
+    if cast("int", chunk_size) > longest:
+        raise InputError(
+            f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {chunk_size}."
+        )
+
+
+def _no_log(event: str, **fields: Any) -> None:
+    del event, fields
+
+
+def _stop_at_exit(engine: "weakref.ref[OnlineDataEngine]") -> None:
+    found = engine()
+    if found is not None and found.is_owner:
+        found.stop()

@@ -1,0 +1,323 @@
+"""The simulated worlds of a producer: a Gymnasium vector environment, and the arrays it fills.
+
+Names:  an observation of one array is ``obs``; those of a `Dict`, nested or not, are
+        ``obs.<key>.<key>``. A robot's buffer has the names and shapes below instead, and the
+        environment's observations must have them:
+
+        ``obs.robot.{qpos,qvel,qf}``                      (state_dim,)  float32
+        ``obs.sensor.<uid>.color``                        (H, W, 4)     uint8
+        ``obs.sensor.<uid>.mask``, with ``enable_mask``   (H, W)        int32
+        ``obs.sensor.<uid>.depth``, with ``enable_depth`` (H, W)        float32
+        the same with ``_right`` for a ``StereoCamera``
+        ``obs.<name>`` of an added observation            its shape     float32
+        ``actions``                                       (state_dim,)  float32
+Axes:   E = environments.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg
+from cadenza.stream.import_paths import load_callable
+from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
+
+Arrays = dict[str, NDArray[Any]]
+BoolArray = NDArray[np.bool_]
+
+#: Spaces whose samples are one array.
+_ARRAYS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+#: Settings of a simulator that go to the environment as they are.
+_SIMULATOR_KEYS: Final = ("headless", "device", "renderer", "gpu_id")
+#: Names under which environments report success.
+_SUCCESS_KEYS: Final = ("success", "is_success")
+_CAMERA_SIZE: Final = {"height": 480, "width": 640}
+
+
+def make_worlds(
+    gym_config: Mapping[str, Any], action_config: Mapping[str, Any], steps: int
+) -> VectorEnv[Any, Any, Any]:
+    """Return the vector environment that ``gym_config`` describes.
+
+    Args:
+        gym_config: See `OnlineDataEngineCfg`.
+        action_config: Further keyword arguments.
+        steps: Steps after which Gymnasium's own environments are truncated, T.
+
+    Raises:
+        ConfigurationError: The factory cannot be imported or does not return a vector environment.
+    """
+    count = int(gym_config.get("num_envs", 1))
+    simulator = {key: gym_config[key] for key in _SIMULATOR_KEYS if key in gym_config}
+    options: dict[str, Any] = {**simulator, **gym_config.get("kwargs", {}), **action_config}
+    if "factory" in gym_config:
+        factory = load_callable(gym_config["factory"], "gym_config['factory']")
+        made: Any = factory(num_envs=count, **options)
+    else:
+        spec = gymnasium.spec(gym_config["id"])
+        if spec.vector_entry_point is None or spec.max_episode_steps is not None:
+            options = {"max_episode_steps": steps, **options}
+        made = gymnasium.make_vec(gym_config["id"], num_envs=count, **options)
+    size = getattr(cast("object", made), "num_envs", None)
+    if not isinstance(made, VectorEnv) or size != count:
+        raise ConfigurationError(
+            f"gym_config: expected a gymnasium VectorEnv of {count} environments, got "
+            f"{type(cast('object', made)).__name__} of {size}."
+        )
+    return cast("VectorEnv[Any, Any, Any]", made)
+
+
+def store_layout(cfg: OnlineDataEngineCfg) -> StoreLayout:
+    """Return the arrays that the environment of ``cfg`` needs.
+
+    They follow from ``gym_config``: a robot's keys, ``spaces`` (``{"observations": {name: {"shape":
+    ..., "dtype": ...}}, "actions": {...}}``), or else the spaces of an environment that is made for
+    this and closed.
+
+    There is a slot per episode of the buffer and one more per environment, so that the whole buffer
+    stays readable while every environment writes.
+    """
+    gym = cfg.gym_config
+    if any(key in gym for key in ROBOT_KEYS):
+        own = robot_fields(cfg)
+    elif "spaces" in gym:
+        own = declared_fields(gym["spaces"])
+    else:
+        worlds = make_worlds(gym, cfg.action_config, cfg.steps)
+        try:
+            own = space_fields(worlds)
+        finally:
+            worlds.close()
+    return StoreLayout(
+        slots=cfg.buffer_size + cfg.producers * cfg.num_envs,
+        steps=cfg.steps,
+        producers=cfg.producers,
+        fields=(*own, *BOOKKEEPING),
+    )
+
+
+def space_fields(worlds: VectorEnv[Any, Any, Any]) -> tuple[Field, ...]:
+    """Return the arrays of an environment's observations and actions.
+
+    Raises:
+        ConfigurationError: A space without arrays of fixed size.
+    """
+    found = cast("Any", worlds)  # gymnasium leaves the element type of spaces open
+    observed = tuple(_observed("obs", found.single_observation_space))
+    return (*observed, _field("actions", found.single_action_space, "step"))
+
+
+def _observed(name: str, space: Any) -> Iterator[Field]:
+    if not isinstance(space, spaces.Dict):
+        yield _field(name, space, "state")
+        return
+    for key, inner in cast("dict[str, Any]", cast("Any", space).spaces).items():
+        if "." in key:
+            raise ConfigurationError(
+                f"observation {name}.{key}: expected a key without dots, which nest; rename it."
+            )
+        yield from _observed(f"{name}.{key}", inner)
+
+
+def _field(name: str, space: Any, kind: Any) -> Field:
+    if not isinstance(space, _ARRAYS):
+        raise ConfigurationError(
+            f"{name}: expected a space of one array (Box, Discrete, MultiDiscrete, MultiBinary), "
+            f"got {space}; flatten it with a wrapper."
+        )
+    found = cast("Any", space)
+    shape = cast("tuple[int, ...]", found.shape)
+    return Field(name=name, shape=shape, dtype=np.dtype(found.dtype).name, kind=kind)
+
+
+def declared_fields(declared: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Return the arrays that ``gym_config["spaces"]`` declares.
+
+    Raises:
+        ConfigurationError: Observations, actions, a shape or a type are missing.
+    """
+    try:
+        observations = cast("Mapping[str, Any]", declared["observations"])
+        entries: list[tuple[str, Any, Any]] = [
+            (name if name == "obs" else f"obs.{name}", entry, "state")
+            for name, entry in observations.items()
+        ]
+        entries.append(("actions", declared["actions"], "step"))
+        return tuple(
+            Field(
+                name=name,
+                shape=tuple(int(size) for size in entry["shape"]),
+                dtype=np.dtype(entry["dtype"]).name,
+                kind=kind,
+            )
+            for name, entry, kind in entries
+        )
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(
+            "gym_config['spaces']: expected {'observations': {name: {'shape', 'dtype'}}, "
+            f"'actions': {{'shape', 'dtype'}}}}, got {dict(declared)!r} ({error!r})."
+        ) from error
+
+
+def robot_fields(cfg: OnlineDataEngineCfg) -> tuple[Field, ...]:
+    """Return the arrays of a robot with cameras."""
+    width = (cfg.state_dim,)
+    found = [
+        Field(name=f"obs.robot.{name}", shape=width, dtype="float32", kind="state")
+        for name in ("qpos", "qvel", "qf")
+    ]
+    for sensor in cfg.gym_config.get("sensor", ()):
+        found += _camera_fields(sensor)
+    functors = cfg.gym_config.get("env", {}).get("observations", {})
+    for key, functor in functors.items():
+        shape = functor.get("extra", {}).get("shape")
+        if functor.get("mode") != "add" or shape is None:
+            continue
+        name = str(functor.get("name", key)).replace("/", ".")
+        found.append(Field(name=f"obs.{name}", shape=tuple(shape), dtype="float32", kind="state"))
+    return (*found, Field(name="actions", shape=width, dtype="float32"))
+
+
+def _camera_fields(sensor: Mapping[str, Any]) -> list[Field]:
+    height, width = (int(sensor.get(key, size)) for key, size in _CAMERA_SIZE.items())
+    images: list[tuple[str, tuple[int, ...], str]] = [("color", (height, width, 4), "uint8")]
+    if sensor.get("enable_mask", False):
+        images.append(("mask", (height, width), "int32"))
+    if sensor.get("enable_depth", False):
+        images.append(("depth", (height, width), "float32"))
+    eyes = ("", "_right") if sensor.get("sensor_type") == "StereoCamera" else ("",)
+    place = f"obs.sensor.{sensor.get('uid', 'camera')}"
+    return [
+        Field(name=f"{place}.{name}{eye}", shape=shape, dtype=dtype, kind="state")
+        for eye in eyes
+        for name, shape, dtype in images
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorldStep:
+    """What one step of all environments gave.
+
+    Attributes:
+        states: Observations that the step led to, by field; final ones where an episode ended.
+        rewards: Shape (E,).
+        terminated: Shape (E,).
+        truncated: Shape (E,).
+        played: Environments that made a step, (E,); in next-step mode a reset takes its place.
+        begun: Environments that stand at the beginning of an episode now, (E,).
+        first: Their observations, by field.
+        infos: What else the environments told.
+    """
+
+    states: Arrays
+    rewards: NDArray[Any]
+    terminated: BoolArray
+    truncated: BoolArray
+    played: BoolArray
+    begun: BoolArray
+    first: Arrays
+    infos: dict[str, Any]
+
+    def success(self, row: int) -> bool | None:
+        """Return whether the episode of environment ``row`` succeeded, None if it does not say."""
+        for infos in (self.infos.get("final_info"), self.infos):
+            for key in _SUCCESS_KEYS:
+                if isinstance(infos, Mapping) and key in infos:
+                    told = np.asarray(cast("Any", infos)[key]).reshape(-1)
+                    return bool(told[row])
+        return None
+
+
+class Worlds:
+    """A vector environment in any autoreset mode, as steps that keep episodes apart.
+
+    Attributes:
+        env: The environment.
+        observation: What it shows now, as it returned it.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        """Wrap ``env``.
+
+        Raises:
+            InputError: It does not say when it resets itself.
+        """
+        self.env = env
+        self.observation: Any = None
+        try:
+            self._mode = AutoresetMode(env.metadata.get("autoreset_mode"))
+        except ValueError as error:
+            raise InputError(
+                "vector environment: expected metadata['autoreset_mode'] to be one of "
+                f"{[mode.value for mode in AutoresetMode]}, got "
+                f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
+            ) from error
+        self._due = np.zeros(env.num_envs, np.bool_)
+
+    def reset(self, seed: int | None) -> Arrays:
+        """Begin an episode in every environment and return the observations by field."""
+        self.observation, _ = self.env.reset(seed=seed)
+        self._due[:] = False
+        return named_arrays(self.observation)
+
+    def step(self, actions: Any) -> WorldStep:
+        """Step every environment with ``actions``, (E, *action shape)."""
+        observation, rewards, ends, cuts, infos = self.env.step(actions)
+        terminated, truncated = np.asarray(ends, np.bool_), np.asarray(cuts, np.bool_)
+        done = terminated | truncated
+        states = named_arrays(observation)
+        first, begun, played = states, done, ~self._due
+        if self._mode is AutoresetMode.SAME_STEP:
+            states = self._with_final(states, done, infos)
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            begun, self._due = self._due, done
+        elif done.any():
+            states = {name: array.copy() for name, array in states.items()}
+            observation, _ = self.env.reset(options={"reset_mask": done})
+            first = named_arrays(observation)
+        self.observation = observation
+        return WorldStep(
+            states, np.asarray(rewards), terminated, truncated, played, begun, first, infos
+        )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _with_final(self, states: Arrays, done: BoolArray, infos: Mapping[str, Any]) -> Arrays:
+        """Return ``states`` with the observations that ended episodes."""
+        if not done.any():
+            return states
+        final = infos.get("final_obs", infos.get("final_observation"))
+        if final is None:
+            raise InputError(
+                "vector environment: expected 'final_obs' in the infos of a step that ended an "
+                f"episode, got {sorted(infos)}; a same-step autoreset must report it."
+            )
+        rows = np.flatnonzero(done)
+        changed = {name: array.copy() for name, array in states.items()}
+        if isinstance(final, np.ndarray) and cast("NDArray[Any]", final).dtype == object:
+            for row in rows:
+                for name, array in named_arrays(final[row]).items():
+                    changed[name][row] = array
+            return changed
+        for name, array in named_arrays(final).items():
+            changed[name][rows] = array[rows]
+        return changed
+
+
+def named_arrays(observation: Any, name: str = "obs") -> Arrays:
+    """Return the arrays of an observation by field name."""
+    if not isinstance(observation, Mapping):
+        return {name: np.asarray(observation)}
+    found: Arrays = {}
+    for key, inner in cast("Mapping[str, Any]", observation).items():
+        found |= named_arrays(inner, f"{name}.{key}")
+    return found

@@ -1,0 +1,318 @@
+"""Starts producers, watches them, starts them anew, and ends them.
+
+A producer that exits, or gives no sign of life for too long and is killed, loses its slots: they
+are dropped, never published. It is started again after a pause that doubles each time, until its
+restarts are used up or its error would only repeat. With fewer producers than configured the engine
+is DEGRADED, with none it FAILS; it fails too when too large a share of the episodes is dropped.
+
+The owner's process runs this in a thread, which keeps no reference to the engine.
+"""
+
+import json
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.context import ForkServerProcess
+from typing import Any, Final
+
+import numpy as np
+
+from cadenza.stream.back_pressure import FlowRules, is_first_fill_complete
+from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.config_tree import plain
+from cadenza.stream.engine_state import (
+    EngineWords,
+    OnlineDataEngineState,
+    ProducerState,
+    engine_state,
+)
+from cadenza.stream.error_envelope import (
+    ErrorEnvelope,
+    clear_envelope,
+    read_envelope,
+    write_envelope,
+)
+from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.producer import producer_main
+from cadenza.stream.slots import SlotStore, StreamWords
+
+#: Pause between two looks at the producers, s.
+WATCH_S: Final = 0.02
+#: Episodes that must have ended before their failure rate counts.
+MIN_ATTEMPTS: Final = 20
+#: Time that a terminated and a killed producer gets to end, s.
+TERMINATE_S: Final = 3.0
+KILL_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """One producer as its supervisor sees it.
+
+    Attributes:
+        number: Its number.
+        process: Its process, None before the first start.
+        restarts: New starts so far.
+        start_at: Time of the next start, s of the monotonic clock.
+        is_lost: Whether it will not be started again.
+    """
+
+    number: int
+    process: ForkServerProcess | None = None
+    restarts: int = 0
+    start_at: float = 0.0
+    is_lost: bool = False
+
+
+class Supervisor:
+    """Keeps the producers of one engine alive."""
+
+    def __init__(
+        self,
+        cfg: OnlineDataEngineCfg,
+        store: SlotStore,
+        board: PolicyBoard,
+        rules: FlowRules,
+        log: Callable[..., Any],
+    ) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            cfg: Checked settings.
+            store: The store.
+            board: Where weights go.
+            rules: Who waits for whom.
+            log: Takes the name of an event and its fields.
+        """
+        self._cfg = cfg
+        self._store = store
+        self._board = board
+        self._rules = rules
+        self._log = log
+        self._context = multiprocessing.get_context("forkserver")
+        self._watched = [_Watched(number) for number in range(cfg.producers)]
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="cadenza-stream-supervisor", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start all producers and watch them."""
+        for watched in self._watched:
+            self._launch(watched)
+        self._thread.start()
+
+    def stop(self) -> list[int]:
+        """End all producers.
+
+        Returns:
+            Producers that did not end by themselves in time and were killed.
+        """
+        self._closing.set()
+        self._store.words[StreamWords.CLOSING] = 1
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        return self._end_all()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of the running producers by number."""
+        return {
+            watched.number: watched.process.pid
+            for watched in self._watched
+            if watched.process is not None and watched.process.pid and watched.process.is_alive()
+        }
+
+    def _watch(self) -> None:
+        while not self._closing.wait(WATCH_S):
+            for watched in self._watched:
+                self._look_at(watched)
+            if self._judge():
+                break
+
+    def _look_at(self, watched: _Watched) -> None:
+        process = watched.process
+        if watched.is_lost:
+            return
+        if process is None:
+            if time.monotonic() >= watched.start_at:
+                watched.restarts += 1
+                self._store.producers["restarts"][watched.number] = watched.restarts
+                self._launch(watched)
+            return
+        if not process.is_alive():
+            self._take_down(watched, process)
+        elif self._silence_s(watched.number) > self._patience_s(watched.number):
+            process.kill()
+            process.join()
+            silence = self._silence_s(watched.number)
+            write_envelope(
+                self._store,
+                watched.number,
+                ErrorEnvelope(
+                    kind="hang",
+                    message=f"no sign of life for {silence:.1f} s, hang_timeout is "
+                    f"{self._cfg.hang_timeout:g} s; it was killed",
+                ),
+            )
+            self._take_down(watched, process)
+
+    def _silence_s(self, number: int) -> float:
+        return (time.monotonic_ns() - int(self._store.producers["heartbeat_ns"][number])) / 1e9
+
+    def _patience_s(self, number: int) -> float:
+        """A producer that builds its environment cannot give signs of life."""
+        if int(self._store.producers["state"][number]) == ProducerState.STARTING:
+            return max(self._cfg.hang_timeout, self._cfg.initialization_timeout)
+        return self._cfg.hang_timeout
+
+    def _take_down(self, watched: _Watched, process: ForkServerProcess) -> None:
+        """Reclaim what a dead producer held and decide whether it starts again."""
+        process.join()
+        watched.process = None
+        number = watched.number
+        dropped = self._reclaim(number)
+        envelope = read_envelope(self._store, number)
+        if envelope is None:
+            envelope = ErrorEnvelope(kind="exit", message=_exit_text(process.exitcode))
+            write_envelope(self._store, number, envelope)
+        process.close()
+        watched.is_lost = envelope.is_final or watched.restarts >= self._cfg.max_restarts
+        state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
+        self._store.producers["state"][number] = state
+        watched.start_at = time.monotonic() + self._cfg.restart_backoff * 2.0**watched.restarts
+        self._log(
+            "producer_died",
+            producer=number,
+            error_type=envelope.kind,
+            message=envelope.message,
+            slots_dropped=dropped,
+            restarts=watched.restarts,
+            starts_again=not watched.is_lost,
+        )
+
+    def _reclaim(self, number: int) -> int:
+        """Drop the slots that producer ``number`` was writing; return how many."""
+        slots = np.flatnonzero(self._store.lease == number + 1)
+        for slot in slots:
+            self._store.drop(int(slot))
+        self._store.producers["dropped"][number] += len(slots)
+        return len(slots)
+
+    def _launch(self, watched: _Watched) -> None:
+        number = watched.number
+        producers = self._store.producers
+        clear_envelope(self._store, number)
+        producers["state"][number] = ProducerState.STARTING
+        producers["heartbeat_ns"][number] = time.monotonic_ns()
+        process = self._context.Process(
+            target=producer_main,
+            args=(self._document(watched), self._store, self._board),
+            name=f"cadenza-producer-{number}",
+            daemon=False,  # environments may have processes of their own
+        )
+        process.start()
+        watched.process = process
+        self._log("producer_started", producer=number, pid=process.pid, restarts=watched.restarts)
+
+    def _document(self, watched: _Watched) -> str:
+        cfg = self._cfg
+        order = {
+            "producer": watched.number,
+            "restart": watched.restarts,
+            "seed": cfg.seed,
+            "gym_config": plain(cfg.gym_config),
+            "action_config": plain(cfg.action_config),
+            "policy": plain(cfg.policy),
+            "max_attempts": cfg.max_generation_attempts,
+            "reuse": cfg.reuse,
+            "grace_s": cfg.stop_timeout,
+            "rules": asdict(self._rules),
+        }
+        return json.dumps(order, allow_nan=False)
+
+    def _judge(self) -> bool:
+        """Write the engine's state; return whether it failed."""
+        running = sum(not watched.is_lost for watched in self._watched)
+        rate = self._failure_rate()
+        if rate is not None and rate > self._cfg.max_failure_rate:
+            worst = int(np.argmax(self._store.producers["dropped"]))
+            if read_envelope(self._store, worst) is None:
+                message = (
+                    f"expected at most {self._cfg.max_failure_rate:.0%} of the episodes dropped, "
+                    f"got {rate:.0%}; correct the expert, or raise max_failure_rate"
+                )
+                envelope = ErrorEnvelope(kind="failure_rate", message=message)
+                write_envelope(self._store, worst, envelope)
+            self._fail(worst)
+            return True
+        if not running:
+            self._fail(self._watched[-1].number)
+            return True
+        alive = sum(watched.process is not None for watched in self._watched)
+        if is_first_fill_complete(self._store, self._rules):
+            words = self._store.words
+            if not words[EngineWords.FRAMES_AT_READY]:
+                words[EngineWords.FRAMES_AT_READY] = words[StreamWords.PUBLISHED_FRAMES]
+            whole = alive == len(self._watched)
+            self._set_state(
+                OnlineDataEngineState.READY if whole else OnlineDataEngineState.DEGRADED
+            )
+        return False
+
+    def _failure_rate(self) -> float | None:
+        dropped = int(self._store.producers["dropped"].sum())
+        attempts = dropped + int(self._store.producers["episodes"].sum())
+        return dropped / attempts if attempts >= MIN_ATTEMPTS else None
+
+    def _fail(self, producer: int) -> None:
+        self._store.words[EngineWords.FAILED_PRODUCER] = producer + 1
+        self._store.words[StreamWords.CLOSING] = 1
+        self._set_state(OnlineDataEngineState.FAILED)
+        self._end_all()
+
+    def _set_state(self, state: OnlineDataEngineState) -> None:
+        before = engine_state(self._store)
+        if before is state:
+            return
+        self._store.words[StreamWords.STATE] = state
+        self._log("engine_state", state=state.name, before=before.name)
+
+    def _end_all(self) -> list[int]:
+        """Wait for all processes, then terminate and kill; return those that had to be."""
+        grace_ends = time.monotonic() + self._cfg.stop_timeout
+        forced = [w for w in self._watched if not _joined(w.process, grace_ends)]
+        for how, seconds in (("terminate", TERMINATE_S), ("kill", KILL_S)):
+            for watched in forced:
+                if watched.process is not None and watched.process.is_alive():
+                    getattr(watched.process, how)()
+            deadline = time.monotonic() + seconds
+            for watched in forced:
+                _joined(watched.process, deadline)
+        for watched in self._watched:
+            if watched.process is None:
+                continue
+            self._reclaim(watched.number)
+            if watched.process.exitcode is not None:
+                watched.process.close()
+                watched.process = None
+            state = ProducerState.FAILED if watched in forced else ProducerState.ENDED
+            self._store.producers["state"][watched.number] = state
+        return [watched.number for watched in forced]
+
+
+def _joined(process: ForkServerProcess | None, deadline: float) -> bool:
+    """Wait for ``process`` until ``deadline``, s of the monotonic clock; say whether it ended."""
+    if process is None:
+        return True
+    process.join(max(deadline - time.monotonic(), 0.0))
+    return process.exitcode is not None
+
+
+def _exit_text(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"it ended with exit code {code} and no report"

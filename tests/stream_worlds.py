@@ -1,0 +1,80 @@
+"""Small worlds and policies for the online data engine; producers import them by path.
+
+World: the state counts the steps of the episode. An observation is (episode number, step), the
+reward is the step, so every chunk shows where it came from. Episode k of environment i has
+``lengths[(i + k) % len(lengths)]`` steps.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+
+class CountingEnv(gymnasium.Env[Any, Any]):
+    """One environment of the world above."""
+
+    def __init__(
+        self,
+        row: int,
+        lengths: Sequence[int],
+        pause_s: float = 0.0,
+        demo: int | None = None,
+        success_every: int = 1,
+        nested: bool = False,
+    ) -> None:
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        inner = {"robot": spaces.Dict({"qpos": box}), "goal": box}
+        self.observation_space = spaces.Dict(inner) if nested else box
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.row, self.lengths, self.pause_s = row, lengths, pause_s
+        self.demo, self.success_every, self.nested = demo, success_every, nested
+        self.episode, self.t = -1, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.pause_s)
+        self.t += 1
+        done = self.t >= self.lengths[(self.row + self.episode) % len(self.lengths)]
+        success = self.episode % self.success_every == self.success_every - 1
+        return self.observation(), float(self.t), done, False, {"success": success}
+
+    def observation(self) -> Any:
+        seen = np.array([self.episode, self.t], np.float32)
+        return {"robot": {"qpos": seen}, "goal": -seen} if self.nested else seen
+
+    def create_demo_action_list(self) -> list[NDArray[np.float32]]:
+        length = self.lengths[self.row] if self.demo is None else self.demo
+        return [np.full(1, 0.5, np.float32)] * length
+
+
+def counting(
+    num_envs: int, lengths: Sequence[int] = (5,), mode: str = "NEXT_STEP", **kwargs: Any
+) -> VectorEnv[Any, Any, Any]:
+    """Return ``num_envs`` environments of the world above."""
+    makers = [lambda row=row: CountingEnv(row, lengths, **kwargs) for row in range(num_envs)]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode])
+
+
+class HalfPolicy:
+    """Always answers ``value``."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int, value: float = 0.5) -> None:
+        self.count, self.value, self.seed = env.num_envs, value, seed
+
+    def act(self, observations: Any) -> NDArray[np.float32]:
+        return np.full((self.count, 1), self.value, np.float32)
+
+    def load_parameters(self, state_dict: Mapping[str, Any]) -> None:
+        self.value = float(state_dict["value"])
