@@ -89,6 +89,7 @@ def test_there_are_examples_of_every_family():
     found = set(scripts())
     assert {
         "cartpole_dqn",
+        "cartpole_grpo",
         "pendulum_sac",
         "lunar_lander_sac",
         "hl_gauss_pendulum",

@@ -19,13 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.action_codec import ActionCodec, flat_observation_size
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures, PPOSettings
 from cadenza.learn.algorithms.vector_steps import VectorSteps
@@ -78,9 +77,9 @@ class PPO:
         self._steps_of = VectorSteps(envs)
         self._seed = seed
         untyped: Any = envs  # gymnasium leaves the kind of its spaces open
-        self._actions = ActionCodec(untyped.single_action_space)
+        self._actions = ActionCodec(untyped.single_action_space, owner="PPO")
         self._observation_space: Any = untyped.single_observation_space
-        self._observation_dim = _flat_observation(self._observation_space)
+        self._observation_dim = flat_observation_size(self._observation_space, owner="PPO")
         self.agent = PPOAgent(
             self.settings,
             observation_dim=self._observation_dim,
@@ -239,48 +238,3 @@ class PPO:
     def _scaled(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
         flat = observations.reshape(len(observations), self._observation_dim)
         return self.agent.scale(flat, learn=learn)
-
-
-class ActionCodec:
-    """Between what a policy decides and what an environment takes.
-
-    Args:
-        space: Discrete, or Box of rank 1 or more.
-
-    Attributes:
-        choices: Number of discrete choices, or None.
-        components: Number of continuous components, or None.
-
-    Raises:
-        ConfigurationError: A space of another kind.
-    """
-
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        self.choices: int | None = None
-        self.components: int | None = None
-        self._space: Any = space
-        if isinstance(space, spaces.Discrete):
-            self.choices = int(space.n)
-        elif isinstance(space, spaces.Box) and np.issubdtype(self._space.dtype, np.floating):
-            self.components = int(np.prod(space.shape))
-        else:
-            raise ConfigurationError(
-                f"PPO: expected a Discrete or a real Box action space, got {space}; wrap the "
-                "environment, e.g. in gymnasium.wrappers.FlattenAction or RescaleAction."
-            )
-
-    def to_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Return actions of shape (N,) or (N, *space.shape): shifted, or clipped to the bounds."""
-        if self.choices is not None:
-            return actions + self._space.start
-        shaped = actions.reshape(len(actions), *self._space.shape)
-        return np.clip(shaped, self._space.low, self._space.high).astype(self._space.dtype)
-
-
-def _flat_observation(space: spaces.Space[Any]) -> int:
-    if not isinstance(space, spaces.Box):
-        raise ConfigurationError(
-            f"PPO: expected a Box observation space, got {space}; wrap the environment in "
-            "gymnasium.wrappers.FlattenObservation."
-        )
-    return int(np.prod(space.shape))

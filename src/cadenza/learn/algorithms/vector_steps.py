@@ -7,7 +7,7 @@ disabled:   ended environments are reset here, with a mask; otherwise as same st
 Axes:       N = environments, K = environments that a time limit cut off in this step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,9 +62,14 @@ class VectorSteps:
         self.mode = mode
         self._restarting: NDArray[np.bool_] | None = None
 
-    def reset(self, seed: int | None) -> NDArray[Any]:
-        """Begin every episode; return the first observations, (N, ...)."""
-        observations, _ = self.envs.reset(seed=seed)
+    def reset(self, seed: int | Sequence[int] | None) -> NDArray[Any]:
+        """Begin every episode; return the first observations, (N, ...).
+
+        Args:
+            seed: Of all environments, or one for each, or None.
+        """
+        untyped: Any = self.envs  # gymnasium's base class does not mention a seed for each
+        observations, _ = untyped.reset(seed=list(seed) if isinstance(seed, Sequence) else seed)
         self._restarting = np.zeros(self.envs.num_envs, dtype=np.bool_)
         return np.asarray(observations)
 

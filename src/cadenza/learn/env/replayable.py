@@ -28,16 +28,25 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Seeds every episode by its number and records the actions of the running one.
 
     Put it outermost: wrappers around it are not brought back. Episode n of environment i depends on
-    ``(root_seed, i, n)`` and its actions only.
+    ``(root_seed, i, n)`` and its actions only; with a group, on ``(root_seed, group, n)``.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], *, root_seed: int, index: int) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        root_seed: int,
+        index: int,
+        group: int | None = None,
+    ) -> None:
         """Wrap ``env``.
 
         Args:
             env: A deterministic environment: equal seeds and actions give equal episodes.
             root_seed: Experiment seed, >= 0.
             index: Number of this environment among those of one vector environment, >= 0.
+            group: Environments of one group begin their n-th episodes alike, >= 0; None gives each
+                environment episodes of its own.
 
         Raises:
             InputError: Actions that are no single array of numbers, or negative numbers.
@@ -49,6 +58,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         super().__init__(env)
         self._index = index
+        self._stream = index if group is None else group
         self._root_seed = root_seed
         self._episode = -1
         self._actions: list[NDArray[Any]] = []
@@ -155,7 +165,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return np.array(numbers, self.env.action_space.dtype).reshape(-1, *shape)
 
     def _episode_seed(self, episode: int) -> int:
-        name = f"learn.env.{self._index}.episode.{episode}"
+        name = f"learn.env.{self._stream}.episode.{episode}"
         return derive_substream(name, root_seed=self._root_seed).integer_seed()
 
     def _begin(self) -> tuple[Any, dict[str, Any]]:

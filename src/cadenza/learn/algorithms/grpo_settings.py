@@ -1,0 +1,85 @@
+"""Numbers of GRPO, checked where they are made."""
+
+from dataclasses import dataclass
+
+from cadenza.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOSettings:
+    """Numbers of GRPO.
+
+    Attributes:
+        rollout_length: Steps per environment between updates at most, >= 1.
+        group_size: Environments whose returns are compared, >= 2; must divide their number.
+        reset_every_rollout: Begin every rollout with new episodes, alike within each group. Without
+            it only the first one is: later comparisons are between different states.
+        truncate_at_first_done: Learn from an environment's first episode of a rollout only, and end
+            the rollout as soon as every environment has ended one.
+        batch_size: Transitions per minibatch, >= 1; the last takes the remainder.
+        epochs: Passes over a rollout, >= 1.
+        learning_rate: Adam's step size, > 0.
+        decay_learning_rate: Lower it linearly to zero over the run.
+        gamma: Discount per step, in [0, 1].
+        clip_epsilon: Half-width of the trusted ratio interval, > 0.
+        entropy_coefficient: Weight of the entropy bonus, >= 0.
+        kl_coefficient: Weight of the divergence from the reference policy, >= 0; 0 keeps none.
+        refresh_reference_every: Updates after which the reference policy becomes the current one,
+            >= 1; None keeps the first.
+        advantage_epsilon: Added to the standard deviation of a group's returns, > 0.
+        max_gradient_norm: Global norm to which gradients are shortened, > 0.
+        squash_actions: Squash continuous actions into their bounds by tanh and count that in their
+            densities, instead of clipping them.
+        hidden_sizes: Width of the hidden layers.
+        initial_log_std: First log-deviation of continuous actions.
+    """
+
+    rollout_length: int = 2048
+    group_size: int = 4
+    reset_every_rollout: bool = True
+    truncate_at_first_done: bool = True
+    batch_size: int = 64
+    epochs: int = 10
+    learning_rate: float = 3e-4
+    decay_learning_rate: bool = False
+    gamma: float = 0.99
+    clip_epsilon: float = 0.2
+    entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.02
+    refresh_reference_every: int | None = None
+    advantage_epsilon: float = 1e-8
+    max_gradient_norm: float = 0.5
+    squash_actions: bool = False
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    initial_log_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every number; NaN fails too."""
+        for name in ("rollout_length", "batch_size", "epochs"):
+            if not getattr(self, name) >= 1:
+                _refuse(name, ">= 1", getattr(self, name))
+        if not self.group_size >= 2:
+            _refuse("group_size", ">= 2, for one return alone has no rank", self.group_size)
+        for name in ("learning_rate", "clip_epsilon", "advantage_epsilon", "max_gradient_norm"):
+            if not getattr(self, name) > 0.0:
+                _refuse(name, "> 0", getattr(self, name))
+        for name in ("entropy_coefficient", "kl_coefficient"):
+            if not getattr(self, name) >= 0.0:
+                _refuse(name, ">= 0", getattr(self, name))
+        if not 0.0 <= self.gamma <= 1.0:
+            _refuse("gamma", "in [0, 1]", self.gamma)
+        if self.refresh_reference_every is not None:
+            if not self.refresh_reference_every >= 1:
+                _refuse("refresh_reference_every", ">= 1 or None", self.refresh_reference_every)
+            if self.kl_coefficient == 0.0:
+                _refuse(
+                    "refresh_reference_every",
+                    "None without a reference policy (kl_coefficient = 0)",
+                    self.refresh_reference_every,
+                )
+        if min(self.hidden_sizes, default=1) < 1:
+            _refuse("hidden_sizes", "widths >= 1", self.hidden_sizes)
+
+
+def _refuse(name: str, expected: str, value: object) -> None:
+    raise ConfigurationError(f"GRPOSettings.{name}: expected {expected}, got {value!r}.")
