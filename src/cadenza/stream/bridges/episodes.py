@@ -101,6 +101,7 @@ class EpisodeReader:
     Every reader counts for itself; any number of them may read one store, in any processes.
 
     Attributes:
+        fields: What it copies.
         read: Episodes returned so far.
         lost: Episodes whose slot was written again before they were read; the newest one of the
             stream counts once another has been published.
@@ -124,7 +125,7 @@ class EpisodeReader:
                     f"EpisodeReader: expected fields among {sorted(known)}, got {name!r}."
                 )
         self._store = store
-        self._fields = [known[name] for name in names]
+        self.fields = tuple(known[name] for name in names)
         self._next = 0
         self.read = 0
         self.lost = 0
@@ -183,7 +184,7 @@ class EpisodeReader:
         store = self._store
         # A slot that is being written again may say 0, which the version tells afterwards.
         length = max(int(store.length[slot]), 1)
-        arrays = {field: store.entries(field.name, slot) for field in self._fields}
+        arrays = {field: store.entries(field.name, slot) for field in self.fields}
         judged = int(store.success[slot])
         return Episode(
             steps={f.name: a[:length].copy() for f, a in arrays.items() if f.kind == "step"},
