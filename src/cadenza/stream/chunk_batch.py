@@ -1,0 +1,50 @@
+"""Tensors by dotted name as `tensordict.TensorDict`, an optional package, and back."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cadenza.core.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+
+def tensordict_class() -> "type[TensorDict]":
+    """Return the class `tensordict.TensorDict`.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    try:
+        from tensordict import TensorDict
+    except ImportError as error:
+        raise MissingExtraError(
+            "cadenza.stream: expected the package tensordict, got none; install it with "
+            "pip install 'cadenza[stream]'."
+        ) from error
+    return TensorDict
+
+
+def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "TensorDict":
+    """Return a batch of shape ``size``; the dots of a name are levels.
+
+    Raises:
+        MissingExtraError: tensordict is not installed.
+    """
+    tree: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        *above, last = name.split(".")
+        place = tree
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = tensor
+    return tensordict_class()(tree, batch_size=size)
+
+
+def flat_tensors(batch: "TensorDict") -> dict[str, Tensor]:
+    """Return the tensors of a batch by dotted name; they are the batch's own."""
+    untyped: Any = batch
+    keys: list[str | tuple[str, ...]] = list(untyped.keys(include_nested=True, leaves_only=True))
+    return {key if isinstance(key, str) else ".".join(key): untyped.get(key) for key in keys}

@@ -1,0 +1,386 @@
+"""Draws that can be repeated bit for bit when the episodes they came from are long gone.
+
+`RecordingReader` stands in for a `SlotReader` and writes down every draw, and every episode once.
+`RecordedStream` gives the same batches in the same order, without producers.
+
+Axes:  n = chunks, c = steps of a chunk.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.stream.chunk_batch import flat_tensors, nested_batch
+from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields, known_keys
+from cadenza.stream.draw_options import (
+    DEFAULT_OPTIONS,
+    DrawOptions,
+    SamplingMode,
+    Short,
+    Weighting,
+)
+from cadenza.stream.fences import full_fence
+from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
+from cadenza.stream.recording_files import (
+    JournalWriter,
+    damaged,
+    layout_from,
+    read_episode,
+    read_journal,
+)
+from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
+from cadenza.stream.slots import IntArray, SlotStore
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+#: Episodes that a `RecordedStream` keeps in memory, or as many as one draw needs.
+KEPT_EPISODES: Final = 64
+#: A published episode: its slot, and the slot's version.
+EpisodeKey = tuple[int, int]
+#: Tables of `SlotStore` that are written down with an episode.
+_EPISODE_FACTS: Final = ("length", "episode_id", "policy_version", "written_at_ns", "success")
+#: Arrays of `DrawnChunks` that say where chunks came from.
+_DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
+
+
+class ChunkReader(Protocol):
+    """What draws chunks from a store."""
+
+    def draw(
+        self,
+        n: int,
+        c: int,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+        options: DrawOptions = ...,
+    ) -> DrawnChunks:
+        """Copy ``n`` chunks of ``c`` steps into ``out``."""
+        ...
+
+
+class RecordingReader:
+    """Draws as another reader does and writes the draws down; for one process.
+
+    Close it at the end: a recording without its last line counts as unfinished.
+    """
+
+    def __init__(self, reader: ChunkReader, store: SlotStore, folder: Path) -> None:
+        """Begin a recording.
+
+        Args:
+            reader: Draws from ``store``.
+            store: Where episodes are.
+            folder: Where to write; must not hold a recording.
+
+        Raises:
+            StorageError: ``folder`` holds a recording, or the file system refused.
+        """
+        self._reader = reader
+        self._store = store
+        self._journal = JournalWriter(folder, store.layout)
+        self._written: set[EpisodeKey] = set()
+        self._pid = os.getpid()
+
+    def draw(
+        self,
+        n: int,
+        c: int,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+        options: DrawOptions = DEFAULT_OPTIONS,
+    ) -> DrawnChunks:
+        """Draw as `SlotReader.draw` does; arguments, result and errors are its.
+
+        Where an episode is replaced before it could be written down, everything is drawn again.
+
+        Raises:
+            NotReadyError: That happened several times in a row, or another process has begun the
+                recording.
+        """
+        if os.getpid() != self._pid:
+            raise NotReadyError(
+                f"RecordingReader.draw: expected the process {self._pid} that began the recording, "
+                f"got {os.getpid()}; give every process a folder of its own."
+            )
+        for _ in range(MAX_ROUNDS):
+            drawn = self._reader.draw(n, c, out, generator, options)
+            if self._write_episodes(drawn):
+                self._write_draw(n, c, list(out), options, drawn)
+                return drawn
+        raise NotReadyError(
+            f"RecordingReader.draw: expected episodes that stay until they are written down, got "
+            f"ones replaced {MAX_ROUNDS} times in a row; give the store more slots."
+        )
+
+    def close(self) -> None:
+        """End the recording; a second call does nothing."""
+        if os.getpid() == self._pid:
+            self._journal.close()
+
+    def _write_episodes(self, drawn: DrawnChunks) -> bool:
+        """Write what was not written before; return False if an episode was replaced by then."""
+        keys = set(zip(drawn.slots.tolist(), drawn.versions.tolist(), strict=True))
+        for slot, version in sorted(keys - self._written):
+            store = self._store
+            length = int(store.length[slot])
+            arrays = {
+                field.name: store.entries(field.name, slot)[
+                    : length + (field.kind == "state")
+                ].copy()
+                for field in store.layout.fields
+            }
+            count = int(store.segments[slot])
+            facts = {name: int(getattr(store, name)[slot]) for name in _EPISODE_FACTS}
+            segments = store.segment_bounds[slot, :count].tolist()
+            full_fence()
+            if int(store.version[slot]) != version:
+                return False
+            names = {"slot": slot, "version": version, "segments": segments}
+            self._journal.add_episode({**facts, **names}, arrays)
+            self._written.add((slot, version))
+        return True
+
+    def _write_draw(
+        self, n: int, c: int, keys: list[str], options: DrawOptions, drawn: DrawnChunks
+    ) -> None:
+        arrays = {name: getattr(drawn, name).tolist() for name in _DRAW_ARRAYS}
+        body = {"n": n, "c": c, "keys": keys, "options": asdict(options), **arrays}
+        self._journal.append("draw", body)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordedDraw:
+    """One line of a recording.
+
+    Attributes:
+        n: Chunks.
+        c: Steps of a chunk.
+        keys: What was drawn.
+        options: How it was drawn.
+        slots: Shape (n,), as in `DrawnChunks`, like the next three.
+        versions: Shape (n,).
+        offsets: Shape (n,).
+        bounds: Shape (n, 2).
+    """
+
+    n: int
+    c: int
+    keys: tuple[str, ...]
+    options: DrawOptions
+    slots: IntArray
+    versions: IntArray
+    offsets: IntArray
+    bounds: IntArray
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "RecordedDraw":
+        """Return the draw that a line describes.
+
+        Raises:
+            ValueError: It describes none; so are KeyError and TypeError.
+        """
+        n, c = int(body["n"]), int(body["c"])
+        arrays: dict[str, NDArray[np.int64]] = {}
+        for name in _DRAW_ARRAYS:
+            shape = (n, 2) if name == "bounds" else (n,)
+            arrays[name] = np.array(body[name], np.int64)
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name} of shape {arrays[name].shape}")
+        options = DrawOptions(**body["options"])
+        return cls(n=n, c=c, keys=tuple(body["keys"]), options=options, **arrays)
+
+    @property
+    def episodes(self) -> list[EpisodeKey]:
+        """The episode of each chunk."""
+        return list(zip(self.slots.tolist(), self.versions.tolist(), strict=True))
+
+
+class RecordedStream:
+    """Gives the batches of a recording again, in their order.
+
+    It is a `ChunkSource`: what asked the engine for batches may ask this instead.
+    """
+
+    def __init__(self, folder: Path, *, allow_unfinished: bool = False) -> None:
+        """Open a recording.
+
+        Args:
+            folder: What `RecordingReader` wrote.
+            allow_unfinished: Take what is there of a recording that was not closed.
+
+        Raises:
+            IntegrityError: The recording is missing, damaged, or not finished.
+        """
+        self._folder = folder
+        self._episodes: dict[EpisodeKey, Mapping[str, Any]] = {}
+        self._draws: list[RecordedDraw] = []
+        self._layout = self._read(allow_unfinished=allow_unfinished)
+        most = max((len(set(draw.episodes)) for draw in self._draws), default=1)
+        kept = min(max(most, KEPT_EPISODES), max(len(self._episodes), 1))
+        self._store = SlotStore.create(replace(self._layout, slots=kept, producers=1))
+        self._reader = SlotReader(self._store)
+        self._places: OrderedDict[EpisodeKey, int] = OrderedDict()
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Return how many draws there are."""
+        return len(self._draws)
+
+    @property
+    def max_episode_steps(self) -> int:
+        """Steps that an episode of the recorded stream could have."""
+        return self._layout.steps
+
+    def rewind(self) -> None:
+        """Go back to the first draw."""
+        self._next = 0
+
+    def sample_batch(
+        self,
+        batch_size: int,
+        chunk_size: int,
+        *,
+        sampling_mode: SamplingMode = "episode",
+        weighting: Weighting = "episode",
+        short: Short = "exclude",
+        stratified: bool = False,
+        select: Sequence[str] | None = None,
+        out: "TensorDict | None" = None,
+        generator: torch.Generator | None = None,
+    ) -> "TensorDict":
+        """Return the next recorded batch.
+
+        Args:
+            batch_size: Chunks, n, as recorded; so are the next five.
+            chunk_size: Steps of a chunk, c.
+            sampling_mode: See `DrawOptions`.
+            weighting: See there.
+            short: See there.
+            stratified: See there.
+            select: Keys to return; None returns those that were recorded.
+            out: Batch to write into and return, shape [n, c]; None makes a new one.
+            generator: Not drawn from, since nothing is random here.
+
+        Raises:
+            NotReadyError: Every recorded batch was returned.
+            InputError: Another batch was recorded here.
+            IntegrityError: An episode's file is missing or damaged.
+        """
+        del generator
+        options = DrawOptions(
+            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+        )
+        draw = self._expected(batch_size, chunk_size, options)
+        if out is not None:
+            targets = flat_tensors(out)
+        else:
+            known = known_keys(self._layout)
+            fields = (
+                {name: known[name] for name in draw.keys}
+                if select is None
+                else chunk_fields(self._layout, select)
+            )
+            targets = allocate_chunks(fields, draw.n, draw.c)
+        self._copy(draw, targets)
+        self._next += 1
+        return nested_batch(targets, (draw.n, draw.c)) if out is None else out
+
+    def _expected(self, n: int, c: int, options: DrawOptions) -> RecordedDraw:
+        if self._next >= len(self._draws):
+            raise NotReadyError(
+                f"RecordedStream.sample_batch: expected one of {len(self._draws)} recorded draws, "
+                "got a request after the last; call rewind() to begin again."
+            )
+        draw = self._draws[self._next]
+        if (draw.n, draw.c, draw.options) != (n, c, options):
+            raise InputError(
+                f"RecordedStream.sample_batch: expected draw {self._next} as it was recorded, "
+                f"{draw.n} chunks of {draw.c} steps with {draw.options}, got {n} of {c} with "
+                f"{options}."
+            )
+        return draw
+
+    def _read(self, *, allow_unfinished: bool) -> StoreLayout:
+        lines = read_journal(self._folder, allow_unfinished=allow_unfinished)
+        first = next(lines, None)
+        if first is None:
+            raise damaged(self._folder, "a first line with the layout", "none")
+        layout = layout_from(self._folder, first)
+        for body in lines:
+            try:
+                if body["kind"] == "episode":
+                    _check_episode(body, layout)
+                    self._episodes[body["slot"], body["version"]] = body
+                else:
+                    draw = RecordedDraw.from_json(body)
+                    self._require_known(draw, layout)
+                    self._draws.append(draw)
+            except (KeyError, TypeError, ValueError) as error:
+                raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
+        return layout
+
+    def _require_known(self, draw: RecordedDraw, layout: StoreLayout) -> None:
+        missing = set(draw.episodes) - set(self._episodes)
+        unknown = set(draw.keys) - set(known_keys(layout))
+        if missing or unknown:
+            raise ValueError(f"a draw of unknown episodes {missing} or keys {unknown}")
+        lengths = np.array([self._episodes[key]["length"] for key in draw.episodes])
+        first, end = draw.bounds[:, 0], draw.bounds[:, 1]
+        inside = (first >= 0) & (end <= lengths)
+        covers = (draw.offsets + draw.c > first) & (draw.offsets < end)
+        if not (inside & covers).all() or not 1 <= draw.c <= layout.steps or draw.n < 1:
+            raise ValueError(f"a draw of {draw.n} chunks of {draw.c} steps outside their episodes")
+
+    def _copy(self, draw: RecordedDraw, targets: Mapping[str, Tensor]) -> None:
+        """Bring the draw's episodes into the store and copy its chunks."""
+        needed = dict.fromkeys(draw.episodes)
+        for key in needed:
+            if key in self._places:
+                self._places.move_to_end(key)
+        for key in needed:
+            if key not in self._places:
+                self._load(key)
+        places = np.array([self._places[key] for key in draw.episodes])
+        versions = self._store.version[places]
+        self._reader.draw_at(places, versions, draw.offsets, draw.c, targets, draw.bounds)
+
+    def _load(self, key: EpisodeKey) -> None:
+        """Put an episode where there is room, or where the one used longest ago was."""
+        store, facts = self._store, self._episodes[key]
+        arrays = read_episode(self._folder, facts, self._layout)
+        full = len(self._places) == store.layout.slots
+        place = self._places.popitem(last=False)[1] if full else len(self._places)
+        for name, array in arrays.items():
+            store.entries(name, place)[: len(array)] = array
+        segments: list[list[int]] = facts["segments"]
+        store.segments[place] = len(segments)
+        store.segment_bounds[place, : len(segments)] = np.reshape(segments, (-1, 2))
+        for name in _EPISODE_FACTS:
+            getattr(store, name)[place] = facts[name]
+        self._places[key] = place
+
+
+def _check_episode(body: Mapping[str, Any], layout: StoreLayout) -> None:
+    """Refuse a line that no episode of the layout can have.
+
+    Raises:
+        ValueError: It describes none; so are KeyError and TypeError.
+    """
+    segments = np.array(body["segments"], np.int64).reshape(-1, 2)
+    numbers = [body[name] for name in ("slot", "version", *_EPISODE_FACTS)]
+    if not all(isinstance(number, int) for number in numbers):
+        raise ValueError(f"an episode with the numbers {numbers}")
+    length = body["length"]
+    inside = (segments >= 0) & (segments <= length)
+    if not 1 <= length <= layout.steps or len(segments) > MAX_SEGMENTS or not inside.all():
+        raise ValueError(f"an episode of {length} steps with the segments {segments.tolist()}")

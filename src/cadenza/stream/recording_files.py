@@ -1,0 +1,202 @@
+"""Files of a recording: a journal of draws, and the bytes of every episode they came from.
+
+Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
+          episode one after another, in the order of the layout, without anything between them.
+Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
+          line that of its file; a changed, missing or cut part is an `IntegrityError`.
+Limits:   numbers have the byte order of the machine that recorded, which the first line names.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.errors import IntegrityError, StorageError
+from cadenza.core.files import (
+    atomic_write_bytes,
+    canonical_json,
+    confined_path,
+    fsync_folder,
+    make_folder,
+    sha256_bytes,
+)
+from cadenza.core.strict_json import parse_json_object
+from cadenza.stream.layout import Field, StoreLayout
+
+#: File that lists episodes and draws.
+JOURNAL_NAME: Final = "draws.jsonl"
+EPISODE_FOLDER: Final = "episodes"
+FORMAT_VERSION: Final = 1
+#: Kinds of numbers that a file may hold: booleans, integers, floats.
+_DTYPE_KINDS: Final = "biuf"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class JournalWriter:
+    """Appends lines, each sealed together with all lines before it."""
+
+    def __init__(self, folder: Path, layout: StoreLayout) -> None:
+        """Begin a journal in ``folder``, which is created.
+
+        Raises:
+            StorageError: There is a journal already, or the file system refused.
+        """
+        self._folder = folder
+        make_folder(folder / EPISODE_FOLDER)
+        path = folder / JOURNAL_NAME
+        try:
+            self._file = path.open("xb")
+        except FileExistsError as error:
+            raise StorageError(
+                f"{path}: expected a folder without a recording, got one; choose another folder."
+            ) from error
+        self._seal = ""
+        self._episodes = 0
+        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": layout.as_json()}
+        self.append("stream", header)
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Write one line and hand it to the operating system."""
+        sealed = {"kind": kind, **body}
+        self._seal = _seal(self._seal, sealed)
+        self._file.write(canonical_json({"body": sealed, "sha256": self._seal}) + b"\n")
+        self._file.flush()
+
+    def add_episode(self, facts: Mapping[str, Any], arrays: Arrays) -> None:
+        """Write an episode's file, then its line.
+
+        Args:
+            facts: What the line shall say besides name and digest of the file.
+            arrays: Fields in the order of the layout.
+        """
+        data = b"".join(array.tobytes() for array in arrays.values())
+        name = f"{EPISODE_FOLDER}/{self._episodes:08d}.bin"
+        atomic_write_bytes(self._folder / name, data)
+        self.append("episode", {**facts, "file": name, "file_sha256": sha256_bytes(data)})
+        self._episodes += 1
+
+    def close(self) -> None:
+        """Write the last line and make everything durable; a second call does nothing."""
+        if self._file.closed:
+            return
+        self.append("end", {})
+        os.fsync(self._file.fileno())
+        self._file.close()
+        fsync_folder(self._folder)
+
+
+def read_journal(folder: Path, *, allow_unfinished: bool) -> Iterator[dict[str, Any]]:
+    """Yield the bodies of a journal's lines, checked, without the last one.
+
+    Args:
+        folder: Folder of the recording.
+        allow_unfinished: Whether the last line may be missing or cut.
+
+    Raises:
+        IntegrityError: The journal is missing, damaged, of another format, or not finished.
+    """
+    path = folder / JOURNAL_NAME
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise damaged(folder, f"a file {JOURNAL_NAME}", f"'{error.strerror}'") from error
+    seal = ""
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            break
+        where = f"line {number} of {JOURNAL_NAME}"
+        entry = parse_json_object(line, source=f"recording {folder}: {where}")
+        body = cast("dict[str, Any] | None", entry.get("body"))
+        if not isinstance(body, dict):
+            raise damaged(folder, f"an object 'body' in {where}", "none")
+        seal = _seal(seal, body)
+        if entry.get("sha256") != seal:
+            raise damaged(folder, f"{where} to match its SHA-256", "another digest")
+        if number == 1:
+            _check_header(folder, body)
+        if body.get("kind") == "end":
+            if number != len(lines):
+                raise damaged(folder, f"{where} to be the last", f"{len(lines)} lines")
+            return
+        yield body
+    if not allow_unfinished:
+        raise damaged(folder, f"a last line of {JOURNAL_NAME} that ends it", "none")
+
+
+def layout_from(folder: Path, body: Mapping[str, Any]) -> StoreLayout:
+    """Return the layout that a journal's first line describes.
+
+    Raises:
+        IntegrityError: It is none.
+    """
+    try:
+        layout = StoreLayout.from_json(body["layout"])
+        kinds = {np.dtype(field.dtype).kind for field in layout.fields}
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(folder, "a layout in the first line", f"an error: {error!r}") from error
+    if not kinds <= set(_DTYPE_KINDS):
+        raise damaged(folder, "fields of numbers", f"types of the kinds {sorted(kinds)}")
+    return layout
+
+
+def read_episode(folder: Path, body: Mapping[str, Any], layout: StoreLayout) -> Arrays:
+    """Return the fields of the episode that a line describes, by name, in the layout's order.
+
+    Raises:
+        IntegrityError: The file is missing, of another size or changed.
+    """
+    try:
+        name, length = str(body["file"]), int(body["length"])
+        path = confined_path(folder, name)
+        size = path.stat().st_size
+        expected = sum(_bytes(field, length) for field in layout.fields)
+        if size != expected:
+            raise damaged(folder, f"{expected} bytes in {name}", f"{size}")
+        data = path.read_bytes()
+    except OSError as error:  # StorageError, of a path that leads outside, is one
+        raise damaged(folder, "every episode's file", f"an error: {error}") from error
+    if sha256_bytes(data) != body.get("file_sha256"):
+        raise damaged(folder, f"{name} to match its SHA-256", "another digest")
+    arrays: dict[str, NDArray[Any]] = {}
+    offset = 0
+    for field in layout.fields:
+        count = _entries(field, length)
+        flat = np.frombuffer(data, field.dtype, count * _items(field), offset)
+        arrays[field.name] = flat.reshape(count, *field.shape)
+        offset += flat.nbytes
+    return arrays
+
+
+def damaged(folder: Path, expected: str, got: str) -> IntegrityError:
+    """Return the error that says what a recording lacks."""
+    return IntegrityError(
+        f"recording {folder}: expected {expected}, got {got}; restore the folder or record again."
+    )
+
+
+def _check_header(folder: Path, body: Mapping[str, Any]) -> None:
+    for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
+        if body.get(name) != expected:
+            raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
+
+
+def _seal(previous: str, body: Mapping[str, Any]) -> str:
+    return sha256_bytes(previous.encode() + canonical_json(body))
+
+
+def _entries(field: Field, length: int) -> int:
+    return length + (field.kind == "state")
+
+
+def _items(field: Field) -> int:
+    return int(np.prod(field.shape, dtype=np.int64))
+
+
+def _bytes(field: Field, length: int) -> int:
+    return _entries(field, length) * _items(field) * np.dtype(field.dtype).itemsize
