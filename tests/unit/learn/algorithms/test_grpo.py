@@ -463,3 +463,23 @@ def test_states_that_do_not_fit_are_refused():
     bare = agent(kl_coefficient=0.0).state_dict()
     with pytest.raises(CheckpointError, match="complete state of an agent of these sizes"):
         agent().load_state_dict(bare)  # it has no reference policy
+
+
+def test_cartpoles_resumed_in_mid_rollout_fall_as_they_would_have():
+    chosen = settings(rollout_length=60, epochs=1)
+
+    def fresh():
+        return GRPO(vector(lambda: gymnasium.make("CartPole-v1")), chosen, seed=5)
+
+    whole, broken, resumed = fresh(), fresh(), fresh()
+    for grpo in (whole, broken):
+        for _ in range(20):
+            grpo.collect_step()
+    resumed.load_state_dict(deserialise(serialise(broken.state_dict()), max_bytes=10**8))
+    reports = []
+    for grpo in (whole, resumed):
+        grpo.learn(900, lambda report: reports.append(report.episode_returns))
+    assert len(reports) % 2 == 0
+    assert reports[: len(reports) // 2] == reports[len(reports) // 2 :]
+    assert min(reports[0]) < 20 < max(reports[0])  # some had fallen before the interruption
+    assert torch.equal(parameters(whole.agent.network), parameters(resumed.agent.network))
