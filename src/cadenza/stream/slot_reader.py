@@ -100,17 +100,20 @@ class SlotReader:
         copy_chunks(self._store, c, picked, out, None)
         if not self._validate:
             return _drawn(c, picked, 0, table, options)
-        redraws = 0
-        for _ in range(MAX_ROUNDS):
-            torn = self._changed(picked)
+        torn, redraws = self._changed(picked), 0
+        for attempt in range(MAX_ROUNDS):
             if not len(torn):
                 return _drawn(c, picked, redraws, table, options)
             redraws += len(torn)
-            table.refresh()
-            again = table.pick(len(torn), generator, np.delete(picked.slots, torn))
-            for kept, new in zip(picked, again, strict=True):
-                kept[torn] = new
-            copy_chunks(self._store, c, again, out, torch.as_tensor(torn))
+            # Ever fewer at a time: a writer that replaces every slot while many chunks are
+            # copied cannot do so while one is.
+            size = max(n >> (attempt + 1), 1)
+            pieces = [torn[at : at + size] for at in range(0, len(torn), size)]
+            torn = np.concatenate(
+                [self._redraw(c, piece, picked, table, out, generator) for piece in pieces]
+            )
+        if not len(torn):
+            return _drawn(c, picked, redraws, table, options)
         raise NotReadyError(
             f"SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
             f"changed {MAX_ROUNDS} times in a row; give the store more slots."
@@ -180,6 +183,23 @@ class SlotReader:
         if len(self._tables) > KEPT_TABLES:
             self._tables.popitem(last=False)
         return table
+
+    def _redraw(
+        self,
+        c: int,
+        rows: IntArray,
+        picked: Picked,
+        table: WindowTable,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+    ) -> IntArray:
+        """Draw and copy the chunks ``rows`` anew; return those that changed again."""
+        table.refresh()
+        again = table.pick(len(rows), generator, np.delete(picked.slots, rows))
+        for kept, new in zip(picked, again, strict=True):
+            kept[rows] = new
+        copy_chunks(self._store, c, again, out, torch.as_tensor(rows))
+        return rows[self._changed(again)]
 
     def _changed(self, picked: Picked) -> IntArray:
         """Return which chunks were not copied from the version they were chosen at."""
