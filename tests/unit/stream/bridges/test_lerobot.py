@@ -1,0 +1,335 @@
+"""A written LeRobotDataset, read with PyArrow: every value, number, statistic and file."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cadenza.core.errors import (
+    ConfigurationError,
+    InputError,
+    MissingExtraError,
+    NotReadyError,
+    StorageError,
+    UnknownNameError,
+)
+from cadenza.stream.bridges import lerobot, lerobot_files
+from cadenza.stream.bridges.episodes import Episode
+from cadenza.stream.bridges.lerobot import LeRobotWriter
+from cadenza.stream.bridges.lerobot_features import Feature, features_of
+from cadenza.stream.bridges.lerobot_files import FilePlace
+from cadenza.stream.layout import BOOKKEEPING, Field
+from tests.stream_episodes import random_episode
+
+FIELDS = (
+    Field(name="obs.qpos", shape=(4,), dtype="float32", kind="state"),
+    Field(name="actions", shape=(3,), dtype="float32"),
+    *BOOKKEEPING,
+)
+CAMERA = Field(name="obs.sensor.front.color", shape=(6, 8, 3), dtype="uint8", kind="state")
+FEATURES = features_of(FIELDS, success=True)
+LENGTHS = (5, 1, 8)
+DATA = "data/chunk-000/file-000.parquet"
+
+
+def new_episodes(**options) -> list[Episode]:
+    rng = np.random.default_rng(11)
+    return [random_episode(n, rng, number=i, **options) for i, n in enumerate(LENGTHS)]
+
+
+def write(root: Path, episodes: list[Episode], features=FEATURES, **options) -> None:
+    with LeRobotWriter(root, features, fps=30, **options) as writer:
+        for i, episode in enumerate(episodes):
+            assert writer.add(episode, f"task {i % 2}") == i
+
+
+def column(root: Path, name: str, file: str = DATA) -> np.ndarray:
+    return np.array(pq.read_table(root / file)[name].to_pylist())
+
+
+def info(root: Path) -> dict:
+    return json.loads((root / "meta/info.json").read_text())
+
+
+def rows(root: Path) -> list[dict]:
+    files = sorted((root / "meta/episodes").glob("*/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def test_every_number_is_kept_bit_for_bit(tmp_path: Path) -> None:
+    episodes = new_episodes()
+    write(tmp_path / "ds", episodes)
+    table = pq.read_table(tmp_path / "ds" / DATA)
+    assert str(table.schema.field("action").type) == "fixed_size_list<element: float>[3]"
+    sources = {
+        "observation.state": [e.states["obs.qpos"][:-1] for e in episodes],
+        "action": [e.steps["actions"] for e in episodes],
+        "next.reward": [e.steps["rewards"] for e in episodes],
+        "next.terminated": [e.steps["terminated"] for e in episodes],
+        "next.truncated": [e.steps["truncated"] for e in episodes],
+        "segment_id": [e.steps["segment_id"] for e in episodes],
+    }
+    for name, arrays in sources.items():
+        expected = np.concatenate(arrays)
+        found = np.array(table[name].to_pylist(), dtype=expected.dtype)
+        assert found.tobytes() == expected.tobytes(), name
+    last = [False] * 4 + [True] + [True] + [False] * 7 + [True]
+    assert column(tmp_path / "ds", "next.done").tolist() == last
+    assert column(tmp_path / "ds", "next.success").tolist() == last
+
+
+def test_index_columns_count_frames_episodes_and_tasks(tmp_path: Path) -> None:
+    write(tmp_path / "ds", new_episodes())
+    frames = [*range(5), 0, *range(8)]
+    assert column(tmp_path / "ds", "frame_index").tolist() == frames
+    assert column(tmp_path / "ds", "index").tolist() == list(range(14))
+    assert column(tmp_path / "ds", "episode_index").tolist() == [0] * 5 + [1] + [2] * 8
+    assert column(tmp_path / "ds", "task_index").tolist() == [0] * 5 + [1] + [0] * 8
+    schema = pq.read_schema(tmp_path / "ds" / DATA)
+    assert str(schema.field("timestamp").type) == "float"
+    expected = (np.array(frames) / 30).astype(np.float32)
+    np.testing.assert_array_equal(column(tmp_path / "ds", "timestamp"), expected)
+
+
+def test_images_are_embedded_without_loss(tmp_path: Path) -> None:
+    episodes = new_episodes(image=(6, 8))
+    write(tmp_path / "ds", episodes, features_of([*FIELDS, CAMERA]))
+    table = pq.read_table(tmp_path / "ds" / DATA)
+    pictures = table["observation.images.front"].to_pylist()
+    expected = np.concatenate([e.states["obs.sensor.front.color"][:-1] for e in episodes])
+    found = [np.asarray(Image.open(io.BytesIO(picture["bytes"]))) for picture in pictures]
+    np.testing.assert_array_equal(found, expected)
+    assert [pictures[4]["path"], pictures[5]["path"]] == ["frame-000004.png", "frame-000000.png"]
+    assert all(picture["bytes"].startswith(b"\x89PNG") for picture in pictures)
+    library = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert library["observation.images.front"] == {"_type": "Image"}
+    assert library["next.reward"] == {"dtype": "float32", "_type": "Value"}
+    description = info(tmp_path / "ds")["features"]["observation.images.front"]
+    assert description == {
+        "dtype": "image",
+        "shape": [6, 8, 3],
+        "names": ["height", "width", "channels"],
+    }
+
+
+def test_matrices_are_nested_lists(tmp_path: Path) -> None:
+    grid = np.random.default_rng(1).standard_normal((5, 2, 3)).astype(np.float32)
+    episode = Episode(steps={"grid": grid}, states={})
+    feature = Feature(key="grid", source="grid", shape=(2, 3), dtype="float32")
+    write(tmp_path / "ds", [episode], [feature])
+    np.testing.assert_array_equal(column(tmp_path / "ds", "grid").astype(np.float32), grid)
+    metadata = pq.read_schema(tmp_path / "ds" / DATA).metadata[b"huggingface"]
+    library = json.loads(metadata)["info"]["features"]["grid"]
+    assert library == {"shape": [2, 3], "dtype": "float32", "_type": "Array2D"}
+
+
+def test_description_counts_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "ds", new_episodes(), robot_type="two-wheels")
+    found = info(tmp_path / "ds")
+    features = found.pop("features")
+    assert found == {
+        "codebase_version": "v3.0",
+        "robot_type": "two-wheels",
+        "total_episodes": 3,
+        "total_frames": 14,
+        "total_tasks": 2,
+        "fps": 30,
+        "chunks_size": 1000,
+        "data_files_size_in_mb": 100,
+        "splits": {"train": "0:3"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": None,
+    }
+    assert list(features) == pq.read_schema(tmp_path / "ds" / DATA).names
+    assert features["action"] == {"dtype": "float32", "shape": [3], "names": None}
+    assert features["timestamp"] == {"dtype": "float32", "shape": [1], "names": None}
+
+
+def test_tasks_are_indexed_by_their_texts(tmp_path: Path) -> None:
+    write(tmp_path / "ds", new_episodes())
+    table = pq.read_table(tmp_path / "ds/meta/tasks.parquet")
+    assert table.to_pydict() == {"task_index": [0, 1], "__index_level_0__": ["task 0", "task 1"]}
+    assert json.loads(table.schema.metadata[b"pandas"])["index_columns"] == ["__index_level_0__"]
+
+
+def test_episode_rows_say_where_each_episode_is(tmp_path: Path) -> None:
+    episodes = new_episodes()
+    write(tmp_path / "ds", episodes)
+    found = rows(tmp_path / "ds")
+    assert [row["episode_index"] for row in found] == [0, 1, 2]
+    assert [row["length"] for row in found] == list(LENGTHS)
+    assert [row["tasks"] for row in found] == [["task 0"], ["task 1"], ["task 0"]]
+    bounds = [(row["dataset_from_index"], row["dataset_to_index"]) for row in found]
+    assert bounds == [(0, 5), (5, 6), (6, 14)]
+    for row, episode in zip(found, episodes, strict=True):
+        mean = episode.steps["actions"].mean(axis=0, dtype=np.float64)
+        np.testing.assert_allclose(row["stats/action/mean"], mean, rtol=1e-12)
+        assert row["stats/action/count"] == [episode.length]
+
+
+def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
+    episodes = new_episodes(image=(6, 8))
+    write(tmp_path / "ds", episodes, features_of([*FIELDS, CAMERA]))
+    found = json.loads((tmp_path / "ds/meta/stats.json").read_text())
+    assert set(found) == set(info(tmp_path / "ds")["features"])
+    state = np.concatenate([e.states["obs.qpos"][:-1] for e in episodes]).astype(np.float64)
+    np.testing.assert_allclose(found["observation.state"]["mean"], state.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(found["observation.state"]["std"], state.std(axis=0), rtol=1e-9)
+    q10 = np.quantile(state, 0.1, axis=0)
+    np.testing.assert_allclose(found["observation.state"]["q10"], q10, rtol=1e-9)
+    pixels = np.concatenate([e.states["obs.sensor.front.color"][:-1] for e in episodes]) / 255
+    image = found["observation.images.front"]
+    np.testing.assert_allclose(np.ravel(image["std"]), pixels.std(axis=(0, 1, 2)), rtol=1e-9)
+    assert np.shape(image["mean"]) == (3, 1, 1)
+    assert image["count"] == [14]
+    assert found["index"]["max"] == [13]
+
+
+def test_full_files_begin_new_ones_and_full_folders_too(tmp_path: Path) -> None:
+    # 300 000 bytes of numbers each: three fit into a megabyte, so 8 make 3, 3 and 2.
+    big = Feature(key="x", source="x", shape=(75_000,), dtype="float32")
+    values = np.random.default_rng(0).standard_normal((8, 1, 75_000)).astype(np.float32)
+    episodes = [Episode(steps={"x": v}, states={}) for v in values]
+    write(tmp_path / "ds", episodes, [big], chunks_size=2, data_files_size_in_mb=1)
+    files = sorted(str(p.relative_to(tmp_path / "ds")) for p in tmp_path.glob("ds/data/*/*"))
+    expected = [
+        "data/chunk-000/file-000.parquet",
+        "data/chunk-000/file-001.parquet",
+        "data/chunk-001/file-000.parquet",
+    ]
+    assert files == expected
+    places = [(row["data/chunk_index"], row["data/file_index"]) for row in rows(tmp_path / "ds")]
+    assert places == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
+    found = np.concatenate([column(tmp_path / "ds", "x", file) for file in files])
+    np.testing.assert_array_equal(found.astype(np.float32), values[:, 0])
+    # The rows hold the statistics of 75 000 components, more than a megabyte, so their files roll.
+    assert len(list(tmp_path.glob("ds/meta/episodes/*/*"))) == 3
+    meta = [row["meta/episodes/file_index"] for row in rows(tmp_path / "ds")]
+    assert meta == [0] * 3 + [1] * 3 + [0] * 2
+
+
+def test_one_row_group_per_episode(tmp_path: Path) -> None:
+    write(tmp_path / "ds", new_episodes())
+    metadata = pq.ParquetFile(tmp_path / "ds" / DATA).metadata
+    assert [metadata.row_group(i).num_rows for i in range(3)] == list(LENGTHS)
+
+
+def test_flushed_episodes_are_a_dataset_while_the_writer_goes_on(tmp_path: Path) -> None:
+    episodes = new_episodes()
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    writer.add(episodes[0], "go")
+    assert list((tmp_path / "ds").iterdir()) == []
+    writer.flush()
+    assert info(tmp_path / "ds")["total_frames"] == 5
+    writer.add(episodes[1], "go")
+    writer.flush()
+    writer.flush()  # nothing new
+    writer.close()
+    writer.close()
+    assert info(tmp_path / "ds")["total_episodes"] == 2
+    assert [row["data/file_index"] for row in rows(tmp_path / "ds")] == [0, 1]
+    assert column(tmp_path / "ds", "index", "data/chunk-000/file-001.parquet").tolist() == [5]
+
+
+def test_failed_flush_leaves_the_dataset_and_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = new_episodes()
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    writer.add(episodes[0], "go")
+    writer.flush()
+    writer.add(episodes[1], "stop")
+
+    def refuse(path: Path, text: str) -> None:
+        raise StorageError(28, f"{path}: disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lerobot, "atomic_write_text", refuse)
+        with pytest.raises(StorageError, match="disk full"):
+            writer.flush()
+    assert info(tmp_path / "ds")["total_episodes"] == 1
+    writer.add(episodes[2], "go")
+    writer.close()
+    assert info(tmp_path / "ds")["total_episodes"] == 3
+    assert [row["data/file_index"] for row in rows(tmp_path / "ds")] == [0, 1, 1]
+    assert column(tmp_path / "ds", "index", "data/chunk-000/file-001.parquet").tolist() == list(
+        range(5, 14)
+    )
+
+
+def _write_two_of_which_one_lacks_a_field(root: Path) -> None:
+    with LeRobotWriter(root, FEATURES, fps=30) as writer:
+        writer.add(new_episodes()[0], "go")
+        writer.add(Episode(steps={"actions": np.zeros((1, 3))}, states={}), "stop")
+
+
+def test_episodes_before_an_error_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"got 'obs\.qpos'"):
+        _write_two_of_which_one_lacks_a_field(tmp_path / "ds")
+    assert (info(tmp_path / "ds")["total_episodes"], info(tmp_path / "ds")["total_tasks"]) == (1, 1)
+    assert len(rows(tmp_path / "ds")) == 1
+
+
+def test_dataset_without_episodes_leaves_nothing(tmp_path: Path) -> None:
+    with LeRobotWriter(tmp_path / "ds", FEATURES, fps=30):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
+        LeRobotWriter(tmp_path, FEATURES, fps=30)
+
+
+def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="expected to create this folder, got 'Not a directory'"):
+        LeRobotWriter(tmp_path / "file" / "ds", FEATURES, fps=30)
+
+
+def test_closed_writer_refuses_episodes(tmp_path: Path) -> None:
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    writer.close()
+    with pytest.raises(NotReadyError, match="expected an open dataset, got a closed one"):
+        writer.add(new_episodes()[0], "go")
+
+
+def test_task_without_words_is_refused(tmp_path: Path) -> None:
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    with pytest.raises(InputError, match="expected a task in words"):
+        writer.add(new_episodes()[0], " ")
+
+
+@pytest.mark.parametrize("name", ["fps", "chunks_size", "data_files_size_in_mb"])
+def test_limit_below_one_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"LeRobotWriter.{name}: expected >= 1, got 0"):
+        LeRobotWriter(tmp_path / "ds", FEATURES, **{"fps": 30, name: 0})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("features", [[], [FEATURES[0], FEATURES[0]]])
+def test_features_without_distinct_keys_are_refused(tmp_path: Path, features: list) -> None:
+    with pytest.raises(ConfigurationError, match="expected features with distinct keys"):
+        LeRobotWriter(tmp_path / "ds", features, fps=30)
+
+
+def test_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(lerobot_files.importlib, "import_module", absent)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[lerobot-format\]'"):
+        LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_last_file_of_a_folder_is_followed_by_the_next_folder() -> None:
+    assert FilePlace(0, 0).following(2) == FilePlace(0, 1)
+    assert FilePlace(0, 1).following(2) == FilePlace(1, 0)
+    assert str(FilePlace(1, 2).path("a/chunk-{chunk_index:03d}/file-{file_index:03d}")) == (
+        "a/chunk-001/file-002"
+    )
