@@ -1,12 +1,13 @@
 """Stream: simulation keeps producing episodes while training keeps drawing chunks of them.
 
-Start at:    `OnlineDataEngine` and `OnlineDataEngineCfg`.
+Start at:    `OnlineDataEngine`, `OnlineDataEngineCfg` and `OnlineDataset`.
 Promise:     a chunk is never torn, and neither drawing nor writing waits for the other; nothing
              is left in shared memory, however the processes end.
 May import:  `core`, `learn`, `safety`.  Must not import: any other folder of the package.
 Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
              `engine` (what users call), `config`, `supervisor`, `producer`, `episode_runner`,
-             `environment`, `policies` (the processes that simulate), `back_pressure`.
+             `environment`, `policies` (the processes that simulate), `back_pressure`;
+             `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `recorded_draws`.
 """
 
 from typing import Final
@@ -15,11 +16,15 @@ from cadenza.core.lazy_names import lazy_names
 
 #: Names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
+    "ChunkSizeSampler": "chunk_samplers",
+    "GMMChunkSampler": "chunk_samplers",
     "OnlineDataEngine": "engine",
     "OnlineDataEngineCfg": "config",
     "OnlineDataEngineState": "engine_state",
     "OnlineDataWorkerError": "engine",
+    "OnlineDataset": "dataset",
     "StaleDataError": "back_pressure",
+    "UniformChunkSampler": "chunk_samplers",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
