@@ -10,6 +10,7 @@ Usage:  python -m tests.integration.stream.torn_reads --chunks 10000000 --writer
 import argparse
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -141,8 +142,9 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(search(options.chunks, options.writers))
-    print("without validation:", search(options.chunks // 50, options.writers, validate=False))
+    found = search(options.chunks, options.writers)
+    without = search(options.chunks // 50, options.writers, validate=False)
+    sys.stdout.write(f"{found}\nwithout validation: {without}\n")
 
 
 if __name__ == "__main__":
