@@ -30,19 +30,19 @@ from cadenza.stream.back_pressure import (
 from cadenza.stream.batches import (
     chunk_targets,
     moved_batch,
-    nested_batch,
-    tensordict_type,
 )
+from cadenza.stream.chunk_batch import nested_batch, tensordict_class
 from cadenza.stream.config import OnlineDataEngineCfg, check_settings
-from cadenza.stream.counters import ConsumerRow, read_counters
+from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
-from cadenza.stream.engine_state import EngineWords, OnlineDataEngineState, engine_state
+from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
-from cadenza.stream.error_envelope import ErrorEnvelope, read_envelope
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import is_same_process, started_at
+from cadenza.stream.processes import started_at
+from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 #: Pause between two looks at a starting engine, s.
 _START_POLL_S = 0.01
-#: Time between two looks at the owner of an engine by another process, ns.
-_OWNER_CHECK_NS = 500_000_000
 
 
 class OnlineDataEngine:
@@ -71,15 +69,13 @@ class OnlineDataEngine:
             StorageError: Shared memory is too small.
             MissingExtraError: tensordict is not installed.
         """
-        tensordict_type()
+        tensordict_class()
         check_settings(cfg)
         self._cfg = cfg.copy()
         self._store = SlotStore.create(store_layout(self._cfg))
         self._board = PolicyBoard()
         self._store.words[StreamWords.OWNER_PID] = os.getpid()
         self._store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
-        self._supervisor: Supervisor | None = None
-        self._was_stopped = False
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,8 +87,6 @@ class OnlineDataEngine:
         self._cfg = state["cfg"]
         self._store = state["store"]
         self._board = state["board"]
-        self._supervisor = None
-        self._was_stopped = False
         self._prepare()
 
     def _prepare(self) -> None:
@@ -109,9 +103,11 @@ class OnlineDataEngine:
         self._reader = SlotReader(self._store)
         self._consumer = ConsumerRow(self._store)
         self._generators: dict[tuple[int, int], torch.Generator] = {}
-        self._owner_checked_ns = 0
-
-    # -- life --------------------------------------------------------------------------------------
+        self._serving = ServingCheck(self._store)
+        self._was_stopped = False
+        self._end: weakref.finalize[..., Self] | None = None
+        self._report: StreamReport | None = None
+        self._supervisor: Supervisor | None = None
 
     def start(self) -> None:
         """Start the producers and wait until the buffer is full for the first time.
@@ -127,10 +123,16 @@ class OnlineDataEngine:
                 f"OnlineDataEngine.start: expected an engine that was never started, got "
                 f"{self.state.name}; make a new one."
             )
+        cfg = self._cfg
+        self._report = StreamReport(self._store, log_path=cfg.log_path, status_path=cfg.status_path)
         self._store.words[StreamWords.STATE] = OnlineDataEngineState.STARTING
         request_fill(self._store, self._rules)
-        self._supervisor = Supervisor(self._cfg, self._store, self._board, self._rules, _no_log)
-        atexit.register(_stop_at_exit, weakref.ref(self))
+        self._supervisor = Supervisor(cfg, self._store, self._board, self._rules, self._report)
+        # At exit this must come before multiprocessing waits for its children.
+        self._end = weakref.finalize(
+            self, _end_abandoned, self._supervisor, self._report, os.getpid()
+        )
+        atexit.register(self._end)
         self._supervisor.start()
         try:
             self._wait_for_first_fill()
@@ -152,13 +154,17 @@ class OnlineDataEngine:
         if self._was_stopped:
             return
         self._was_stopped = True
-        before = self.state
         forced = [] if self._supervisor is None else self._supervisor.stop()
-        atexit.unregister(_stop_at_exit)
-        if before is OnlineDataEngineState.FAILED:
-            raise self._failure()
-        failed = OnlineDataEngineState.FAILED if forced else OnlineDataEngineState.STOPPED
-        self._store.words[StreamWords.STATE] = failed
+        failed_before = self.state is OnlineDataEngineState.FAILED
+        if not failed_before:
+            ended = OnlineDataEngineState.FAILED if forced else OnlineDataEngineState.STOPPED
+            self._store.words[StreamWords.STATE] = ended
+        if self._end is not None and self._report is not None:
+            self._end.detach()
+            atexit.unregister(self._end)
+            self._report.close()
+        if failed_before:
+            raise self._serving.failure()
         if forced:
             raise OnlineDataWorkerError(
                 f"OnlineDataEngine.stop: expected producers to end within "
@@ -193,7 +199,7 @@ class OnlineDataEngine:
                     "OnlineDataEngine.start: expected to fill the buffer, got stop() meanwhile."
                 )
             if self.state is OnlineDataEngineState.FAILED:
-                raise self._failure()
+                raise self._serving.failure()
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     "OnlineDataEngine.start: expected a full buffer of "
@@ -214,8 +220,6 @@ class OnlineDataEngine:
             if str(late) != str(error):
                 error.add_note(f"While the engine stopped: {late}")
         self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
-
-    # -- drawing -----------------------------------------------------------------------------------
 
     def sample_batch(
         self,
@@ -255,13 +259,13 @@ class OnlineDataEngine:
             OnlineDataWorkerError: The engine failed.
         """
         _check_sizes(batch_size, chunk_size, self.max_episode_steps)
-        self._require_serving()
+        self._serving.require()
         blocked = wait_until_fresh(
             self._store,
             self._rules,
             batch_size,
             timeout=self._cfg.draw_timeout if timeout is None else timeout,
-            check=self._require_serving,
+            check=self._serving.require,
         )
         if blocked:
             self._consumer.note_blocked(blocked)
@@ -296,9 +300,9 @@ class OnlineDataEngine:
             version = int(self._store.words[StreamWords.POLICY_VERSION]) + 1
             self._board.write(version, state_dict)
             self._store.words[StreamWords.POLICY_VERSION] = version
+        if self._report is not None:
+            self._report.log("policy_published", version=version)
         return version
-
-    # -- facts -------------------------------------------------------------------------------------
 
     @property
     def state(self) -> OnlineDataEngineState:
@@ -353,9 +357,7 @@ class OnlineDataEngine:
 
     def status(self) -> dict[str, Any]:
         """Return state and counters as JSON values."""
-        return {"state": self.state.name, **read_counters(self._store).as_dict()}
-
-    # -- parts -------------------------------------------------------------------------------------
+        return status_document(self._store)
 
     def _own_generator(self) -> torch.Generator:
         """Return the generator of this process and loader worker."""
@@ -377,33 +379,6 @@ class OnlineDataEngine:
                 f"engine, got one in {os.getpid()}; other processes may only draw."
             )
 
-    def _require_serving(self) -> None:
-        state = self.state
-        if state is OnlineDataEngineState.FAILED:
-            raise self._failure()
-        if not state.is_serving:
-            raise NotReadyError(
-                f"OnlineDataEngine: expected a running engine, got {state.name}; call start() "
-                "before drawing."
-            )
-        now = time.monotonic_ns()
-        if now - self._owner_checked_ns > _OWNER_CHECK_NS:
-            self._owner_checked_ns = now
-            words = self._store.words
-            pid = int(words[StreamWords.OWNER_PID])
-            if not is_same_process(pid, int(words[StreamWords.OWNER_STARTED_AT])):
-                raise OnlineDataWorkerError(
-                    f"OnlineDataEngine: expected its owner, process {pid}, to run, got none; no "
-                    "new data comes."
-                )
-
-    def _failure(self) -> OnlineDataWorkerError:
-        number = max(int(self._store.words[EngineWords.FAILED_PRODUCER]) - 1, 0)
-        envelope = read_envelope(self._store, number)
-        return (envelope or ErrorEnvelope(kind="unknown", message="it left no report")).error(
-            number
-        )
-
 
 def _check_sizes(batch_size: object, chunk_size: object, longest: int) -> None:
     for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size)):
@@ -415,11 +390,8 @@ def _check_sizes(batch_size: object, chunk_size: object, longest: int) -> None:
         )
 
 
-def _no_log(event: str, **fields: Any) -> None:
-    del event, fields
-
-
-def _stop_at_exit(engine: "weakref.ref[OnlineDataEngine]") -> None:
-    found = engine()
-    if found is not None and found.is_owner:
-        found.stop()
+def _end_abandoned(supervisor: Supervisor, report: StreamReport, owner: int) -> None:
+    """End what an engine that nobody stopped left running; a fork of its process leaves it."""
+    if os.getpid() == owner:
+        supervisor.stop()
+        report.close()

@@ -13,10 +13,9 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.context import ForkServerProcess
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from cadenza.stream.error_envelope import (
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.producer import producer_main
 from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.stream_report import StreamReport
 
 #: Pause between two looks at the producers, s.
 WATCH_S: Final = 0.02
@@ -76,7 +76,7 @@ class Supervisor:
         store: SlotStore,
         board: PolicyBoard,
         rules: FlowRules,
-        log: Callable[..., Any],
+        report: StreamReport,
     ) -> None:
         """Prepare; `start` begins.
 
@@ -85,13 +85,13 @@ class Supervisor:
             store: The store.
             board: Where weights go.
             rules: Who waits for whom.
-            log: Takes the name of an event and its fields.
+            report: Gets events, and is told to write when something may be due.
         """
         self._cfg = cfg
         self._store = store
         self._board = board
         self._rules = rules
-        self._log = log
+        self._report = report
         self._context = multiprocessing.get_context("forkserver")
         self._watched = [_Watched(number) for number in range(cfg.producers)]
         self._closing = threading.Event()
@@ -130,7 +130,9 @@ class Supervisor:
         while not self._closing.wait(WATCH_S):
             for watched in self._watched:
                 self._look_at(watched)
+            self._report.tick()
             if self._judge():
+                self._report.write_status()
                 break
 
     def _look_at(self, watched: _Watched) -> None:
@@ -184,7 +186,7 @@ class Supervisor:
         state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
         self._store.producers["state"][number] = state
         watched.start_at = time.monotonic() + self._cfg.restart_backoff * 2.0**watched.restarts
-        self._log(
+        self._report.log(
             "producer_died",
             producer=number,
             error_type=envelope.kind,
@@ -216,7 +218,9 @@ class Supervisor:
         )
         process.start()
         watched.process = process
-        self._log("producer_started", producer=number, pid=process.pid, restarts=watched.restarts)
+        self._report.log(
+            "producer_started", producer=number, pid=process.pid, restarts=watched.restarts
+        )
 
     def _document(self, watched: _Watched) -> str:
         cfg = self._cfg
@@ -279,7 +283,7 @@ class Supervisor:
         if before is state:
             return
         self._store.words[StreamWords.STATE] = state
-        self._log("engine_state", state=state.name, before=before.name)
+        self._report.log("engine_state", state=state.name, before=before.name)
 
     def _end_all(self) -> list[int]:
         """Wait for all processes, then terminate and kill; return those that had to be."""

@@ -1,0 +1,162 @@
+"""`cadenza stream top`."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.strict_json import parse_json_object
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Columns of the producers' table.
+_PRODUCER_COLUMNS: Final = (
+    "producer",
+    "state",
+    "pid",
+    "episodes",
+    "steps",
+    "dropped",
+    "restarts",
+    "waited / s",
+    "silent / s",
+    "last error",
+)
+_ENDED: Final = ("FAILED", "STOPPED")
+_VERSION: Final = 1
+
+
+def top(
+    file: Annotated[Path, typer.Argument(help="The engine's status file (status_path).")],
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the status as one JSON object and end.")
+    ] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Time between two looks, s.")
+    ] = 1.0,
+) -> None:
+    """Show a running stream: what is produced and drawn, how old the data is, who waits.
+
+    Ends when the stream does, or with Ctrl-C.
+    """
+    with typed_exits(as_json=as_json, go_on="the stream goes on"):
+        status = read_status(file)
+        if as_json:
+            print_json(status)
+        elif once:
+            print_table(headline(status), ("what", "value"), summary_rows(status))
+            print_table("Producers", _PRODUCER_COLUMNS, producer_rows(status))
+        else:
+            _follow(file, status, interval_s)
+
+
+def read_status(file: Path) -> dict[str, Any]:
+    """Return the status that an engine wrote.
+
+    Raises:
+        ConfigurationError: There is no such file.
+        IntegrityError: It is no status of this version.
+    """
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{file}: expected the status file of an online data engine, got none; set "
+            "status_path in its configuration."
+        ) from error
+    status = parse_json_object(data, source=str(file))
+    if status.get("schema_version") != _VERSION:
+        raise IntegrityError(
+            f"{file}: expected a status of version {_VERSION}, got "
+            f"{status.get('schema_version')!r}; use the cadenza that wrote it."
+        )
+    return status
+
+
+def headline(status: Mapping[str, Any]) -> str:
+    """Return the line above the tables."""
+    return f"Stream of process {status['owner_pid']}: {status['state']}"
+
+
+def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return name and value of every total."""
+    return [
+        (
+            "produced",
+            f"{status['episodes']} episodes, {status['frames']} steps, "
+            f"{status['frames_per_s']:.0f} steps/s, {status['dropped']} dropped",
+        ),
+        (
+            "drawn",
+            f"{status['chunks']} chunks, {status['chunks_per_s']:.0f} chunks/s, "
+            f"{status['redraws']} drawn anew, {status['replay_ratio']:.2f} steps per step",
+        ),
+        ("readable", f"{status['readable']} episodes, {status['unread']} of them unread"),
+        (
+            "age when drawn",
+            f"{status['staleness_mean_s']:.2f} s mean, {status['staleness_p95_s']:.2f} s at 95 %",
+        ),
+        (
+            "policy",
+            f"version {status['policy_version']}; data is {status['version_lag_mean']:.2f} "
+            f"versions behind, {status['version_lag_p95']} at 95 %",
+        ),
+        (
+            "waiting",
+            f"producers {status['stalled_s']:.1f} s, consumers {status['blocked_s']:.1f} s",
+        ),
+        ("fills requested", str(status["fills_requested"])),
+    ]
+
+
+def producer_rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row per producer."""
+    return [
+        (
+            str(row["producer"]),
+            str(row["state"]),
+            str(row["pid"]),
+            str(row["episodes"]),
+            str(row["frames"]),
+            str(row["dropped"]),
+            str(row["restarts"]),
+            f"{row['stalled_s']:.1f}",
+            f"{row['silent_s']:.1f}",
+            "" if row["error"] is None else str(row["error"]).partition("\n")[0],
+        )
+        for row in status["producers"]
+    ]
+
+
+def _follow(file: Path, status: dict[str, Any], interval_s: float) -> None:
+    """Redraw the tables until the stream ends."""
+    from rich.live import Live
+
+    with Live(_tables(status), auto_refresh=False) as live:
+        while status["state"] not in _ENDED:
+            time.sleep(interval_s)
+            status = read_status(file)
+            live.update(_tables(status), refresh=True)
+
+
+def _tables(status: Mapping[str, Any]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    whole = Table.grid()
+    totals = Table("what", "value", title=headline(status), title_justify="left", box=SIMPLE_HEAD)
+    for name, value in summary_rows(status):
+        totals.add_row(name, escape(value))
+    producers = Table(*_PRODUCER_COLUMNS, box=SIMPLE_HEAD)
+    for row in producer_rows(status):
+        producers.add_row(*(escape(cell) for cell in row))
+    whole.add_row(totals)
+    whole.add_row(producers)
+    return whole
