@@ -1,0 +1,155 @@
+"""Exports episodes as a Minari dataset, the format of offline reinforcement learning.
+
+Observations are the state fields: the array itself if there is one, else a dict by name. What
+Minari has no place for (success, the version of the policy, the number in the stream, every other
+step field) is in the infos, one entry per observation; those of the reset are zero.
+
+Axes:  L = steps of an episode.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space
+from numpy.typing import NDArray
+
+from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.stream.bridges.episodes import Episode
+
+Array = NDArray[Any]
+
+_ACTIONS: Final = "actions"
+_REWARDS: Final = "rewards"
+_TERMINATED: Final = "terminated"
+#: Step fields that Minari has a place for.
+_PLACED: Final = frozenset({_ACTIONS, _REWARDS, _TERMINATED, "truncated"})
+
+
+def export_to_minari(
+    episodes: Iterable[Episode],
+    dataset_id: str,
+    *,
+    observation_space: Space[Any] | None = None,
+    action_space: Space[Any] | None = None,
+    env: str | gymnasium.Env[Any, Any] | None = None,
+    **metadata: Any,
+) -> Any:
+    """Write a dataset into Minari's folder and return it.
+
+    An episode that was cut off without saying so, at the end of its slot, ends truncated.
+
+    Args:
+        episodes: What to write, at least one, all with the same fields.
+        dataset_id: ``(namespace/)name-vN``, which must not exist.
+        observation_space: Space of the observations; that of ``env`` if None, or boxes of all
+            values of their types.
+        action_space: Space of the actions, likewise.
+        env: Environment that they come from, so that the dataset can make it again.
+        metadata: Further keywords of ``minari.create_dataset_from_buffers``, such as ``author``.
+
+    Raises:
+        MissingExtraError: The extra ``minari`` is not installed.
+        InputError: There is no episode, or one lacks actions, rewards or observations, or has
+            other fields than the first.
+        ConfigurationError: The dataset exists.
+    """
+    minari = _load_minari()
+    episodes = list(episodes)
+    if not episodes:
+        raise InputError("export_to_minari: expected at least one episode, got none.")
+    for episode in episodes:
+        _require_fields(episode, episodes[0])
+    if dataset_id in minari.list_local_datasets():
+        raise ConfigurationError(
+            f"export_to_minari: expected a new dataset, got {dataset_id!r}, which exists; raise "
+            "its version or delete it."
+        )
+    if env is None:
+        observation_space = observation_space or _observation_space(episodes[0])
+        action_space = action_space or _space(episodes[0].steps[_ACTIONS])
+    return minari.create_dataset_from_buffers(
+        dataset_id,
+        [_buffer(minari, index, episode) for index, episode in enumerate(episodes)],
+        env=env,
+        observation_space=observation_space,
+        action_space=action_space,
+        jpeg_encoding=False,  # which would change the pixels
+        **metadata,
+    )
+
+
+def _load_minari() -> Any:
+    """Import Minari, which ships no types."""
+    try:
+        return importlib.import_module("minari")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "export_to_minari: Minari is not installed; install the extra: "
+            "pip install 'cadenza[minari]'."
+        ) from error
+
+
+def _require_fields(episode: Episode, first: Episode) -> None:
+    """Raise unless ``episode`` can be exported beside ``first``."""
+    missing = sorted({_ACTIONS, _REWARDS, _TERMINATED} - set(episode.steps))
+    if missing or not episode.states:
+        raise InputError(
+            f"export_to_minari: expected actions, rewards, terminated and a state field, got "
+            f"{sorted([*episode.steps, *episode.states])} in episode {episode.number}; select them "
+            "when reading."
+        )
+    if set(episode.steps) != set(first.steps) or set(episode.states) != set(first.states):
+        raise InputError(
+            f"export_to_minari: expected the fields {sorted([*first.steps, *first.states])} of the "
+            f"first episode in all of them, got {sorted([*episode.steps, *episode.states])} in "
+            f"episode {episode.number}."
+        )
+
+
+def _observation_space(episode: Episode) -> Space[Any]:
+    spaces: dict[str, Space[Any]] = {name: _space(a) for name, a in episode.states.items()}
+    return next(iter(spaces.values())) if len(spaces) == 1 else Dict(spaces)
+
+
+def _space(values: Array) -> Box:
+    """Return the box of everything that entries of ``values``, (n, ...), could be."""
+    dtype: Any = values.dtype.type
+    if values.dtype.kind == "f":
+        return Box(-np.inf, np.inf, values.shape[1:], dtype)
+    if values.dtype.kind == "b":
+        return Box(0, 1, values.shape[1:], dtype)
+    limits = np.iinfo(dtype)
+    return Box(limits.min, limits.max, values.shape[1:], dtype)
+
+
+def _buffer(minari: Any, index: int, episode: Episode) -> Any:
+    """Return the episode as Minari collects it."""
+    states: Mapping[str, Array] = episode.states
+    terminations = episode.steps[_TERMINATED]
+    return minari.data_collector.EpisodeBuffer(
+        id=index,
+        observations=next(iter(states.values())) if len(states) == 1 else dict(states),
+        actions=episode.steps[_ACTIONS],
+        rewards=list(episode.steps[_REWARDS]),
+        terminations=list(terminations),
+        truncations=list(episode.dones() & ~terminations),
+        infos=_infos(episode),
+    )
+
+
+def _infos(episode: Episode) -> dict[str, Array]:
+    """Return the other facts, one entry per observation, (L + 1, ...)."""
+    infos = {
+        name: np.concatenate((np.zeros_like(values[:1]), values))
+        for name, values in episode.steps.items()
+        if name not in _PLACED
+    }
+    size = episode.length + 1
+    infos["episode_number"] = np.full(size, episode.number)
+    infos["policy_version"] = np.full(size, episode.policy_version)
+    if episode.success is not None:
+        infos["success"] = np.append(False, episode.dones() & episode.success)
+    return infos
