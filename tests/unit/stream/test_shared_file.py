@@ -1,0 +1,239 @@
+"""Shared memory without a name: room, closing, locks, processes, and nothing left behind."""
+
+import errno
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import InputError, StorageError
+from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import SlotStore
+from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+
+
+def names() -> set[str]:
+    return {path.name for path in MEMORY_FOLDER.glob("cadenza-*")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Generator[None]:
+    gc.collect()  # blocks of earlier tests
+    before = names()
+    yield
+    assert names() <= before
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_block_is_zeroed_and_has_no_name() -> None:
+    before = names()
+    file = SharedFile.create(10_000)
+    assert (file.size, bytes(file.map[:])) == (10_000, bytes(10_000))
+    assert names() == before
+
+
+def test_size_below_one_is_refused() -> None:
+    with pytest.raises(InputError, match="expected size >= 1 byte, got 0"):
+        SharedFile.create(0)
+
+
+def test_too_little_room_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Full:
+        f_bavail, f_frsize = 2, 4096
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Full())
+    with pytest.raises(StorageError, match=f"expected {5000 + RESERVE} bytes free in .*, got 8192"):
+        SharedFile.create(5000, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_room_lost_while_reserving_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    before = open_descriptors()
+    with pytest.raises(StorageError, match=r"expected to reserve 5000 bytes in .*No space left"):
+        SharedFile.create(5000, tmp_path)
+    assert open_descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kernel_that_refuses_the_pages_is_an_error(tmp_path: Path) -> None:
+    code = (
+        "import resource, pathlib, sys\n"
+        "from cadenza.stream.shared_file import SharedFile\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "SharedFile.create(100_000, pathlib.Path(sys.argv[1]))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "StorageError: shared memory: expected to reserve 100000 bytes" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"expected to reserve 10 bytes in .*missing"):
+        SharedFile.create(10, tmp_path / "missing")
+
+
+def test_folder_of_temporary_files_serves_without_a_memory_file_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cadenza.stream.shared_file.MEMORY_FOLDER", tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = SharedFile.create(10)
+    assert str(tmp_path) in Path("/proc/self/maps").read_text(encoding="utf-8")
+    file.close()
+
+
+def test_closing_gives_descriptor_and_memory_back() -> None:
+    before = open_descriptors()
+    file = SharedFile.create(10_000)
+    assert not file.is_closed
+    file.close()
+    file.close()
+    assert file.is_closed
+    assert open_descriptors() == before
+    with (
+        pytest.raises(StorageError, match="expected an open block, got a closed one"),
+        file.locked(),
+    ):
+        pass
+
+
+def test_block_in_view_is_unmapped_with_the_last_view() -> None:
+    before = open_descriptors()
+    file = SharedFile.create(10_000)
+    view = memoryview(file.map)
+    file.map[0] = 7
+    file.close()
+    assert view[0] == 7
+    view.release()
+    assert open_descriptors() == before
+
+
+def test_forgotten_block_is_given_back() -> None:
+    before = open_descriptors()
+    SharedFile.create(10_000)
+    assert open_descriptors() == before
+
+
+def test_closed_store_gives_everything_back() -> None:
+    before, blocks = open_descriptors(), mapped_blocks()
+    store = new_store()
+    write_episode(store, 2)
+    store.close()
+    assert store.file.is_closed
+    assert open_descriptors() == before
+    assert mapped_blocks() == blocks
+
+
+def mapped_blocks() -> int:
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("/cadenza-")
+
+
+def test_lock_excludes_other_threads_for_a_bounded_time() -> None:
+    file = SharedFile.create(10)
+    failures: list[str] = []
+
+    def wait() -> None:
+        try:
+            with file.locked(timeout=0.05):
+                pass
+        except StorageError as error:
+            failures.append(str(error))
+
+    with file.locked():
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+    wait()
+    assert len(failures) == 1
+    assert "expected the lock within 0.05 s, got none" in failures[0]
+
+
+def test_lock_of_another_process_is_waited_for_and_freed_by_its_death() -> None:
+    file = SharedFile.create(10)
+    ready, child = os.pipe(), os.fork()
+    if not child:
+        with file.locked():
+            os.write(ready[1], b"x")
+            signal.pause()
+    os.read(ready[0], 1)
+    refusal = pytest.raises(StorageError, match="a process that holds it is stopped")
+    with refusal, file.locked(timeout=0.05):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with file.locked(timeout=5.0):
+        pass
+    for end in ready:
+        os.close(end)
+
+
+def test_fork_does_not_inherit_the_lock_of_a_thread() -> None:
+    file = SharedFile.create(10)
+    with file.locked():
+        child = os.fork()
+        if not child:
+            try:
+                with file.locked(timeout=0.05):
+                    os._exit(1)
+            except StorageError:  # the parent's, not a dead copy of it
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    child = os.fork()
+    if not child:
+        with file.locked(timeout=5.0):
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def double_and_write(store: SlotStore, count: int) -> None:
+    store.words[30] = count * 2
+    write_episode(store, 3, 5.0)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_store_reaches_processes_of_every_kind(method: str) -> None:
+    store = new_store()
+    context = multiprocessing.get_context(method)
+    process = context.Process(target=double_and_write, args=(store, 21))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert store.words[30] == 42
+    out = targets(store, 1, 3, "actions")
+    SlotReader(store).draw(1, 3, out, seeded())
+    assert out["actions"].flatten().tolist() == [5.0, 6.0, 7.0]
+
+
+def test_killed_owner_leaves_nothing() -> None:
+    code = (
+        "import sys, time\n"
+        "from cadenza.stream.shared_file import SharedFile\n"
+        "file = SharedFile.create(3_000_000)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    before = names()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        assert process.wait(10) == -signal.SIGKILL
+    assert names() == before
