@@ -8,7 +8,9 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -39,6 +41,7 @@ from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import started_at
+from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
@@ -100,7 +103,7 @@ class OnlineDataEngine:
             min_fresh_fraction=cfg.min_fresh_fraction,
             high_water=cfg.high_water,
         )
-        self._reader = SlotReader(self._store)
+        self._reader: ChunkReader = SlotReader(self._store)
         self._consumer = ConsumerRow(self._store)
         self._generators: dict[tuple[int, int], torch.Generator] = {}
         self._serving = ServingCheck(self._store)
@@ -283,6 +286,24 @@ class OnlineDataEngine:
         if landing is not None:
             return landing
         return moved_batch(nested_batch(targets, size), self.device, out)
+
+    @contextmanager
+    def recording(self, folder: Path) -> Generator[None]:
+        """Write down every draw of this process in the block, for `RecordedStream`.
+
+        Args:
+            folder: Where; must not hold a recording. Every process needs its own.
+
+        Raises:
+            StorageError: ``folder`` holds a recording, or the file system refused.
+        """
+        before = self._reader
+        recorder = self._reader = RecordingReader(before, self._store, folder)
+        try:
+            yield
+        finally:
+            self._reader = before
+            recorder.close()
 
     def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
         """Give new weights to all producers whose policy takes them.
