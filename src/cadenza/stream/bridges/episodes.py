@@ -1,7 +1,9 @@
 """Whole episodes, copied out of the store while producers go on writing.
 
 Readers of chunks draw what they like as often as they like; here every published episode comes
-exactly once, in the order of publication, unless its slot was written again before its turn.
+exactly once, in the order of publication, unless its slot was written again before its turn. With
+``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
+are unread, and none is lost: an episode that was read here counts as one drawn chunk.
 
 Axes:  L = steps of an episode.
 """
@@ -15,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.fences import full_fence
+from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 
 Array = NDArray[Any]
@@ -126,6 +130,7 @@ class EpisodeReader:
                 )
         self._store = store
         self.fields = tuple(known[name] for name in names)
+        self._consumer = ConsumerRow(store)
         self._next = 0
         self.read = 0
         self.lost = 0
@@ -138,6 +143,7 @@ class EpisodeReader:
 
         Raises:
             InputError: ``limit`` is below one.
+            NotReadyError: More processes draw than the store can count.
         """
         if limit is not None and limit < 1:
             raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit}.")
@@ -153,6 +159,7 @@ class EpisodeReader:
             if self._store.version[slot] == version:
                 episodes.append(episode)
                 self.read += 1
+                self._consumer.note(_drawn(episode, slot, version), episode.length)
             else:
                 self.lost += 1
         # Publication goes one by one, so all but the newest of the begun ones are complete: those
@@ -194,3 +201,15 @@ class EpisodeReader:
             policy_version=int(store.policy_version[slot]),
             written_at_ns=int(store.written_at_ns[slot]),
         )
+
+
+def _drawn(episode: Episode, slot: int, version: int) -> DrawnChunks:
+    """Return the episode as one drawn chunk."""
+    return DrawnChunks(
+        slots=np.array([slot]),
+        offsets=np.array([0]),
+        versions=np.array([version]),
+        bounds=np.array([[0, episode.length]]),
+        written_at_ns=np.array([episode.written_at_ns]),
+        policy_versions=np.array([episode.policy_version]),
+    )

@@ -122,6 +122,16 @@ def test_slot_written_again_during_the_copy_is_lost(monkeypatch: pytest.MonkeyPa
     assert [e.number for e in reader.take()] == [2]
 
 
+def test_reading_counts_as_one_drawn_chunk() -> None:
+    store = new_store()
+    write_episode(store, 3, 0.0)
+    write_episode(store, 5, 0.0)
+    EpisodeReader(store).take(1)
+    assert store.draws.tolist() == [1, 0, 0]
+    assert int(store.consumers["chunks"].sum()) == 1
+    assert int(store.consumers["frames"].sum()) == 3
+
+
 def test_limit_leaves_the_rest_for_the_next_call() -> None:
     store = new_store(slots=3)
     for first in range(3):
