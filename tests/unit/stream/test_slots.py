@@ -2,50 +2,20 @@
 
 import numpy as np
 import pytest
-import torch
 
-from cadenza.core.errors import InputError, NotReadyError
-from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import SlotStore
-
-FIELDS = (
-    Field(name="obs", shape=(2,), dtype="float32", kind="state"),
-    Field(name="actions", shape=(1,), dtype="float32"),
-    *BOOKKEEPING,
-)
-
-
-def new_store(slots: int = 3, steps: int = 5) -> SlotStore:
-    return SlotStore.create(StoreLayout(slots=slots, steps=steps, producers=1, fields=FIELDS))
-
-
-def write_episode(store: SlotStore, length: int, first: float) -> int:
-    """Publish an episode whose step t has the observation and action ``first + t``."""
-    writer = EpisodeWriter(store, 0)
-    writer.start({"obs": [first, first]})
-    for t in range(length):
-        step = {
-            "actions": [first + t],
-            "rewards": first + t,
-            "terminated": t == length - 1,
-            "truncated": False,
-        }
-        writer.add(step, {"obs": [first + t + 1, first + t + 1]})
-    return writer.publish(success=True)
-
-
-def targets(n: int, c: int) -> dict[str, torch.Tensor]:
-    return {"obs": torch.empty(n, c, 2), "actions": torch.empty(n, c, 1)}
+from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
 def test_chunks_are_windows_of_one_episode() -> None:
     store = new_store()
     write_episode(store, 5, 10.0)
     write_episode(store, 3, 100.0)
-    out = targets(200, 3)
-    drawn = SlotReader(store).draw(200, 3, out, torch.Generator().manual_seed(0))
+    out = targets(store, 200, 3)
+    drawn = SlotReader(store).draw(200, 3, out, seeded())
     first = np.where(drawn.slots == 0, 10.0, 100.0) + drawn.offsets
     expected = first[:, None] + np.arange(3)
     np.testing.assert_array_equal(out["actions"][..., 0], expected)
@@ -58,7 +28,7 @@ def test_unfinished_episode_is_not_drawn() -> None:
     store = new_store()
     EpisodeWriter(store, 0).start({"obs": [1, 1]})
     with pytest.raises(NotReadyError, match="expected an episode of at least 1 steps, got none"):
-        SlotReader(store).draw(1, 1, targets(1, 1), torch.Generator())
+        SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
 
 
 def test_oldest_episode_is_replaced_first() -> None:
@@ -81,3 +51,136 @@ def test_step_with_other_fields_is_refused() -> None:
         writer.start({"ob": [1, 1]})
     with pytest.raises(InputError, match="expected 'obs' of shape \\(2,\\), got \\(3,\\)"):
         writer.start({"obs": [1, 1, 1]})
+
+
+def test_most_drawn_episode_is_replaced_first_when_told() -> None:
+    store = new_store(slots=3)
+    slots = [write_episode(store, 1, first) for first in (1.0, 2.0, 3.0)]
+    store.draws[slots] = [4, 7, 7]
+    assert store.take_slot(0, reuse="most_drawn") == slots[1]  # the older of the two
+    store.drop(slots[1])
+    store.draws[slots[1]] = 0
+    assert store.take_slot(0, reuse="most_drawn") == slots[1]  # empty ones come first
+    assert store.take_slot(0) == slots[0]
+
+
+def test_writer_passes_on_what_it_replaces() -> None:
+    store = new_store(slots=2)
+    write_episode(store, 1)
+    drawn_often = write_episode(store, 1)
+    store.draws[drawn_often] = 9
+    assert EpisodeWriter(store, 0, reuse="most_drawn").slot == drawn_often
+
+
+def test_reuse_of_another_kind_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="or 'most_drawn', got 'x'"
+    ):
+        new_store().take_slot(0, reuse="x")  # type: ignore[arg-type]
+
+
+def test_replaced_episode_starts_without_draws() -> None:
+    store = new_store(slots=1)
+    store.draws[write_episode(store, 1)] = 5
+    assert store.draws[write_episode(store, 1)] == 0
+
+
+def test_slots_of_a_dead_producer_come_back_empty() -> None:
+    store = new_store(slots=4, producers=2)
+    kept = write_episode(store, 2)
+    mine, theirs = EpisodeWriter(store, 1), EpisodeWriter(store, 0)
+    second = EpisodeWriter(store, 1)
+    assert store.drop_leases(1) == 2
+    assert store.drop_leases(1) == 0
+    assert store.lease.tolist().count(0) == 3
+    assert store.lease[theirs.slot] == 1
+    assert store.length[[kept, mine.slot, second.slot]].tolist() == [2, 0, 0]
+    assert {store.take_slot(0), store.take_slot(0)} == {mine.slot, second.slot}
+
+
+def test_slot_left_odd_by_a_dead_writer_stays_closed_while_written_again() -> None:
+    store = new_store(slots=1)
+    slot = write_episode(store, 2)
+    store.version[slot] += 1  # died in the middle of publishing, the lease already given up
+    assert store.take_slot(0) == slot
+    assert store.version[slot] % 2 == 1
+    with pytest.raises(NotReadyError, match="got none"):
+        SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
+
+
+def test_dropped_episode_is_not_drawn_and_its_slot_used_next() -> None:
+    store = new_store(slots=2)
+    write_episode(store, 2)
+    writer = EpisodeWriter(store, 0)
+    writer.drop()
+    assert store.version[writer.slot] % 2 == 0
+    assert EpisodeWriter(store, 0).slot == writer.slot
+
+
+def test_version_goes_up_by_two_with_every_episode() -> None:
+    store = new_store(slots=1)
+    assert [int(store.version[write_episode(store, 1)]) for _ in range(3)] == [2, 4, 6]
+
+
+def test_published_episode_is_described() -> None:
+    store = new_store()
+    slot = write_episode(store, 3, segments=(1, 1, 4), policy_version=8)
+    assert (store.length[slot], store.success[slot], store.policy_version[slot]) == (3, 1, 8)
+    assert store.segments[slot] == 2
+    assert store.segment_bounds[slot, :2].tolist() == [[0, 2], [2, 3]]
+
+
+def test_full_slot_takes_no_further_step() -> None:
+    store = new_store(steps=1)
+    writer = EpisodeWriter(store, 0)
+    writer.start({"obs": [0, 0]})
+    step = {"actions": [0], "rewards": 0, "terminated": False, "truncated": False}
+    writer.add(step, {"obs": [1, 1]})
+    assert writer.is_full
+    with pytest.raises(InputError, match="expected at most 1 steps per episode, got one more"):
+        writer.add(step, {"obs": [1, 1]})
+
+
+def test_episode_without_steps_is_not_published() -> None:
+    writer = EpisodeWriter(new_store(), 0)
+    with pytest.raises(InputError, match="expected at least one step, got 0; use drop"):
+        writer.publish()
+
+
+def test_more_segments_than_a_slot_notes_are_refused() -> None:
+    store = new_store(steps=MAX_SEGMENTS + 1)
+    write_episode(store, MAX_SEGMENTS, segments=range(MAX_SEGMENTS))
+    with pytest.raises(InputError, match=f"at most {MAX_SEGMENTS} segments .*, got 33"):
+        write_episode(store, MAX_SEGMENTS + 1, segments=range(MAX_SEGMENTS + 1))
+
+
+def test_layout_survives_its_json() -> None:
+    layout = new_store().layout
+    assert StoreLayout.from_json(layout.as_json()) == layout
+    assert layout.as_json()["fields"][0]["shape"] == [2]
+
+
+def test_arrays_begin_at_cache_lines_and_do_not_overlap() -> None:
+    layout = new_store(slots=3, steps=7).layout
+    end = 0
+    for place in layout.places().values():
+        assert place.offset % 64 == 0
+        assert place.offset >= end
+        end = place.offset + int(np.prod(place.shape)) * np.dtype(place.dtype).itemsize
+    assert layout.nbytes == end
+
+
+def test_layouts_that_cannot_be_are_refused() -> None:
+    sizes = {"slots": 1, "steps": 1, "producers": 1}
+    for name in sizes:
+        with pytest.raises(ConfigurationError, match=f"StoreLayout.{name}: expected >= 1, got 0"):
+            StoreLayout(**{**sizes, name: 0}, fields=FIELDS)
+    with pytest.raises(ConfigurationError, match="expected distinct names"):
+        StoreLayout(**sizes, fields=(*BOOKKEEPING, BOOKKEEPING[0]))
+    for name in ("valid", "next.obs"):
+        with pytest.raises(ConfigurationError, match=f"expected names other than .*'{name}'"):
+            StoreLayout(**sizes, fields=(Field(name=name, shape=(), dtype="bool"),))
+
+
+def test_nested_name_is_a_path() -> None:
+    assert Field(name="obs.robot.qpos", shape=(), dtype="bool").path == ("obs", "robot", "qpos")

@@ -1,0 +1,293 @@
+"""What chunks hold: masked steps, next states, computed keys, earlier draws, refusals."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cadenza.core.errors import (
+    ConfigurationError,
+    InputError,
+    NotReadyError,
+    StaleDataError,
+    UnknownNameError,
+)
+from cadenza.stream import slot_reader
+from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.layout import VIRTUAL
+from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slots import SlotStore
+from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
+
+EVERY_KEY = ("actions", "next.obs", "segment_id", *(field.name for field in VIRTUAL))
+
+
+def draw(
+    store: SlotStore, n: int, c: int, *names: str, **options: object
+) -> tuple[DrawnChunks, dict[str, Tensor]]:
+    out = targets(store, n, c, *names)
+    chosen = DrawOptions(**options)  # type: ignore[arg-type]
+    return SlotReader(store).draw(n, c, out, seeded(), chosen), out
+
+
+def test_padded_chunk_repeats_the_last_step_behind_its_mask() -> None:
+    store = new_store()
+    write_episode(store, 3, 10.0)
+    drawn, out = draw(store, 1, 5, "obs", "actions", "next.obs", "valid", short="pad")
+    assert drawn.mask is not None
+    assert drawn.mask.tolist() == out["valid"].tolist() == [[True, True, True, False, False]]
+    assert out["actions"].flatten().tolist() == [10, 11, 12, 12, 12]
+    assert out["obs"][0, :, 0].tolist() == [10, 11, 12, 12, 12]
+    assert out["next.obs"][0, :, 0].tolist() == [11, 12, 13, 13, 13]
+
+
+def test_overhanging_chunk_shows_its_own_episode_only() -> None:
+    store = new_store(slots=3, steps=5)
+    for first in (100.0, 200.0, 300.0):
+        write_episode(store, 4, first)
+    drawn, out = draw(store, 400, 3, "actions", "episode_step", weighting="step")
+    assert drawn.mask is not None
+    assert set(drawn.offsets.tolist()) == {-2, -1, 0, 1, 2, 3}
+    steps = drawn.offsets[:, None] + np.arange(3)
+    inside = (steps >= 0) & (steps < 4)
+    np.testing.assert_array_equal(drawn.mask, inside)
+    np.testing.assert_array_equal(out["episode_step"], np.where(inside, steps, -1))
+    shown = (drawn.slots + 1)[:, None] * 100.0 + np.clip(steps, 0, 3)
+    np.testing.assert_array_equal(out["actions"][..., 0], shown)
+
+
+def test_chunks_without_overhang_have_no_mask() -> None:
+    store = new_store()
+    write_episode(store, 5)
+    assert draw(store, 4, 3, "actions")[0].mask is None
+    assert draw(store, 4, 3, "actions", short="pad")[0].mask is None
+
+
+def test_computed_keys_of_segments() -> None:
+    store = new_store(steps=7)
+    write_episode(store, 7, segments=(-1, 4, 4, 4, 2, -1, 9))
+    _, out = draw(store, 1, 7, *EVERY_KEY)
+    assert out["segment_id"].tolist() == [[-1, 4, 4, 4, 2, -1, 9]]
+    assert out["episode_step"].tolist() == [[0, 1, 2, 3, 4, 5, 6]]
+    assert out["segment_step"].tolist() == [[-1, 0, 1, 2, 0, -1, 0]]
+    assert out["segment_start"].int().tolist() == [[0, 1, 0, 0, 1, 0, 1]]
+    assert out["segment_end"].int().tolist() == [[0, 0, 0, 1, 1, 0, 1]]
+    assert out["valid"].all()
+
+
+def test_computed_keys_are_empty_outside_the_episode() -> None:
+    store = new_store()
+    write_episode(store, 2, segments=(0, 0))
+    _, out = draw(store, 1, 4, *EVERY_KEY, short="pad")
+    assert out["episode_step"].tolist() == [[0, 1, -1, -1]]
+    assert out["segment_step"].tolist() == [[0, 1, -1, -1]]
+    assert out["segment_end"].int().tolist() == [[0, 1, 0, 0]]
+
+
+def test_segment_chunk_is_padded_at_the_end_of_its_segment() -> None:
+    store = new_store()
+    write_episode(store, 5, 10.0, segments=(-1, 3, 3, 5, 5))
+    drawn, out = draw(store, 60, 3, "actions", sampling_mode="segment", short="pad")
+    assert drawn.mask is not None
+    assert drawn.mask.int().tolist() == [[1, 1, 0]] * 60
+    shown = {tuple(row) for row in out["actions"][..., 0].int().tolist()}
+    assert shown == {(11, 12, 12), (13, 14, 14)}
+
+
+def test_boundary_chunk_of_a_short_episode_is_padded() -> None:
+    store = new_store()
+    write_episode(store, 3, segments=(0, 0, 0))
+    changing = write_episode(store, 3, segments=(0, 0, 1))
+    drawn, _ = draw(store, 20, 5, "actions", sampling_mode="boundary", short="pad")
+    assert set(drawn.slots.tolist()) == {changing}
+
+
+def test_short_episodes_can_be_refused() -> None:
+    store = new_store(slots=4)
+    for length in (5, 2, 5, 5):
+        write_episode(store, length)
+    with pytest.raises(InputError, match=r"every episode to have at least 3 steps, got 25\.0%"):
+        draw(store, 1, 3, "actions", short="error")
+    assert draw(store, 1, 2, "actions", short="error")[0].excluded == 0.0
+    write_episode(store, 2, segments=(0, 1))
+    with pytest.raises(InputError, match="every segment to have at least 2"):
+        draw(store, 1, 2, "actions", short="error", sampling_mode="segment")
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("episode", r"an episode of at least 4 steps, got none \(sampling_mode 'episode', chunk"),
+        ("segment", r"a segment of at least 4 steps, got none"),
+        ("boundary", r"an episode of at least 4 steps with a change of segment, got none"),
+    ],
+)
+def test_nothing_to_draw_is_told_with_mode_and_size(mode: str, message: str) -> None:
+    store = new_store()
+    write_episode(store, 3)
+    with pytest.raises(NotReadyError, match=message):
+        draw(store, 1, 4, "actions", sampling_mode=mode)
+
+
+def test_options_that_do_not_exist_or_fit_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"DrawOptions.short: expected one of .* 'drop'"):
+        DrawOptions(short="drop")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="with sampling_mode 'boundary', got 'step'"):
+        DrawOptions(sampling_mode="boundary", weighting="step")
+    with pytest.raises(ConfigurationError, match="with stratified, got 'window'"):
+        DrawOptions(stratified=True, weighting="window")
+    assert [DrawOptions(**o).may_mask for o in ({}, {"short": "pad"}, {"weighting": "step"})] == [  # type: ignore[arg-type]
+        False,
+        True,
+        True,
+    ]
+
+
+def test_sizes_out_of_range_are_refused() -> None:
+    store = new_store(steps=5)
+    write_episode(store, 5)
+    for n, c in ((0, 1), (1, 0), (1, 6)):
+        with pytest.raises(InputError, match=f"chunks of 1 to 5 steps, got {n} of {c}"):
+            SlotReader(store).draw(n, c, {}, seeded())
+    with pytest.raises(InputError, match="at least 2 steps with sampling_mode 'boundary', got 1"):
+        draw(store, 1, 1, "actions", sampling_mode="boundary")
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    store = new_store()
+    write_episode(store, 5)
+    reader = SlotReader(store)
+    gaps = torch.empty(3, 2, 1).transpose(0, 1)
+    wrong = (torch.empty(2, 3), torch.empty(2, 3, 1, dtype=torch.float64), gaps)
+    for target in wrong:
+        with pytest.raises(InputError, match=r"out\['actions'\]: expected a contiguous"):
+            reader.draw(2, 3, {"actions": target}, seeded())
+    with pytest.raises(UnknownNameError, match="got 'action'"):
+        reader.draw(2, 3, {"action": torch.empty(2, 3, 1)}, seeded())
+
+
+def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    write_episode(store, 5)
+    copied = slot_reader.copy_chunks
+
+    def copy_while_rewritten(*arguments: object) -> None:
+        copied(*arguments)  # type: ignore[arg-type]
+        store.version[0] += 2
+
+    monkeypatch.setattr(slot_reader, "copy_chunks", copy_while_rewritten)
+    with pytest.raises(NotReadyError, match="slots that changed 8 times in a row"):
+        draw(store, 2, 3, "actions")
+
+
+def test_chunks_of_a_slot_replaced_while_copied_are_drawn_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = new_store(slots=2)
+    write_episode(store, 5, 10.0)
+    write_episode(store, 5, 20.0)
+    copied, calls = slot_reader.copy_chunks, []
+
+    def replace_after_the_first(*arguments: object) -> None:
+        copied(*arguments)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 1:
+            write_episode(store, 5, 30.0)  # into slot 0, the oldest
+
+    monkeypatch.setattr(slot_reader, "copy_chunks", replace_after_the_first)
+    drawn, out = draw(store, 40, 5, "actions")
+    first = out["actions"][:, 0, 0].int().tolist()
+    assert set(first) == {20, 30}
+    np.testing.assert_array_equal(np.where(drawn.slots == 0, 30, 20), first)
+    assert 0 < drawn.redraws < 40
+    np.testing.assert_array_equal(store.version[drawn.slots], drawn.versions)
+
+
+def test_reader_keeps_the_tables_used_last() -> None:
+    store = new_store(steps=slot_reader.KEPT_TABLES + 4)
+    write_episode(store, slot_reader.KEPT_TABLES + 4)
+    reader = SlotReader(store)
+    for c in range(1, slot_reader.KEPT_TABLES + 4):
+        reader.draw(1, c, targets(store, 1, c), seeded())
+    kept = [c for c, _ in reader.__dict__["_tables"]]
+    assert kept == list(range(4, slot_reader.KEPT_TABLES + 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"sampling_mode": "segment"}])
+def test_earlier_draw_is_repeated_exactly(options: dict[str, str]) -> None:
+    store = new_store(slots=3, steps=5)
+    for first in (10.0, 20.0, 30.0):
+        write_episode(store, 5, first, segments=(0, 0, 0, 1, 1))
+    drawn, out = draw(store, 30, 2, "obs", "rewards", "valid", **options)
+    again = targets(store, 30, 2, "obs", "rewards", "valid")
+    repeated = SlotReader(store).draw_at(
+        drawn.slots, drawn.versions, drawn.offsets, 2, again, drawn.bounds
+    )
+    for name, values in out.items():
+        assert torch.equal(again[name], values)
+    np.testing.assert_array_equal(repeated.versions, drawn.versions)
+
+
+def test_earlier_draw_of_whole_episodes_needs_no_bounds() -> None:
+    store = new_store()
+    write_episode(store, 3, 10.0)
+    out = targets(store, 1, 5, "rewards")
+    one = np.zeros(1, np.int64)
+    drawn = SlotReader(store).draw_at(one, store.version[:1].copy(), one - 1, 5, out)
+    assert out["rewards"].tolist() == [[10, 10, 11, 12, 12]]
+    assert drawn.mask is not None
+    assert drawn.mask.int().tolist() == [[0, 1, 1, 1, 0]]
+
+
+def test_earlier_draw_from_a_replaced_episode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(slots=1)
+    write_episode(store, 5)
+    drawn, _ = draw(store, 2, 3, "rewards")
+    where = (drawn.slots, drawn.versions, drawn.offsets, 3, targets(store, 2, 3, "rewards"))
+    reader = SlotReader(store)
+    copied = slot_reader.copy_chunks
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            slot_reader,
+            "copy_chunks",
+            lambda *arguments: (copied(*arguments), store.version.__iadd__(2)),
+        )
+        with pytest.raises(StaleDataError, match="2 from episodes replaced since"):
+            reader.draw_at(*where)
+    with pytest.raises(StaleDataError, match="2 from episodes replaced since"):
+        reader.draw_at(*where)
+
+
+def test_places_that_do_not_exist_are_refused() -> None:
+    store = new_store(slots=2)
+    write_episode(store, 5)
+    version, out = store.version[:1].copy(), targets(store, 1, 3, "rewards")
+    reader = SlotReader(store)
+    for slot in (-1, 2):
+        with pytest.raises(InputError, match=r"expected slots in \[0, 2\)"):
+            reader.draw_at(np.array([slot]), version, np.array([0]), 3, out)
+    for offset in (-3, 5):
+        with pytest.raises(InputError, match="cover a step of their run, got 1"):
+            reader.draw_at(np.array([0]), version, np.array([offset]), 3, out)
+    for bounds in ([-1, 3], [0, 6]):
+        with pytest.raises(InputError, match="cover a step of their run, got 1"):
+            reader.draw_at(np.array([0]), version, np.array([0]), 3, out, np.array([bounds]))
+
+
+def test_selection_by_name_and_beginning() -> None:
+    layout = new_store().layout
+    assert list(chunk_fields(layout)) == [field.name for field in FIELDS]
+    assert list(chunk_fields(layout, masked=True))[-1] == "valid"
+    assert list(chunk_fields(layout, ["next.obs", "valid"])) == ["next.obs", "valid"]
+    assert list(chunk_fields(layout, ["next"])) == ["next.obs"]
+    with pytest.raises(InputError, match="expected at least one key, got none"):
+        chunk_fields(layout, [])
+    with pytest.raises(UnknownNameError, match=r"expected keys among .*'next.obs'.*, got 'ob'"):
+        chunk_fields(layout, ["ob"])
+
+
+def test_buffers_have_shape_and_type_of_their_fields() -> None:
+    buffers = allocate_chunks(chunk_fields(new_store().layout, ["obs", "terminated"]), 4, 3)
+    assert buffers["obs"].shape == (4, 3, 2)
+    assert (buffers["terminated"].shape, buffers["terminated"].dtype) == ((4, 3), torch.bool)
