@@ -48,6 +48,7 @@ class StreamToMemory(LoggingMixin, Callback):
         warmup_timeout_s: float = 60.0,
         check: Callable[[], None] | None = None,
         cycle: int = 1,
+        episodes_per_cycle: int | None = None,
     ) -> None:
         """Connect a reader with a table.
 
@@ -60,16 +61,22 @@ class StreamToMemory(LoggingMixin, Callback):
             warmup_timeout_s: Longest wait for them, s.
             check: Called whenever episodes are looked for; raises when the stream has failed.
             cycle: Look for new episodes every so many batches.
+            episodes_per_cycle: Most episodes to take then; None: all. With ``high_water`` the
+                producers wait for training this way, which fixes the ratio of updates to steps.
 
         Raises:
             ConfigurationError: A column of the table has no field; the table has ``masks`` but no
                 tag column ``terminal``; a number is out of range.
         """
         super().__init__(cycle=cycle)
-        if cycle < 1 or warmup_steps < 0 or not warmup_timeout_s > 0.0:
+        counts = {"cycle": cycle, "episodes_per_cycle": episodes_per_cycle}
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise ConfigurationError(f"StreamToMemory.{name}: expected >= 1, got {value}.")
+        if warmup_steps < 0 or not warmup_timeout_s > 0.0:
             raise ConfigurationError(
-                "StreamToMemory: expected cycle >= 1, warmup_steps >= 0 and warmup_timeout_s > 0, "
-                f"got {cycle}, {warmup_steps} and {warmup_timeout_s}."
+                "StreamToMemory: expected warmup_steps >= 0 and warmup_timeout_s > 0, got "
+                f"{warmup_steps} and {warmup_timeout_s}."
             )
         self._reader = reader
         self._table = table
@@ -78,16 +85,20 @@ class StreamToMemory(LoggingMixin, Callback):
         self._warmup_steps = warmup_steps
         self._warmup_timeout_s = warmup_timeout_s
         self._check = check
+        self._episodes_per_cycle = episodes_per_cycle
 
-    def pull(self) -> int:
-        """Put the new episodes into the table and return how many it took.
+    def pull(self, limit: int | None = None) -> int:
+        """Put new episodes into the table and return how many it took.
+
+        Args:
+            limit: Most episodes to read; None: all.
 
         Raises:
             InputError: The table refuses an episode, e.g. one that is longer than the table.
         """
         if self._check is not None:
             self._check()
-        episodes = self._reader.take()
+        episodes = self._reader.take(limit)
         accepted = [e for e in episodes if self._accept is None or self._accept(e)]
         if accepted:
             identity = max(self._table.identities(), default=-1) + 1
@@ -103,7 +114,7 @@ class StreamToMemory(LoggingMixin, Callback):
             NotReadyError: It has not after ``warmup_timeout_s``.
         """
         started = time.monotonic()
-        self.pull()
+        self.pull(self._episodes_per_cycle)
         while self._table.size() < self._warmup_steps:
             if time.monotonic() - started >= self._warmup_timeout_s:
                 raise NotReadyError(
@@ -112,11 +123,11 @@ class StreamToMemory(LoggingMixin, Callback):
                     "run, that `accept` lets episodes through and that the table can hold them."
                 )
             time.sleep(_POLL_S)
-            self.pull()
+            self.pull(self._episodes_per_cycle)
 
     def end_cycle(self) -> None:
         """Take what producers have published meanwhile."""
-        self.pull()
+        self.pull(self._episodes_per_cycle)
 
     def _sequence(self, episode: Episode) -> dict[str, Any]:
         """Return the episode's values by column of the table."""

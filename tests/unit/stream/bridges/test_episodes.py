@@ -92,6 +92,28 @@ def test_newest_overwritten_episode_is_lost_once_another_is_published() -> None:
     assert reader.lost == 1
 
 
+def test_overwritten_episode_before_the_newest_is_lost_at_once() -> None:
+    store = new_store(slots=2)
+    write_episode(store, 1, 0.0)
+    write_episode(store, 1, 1.0)
+    for _ in range(2):
+        EpisodeWriter(store, 0)
+    reader = EpisodeReader(store)
+    assert reader.take() == []
+    assert reader.lost == 1
+
+
+def test_episode_published_during_the_look_is_left_for_the_next_call() -> None:
+    store = new_store()
+    write_episode(store, 1, 0.0)
+    write_episode(store, 1, 1.0)
+    store.words[StreamWords.NEXT_EPISODE] = 1  # as it was when the look began
+    reader = EpisodeReader(store)
+    assert [e.number for e in reader.take()] == [0]
+    store.words[StreamWords.NEXT_EPISODE] = 2
+    assert [e.number for e in reader.take()] == [1]
+
+
 def test_episode_in_publication_is_read_afterwards() -> None:
     store = new_store()
     store.words[StreamWords.NEXT_EPISODE] = 1  # what a publication does first ...

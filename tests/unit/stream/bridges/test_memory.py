@@ -14,7 +14,8 @@ from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.trainer import Trainer, TrainingShutdownException, TrainingStartError
 from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.bridges.memory import StreamToMemory
-from tests.stream_episodes import new_store, write_episode
+from cadenza.stream.slot_writer import EpisodeWriter
+from tests.stream_episodes import fill, new_store, write_episode
 
 SPACES = MDPSpace(
     rewards=None,
@@ -90,6 +91,18 @@ def test_only_accepted_episodes_are_kept() -> None:
     assert table.size() == 2
 
 
+def test_fields_that_were_not_selected_are_not_logged() -> None:
+    store = new_store()
+    writer = EpisodeWriter(store, 0)
+    fill(writer, 2, 1.0)
+    writer.publish()
+    columns = [Column("actions", (1,), np.float32)]
+    table = ArrayMemoryTable(columns=columns, maxlen=10)
+    feeder = StreamToMemory(EpisodeReader(store, select=["actions"]), table)
+    assert feeder.pull() == 1
+    assert not feeder.windowed_scalar
+
+
 def test_columns_may_have_other_names() -> None:
     store = new_store()
     write_episode(store, 2, 5.0)
@@ -140,6 +153,17 @@ def test_cycle_says_how_often_episodes_are_looked_for() -> None:
     feeder = StreamToMemory(EpisodeReader(store), table, cycle=2)
     Trainer([feeder, train], MemoryLoader(table, 2, 1, "batch_size")).train()
     assert train.sizes == [2, 2, 4, 4]
+
+
+def test_episodes_per_cycle_leaves_the_rest_for_later() -> None:
+    store = new_store(slots=8)
+    for first in range(4):
+        write_episode(store, 1, float(first))
+    table = new_table()
+    feeder = StreamToMemory(EpisodeReader(store), table, warmup_steps=2, episodes_per_cycle=2)
+    train = _Train(store, table, 3)
+    Trainer([feeder, train], MemoryLoader(table, 2, 1, "batch_size")).train()
+    assert train.sizes == [2, 4, 6]  # of 4, 5 and 6 that were published
 
 
 def test_training_waits_for_the_first_episodes() -> None:
@@ -209,7 +233,13 @@ def test_mapping_of_an_unknown_column_is_refused() -> None:
         StreamToMemory(reader, new_table(), columns={"ob": "obs"})
 
 
-@pytest.mark.parametrize("options", [{"cycle": 0}, {"warmup_steps": -1}, {"warmup_timeout_s": 0.0}])
-def test_number_out_of_range_is_refused(options: dict) -> None:
-    with pytest.raises(ConfigurationError, match="expected cycle >= 1, warmup_steps >= 0"):
+@pytest.mark.parametrize("name", ["cycle", "episodes_per_cycle"])
+def test_count_below_one_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"StreamToMemory.{name}: expected >= 1, got 0"):
+        StreamToMemory(EpisodeReader(new_store()), new_table(), **{name: 0})
+
+
+@pytest.mark.parametrize("options", [{"warmup_steps": -1}, {"warmup_timeout_s": 0.0}])
+def test_warmup_out_of_range_is_refused(options: dict) -> None:
+    with pytest.raises(ConfigurationError, match="expected warmup_steps >= 0 and warmup_timeout_s"):
         StreamToMemory(EpisodeReader(new_store()), new_table(), **options)
