@@ -5,8 +5,12 @@ reward is the step, so every chunk shows where it came from. Episode k of enviro
 ``lengths[(i + k) % len(lengths)]`` steps.
 """
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -78,3 +82,51 @@ class HalfPolicy:
 
     def load_parameters(self, state_dict: Mapping[str, Any]) -> None:
         self.value = float(state_dict["value"])
+
+
+class SeededPolicy(HalfPolicy):
+    """Always answers a number that follows from its seed."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
+        super().__init__(env, seed, float(np.random.default_rng(seed).random()))
+
+
+class UnpicklableError(Exception):
+    """An error that can be neither pickled nor made from its arguments."""
+
+    def __init__(self, what: str, *, needed: int) -> None:
+        super().__init__(what)
+        self.lock = threading.Lock()
+        self.needed = needed
+
+
+class FailingPolicy(HalfPolicy):
+    """Acts until its ``after``-th answer, then fails in the way that ``how`` says.
+
+    With a ``once`` file it does so in the first process only, which makes the file.
+    """
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], seed: int, how: str, after: int, once: str = ""
+    ) -> None:
+        super().__init__(env, seed)
+        self.how, self.left = how, after
+        if once and Path(once).exists():
+            self.left = 10**9
+        elif once:
+            Path(once).touch()
+
+    def act(self, observations: Any) -> NDArray[np.float32]:
+        self.left -= 1
+        if self.left < 0:
+            if self.how == "raise":
+                raise UnpicklableError("the arm is stuck", needed=1)
+            if self.how == "long":
+                raise RuntimeError("x" * 100_000)
+            if self.how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "hang":
+                time.sleep(3600.0)
+            if self.how == "nan":
+                return np.full((self.count, 1), np.nan, np.float32)
+        return super().act(observations)

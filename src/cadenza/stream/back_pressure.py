@@ -18,7 +18,7 @@ import numpy as np
 
 from cadenza.core.errors import StaleDataError
 from cadenza.stream.config import Mode
-from cadenza.stream.engine_state import EngineWords, saturating_sum
+from cadenza.stream.engine_state import LARGEST, EngineWords, saturating_sum
 from cadenza.stream.slots import SlotStore, StreamWords
 
 #: Pause between two looks at the store, s.
@@ -42,8 +42,8 @@ class FlowRules:
 
 
 def drawn_chunks(store: SlotStore) -> int:
-    """Return the chunks that all processes have drawn."""
-    return sum(store.consumers["chunks"].tolist())  # Python numbers do not overflow
+    """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
+    return min(sum(store.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
 
 
 def unread_episodes(store: SlotStore) -> int:

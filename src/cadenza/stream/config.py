@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, cast, get_args
 
+import torch
+
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.stream.config_tree import deep_copied, missing_paths, plain, with_value_at
 from cadenza.stream.slots import Reuse
@@ -211,6 +213,7 @@ def check_settings(cfg: OnlineDataEngineCfg) -> None:
             raise _refused(name, f"one of {get_args(kind)}", getattr(cfg, name))
     if cfg.mode == "fixed_ratio" and cfg.max_replay_ratio is None:
         raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
+    _check_device(cfg)
     _check_environment(cfg)
     _check_json(cfg)
 
@@ -228,6 +231,13 @@ def _check_numbers(
             bounds = "> 0" if low and high > 1 else f">= {low:g}"
             expected = f"a finite number {bounds}" if high > 1 else "a number in [0, 1]"
             raise _refused(name, expected, value)
+
+
+def _check_device(cfg: OnlineDataEngineCfg) -> None:
+    try:
+        torch.device(cfg.buffer_device)
+    except RuntimeError as error:
+        raise _refused("buffer_device", "the name of a device", cfg.buffer_device) from error
 
 
 def _check_environment(cfg: OnlineDataEngineCfg) -> None:

@@ -159,7 +159,7 @@ def declared_fields(declared: Mapping[str, Any]) -> tuple[Field, ...]:
             )
             for name, entry, kind in entries
         )
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ConfigurationError(
             "gym_config['spaces']: expected {'observations': {name: {'shape', 'dtype'}}, "
             f"'actions': {{'shape', 'dtype'}}}}, got {dict(declared)!r} ({error!r})."

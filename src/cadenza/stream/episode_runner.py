@@ -183,7 +183,6 @@ class EpisodeRunner:
         self._counters.note_dropped()
         self._dropped_in_a_row += 1
         if self._dropped_in_a_row >= self._max_attempts:
-            self.drop_all()
             raise OnlineDataWorkerError(
                 f"expected a usable episode within {self._max_attempts} attempts, got none: of the "
                 f"last one, {reason}; correct the expert, or raise max_generation_attempts."

@@ -98,21 +98,19 @@ class _Producer:
             max_attempts=int(self._order["max_attempts"]),
         )
         seed: int | None = self._seed("environment")
-        try:
-            while not self._is_closing():
-                self._counters.beat()
-                if isinstance(policy, Learning):
-                    self._load_weights(policy, runner)
-                if runner.is_recording:
-                    runner.step()
-                elif self._may_begin():
-                    self._set_state(ProducerState.RUNNING)
-                    runner.begin_all(seed)
-                    seed = None
-                else:
-                    self._pause()
-        finally:
-            runner.drop_all()
+        while not self._is_closing():
+            self._counters.beat()
+            if isinstance(policy, Learning):
+                self._load_weights(policy, runner)
+            if runner.is_recording:
+                runner.step()
+            elif self._may_begin():
+                self._set_state(ProducerState.RUNNING)
+                runner.begin_all(seed)
+                seed = None
+            else:
+                self._pause()
+        runner.drop_all()  # after an error the supervisor does it, and counts what was lost
 
     def _seed(self, purpose: str) -> int:
         return producer_seed(

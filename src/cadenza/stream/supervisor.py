@@ -256,16 +256,21 @@ class Supervisor:
         if not running:
             self._fail(self._watched[-1].number)
             return True
-        alive = sum(watched.process is not None for watched in self._watched)
         if is_first_fill_complete(self._store, self._rules):
             words = self._store.words
             if not words[EngineWords.FRAMES_AT_READY]:
                 words[EngineWords.FRAMES_AT_READY] = words[StreamWords.PUBLISHED_FRAMES]
-            whole = alive == len(self._watched)
+            whole = all(self._is_at_work(watched) for watched in self._watched)
             self._set_state(
                 OnlineDataEngineState.READY if whole else OnlineDataEngineState.DEGRADED
             )
         return False
+
+    def _is_at_work(self, watched: _Watched) -> bool:
+        """Return whether a producer runs; one that starts anew does so with its first episode."""
+        state = int(self._store.producers["state"][watched.number])
+        is_back = not watched.restarts or state != ProducerState.STARTING
+        return watched.process is not None and is_back
 
     def _failure_rate(self) -> float | None:
         dropped = int(self._store.producers["dropped"].sum())

@@ -1,0 +1,333 @@
+"""A running engine: batches, refills, states, readers in other processes."""
+
+import multiprocessing
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from cadenza.core.errors import InputError, NotReadyError, StaleDataError
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream.producer import producer_seed
+from cadenza.stream.slots import StreamWords
+from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Generator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine() -> Generator[OnlineDataEngine]:
+    cfg = small_cfg(refill_threshold=10**9, worlds={"lengths": [5, 3]})
+    with OnlineDataEngine(cfg) as started:
+        yield started
+
+
+def test_batch_has_windows_of_single_episodes_aligned_with_the_actions(engine) -> None:
+    batch = engine.sample_batch(64, 3, select=["obs", "next.obs", "rewards", "actions"])
+    assert tuple(batch.batch_size) == (64, 3)
+    step = batch["obs"][..., 1]
+    torch.testing.assert_close(step - step[:, :1], torch.arange(3.0).expand(64, 3))
+    # The reward of step t, and the observation it led to, carry the number t + 1.
+    torch.testing.assert_close(batch["rewards"], step + 1)
+    torch.testing.assert_close(batch["next", "obs"][..., 1], step + 1)
+    assert (batch["obs"][..., 0] == batch["obs"][:, :1, 0]).all()
+    assert (batch["actions"] == 0.5).all()
+
+
+def test_terminated_is_set_at_the_last_step_only(engine) -> None:
+    batch = engine.sample_batch(200, 3)
+    lengths = torch.where(batch["obs"][:, :1, 1] > 0, 5, 0)  # an offset > 0 exists for 5 steps only
+    known = batch[lengths[:, 0] == 5]
+    assert torch.equal(known["terminated"], known["obs"][..., 1] == 4)
+
+
+def test_chunk_longer_than_an_episode_may_be_is_refused(engine) -> None:
+    with pytest.raises(ValueError, match="expected chunk_size <= max_episode_steps = 8, got 9"):
+        engine.sample_batch(1, 9)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+def test_sizes_that_count_nothing_are_refused(engine, size) -> None:
+    with pytest.raises(InputError, match="expected batch_size to be an int >= 1"):
+        engine.sample_batch(size, 1)
+    with pytest.raises(InputError, match="expected chunk_size to be an int >= 1"):
+        engine.sample_batch(1, size)
+
+
+def test_no_episode_long_enough_is_a_runtime_error(engine) -> None:
+    with pytest.raises(RuntimeError, match="expected an episode of at least 6 steps"):
+        engine.sample_batch(1, 6)
+
+
+def test_equal_generators_give_equal_batches(engine) -> None:
+    first, second = (
+        engine.sample_batch(16, 2, generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
+    assert torch.equal(first["obs"], second["obs"])
+    assert not torch.equal(engine.sample_batch(16, 2)["obs"], engine.sample_batch(16, 2)["obs"])
+
+
+def test_batch_is_written_into_out(engine) -> None:
+    out = engine.sample_batch(4, 2, select=["obs"])
+    out["obs"].fill_(-7.0)
+    place = out["obs"].data_ptr()
+    assert engine.sample_batch(4, 2, out=out) is out
+    assert out["obs"].data_ptr() == place
+    assert (out["obs"] >= 0).all()
+    with pytest.raises(InputError, match=r"expected out of shape \(5, 2\), got \(4, 2\)"):
+        engine.sample_batch(5, 2, out=out)
+    with pytest.raises(InputError, match="it lacks \\['actions'\\]"):
+        engine.sample_batch(4, 2, out=out, select=["actions"])
+
+
+def test_drawn_chunks_are_counted(engine) -> None:
+    before = engine.status()["chunks"]
+    engine.sample_batch(7, 1)
+    assert engine.status()["chunks"] == before + 7
+
+
+def test_shared_buffer_views_the_store(engine) -> None:
+    buffer = engine.shared_buffer
+    assert tuple(buffer.batch_size) == (4, 8)
+    published = [slot for slot in range(4) if engine.store.length[slot]]
+    assert published
+    for slot in published:
+        assert buffer["rewards"][slot, :3].tolist() == [1.0, 2.0, 3.0]
+    assert engine.buffer_size == 4
+    assert engine.device == torch.device("cpu")
+
+
+def test_start_of_a_running_engine_is_refused(engine) -> None:
+    with pytest.raises(NotReadyError, match="expected an engine that was never started, got READY"):
+        engine.start()
+
+
+class Chunks(IterableDataset[Any]):
+    """What a loader worker draws, with its number of the first observation's steps."""
+
+    def __init__(self, engine: OnlineDataEngine) -> None:
+        self.engine = engine
+
+    def __iter__(self):
+        for _ in range(3):
+            yield self.engine.sample_batch(8, 2)["obs"]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_loader_workers_draw_streams_of_their_own(engine, start_method) -> None:
+    loader = DataLoader(
+        Chunks(engine), batch_size=None, num_workers=2, multiprocessing_context=start_method
+    )
+    batches = [batch.numpy().tobytes() for batch in loader]
+    assert len(batches) == 6
+    assert len(set(batches)) == 6
+
+
+def start_from(engine: OnlineDataEngine, answers: Any) -> None:
+    for call in (engine.start, engine.stop):
+        try:
+            call()
+        except NotReadyError as error:
+            answers.put(str(error))
+
+
+def test_other_processes_neither_start_nor_stop(engine) -> None:
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=start_from, args=(engine, answers))
+    process.start()
+    told = [answers.get(timeout=60) for _ in range(2)]
+    process.join()
+    assert "OnlineDataEngine.start: expected a call in process" in told[0]
+    assert "OnlineDataEngine.stop: expected a call in process" in told[1]
+    assert engine.is_init
+
+
+def test_states_of_a_whole_life() -> None:
+    engine = OnlineDataEngine(small_cfg())
+    assert engine.state is OnlineDataEngineState.CREATED
+    assert not engine.is_init
+    with pytest.raises(NotReadyError, match="expected a running engine, got CREATED"):
+        engine.sample_batch(1, 1)
+    engine.start()
+    assert engine.is_init
+    engine.stop()
+    engine.stop()
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert not engine.is_init
+    with pytest.raises(NotReadyError, match="expected a running engine, got STOPPED"):
+        engine.sample_batch(1, 1)
+    with pytest.raises(NotReadyError, match="never started, got STOPPED"):
+        engine.start()
+
+
+def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits() -> None:
+    cfg = small_cfg(refill_threshold=2, worlds={"pause_s": 0.02})
+    with OnlineDataEngine(cfg) as engine:
+        words = engine.store.words
+        assert words[StreamWords.REQUESTS] == 1  # the first fill
+        engine.sample_batch(7, 1)
+        assert words[StreamWords.REQUESTS] == 1  # 7 < 2 * 4
+        engine.sample_batch(1, 1)
+        assert words[StreamWords.REQUESTS] == 2
+        assert words[StreamWords.TO_FILL] == 8
+        assert words[StreamWords.DRAWN_AT_REQUEST] == 8
+        engine.sample_batch(8, 1)  # one fill runs, so one more may wait
+        assert words[StreamWords.REQUESTS] == 3
+        engine.sample_batch(50, 1)
+        assert words[StreamWords.REQUESTS] == 3
+        eventually(lambda: engine.status()["episodes"] == 12, "both fills are done")
+
+
+def test_whole_buffer_stays_readable_during_a_refill_of_all_environments() -> None:
+    cfg = small_cfg(num_envs=4, buffer_size=4, refill_threshold=1, worlds={"pause_s": 0.002})
+    with OnlineDataEngine(cfg) as engine:
+        fewest = 4
+        while engine.status()["episodes"] < 20:
+            engine.sample_batch(4, 5)
+            fewest = min(fewest, int(np.count_nonzero(engine.store.length)))
+    assert fewest == 4
+
+
+def test_stop_cancels_a_start() -> None:
+    engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}))
+    stopper = threading.Timer(0.5, engine.stop)
+    stopper.start()
+    with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
+        engine.start()
+    stopper.join()
+    assert engine.state is OnlineDataEngineState.STOPPED
+
+
+def test_first_fill_has_a_time_limit() -> None:
+    engine = OnlineDataEngine(small_cfg(initialization_timeout=0.2, worlds={"pause_s": 1.0}))
+    with pytest.raises(TimeoutError, match=r"expected a full buffer of 4 episodes within 0\.2 s"):
+        engine.start()
+    assert engine.state is OnlineDataEngineState.FAILED
+
+
+def test_batches_land_on_the_device() -> None:
+    with OnlineDataEngine(small_cfg(buffer_device="meta")) as engine:
+        assert engine.sample_batch(2, 2)["obs"].device.type == "meta"
+        assert engine.device.type == "meta"
+
+
+def test_nested_observations_become_paths() -> None:
+    cfg = small_cfg(worlds={"nested": True})
+    with OnlineDataEngine(cfg) as engine:
+        batch = engine.sample_batch(3, 2)
+        assert torch.equal(batch["obs", "goal"], -batch["obs", "robot", "qpos"])
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+def test_every_autoreset_mode_gives_whole_episodes(mode) -> None:
+    cfg = small_cfg(num_envs=3, buffer_size=6, worlds={"mode": mode, "lengths": [2, 4, 3]})
+    with OnlineDataEngine(cfg) as engine:
+        store = engine.store
+        for slot in np.flatnonzero(store.length):
+            length = int(store.length[slot])
+            states = store.entries("obs", int(slot))[: length + 1]
+            np.testing.assert_array_equal(states[:, 1], np.arange(length + 1))
+            assert len(set(states[:, 0])) == 1
+            ends = store.entries("terminated", int(slot))[:length]
+            np.testing.assert_array_equal(ends, np.arange(length) == length - 1)
+            assert store.success[slot] == 1
+        assert sorted(store.length[store.length > 0]) == sorted([2, 4, 3, 4, 3, 2])
+
+
+def test_full_slot_is_a_truncation() -> None:
+    with OnlineDataEngine(small_cfg(max_episode_steps=3)) as engine:
+        batch = engine.sample_batch(8, 3)
+        assert torch.equal(batch["truncated"], torch.tensor([[False, False, True]]).expand(8, 3))
+        assert not batch["terminated"].any()
+        assert engine.max_episode_steps == 3
+
+
+def test_demonstrations_are_played_to_their_end() -> None:
+    cfg = small_cfg(policy=None, worlds={"demo": 3})
+    with OnlineDataEngine(cfg) as engine:
+        batch = engine.sample_batch(8, 3)
+        assert (batch["actions"] == 0.5).all()
+        assert (batch["segment_id"] == 0).all()
+        assert torch.equal(batch["truncated"][0], torch.tensor([False, False, True]))
+
+
+def test_failed_demonstrations_are_dropped_and_counted() -> None:
+    cfg = small_cfg(policy=None, num_envs=1, worlds={"success_every": 2}, buffer_size=3)
+    with OnlineDataEngine(cfg) as engine:
+        status = engine.status()
+        assert status["episodes"] == 3
+        assert status["dropped"] == 3  # episodes 0, 2 and 4 failed
+        assert sorted(engine.sample_batch(50, 1)["obs"][:, 0, 0].unique().tolist()) == [1, 3, 5]
+
+
+def test_policy_weights_reach_the_producer_with_their_version() -> None:
+    with OnlineDataEngine(small_cfg(mode="continuous", worlds={"pause_s": 0.001})) as engine:
+        assert engine.publish_policy({"value": torch.tensor(0.25)}) == 1
+        eventually(lambda: bool((engine.store.policy_version == 1).sum() >= 4), "new weights act")
+        is_new = (engine.store.policy_version == 1) & (engine.store.length > 0)
+        slot = int(np.flatnonzero(is_new)[0])
+        assert engine.store.entries("actions", slot)[0] == 0.25
+
+
+def test_replay_ratio_blocks_and_then_raises() -> None:
+    cfg = small_cfg(max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2)
+    with OnlineDataEngine(cfg) as engine:
+        engine.sample_batch(10, 1)  # 20 steps are written, so 10 chunks may be drawn
+        eventually(lambda: engine.status()["frames"] >= 40, "producers follow the draws")
+        engine.sample_batch(10, 1)
+        with pytest.raises(StaleDataError, match=r"expected at most 0\.5 chunks per written step"):
+            engine.sample_batch(100, 1)
+        assert engine.status()["blocked_s"] == 0.0
+
+
+def test_fixed_ratio_writes_as_much_as_is_drawn() -> None:
+    cfg = small_cfg(max_replay_ratio=1.0, mode="fixed_ratio", num_envs=1)
+    with OnlineDataEngine(cfg) as engine:
+        first = engine.status()["frames"]
+        assert first == 20
+        engine.sample_batch(10, 1)
+        # 10 chunks ask for 10 steps more: two episodes of 5.
+        eventually(lambda: engine.status()["frames"] == 30, "producers follow the draws")
+
+
+def test_blocked_draw_asks_for_fresh_episodes_and_gets_them() -> None:
+    cfg = small_cfg(min_fresh_fraction=1.0, num_envs=1)
+    with OnlineDataEngine(cfg) as engine:
+        engine.sample_batch(1, 1)
+        assert engine.status()["episodes"] == 4
+        engine.sample_batch(1, 1)
+        status = engine.status()
+        assert status["episodes"] > 4
+        assert status["blocked_s"] > 0.0
+        with pytest.raises(StaleDataError, match="a share of 1 of the episodes unread"):
+            engine.sample_batch(1, 1, timeout=0.0)
+
+
+def test_producers_pause_at_high_water() -> None:
+    with OnlineDataEngine(small_cfg(mode="continuous", high_water=4, num_envs=1)) as engine:
+        eventually(lambda: engine.status()["producers"][0]["state"] == "PAUSED", "it pauses")
+        assert engine.status()["episodes"] == 4
+        engine.sample_batch(1, 1)
+        eventually(lambda: engine.status()["episodes"] >= 5, "it goes on")
+
+
+def test_two_producers_never_share_a_stream() -> None:
+    seeded = {"factory": f"{WORLDS}:SeededPolicy"}
+    cfg = small_cfg(producers=2, num_envs=1, mode="continuous", policy=seeded)
+    with OnlineDataEngine(cfg) as engine:
+
+        def both_acted() -> bool:
+            return len({float(x) for x in engine.shared_buffer["actions"][:, 0, 0]} - {0.0}) > 1
+
+        eventually(both_acted, "episodes of two streams")
+        firsts = {producer_seed(0, number, 0, "policy") for number in range(2)}
+        assert len(firsts) == 2

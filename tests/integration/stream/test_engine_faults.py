@@ -1,0 +1,247 @@
+"""Faults of producers, owners and shared memory: each ends in time, and nothing is left."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError, StorageError
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from tests.e2e.commands import REPOSITORY
+from tests.stream_engines import (
+    HALF,
+    WORLDS,
+    descendants,
+    eventually,
+    nothing_left,
+    small_cfg,
+)
+from tests.stream_worlds import UnpicklableError
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Generator[None]:
+    with nothing_left():
+        yield
+
+
+def failing(how: str, after: int, once: Path | None = None) -> dict[str, object]:
+    kwargs = {"how": how, "after": after, "once": "" if once is None else str(once)}
+    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": kwargs}
+
+
+#: Fails half a second after the first fill, so that the start is seen.
+LATE: dict[str, Any] = {
+    "policy": failing("raise", 60),
+    "mode": "continuous",
+    "worlds": {"pause_s": 0.005},
+}
+
+
+def wait_for_restart(engine: OnlineDataEngine) -> None:
+    eventually(lambda: engine.status()["producers"][0]["restarts"] == 1, "it starts again")
+    eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is whole again")
+
+
+def test_killed_producer_loses_its_slots_and_starts_again(tmp_path: Path) -> None:
+    # 4 episodes of 5 steps fill the buffer after 10 answers; the 13th comes mid-row.
+    cfg = small_cfg(policy=failing("die", 13, tmp_path / "once"), mode="continuous")
+    with OnlineDataEngine(cfg) as engine:
+        wait_for_restart(engine)
+        assert engine.status()["dropped"] == 2  # both environments were in an episode
+        eventually(lambda: engine.status()["episodes"] >= 12, "it produces again")
+        batch = engine.sample_batch(100, 5)
+        expected = np.broadcast_to(np.arange(5.0), (100, 5))
+        np.testing.assert_array_equal(batch["obs"][..., 1], expected)
+
+
+def test_producer_killed_from_outside_is_degraded_until_it_is_back() -> None:
+    cfg = small_cfg(producers=2, mode="continuous", restart_backoff=1.0, worlds={"pause_s": 0.002})
+    with OnlineDataEngine(cfg) as engine:
+        os.kill(engine.status()["producers"][1]["pid"], signal.SIGKILL)
+        eventually(lambda: engine.state is OnlineDataEngineState.DEGRADED, "one is missing")
+        assert len(engine.sample_batch(8, 2)) == 8
+        row = engine.status()["producers"][1]
+        assert row["state"] == "WAITING"
+        assert row["error"] == "exit: it was ended by SIGKILL"
+        eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is back")
+
+
+def test_hanging_producer_is_killed_and_starts_again(tmp_path: Path) -> None:
+    cfg = small_cfg(
+        policy=failing("hang", 13, tmp_path / "once"), mode="continuous", hang_timeout=1.0
+    )
+    began = time.monotonic()
+    with OnlineDataEngine(cfg) as engine:
+        wait_for_restart(engine)
+        assert time.monotonic() - began < 30.0
+        assert len(engine.sample_batch(8, 2)) == 8
+
+
+def test_error_that_cannot_be_pickled_arrives_with_its_traceback() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(UnpicklableError("x", needed=1))
+    engine = OnlineDataEngine(small_cfg(policy=failing("raise", 3), max_restarts=0))
+    with pytest.raises(OnlineDataWorkerError) as caught:
+        engine.start()
+    told = str(caught.value)
+    assert "producer 0 failed with tests.stream_worlds.UnpicklableError: the arm is stuck" in told
+    assert 'raise UnpicklableError("the arm is stuck", needed=1)' in told
+    assert engine.state is OnlineDataEngineState.FAILED
+
+
+def test_long_error_is_shortened_to_its_place_in_the_store() -> None:
+    engine = OnlineDataEngine(small_cfg(policy=failing("long", 0), max_restarts=0))
+    with pytest.raises(OnlineDataWorkerError, match=r"RuntimeError: x+ \.\.\. x+"):
+        engine.start()
+
+
+def test_failure_while_running_reaches_every_draw_and_the_stop() -> None:
+    cfg = small_cfg(**LATE, max_restarts=1)
+    engine = OnlineDataEngine(cfg)
+    engine.start()
+    eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "no restart is left")
+    assert engine.status()["producers"][0]["restarts"] == 1
+    for call in (lambda: engine.sample_batch(1, 1), engine.stop):
+        with pytest.raises(OnlineDataWorkerError, match="the arm is stuck"):
+            call()
+    engine.stop()  # the failure was told; a second call does nothing
+
+
+def test_error_of_the_body_stays_the_first_one() -> None:
+    cfg = small_cfg(**LATE, max_restarts=0)
+
+    def body() -> None:
+        with OnlineDataEngine(cfg) as engine:
+            eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "no restart is left")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        body()
+    assert "the arm is stuck" in caught.value.__notes__[0]
+
+
+def test_wrong_import_path_is_not_tried_again() -> None:
+    cfg = small_cfg(policy={"factory": f"{WORLDS}:nothing"}, max_restarts=5, restart_backoff=60.0)
+    engine = OnlineDataEngine(cfg)
+    with pytest.raises(OnlineDataWorkerError, match="has no attribute 'nothing'"):
+        engine.start()
+
+
+def test_empty_demonstrations_end_after_the_allowed_attempts() -> None:
+    cfg = small_cfg(
+        policy=None, worlds={"demo": 0}, max_generation_attempts=3, max_restarts=1, num_envs=1
+    )
+    engine = OnlineDataEngine(cfg)
+    with pytest.raises(OnlineDataWorkerError, match=r"usable episode within 3 attempts.*is empty"):
+        engine.start()
+    assert engine.status()["dropped"] == 6  # 3 attempts of each start
+
+
+def test_numbers_that_are_not_finite_are_never_published() -> None:
+    cfg = small_cfg(policy=failing("nan", 7), max_restarts=0, num_envs=1)
+    engine = OnlineDataEngine(cfg)
+    with pytest.raises(OnlineDataWorkerError, match="it has numbers not finite"):
+        engine.start()
+    assert engine.status()["episodes"] == 1
+
+
+def test_too_many_dropped_episodes_fail_the_engine() -> None:
+    cfg = small_cfg(
+        policy=None,
+        num_envs=1,
+        mode="continuous",
+        worlds={"success_every": 2, "pause_s": 0.01},
+        max_failure_rate=0.3,
+    )
+    engine = OnlineDataEngine(cfg)
+    engine.start()
+    eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "half of them fail")
+    for call in (lambda: engine.sample_batch(1, 1), engine.stop):
+        with pytest.raises(OnlineDataWorkerError, match="expected at most 30% of the episodes"):
+            call()
+
+
+def test_slow_step_at_the_stop_is_killed_and_said() -> None:
+    cfg = small_cfg(mode="continuous", policy=failing("hang", 13), stop_timeout=0.5)
+    engine = OnlineDataEngine(cfg)
+    engine.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    with pytest.raises(OnlineDataWorkerError, match="got producers \\[0\\] killed"):
+        engine.stop()
+    assert time.monotonic() - began < 10.0
+    assert engine.state is OnlineDataEngineState.FAILED
+
+
+def test_small_shared_memory_is_refused_before_anything_starts() -> None:
+    cfg = small_cfg(buffer_size=10**9, max_episode_steps=10**4)
+    with pytest.raises(StorageError, match=r"expected \d+ bytes free in /dev/shm"):
+        OnlineDataEngine(cfg)
+
+
+OWNER = """
+import sys, time
+from cadenza.stream import OnlineDataEngine
+from tests.stream_engines import small_cfg
+if __name__ == "__main__":
+    engine = OnlineDataEngine(small_cfg(mode="continuous", producers=2, worlds={"pause_s": 0.01}))
+    engine.start()
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
+    if sys.argv[1] == "wait":
+        time.sleep(3600)
+"""
+
+
+def start_owner(tmp_path: Path, what: str) -> subprocess.Popen[str]:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(script), what], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
+    with start_owner(tmp_path, "wait") as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        below = descendants(owner.pid)
+        assert len(below) >= 3  # the fork server and two producers
+        owner.kill()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), "they end")
+
+
+def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
+    with start_owner(tmp_path, "leave") as owner:
+        out, _ = owner.communicate(timeout=60)
+    assert out == "ready\n"
+    assert owner.returncode == 0
+
+
+def test_abandoned_engine_ends_its_producers() -> None:
+    engine = OnlineDataEngine(small_cfg(mode="continuous"))
+    engine.start()
+    pid = engine.status()["producers"][0]["pid"]
+    del engine
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the producer ends")
+
+
+def test_environment_that_is_no_vector_environment_is_refused() -> None:
+    cfg = small_cfg(policy=HALF)
+    cfg.gym_config["factory"] = "tests.stream_worlds:CountingEnv"
+    cfg.gym_config["kwargs"] = {"row": 0, "lengths": [1]}
+    with pytest.raises(TypeError):
+        OnlineDataEngine(cfg)
+    cfg.gym_config["factory"] = "builtins:dict"
+    with pytest.raises(ConfigurationError, match="expected a gymnasium VectorEnv of 2"):
+        OnlineDataEngine(cfg)

@@ -1,0 +1,109 @@
+"""Engines over the worlds of `tests.stream_worlds`, and a check that nothing of them is left."""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.shared_file import MEMORY_FOLDER
+
+WORLDS = "tests.stream_worlds"
+HALF = {"factory": f"{WORLDS}:HalfPolicy"}
+
+
+def small_cfg(
+    num_envs: int = 2, worlds: dict[str, Any] | None = None, **settings: Any
+) -> OnlineDataEngineCfg:
+    """Return settings of a small engine with a policy that always answers 0.5.
+
+    Args:
+        num_envs: Environments per producer.
+        worlds: Arguments of `stream_worlds.counting`.
+        settings: Fields of the configuration.
+    """
+    gym = {"factory": f"{WORLDS}:counting", "num_envs": num_envs, "kwargs": worlds or {}}
+    defaults: dict[str, Any] = {
+        "buffer_size": 4,
+        "max_episode_steps": 8,
+        "policy": HALF,
+        "restart_backoff": 0.01,
+        "initialization_timeout": 60.0,
+    }
+    return OnlineDataEngineCfg(gym_config=gym, **(defaults | settings))
+
+
+@contextmanager
+def nothing_left() -> Generator[None]:
+    """Fail if the block leaves a producer running or a file in shared memory."""
+    files, processes = _shared_files(), _producers()
+    yield
+    eventually(lambda: _producers() <= processes, "producers are left")
+    eventually(lambda: _shared_files() <= files, "blocks of shared memory are left")
+
+
+def eventually(condition: Callable[[], bool], what: str, limit_s: float = 20.0) -> None:
+    """Wait until ``condition`` holds; fail after ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes below ``pid``, zombies left out."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            text = (folder / "stat").read_text(errors="replace")
+        except OSError:
+            continue
+        words = text.rpartition(")")[2].split()
+        if words[0] not in "ZX":
+            parents[int(folder.name)] = int(words[1])
+    found: set[int] = set()
+    level = {pid}
+    while level:
+        level = {child for child, parent in parents.items() if parent in level} - found
+        found |= level
+    return found
+
+
+def _producers() -> set[int]:
+    """Return the processes that a forkserver below this process made."""
+    mine = descendants(os.getpid())
+    return {pid for pid in mine if "forkserver" in _command(pid) and _parent_is(pid, mine)}
+
+
+def _parent_is(pid: int, pids: set[int]) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return int(text.rpartition(")")[2].split()[1]) in pids
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _shared_files() -> set[str]:
+    """Return the blocks that this process holds open; they have no name in the folder any more."""
+    gc.collect()
+    held: set[str] = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except OSError:  # closed meanwhile
+            continue
+        if "/cadenza-" in target:
+            held.add(target)
+    return held | {str(path) for path in MEMORY_FOLDER.glob("cadenza-*")}

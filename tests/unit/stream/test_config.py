@@ -1,0 +1,164 @@
+"""Settings of the engine: copies, paths, plain dictionaries, what is refused."""
+
+from dataclasses import MISSING
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
+from cadenza.stream import OnlineDataEngineCfg
+from cadenza.stream.config import check_settings
+from cadenza.stream.config_tree import plain
+
+
+class Renderer(Enum):
+    HYBRID = "hybrid"
+
+
+def valid(**settings: Any) -> OnlineDataEngineCfg:
+    return OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 2}, **settings)
+
+
+def test_defaults_are_those_that_users_know() -> None:
+    cfg = OnlineDataEngineCfg()
+    assert (cfg.buffer_size, cfg.max_episode_steps, cfg.state_dim) == (16, 300, 14)
+    assert (cfg.buffer_device, cfg.gym_config, cfg.action_config) == ("cpu", {}, {})
+    assert (cfg.refill_threshold, cfg.max_generation_attempts) == (50, 3)
+    assert cfg.initialization_timeout == 300.0
+    assert OnlineDataEngineCfg(4, 10, 7, "cpu", {}, {}, 2).refill_threshold == 2
+
+
+def test_instances_share_no_mutable_value() -> None:
+    given = {"kwargs": {"sizes": [1]}}
+    cfg = OnlineDataEngineCfg(gym_config=given)
+    copied = cfg.copy()
+    given["kwargs"]["sizes"].append(2)
+    copied.gym_config["kwargs"]["sizes"].append(3)
+    assert cfg.gym_config == {"kwargs": {"sizes": [1]}}
+    assert OnlineDataEngineCfg().gym_config is not OnlineDataEngineCfg().gym_config
+
+
+def test_replace_takes_fields_and_paths() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"kwargs": {"sizes": [1, 2]}})
+    other = cfg.replace(**{"buffer_size": 8, "gym_config.kwargs.sizes[1]": 5, "gym_config.id": "A"})
+    assert other.buffer_size == 8
+    assert other.gym_config == {"kwargs": {"sizes": [1, 5]}, "id": "A"}
+    assert cfg.gym_config == {"kwargs": {"sizes": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("bufer_size", "expected one of the fields .*got 'bufer_size'"),
+        ("gym_config.kwargs.sizes[2]", "got 'gym_config.kwargs.sizes\\[2\\]', which has no 2"),
+        ("gym_config.nothing.deep", "which has no 'nothing'"),
+        ("buffer_size.deep", "which has no 'deep'"),
+        ("seed.deep.deeper", "which has no 'deep'"),
+    ],
+)
+def test_replace_refuses_places_that_are_not_there(path, told) -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"kwargs": {"sizes": [1, 2]}})
+    with pytest.raises(TypeError, match=told):
+        cfg.replace(**{path: 1})
+
+
+def test_to_dict_is_plain_all_the_way_down() -> None:
+    cfg = OnlineDataEngineCfg(
+        gym_config={"renderer": Renderer.HYBRID, "kwargs": {"make": plain, "pair": (1, [2.0])}}
+    )
+    plain_cfg = cfg.to_dict()
+    assert plain_cfg["gym_config"] == {
+        "renderer": "hybrid",
+        "kwargs": {"make": "cadenza.stream.config_tree:plain", "pair": (1, [2.0])},
+    }
+    assert plain_cfg["buffer_size"] == 16
+    assert OnlineDataEngineCfg(**plain_cfg).to_dict() == plain_cfg
+
+
+def test_to_dict_shows_lambdas_and_opens_objects() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.size = 3
+
+    cfg = OnlineDataEngineCfg(
+        gym_config={"kwargs": {"f": lambda: 1, "holder": Holder(), "n": None}}
+    )
+    kwargs = cfg.to_dict()["gym_config"]["kwargs"]
+    assert "lambda: 1" in kwargs["f"]
+    assert kwargs["holder"] == {"size": 3}
+    assert kwargs["n"] is None
+
+
+def test_cycles_end_with_an_error_and_not_without_end() -> None:
+    cfg = OnlineDataEngineCfg()
+    cfg.gym_config["self"] = cfg.gym_config
+    assert cfg.validate() == []
+    with pytest.raises(ConfigurationError, match=r"contains itself at 'gym_config\.self'"):
+        cfg.to_dict()
+    assert cfg.copy().gym_config["self"]["self"] is not cfg.gym_config
+
+
+def test_missing_values_are_listed_with_their_paths() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"kwargs": {"sizes": [1, MISSING]}})
+    cfg.buffer_size = MISSING  # pyright: ignore[reportAttributeAccessIssue]
+    told = ["engine.buffer_size", "engine.gym_config.kwargs.sizes[1]"]
+    assert cfg.validate("engine") == told
+    with pytest.raises(TypeError, match=r"(?s)OnlineDataEngineCfg.*  buffer_size\n  gym_config"):
+        cfg.validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"buffer_size": 0}, "buffer_size: expected an integer >= 1, got 0"),
+        ({"buffer_size": True}, "buffer_size: expected an integer >= 1, got True"),
+        ({"buffer_size": 1}, "buffer_size: expected at least num_envs = 2 episodes, got 1"),
+        ({"max_generation_attempts": 0}, "max_generation_attempts: expected an integer >= 1"),
+        ({"initialization_timeout": 0.0}, "initialization_timeout: expected a finite number > 0"),
+        ({"initialization_timeout": float("inf")}, "expected a finite number > 0, got inf"),
+        ({"initialization_timeout": float("nan")}, "expected a finite number > 0, got nan"),
+        ({"stop_timeout": "5"}, "stop_timeout: expected a finite number > 0, got '5'"),
+        ({"restart_backoff": -1.0}, "restart_backoff: expected a finite number >= 0"),
+        ({"max_failure_rate": 1.5}, r"max_failure_rate: expected a number in \[0, 1\]"),
+        ({"min_fresh_fraction": -0.1}, r"min_fresh_fraction: expected a number in \[0, 1\]"),
+        ({"mode": "sometimes"}, "mode: expected one of .*got 'sometimes'"),
+        ({"reuse": "newest"}, "reuse: expected one of .*got 'newest'"),
+        ({"mode": "fixed_ratio"}, "max_replay_ratio: expected a number with mode"),
+        ({"high_water": 17}, "high_water: expected <= buffer_size = 16, got 17"),
+        ({"policy": {"kwargs": {}}}, "policy: expected the keys 'factory'"),
+        ({"action_config": {"f": object()}}, "action_config: expected values that JSON"),
+        ({"action_config": {"x": float("nan")}}, "action_config: expected values that JSON"),
+        ({"buffer_device": "gpu9"}, "buffer_device: expected the name of a device"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, told) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_settings(valid(**settings))
+
+
+@pytest.mark.parametrize(
+    ("gym", "told"),
+    [
+        ({}, "expected either 'id' or 'factory', got 'no keys'"),
+        ({"id": "A", "factory": "b:c"}, "expected either 'id' or 'factory'"),
+        ({"id": "A", "num_env": 2}, "expected keys among .*got \\['num_env'\\]"),
+        ({"id": "A", "num_envs": 0}, "gym_config\\['num_envs'\\]: expected an integer >= 1"),
+        ({"id": "A", "max_episode_steps": 0}, "expected an integer >= 1"),
+        ("A", "gym_config: expected a mapping"),
+    ],
+)
+def test_environments_that_cannot_be_made_are_refused(gym, told) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        check_settings(OnlineDataEngineCfg(gym_config=gym))
+
+
+def test_missing_value_is_refused_before_ranges() -> None:
+    with pytest.raises(ConfigurationTypeError, match=r"gym_config\.id"):
+        check_settings(OnlineDataEngineCfg(gym_config={"id": MISSING}))
+
+
+def test_steps_of_the_environment_come_first() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"max_episode_steps": 40, "num_envs": 3})
+    assert (cfg.steps, cfg.num_envs) == (40, 3)
+    assert (OnlineDataEngineCfg().steps, OnlineDataEngineCfg().num_envs) == (300, 1)

@@ -1,0 +1,204 @@
+"""Which arrays an environment needs, and steps in every autoreset mode."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.environment import (
+    Worlds,
+    WorldStep,
+    make_worlds,
+    space_fields,
+    store_layout,
+)
+from cadenza.stream.import_paths import load_callable
+from cadenza.stream.layout import BOOKKEEPING
+from tests.stream_worlds import CountingEnv, counting
+
+
+def shapes(cfg: OnlineDataEngineCfg) -> dict[str, tuple[Any, ...]]:
+    """Return shape, type and kind of every field that is no bookkeeping."""
+    fields = store_layout(cfg).fields[: -len(BOOKKEEPING)]
+    return {field.name: (field.shape, field.dtype, field.kind) for field in fields}
+
+
+def test_gymnasium_id_gives_the_spaces_and_the_step_limit() -> None:
+    gym = {"id": "Pendulum-v1", "num_envs": 2}
+    cfg = OnlineDataEngineCfg(gym_config=gym, buffer_size=6)
+    layout = store_layout(cfg)
+    assert shapes(cfg) == {
+        "obs": ((3,), "float32", "state"),
+        "actions": ((1,), "float32", "step"),
+    }
+    # Six episodes and one more per environment; the default of 300 steps.
+    assert (layout.slots, layout.steps, layout.producers) == (8, 300, 1)
+    worlds = make_worlds(gym, {}, 7)
+    assert worlds.envs[0].spec.max_episode_steps == 7
+    worlds.close()
+    vectorised = make_worlds({"id": "CartPole-v1", "num_envs": 2}, {}, 7)
+    assert vectorised.max_episode_steps == 7
+    vectorised.close()
+
+
+def test_every_producer_adds_slots() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 3}, producers=2)
+    assert store_layout(cfg).slots == 16 + 6
+
+
+def test_nested_observations_become_dotted_names() -> None:
+    fields = space_fields(counting(1, nested=True))
+    assert [field.name for field in fields] == ["obs.goal", "obs.robot.qpos", "actions"]
+
+
+def test_robot_with_cameras_has_the_buffer_of_a_robot() -> None:
+    stereo = {
+        "uid": "head",
+        "sensor_type": "StereoCamera",
+        "width": 32,
+        "height": 24,
+        "enable_mask": True,
+        "enable_depth": True,
+    }
+    observations = {
+        "grasp": {"mode": "add", "name": "task/grasp", "extra": {"shape": [3]}},
+        "noise": {"mode": "modify", "extra": {"shape": [9]}},
+        "bare": {"mode": "add"},
+    }
+    gym = {"id": "unused", "sensor": [{}, stereo], "env": {"observations": observations}}
+    found = shapes(OnlineDataEngineCfg(gym_config=gym, state_dim=7))
+    eyes = {
+        f"obs.sensor.head.{name}{eye}": (shape, dtype, "state")
+        for eye in ("", "_right")
+        for name, shape, dtype in (
+            ("color", (24, 32, 4), "uint8"),
+            ("mask", (24, 32), "int32"),
+            ("depth", (24, 32), "float32"),
+        )
+    }
+    joints = {f"obs.robot.{name}": ((7,), "float32", "state") for name in ("qpos", "qvel", "qf")}
+    assert found == {
+        **joints,
+        "obs.sensor.camera.color": ((480, 640, 4), "uint8", "state"),
+        **eyes,
+        "obs.task.grasp": ((3,), "float32", "state"),
+        "actions": ((7,), "float32", "step"),
+    }
+
+
+def test_declared_spaces_need_no_environment() -> None:
+    declared = {
+        "observations": {"robot.qpos": {"shape": [2], "dtype": "float64"}},
+        "actions": {"shape": [], "dtype": "int64"},
+    }
+    gym = {"factory": "no.such:module", "spaces": declared}
+    assert shapes(OnlineDataEngineCfg(gym_config=gym)) == {
+        "obs.robot.qpos": ((2,), "float64", "state"),
+        "actions": ((), "int64", "step"),
+    }
+
+
+@pytest.mark.parametrize("declared", [{}, {"observations": {}}, {"observations": 3, "actions": 1}])
+def test_incomplete_declaration_is_refused(declared) -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"id": "A", "spaces": declared})
+    with pytest.raises(ConfigurationError, match=r"gym_config\['spaces'\]: expected"):
+        store_layout(cfg)
+
+
+class OddEnv(CountingEnv):
+    """Observes something without arrays of fixed size."""
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__(0, [1])
+        self.observation_space = space
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (spaces.Text(3), "obs: expected a space of one array"),
+        (spaces.Dict({"a.b": spaces.Discrete(2)}), "observation obs.a.b: expected a key without"),
+    ],
+)
+def test_observations_that_cannot_be_stored_are_refused(space, told) -> None:
+    worlds = SyncVectorEnv([lambda: OddEnv(space)])
+    with pytest.raises(ConfigurationError, match=told):
+        space_fields(worlds)
+
+
+def test_environment_without_autoreset_mode_is_refused() -> None:
+    env = counting(1)
+    env.metadata = {}
+    with pytest.raises(InputError, match=r"expected metadata\['autoreset_mode'\]"):
+        Worlds(env)
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_steps_keep_episodes_apart(mode, nested) -> None:
+    key = "obs.robot.qpos" if nested else "obs"
+    worlds = Worlds(counting(2, [1, 2], mode, nested=nested))
+    start = worlds.reset(seed=0)
+    np.testing.assert_array_equal(start[key], [[0, 0], [0, 0]])
+    step = worlds.step(np.zeros((2, 1), np.float32))
+    # Environment 0 has ended after one step; what it led to is (episode 0, step 1).
+    np.testing.assert_array_equal(step.states[key], [[0, 1], [0, 1]])
+    assert step.terminated.tolist() == [True, False]
+    assert step.played.tolist() == [True, True]
+    assert step.success(0) is True
+    if mode == "NEXT_STEP":
+        assert step.begun.tolist() == [False, False]
+        step = worlds.step(np.zeros((2, 1), np.float32))
+        assert step.played.tolist() == [False, True]
+    assert step.begun.tolist() == [True, False]
+    np.testing.assert_array_equal(step.first[key][0], [1, 0])
+    worlds.close()
+
+
+def test_same_step_reset_must_tell_the_final_observation(monkeypatch) -> None:
+    worlds = Worlds(counting(1, [1], "SAME_STEP"))
+    worlds.reset(seed=0)
+    inner = worlds.env.step
+    monkeypatch.setattr(worlds.env, "step", lambda actions: (*inner(actions)[:4], {}))
+    with pytest.raises(InputError, match="expected 'final_obs' in the infos"):
+        worlds.step(np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("infos", "expected"),
+    [
+        ({}, None),
+        ({"is_success": np.array([False, True])}, True),
+        ({"success": np.array([True, False])}, False),
+        ({"success": np.ones(2), "final_info": {"success": np.zeros(2)}}, False),
+    ],
+)
+def test_success_is_what_the_infos_say(infos, expected) -> None:
+    two = np.zeros(2, np.bool_)
+    step = WorldStep({}, np.zeros(2), two, two, two, two, {}, infos)
+    assert step.success(1) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (3, "expected 'package.module:function', got 3"),
+        ("tests.stream_worlds", "expected 'package.module:function'"),
+        (":counting", "expected 'package.module:function'"),
+        ("tests.no_such:counting", "to be importable, got: No module named"),
+        ("tests.stream_worlds:no_such", "has no attribute 'no_such'"),
+        ("math:pi", "expected something to call at 'math:pi', got float"),
+    ],
+)
+def test_paths_that_lead_nowhere_are_refused(path, told) -> None:
+    with pytest.raises(ConfigurationError, match=f"^here: .*{told}"):
+        load_callable(path, "here")
+
+
+def test_path_may_lead_into_a_class() -> None:
+    assert load_callable("tests.stream_worlds:CountingEnv.reset", "here") is CountingEnv.reset
