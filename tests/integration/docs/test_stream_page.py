@@ -1,0 +1,110 @@
+"""The pages on the stream: their programs run as they stand there, their names exist."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataset
+from cadenza.stream.recorded_draws import RecordedStream
+from tests.stream_engines import nothing_left, small_cfg
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "stream.md").read_text(encoding="utf-8")
+MOVING = (DOCS / "how-to" / "coming-from-embodichain.md").read_text(encoding="utf-8")
+
+
+def block(start: str, page: str = PAGE) -> str:
+    """Return the program of the page that contains ``start``."""
+    blocks = re.findall(r"```python[^\n]*\n(.*?)```", page, flags=re.DOTALL)
+    return next(found for found in blocks if start in found)
+
+
+@pytest.mark.slow
+def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
+    (tmp_path / "expert.py").write_text(block("class Expert"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(block("def main"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    agreement = re.fullmatch(r"agrees with the expert in (\d+)% of the steps\n", done.stdout)
+    assert agreement is not None
+    assert int(agreement[1]) >= 80  # always the same action: about 50
+
+
+def run_other_programs() -> None:
+    seen = []
+
+    def train(batch) -> None:
+        seen.append(batch["obs"].data_ptr())
+        if len(seen) == 7:
+            raise StopIteration
+
+    with OnlineDataEngine(small_cfg(2, {"lengths": [65, 70]}, max_episode_steps=70)) as engine:
+        names = {"engine": engine, "train": train}
+        exec(block("out=batch)"), names)  # noqa: S102
+        assert names["batch"].batch_size == torch.Size([32, 64])
+        assert set(names["batch"].keys()) == {"obs", "actions"}
+        exec(block("GMMChunkSampler([16.0"), names)  # noqa: S102
+        with pytest.raises(StopIteration):
+            exec(block("BatchRing(").replace('"cuda"', '"cpu"'), names)  # noqa: S102
+        assert len(set(seen)) == 3
+        exec(block("RecordedStream(Path"), names)  # noqa: S102
+        assert isinstance(names["stream"], RecordedStream)
+        assert all((a == b).all() for a, b in zip(names["batches"], names["again"], strict=True))
+
+
+def test_other_programs_run_beside_a_live_engine(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with nothing_left():
+        run_other_programs()
+
+
+def test_names_of_the_table_are_where_it_says() -> None:
+    rows = re.findall(
+        r"^\| `embodichain[^|]*\| ([^|]*) \| `(cadenza[\w.]*)` \|", MOVING, re.MULTILINE
+    )
+    assert len(rows) == 3
+    for names, module in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            assert hasattr(importlib.import_module(module), name)
+    for name, module in (("PPO", "ppo"), ("GRPO", "grpo")):
+        for suffix, part in (("", module), ("Settings", f"{module}_settings")):
+            found = importlib.import_module(f"cadenza.learn.algorithms.{part}")
+            assert hasattr(found, name + suffix)
+            assert f"`{name}{suffix}`" in MOVING
+
+
+def test_defaults_of_the_table_are_those_of_the_configuration() -> None:
+    section = MOVING.split("## Configuration")[1].split("All further")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", section, re.MULTILINE))
+    cfg = OnlineDataEngineCfg()
+    positional = [
+        name
+        for name, parameter in inspect.signature(OnlineDataEngineCfg).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert list(rows) == positional
+    values = {name: '"cpu"' if value == "cpu" else str(value) for name, value in vars(cfg).items()}
+    assert rows == {name: values[name] for name in positional}
+
+
+def test_signatures_are_those_of_embodichain() -> None:
+    parameters = inspect.signature(OnlineDataset).parameters
+    assert list(parameters)[:4] == ["engine", "chunk_size", "batch_size", "transform"]
+    assert list(inspect.signature(OnlineDataEngine.sample_batch).parameters)[1:3] == [
+        "batch_size",
+        "chunk_size",
+    ]
+    exec(block("# after", MOVING).split("# after")[1], {})  # noqa: S102
