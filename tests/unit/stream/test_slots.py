@@ -184,3 +184,11 @@ def test_layouts_that_cannot_be_are_refused() -> None:
 
 def test_nested_name_is_a_path() -> None:
     assert Field(name="obs.robot.qpos", shape=(), dtype="bool").path == ("obs", "robot", "qpos")
+
+
+def test_episode_whose_publication_was_cut_off_is_not_drawn() -> None:
+    store = new_store()
+    slot = write_episode(store, 3)
+    store.version[slot] += 1  # length is set, the version is still odd
+    with pytest.raises(NotReadyError, match="got none"):
+        SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
