@@ -6,6 +6,7 @@ reward is the step, so every chunk shows where it came from. Episode k of enviro
 """
 
 import os
+import random
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
@@ -130,3 +132,16 @@ class FailingPolicy(HalfPolicy):
             if self.how == "nan":
                 return np.full((self.count, 1), np.nan, np.float32)
         return super().act(observations)
+
+
+class GlobalPolicy(HalfPolicy):
+    """Draws one number from each process-wide generator and answers their sum."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
+        drawn = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002, S311
+        super().__init__(env, seed, drawn)
+
+
+def no_policy(env: VectorEnv[Any, Any, Any], seed: int) -> object:
+    """Return something that cannot act."""
+    return object()

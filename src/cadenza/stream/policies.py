@@ -136,7 +136,7 @@ class DemonstrationPolicy:
         count = self._env.num_envs
         whole = getattr(self._env.unwrapped, _DEMO, None)
         if whole is not None:
-            actions = list(whole() or ())
+            actions = _listed(whole())
             return [[np.asarray(step)[row] for step in actions] for row in range(count)]
         call = getattr(self._env, "call", None)
         if call is None:
@@ -151,7 +151,11 @@ class DemonstrationPolicy:
                 f"gym_config: expected environments with {_DEMO}(), got an error: {error}; set "
                 "policy."
             ) from error
-        return [list(actions or ()) for actions in asked]
+        return [_listed(actions) for actions in asked]
+
+
+def _listed(actions: Any) -> list[Any]:
+    return [] if actions is None else list(actions)
 
 
 def none_segments(count: int) -> IntArray:

@@ -7,10 +7,14 @@ It ends when the engine closes, and when the engine's owner is gone, however tha
 import json
 import multiprocessing
 import os
+import random
 import threading
 import time
 from multiprocessing.connection import wait
-from typing import Any, Final
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
 
 from cadenza.core.seeding import derive_substream
 from cadenza.stream.back_pressure import POLL_S, FlowRules, may_begin_episode
@@ -56,6 +60,16 @@ def producer_seed(run_seed: int, producer: int, restart: int, purpose: str) -> i
     return stream.child(producer).child(restart).integer_seed()
 
 
+def _seed_global_generators(seed: int) -> None:
+    """Seed the generators that an environment of somebody else may draw from.
+
+    All producers are forked from one server, so they would draw the same numbers otherwise.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 -- nothing of ours draws from it
+    cast("Any", torch).manual_seed(seed)
+
+
 class _Producer:
     """The loop of one producer."""
 
@@ -75,6 +89,7 @@ class _Producer:
 
     def run(self) -> None:
         """Simulate until the engine closes."""
+        _seed_global_generators(self._seed("globals"))
         worlds = Worlds(
             make_worlds(
                 self._order["gym_config"], self._order["action_config"], self._store.layout.steps

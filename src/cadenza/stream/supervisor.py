@@ -39,6 +39,8 @@ from cadenza.stream.producer import producer_main
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
 
+#: What the server that forks producers imports once for all of them.
+_PRELOADED: Final = ("__main__", "cadenza.stream.producer")
 #: Pause between two looks at the producers, s.
 WATCH_S: Final = 0.02
 #: Episodes that must have ended before their failure rate counts.
@@ -93,6 +95,7 @@ class Supervisor:
         self._rules = rules
         self._report = report
         self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(_PRELOADED))
         self._watched = [_Watched(number) for number in range(cfg.producers)]
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -116,15 +119,6 @@ class Supervisor:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
         return self._end_all()
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """Process ids of the running producers by number."""
-        return {
-            watched.number: watched.process.pid
-            for watched in self._watched
-            if watched.process is not None and watched.process.pid and watched.process.is_alive()
-        }
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_S):

@@ -320,14 +320,36 @@ def test_producers_pause_at_high_water() -> None:
         eventually(lambda: engine.status()["episodes"] >= 5, "it goes on")
 
 
-def test_two_producers_never_share_a_stream() -> None:
-    seeded = {"factory": f"{WORLDS}:SeededPolicy"}
-    cfg = small_cfg(producers=2, num_envs=1, mode="continuous", policy=seeded)
+def acted(policy: str, seed: int) -> set[float]:
+    """Return what two producers with a constant policy each answered."""
+    cfg = small_cfg(
+        producers=2,
+        num_envs=1,
+        mode="continuous",
+        policy={"factory": f"{WORLDS}:{policy}"},
+        seed=seed,
+    )
     with OnlineDataEngine(cfg) as engine:
 
-        def both_acted() -> bool:
-            return len({float(x) for x in engine.shared_buffer["actions"][:, 0, 0]} - {0.0}) > 1
+        def answers() -> set[float]:
+            return {float(x) for x in engine.shared_buffer["actions"][:, 0, 0]} - {0.0}
 
-        eventually(both_acted, "episodes of two streams")
-        firsts = {producer_seed(0, number, 0, "policy") for number in range(2)}
-        assert len(firsts) == 2
+        eventually(lambda: len(answers()) == 2, "episodes of two streams")
+        return answers()
+
+
+@pytest.mark.parametrize("policy", ["SeededPolicy", "GlobalPolicy"])
+def test_producers_never_share_a_stream_and_repeat_with_their_seed(policy) -> None:
+    first, again, other = acted(policy, 3), acted(policy, 3), acted(policy, 4)
+    assert first == again
+    assert not first & other
+
+
+def test_streams_differ_by_producer_restart_and_purpose() -> None:
+    seeds = {
+        producer_seed(0, number, restart, purpose)
+        for number in range(3)
+        for restart in range(3)
+        for purpose in ("policy", "environment")
+    }
+    assert len(seeds) == 18

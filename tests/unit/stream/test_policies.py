@@ -1,0 +1,94 @@
+"""Policies by import path, demonstrations, and weights on their board."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
+from cadenza.stream.policies import DemonstrationPolicy, make_policy
+from cadenza.stream.policy_board import PolicyBoard
+from tests.stream_worlds import HalfPolicy, counting
+
+
+def test_policy_is_made_with_environment_seed_and_arguments() -> None:
+    env = counting(3)
+    factory = {"factory": "tests.stream_worlds:HalfPolicy", "kwargs": {"value": 0.1}}
+    made = make_policy(factory, env, 7)
+    assert isinstance(made, HalfPolicy)
+    assert (made.count, made.seed, made.value) == (3, 7, 0.1)
+
+
+def test_object_that_cannot_act_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"expected an object with act\(observations\)"):
+        make_policy({"factory": "tests.stream_worlds:no_policy"}, counting(1), 0)
+
+
+def test_demonstrations_of_single_environments_are_played_side_by_side() -> None:
+    env = counting(2, [1, 3])
+    played = DemonstrationPolicy(env)
+    assert played.plan().tolist() == [1, 3]
+    assert played.act(None).tolist() == [[0.5], [0.5]]
+    assert played.finished().tolist() == [True, False]
+    assert played.segment_ids().tolist() == [0, 0]
+
+
+def test_demonstration_of_the_vector_environment_comes_first() -> None:
+    env: Any = counting(2)
+    env.create_demo_action_list = lambda: np.arange(4.0).reshape(2, 2, 1)
+    played = DemonstrationPolicy(env)
+    assert played.plan().tolist() == [2, 2]
+    assert played.act(None).tolist() == [[0.0], [1.0]]
+    assert played.act(None).tolist() == [[2.0], [3.0]]
+    assert played.finished().all()
+    env.create_demo_action_list = lambda: None
+    assert played.plan().tolist() == [0, 0]
+
+
+def test_environment_without_demonstrations_needs_a_policy(monkeypatch) -> None:
+    from tests.stream_worlds import CountingEnv
+
+    monkeypatch.delattr(CountingEnv, "create_demo_action_list")
+    with pytest.raises(ConfigurationError, match="expected environments with create_demo"):
+        DemonstrationPolicy(counting(1)).plan()
+    env: Any = counting(1)
+    env.call = None
+    with pytest.raises(ConfigurationError, match="expected an environment with create_demo"):
+        DemonstrationPolicy(env).plan()
+
+
+def test_weights_come_back_with_their_version() -> None:
+    board = PolicyBoard()
+    assert board.read() is None
+    board.write(1, {"w": torch.arange(3.0)})
+    board.write(2, {"w": torch.ones(1000), "name": "a"})
+    board.write(3, {"w": torch.zeros(2)})
+    found = board.read()
+    assert found is not None
+    assert found[0] == 3
+    assert torch.equal(found[1]["w"], torch.zeros(2))
+
+
+def test_half_written_weights_are_left_alone() -> None:
+    import os
+
+    board = PolicyBoard()
+    board.write(1, {"w": torch.ones(100)})
+    os.pwrite(board._descriptor, b"\xff", 200)
+    assert board.read() is None
+    os.ftruncate(board._descriptor, 60)
+    assert board.read() is None
+
+
+def test_weights_that_cannot_be_sent_are_refused(monkeypatch) -> None:
+    board = PolicyBoard()
+    with pytest.raises(CheckpointError, match="expected a tensor or a plain value"):
+        board.write(1, {"w": object()})
+
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(StorageError, match=r"expected room for \d+ bytes in shared memory"):
+        board.write(1, {"w": torch.ones(1)})

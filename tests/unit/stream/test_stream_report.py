@@ -1,0 +1,135 @@
+"""Status file and log of an engine, and what `cadenza stream top` shows of them."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.main import app
+from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState
+from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
+from cadenza.stream.layout import BOOKKEEPING, StoreLayout
+from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.stream_report import StreamReport
+
+
+@pytest.fixture
+def store() -> SlotStore:
+    made = SlotStore.create(StoreLayout(slots=3, steps=4, producers=2, fields=BOOKKEEPING))
+    made.words[StreamWords.STATE] = OnlineDataEngineState.DEGRADED
+    made.words[StreamWords.PUBLISHED] = 2
+    made.words[StreamWords.PUBLISHED_FRAMES] = 8
+    made.producers["state"][:] = (ProducerState.RUNNING, ProducerState.WAITING)
+    write_envelope(made, 1, ErrorEnvelope(kind="hang", message="no sign of life"))
+    return made
+
+
+def written_status(store: SlotStore, tmp_path: Path) -> Path:
+    path = tmp_path / "status.json"
+    StreamReport(store, log_path=None, status_path=str(path)).write_status()
+    return path
+
+
+def test_status_file_has_states_counts_and_errors(store, tmp_path) -> None:
+    status = json.loads(written_status(store, tmp_path).read_text())
+    assert status["schema_version"] == 1
+    assert (status["state"], status["episodes"], status["frames"]) == ("DEGRADED", 2, 8)
+    assert [row["state"] for row in status["producers"]] == ["RUNNING", "WAITING"]
+    assert [row["error"] for row in status["producers"]] == [None, "hang: no sign of life"]
+
+
+def test_rates_are_of_the_time_between_two_files(store, tmp_path, monkeypatch) -> None:
+    times = iter([10.0, 14.0])
+    monkeypatch.setattr("cadenza.stream.stream_report.time.monotonic", lambda: next(times, 14.0))
+    report = StreamReport(store, log_path=None, status_path=str(tmp_path / "s.json"))
+    report.write_status()
+    store.words[StreamWords.PUBLISHED_FRAMES] = 48
+    store.consumers["chunks"][0] = 12
+    report.write_status()
+    status = json.loads((tmp_path / "s.json").read_text())
+    assert status["frames_per_s"] == 10.0  # (48 - 8) / 4
+    assert status["chunks_per_s"] == 3.0
+
+
+def test_log_has_events_requests_and_counters(store, tmp_path) -> None:
+    report = StreamReport(store, log_path=str(tmp_path / "log.jsonl"), status_path=None)
+    store.words[StreamWords.REQUESTS] = 1
+    report.tick()
+    report.log("producer_died", producer=1)
+    report.tick()  # nothing is due
+    report.close()
+    report.log("too_late")
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == [
+        "refill_requested",
+        "stream_counters",
+        "producer_died",
+        "stream_counters",
+    ]
+    assert events[1]["frames"] == 8
+    assert all(event["time_ns"] > 0 for event in events)
+
+
+def test_refused_writes_are_warned_about_once(store, tmp_path, monkeypatch, caplog) -> None:
+    report = StreamReport(
+        store, log_path=str(tmp_path / "log.jsonl"), status_path=str(tmp_path / "s.json")
+    )
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr("cadenza.core.files._write_new_file", full)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            report.log("event")
+            report.write_status()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "The stream's log could not be written" in told[0]
+    assert "The stream's status could not be written" in told[1]
+    monkeypatch.undo()
+    report.close()
+
+
+def test_top_shows_totals_and_producers(store, tmp_path) -> None:
+    result = CliRunner().invoke(
+        app, ["stream", "top", str(written_status(store, tmp_path)), "--once"]
+    )
+    assert result.exit_code == 0
+    assert "DEGRADED" in result.output
+    assert "2 episodes, 8 steps, 0 steps/s, 0 dropped" in result.output
+    assert "hang: no sign of life" in result.output
+
+
+def test_top_as_json_is_the_status(store, tmp_path) -> None:
+    path = written_status(store, tmp_path)
+    result = CliRunner().invoke(app, ["stream", "top", str(path), "--json"])
+    assert json.loads(result.output) == json.loads(path.read_text())
+
+
+def test_top_ends_with_the_stream(store, tmp_path, monkeypatch) -> None:
+    path = written_status(store, tmp_path)
+
+    def stop(_: float) -> None:
+        store.words[StreamWords.STATE] = OnlineDataEngineState.STOPPED
+        written_status(store, tmp_path)
+
+    monkeypatch.setattr("cadenza.cli.stream.time.sleep", stop)
+    result = CliRunner().invoke(app, ["stream", "top", str(path)])
+    assert result.exit_code == 0
+    assert "STOPPED" in result.output
+
+
+def test_top_says_what_is_wrong_with_the_file(tmp_path) -> None:
+    missing = CliRunner().invoke(app, ["stream", "top", str(tmp_path / "no.json")])
+    assert missing.exit_code == ExitCode.USAGE
+    assert "set status_path in its configuration" in missing.output
+    other = tmp_path / "other.json"
+    other.write_text('{"schema_version": 9}')
+    wrong = CliRunner().invoke(app, ["stream", "top", str(other)])
+    assert wrong.exit_code == ExitCode.DAMAGED_DATA
+    assert "expected a status of version 1, got 9" in wrong.output
