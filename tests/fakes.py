@@ -1,10 +1,13 @@
 """Stand-ins for the protocols of the package, one per protocol."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict
+
+from cadenza.core.errors import StaleDataError
 
 
 class FakeChunkSource:
@@ -15,11 +18,15 @@ class FakeChunkSource:
 
     Attributes:
         max_episode_steps: Longest chunk.
+        draw_timeout: Longest wait, s.
+        wait_s: How long fresh data takes to come.
         calls: Arguments of every call.
     """
 
     def __init__(self, max_episode_steps: int = 50) -> None:
         self.max_episode_steps = max_episode_steps
+        self.draw_timeout = 30.0
+        self.wait_s = 0.0
         self.calls: list[dict[str, Any]] = []
 
     def sample_batch(
@@ -30,11 +37,16 @@ class FakeChunkSource:
         select: Sequence[str] | None = None,
         out: TensorDict | None = None,
         generator: torch.Generator | None = None,
+        timeout: float | None = None,
         **options: Any,
     ) -> TensorDict:
         self.calls.append(
             {"batch_size": batch_size, "chunk_size": chunk_size, "select": select, **options}
         )
+        longest = self.draw_timeout if timeout is None else timeout
+        time.sleep(min(self.wait_s, longest))
+        if self.wait_s > longest:
+            raise StaleDataError(f"expected fresh data within {longest:g} s")
         start = torch.randint(0, 2**40, (batch_size, 1), generator=generator)
         step = start + torch.arange(chunk_size)
         values = {"step": step, "obs": step[..., None].expand(-1, -1, 3).to(torch.float64)}

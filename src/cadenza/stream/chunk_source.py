@@ -22,6 +22,11 @@ class ChunkSource(Protocol):
         """Steps of the longest episode it can hold, T."""
         ...
 
+    @property
+    def draw_timeout(self) -> float:
+        """Longest wait of a draw for fresh data, s."""
+        ...
+
     def sample_batch(
         self,
         batch_size: int,
@@ -34,6 +39,7 @@ class ChunkSource(Protocol):
         select: Sequence[str] | None = None,
         out: "TensorDict | None" = None,
         generator: torch.Generator | None = None,
+        timeout: float | None = None,
     ) -> "TensorDict":
         """Draw chunks.
 
@@ -47,8 +53,12 @@ class ChunkSource(Protocol):
             select: Keys to return; None returns all.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
             generator: Source of the draws; None takes the source's own.
+            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``.
 
         Returns:
             Batch of shape [n, c].
+
+        Raises:
+            StaleDataError: Fresh data did not come in time.
         """
         ...

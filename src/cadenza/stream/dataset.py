@@ -6,6 +6,9 @@ counts the iterators that were made for a worker; the count lies in shared memor
 start new workers with a fresh copy of the dataset each time.
 """
 
+import multiprocessing
+import multiprocessing.synchronize
+import time
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Final, cast
@@ -14,7 +17,12 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    InputError,
+    StaleDataError,
+)
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
 CHUNK_STREAM_NAME: Final = "stream.dataset"
 #: Loader workers whose iterators are counted.
 MAX_WORKERS: Final = 1024
+#: Longest time that a loader worker waits for fresh data before it looks whether it shall end, s.
+WAIT_PIECE_S: Final = 0.25
 
 
 class IteratorCount:
@@ -138,11 +148,32 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         while True:
             if self._every is not None and yielded == self._every:
                 size, yielded = next_size(), 0
-            batch = self._draw(size, generator)
+            batch = self._draw(size, generator) if info is None else self._awaited(size, generator)
+            if batch is None:
+                return
             yield batch if self._transform is None else self._transform(batch)
             yielded += 1
 
-    def _draw(self, size: int, generator: torch.Generator) -> "TensorDict":
+    def _awaited(self, size: int, generator: torch.Generator) -> "TensorDict | None":
+        """Return the same as `_draw` in a loader worker, None when its loader ends meanwhile.
+
+        A loader gives a waiting worker five seconds before it kills it, so waits are cut in pieces.
+        """
+        deadline = time.monotonic() + self._engine.draw_timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            try:
+                return self._draw(size, generator, min(left, WAIT_PIECE_S))
+            except StaleDataError as error:
+                if _loader_ends():
+                    return None
+                if left <= WAIT_PIECE_S:
+                    error.add_note(f"The loader worker waited {self._engine.draw_timeout:g} s.")
+                    raise
+
+    def _draw(
+        self, size: int, generator: torch.Generator, timeout: float | None = None
+    ) -> "TensorDict":
         """Return one batch, or one chunk in item mode."""
         batch = self._engine.sample_batch(
             self._batch_size or 1,
@@ -153,6 +184,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             stratified=self._options.stratified,
             select=self._select,
             generator=generator,
+            timeout=timeout,
         )
         return cast("TensorDict", batch[0]) if self._batch_size is None else batch
 
@@ -198,6 +230,16 @@ def _generator(root: Substream, worker: int, epoch: int) -> torch.Generator:
     """Return the generator of iterator number ``epoch`` of a loader worker."""
     words = root.child(worker).child(epoch).seed_sequence.generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
+
+
+def _loader_ends() -> bool:
+    """Return whether the loader of this worker has told its workers to end.
+
+    It does so by an event that is an argument of the worker's process; there is no public way to
+    it. Where none is found, the worker waits on.
+    """
+    arguments = vars(multiprocessing.current_process()).get("_args", ())
+    return any(a.is_set() for a in arguments if isinstance(a, multiprocessing.synchronize.Event))
 
 
 def _is_integer(value: object) -> bool:

@@ -351,6 +351,11 @@ class OnlineDataEngine:
         return self._store.layout.steps
 
     @property
+    def draw_timeout(self) -> float:
+        """Longest wait of a draw for fresh data, s."""
+        return self._cfg.draw_timeout
+
+    @property
     def device(self) -> torch.device:
         """Where drawn batches lie."""
         return torch.device(self._cfg.buffer_device)

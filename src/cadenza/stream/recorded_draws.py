@@ -241,6 +241,11 @@ class RecordedStream:
         """Steps that an episode of the recorded stream could have."""
         return self._layout.steps
 
+    @property
+    def draw_timeout(self) -> float:
+        """Longest wait of a draw, s: there is nothing to wait for."""
+        return 0.0
+
     def rewind(self) -> None:
         """Go back to the first draw."""
         self._next = 0
@@ -257,6 +262,7 @@ class RecordedStream:
         select: Sequence[str] | None = None,
         out: "TensorDict | None" = None,
         generator: torch.Generator | None = None,
+        timeout: float | None = None,
     ) -> "TensorDict":
         """Return the next recorded batch.
 
@@ -270,13 +276,14 @@ class RecordedStream:
             select: Keys to return; None returns those that were recorded.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
             generator: Not drawn from, since nothing is random here.
+            timeout: Not needed, since nothing is waited for.
 
         Raises:
             NotReadyError: Every recorded batch was returned.
             InputError: Another batch was recorded here.
             IntegrityError: An episode's file is missing or damaged.
         """
-        del generator
+        del generator, timeout
         options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )

@@ -73,6 +73,8 @@ def test_loader_streams_whole_chunks_without_warnings_and_ends_at_once(
     children = {child.pid for child in psutil.Process().children()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # Python 3.12 warns of every fork beside threads, whoever forks.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         batches = iter(loader(OnlineDataset(busy_engine, 9, 16, seed=3), workers))
         for batch in itertools.islice(batches, 20):
             assert batch.batch_size == torch.Size([16, 9])
@@ -189,6 +191,17 @@ def test_recording_of_a_live_engine_replays_after_it_ended(tmp_path: Path) -> No
     for first, second in zip(drawn, again, strict=True):
         assert set(flat_tensors(first)) == set(flat_tensors(second))
         assert (first == second).all()
+
+
+def test_loader_ends_at_once_while_back_pressure_holds_its_workers() -> None:
+    settings = {"max_replay_ratio": 0.5, "high_water": 1}
+    with OnlineDataEngine(small_cfg(2, {"lengths": [6]}, **settings)) as live:
+        batches = iter(loader(OnlineDataset(live, 3, 4), 2))
+        next(batches)
+        time.sleep(0.5)  # the workers have drawn what the ratio allows
+        begin = time.monotonic()
+        del batches
+        assert time.monotonic() - begin < 2.0
 
 
 def test_dataset_and_loader_leave_nothing_behind() -> None:

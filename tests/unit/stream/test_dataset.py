@@ -1,13 +1,19 @@
 """The endless dataset: shapes, options, random streams of iterators and refused arguments."""
 
 import itertools
+import time
 
 import pytest
 import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    InputError,
+    StaleDataError,
+)
 from cadenza.stream import dataset as dataset_module
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from cadenza.stream.dataset import OnlineDataset
@@ -185,6 +191,33 @@ def test_sampler_that_returns_no_possible_size_is_named(size) -> None:
 
     with pytest.raises(InputError, match=r"integer in \[1, 50\], got .*; correct Odd"):
         next(iter(OnlineDataset(FakeChunkSource(), Odd())))
+
+
+def test_loader_ends_though_its_workers_wait_for_data() -> None:
+    source = FakeChunkSource()
+    source.wait_s = 60.0
+    loader = DataLoader(
+        OnlineDataset(source, 4, 2),
+        batch_size=None,
+        num_workers=2,
+        collate_fn=OnlineDataset.passthrough_collate_fn,
+    )
+    batches = iter(loader)
+    time.sleep(0.5)  # the workers wait now
+    begin = time.monotonic()
+    del batches
+    assert time.monotonic() - begin < 2.0
+
+
+def test_worker_gives_up_after_the_wait_that_the_engine_allows() -> None:
+    source = FakeChunkSource()
+    source.wait_s, source.draw_timeout = 60.0, 0.6
+    dataset = OnlineDataset(source, 4, 2)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, collate_fn=lambda batch: batch)
+    with pytest.raises(StaleDataError, match=r"The loader worker waited 0\.6 s"):
+        next(iter(loader))
+    with pytest.raises(StaleDataError, match=r"within 0\.6 s"):
+        next(iter(dataset))
 
 
 def test_worker_beyond_the_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
