@@ -100,24 +100,22 @@ class SlotReader:
         copy_chunks(self._store, c, picked, out, None)
         if not self._validate:
             return _drawn(c, picked, 0, table, options)
-        torn, redraws = self._changed(picked), 0
-        for attempt in range(MAX_ROUNDS):
-            if not len(torn):
-                return _drawn(c, picked, redraws, table, options)
-            redraws += len(torn)
+        torn, redraws, attempt = self._changed(picked), 0, 0
+        while len(torn) and attempt < MAX_ROUNDS:
+            redraws, attempt = redraws + len(torn), attempt + 1
             # Ever fewer at a time: a writer that replaces every slot while many chunks are
             # copied cannot do so while one is.
-            size = max(n >> (attempt + 1), 1)
+            size = max(n >> attempt, 1)
             pieces = [torn[at : at + size] for at in range(0, len(torn), size)]
             torn = np.concatenate(
                 [self._redraw(c, piece, picked, table, out, generator) for piece in pieces]
             )
-        if not len(torn):
-            return _drawn(c, picked, redraws, table, options)
-        raise NotReadyError(
-            f"SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
-            f"changed {MAX_ROUNDS} times in a row; give the store more slots."
-        )
+        if len(torn):
+            raise NotReadyError(
+                "SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
+                f"changed {MAX_ROUNDS} times in a row; give the store more slots."
+            )
+        return _drawn(c, picked, redraws, table, options)
 
     def draw_at(
         self,

@@ -181,8 +181,9 @@ def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatc
         draw(store, 2, 3, "actions")
 
 
+@pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"stratified": True}])
 def test_chunks_of_a_slot_replaced_while_copied_are_drawn_anew(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
 ) -> None:
     store = new_store(slots=2)
     write_episode(store, 5, 10.0)
@@ -196,10 +197,11 @@ def test_chunks_of_a_slot_replaced_while_copied_are_drawn_anew(
             write_episode(store, 5, 30.0)  # into slot 0, the oldest
 
     monkeypatch.setattr(slot_reader, "copy_chunks", replace_after_the_first)
-    drawn, out = draw(store, 40, 5, "actions")
-    first = out["actions"][:, 0, 0].int().tolist()
-    assert set(first) == {20, 30}
-    np.testing.assert_array_equal(np.where(drawn.slots == 0, 30, 20), first)
+    drawn, out = draw(store, 40, 4, "actions", **options)
+    steps = np.clip(drawn.offsets[:, None] + np.arange(4), 0, 4)
+    expected = np.where(drawn.slots == 0, 30, 20)[:, None] + steps
+    np.testing.assert_array_equal(out["actions"][..., 0], expected)
+    assert set(drawn.slots.tolist()) == {0, 1}
     assert 0 < drawn.redraws < 40
     np.testing.assert_array_equal(store.version[drawn.slots], drawn.versions)
 

@@ -73,9 +73,7 @@ def test_writer_passes_on_what_it_replaces() -> None:
 
 
 def test_reuse_of_another_kind_is_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match="or 'most_drawn', got 'x'"
-    ):
+    with pytest.raises(ConfigurationError, match="or 'most_drawn', got 'x'"):
         new_store().take_slot(0, reuse="x")  # type: ignore[arg-type]
 
 

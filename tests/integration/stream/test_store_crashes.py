@@ -1,0 +1,98 @@
+"""Processes killed at any moment leave a store that goes on: no lock, no torn or stuck slot."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import NotReadyError
+from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.counters import ConsumerRow, read_counters
+from cadenza.stream.layout import Field, StoreLayout
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import SlotStore, StreamWords
+
+FIELD = Field(name="stamp", shape=(16,), dtype="int64")
+LAYOUT = StoreLayout(slots=6, steps=100, producers=2, fields=(FIELD,))
+#: Processes killed one after the other, each after another few milliseconds.
+KILLED = 25
+
+
+def write_one(store: SlotStore, producer: int) -> None:
+    slot = store.take_slot(producer)
+    store.entries("stamp", slot)[:] = store.version[slot]
+    store.publish(slot, LAYOUT.steps, success=1, policy_version=0)
+
+
+def killed_while(work: Callable[[], object], after_s: float) -> None:
+    """Let a child repeat ``work``, and kill it."""
+    child = os.fork()
+    if not child:
+        try:
+            while True:
+                work()
+        finally:
+            os._exit(1)
+    time.sleep(after_s)
+    os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == -signal.SIGKILL
+
+
+def full_store() -> SlotStore:
+    store = SlotStore.create(LAYOUT)
+    for _ in range(LAYOUT.slots):
+        write_one(store, 0)
+    return store
+
+
+def test_writers_killed_at_any_moment_leave_slots_that_can_be_written() -> None:
+    store = full_store()
+    reader, generator = SlotReader(store), torch.Generator().manual_seed(0)
+    out = allocate_chunks(chunk_fields(LAYOUT), 16, 10)
+    for number in range(KILLED):
+        killed_while(lambda: write_one(store, 1), 0.003 + number * 0.0004)
+        drawn = reader.draw(16, 10, out, generator)
+        stamps = out["stamp"].view(16, -1).numpy()
+        np.testing.assert_array_equal(stamps, np.tile(drawn.versions[:, None] - 1, (1, 160)))
+        store.drop_leases(1)
+        assert not store.lease.any()
+    for _ in range(LAYOUT.slots):
+        write_one(store, 0)
+    assert not (store.version & 1).any()
+    assert (store.length == LAYOUT.steps).all()
+
+
+def test_reader_killed_in_the_middle_of_a_draw_holds_nobody_up() -> None:
+    store = full_store()
+    row = ConsumerRow(store)
+    reader, generator = SlotReader(store), torch.Generator().manual_seed(0)
+    out = allocate_chunks(chunk_fields(LAYOUT), 16, 50)
+
+    def draw() -> None:
+        row.note(reader.draw(16, 50, out, generator), 50)
+
+    for _ in range(5):
+        killed_while(draw, 0.03)
+    before = int(store.words[StreamWords.PUBLISHED])
+    write_one(store, 0)
+    draw()
+    assert store.words[StreamWords.PUBLISHED] == before + 1
+    counted = read_counters(store)
+    assert [consumer.pid for consumer in counted.consumers] == [os.getpid()]
+    assert counted.chunks > 16
+
+
+def test_store_whose_only_writer_died_in_a_row_serves_the_others() -> None:
+    store = SlotStore.create(LAYOUT)
+    killed_while(lambda: (store.take_slot(1), time.sleep(1)), 0.3)
+    with pytest.raises(NotReadyError, match="got none"):
+        SlotReader(store).draw(1, 1, allocate_chunks(chunk_fields(LAYOUT), 1, 1), torch.Generator())
+    write_one(store, 0)
+    out = allocate_chunks(chunk_fields(LAYOUT), 1, 1)
+    drawn = SlotReader(store).draw(1, 1, out, torch.Generator())
+    assert out["stamp"].unique().tolist() == [drawn.versions[0] - 1]
