@@ -145,3 +145,10 @@ class GlobalPolicy(HalfPolicy):
 def no_policy(env: VectorEnv[Any, Any, Any], seed: int) -> object:
     """Return something that cannot act."""
     return object()
+
+
+def remembered(num_envs: int, **given: Any) -> VectorEnv[Any, Any, Any]:
+    """Return environments that remember what they were made with."""
+    made: Any = counting(num_envs)
+    made.given = given
+    return made

@@ -44,7 +44,8 @@ class OnlineDataEngineCfg:
         action_config: Further keyword arguments of the environment.
         refill_threshold: With ``mode="on_demand"`` a fill is asked for after this many chunks drawn
             per slot.
-        max_generation_attempts: Episodes in a row that may be dropped before a producer gives up.
+        max_generation_attempts: Episodes per environment that may be dropped in a row before their
+            producer gives up.
         initialization_timeout: Longest first fill, s.
         producers: Processes that simulate.
         policy: ``{"factory": "module:function", "kwargs": {...}}``; None asks the environment for

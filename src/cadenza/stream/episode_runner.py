@@ -56,7 +56,7 @@ class EpisodeRunner:
             counters: Counts of this producer.
             may_begin: Whether another episode may begin.
             reuse: Which episode a new one replaces.
-            max_attempts: Episodes in a row that may be dropped.
+            max_attempts: Episodes per environment that may be dropped in a row.
         """
         self._store = store
         self._producer = producer
@@ -124,7 +124,7 @@ class EpisodeRunner:
         for row in rows:
             if not self._may_begin():
                 continue
-            writer = EpisodeWriter(self._store, self._producer)
+            writer = EpisodeWriter(self._store, self._producer, reuse=self._reuse)
             self._writers[row] = writer
             self._versions[row] = self.policy_version
             writer.start(_row(states, row))
@@ -182,10 +182,11 @@ class EpisodeRunner:
     def _count_dropped(self, reason: str) -> None:
         self._counters.note_dropped()
         self._dropped_in_a_row += 1
-        if self._dropped_in_a_row >= self._max_attempts:
+        if self._dropped_in_a_row >= self._max_attempts * len(self._writers):
             raise OnlineDataWorkerError(
-                f"expected a usable episode within {self._max_attempts} attempts, got none: of the "
-                f"last one, {reason}; correct the expert, or raise max_generation_attempts."
+                f"expected a usable episode within {self._max_attempts} attempts per environment, "
+                f"got none: of the last one, {reason}; correct the expert, or raise "
+                "max_generation_attempts."
             )
 
 

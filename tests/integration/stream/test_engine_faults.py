@@ -141,7 +141,7 @@ def test_empty_demonstrations_end_after_the_allowed_attempts() -> None:
         policy=None, worlds={"demo": 0}, max_generation_attempts=3, max_restarts=1, num_envs=1
     )
     engine = OnlineDataEngine(cfg)
-    with pytest.raises(OnlineDataWorkerError, match=r"usable episode within 3 attempts.*is empty"):
+    with pytest.raises(OnlineDataWorkerError, match=r"usable episode within 3 attempts .*is empty"):
         engine.start()
     assert engine.status()["dropped"] == 6  # 3 attempts of each start
 

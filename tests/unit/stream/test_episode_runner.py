@@ -1,0 +1,170 @@
+"""Environments played into a store, in this process."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import InputError, OnlineDataWorkerError
+from cadenza.stream.counters import ProducerRow
+from cadenza.stream.environment import Worlds, make_worlds, space_fields
+from cadenza.stream.episode_runner import EpisodeRunner
+from cadenza.stream.layout import BOOKKEEPING, StoreLayout
+from cadenza.stream.policies import DemonstrationPolicy, StreamPolicy
+from cadenza.stream.slots import SlotStore
+from tests.stream_worlds import HalfPolicy, counting
+
+
+class WordyPolicy(HalfPolicy):
+    """Uses everything that a policy may have."""
+
+    def __init__(self, env: Any, seed: int = 0) -> None:
+        super().__init__(env, seed)
+        self.begun: list[list[int]] = []
+        self.t = 0
+
+    def reset(self, rows: Any) -> None:
+        self.begun.append(rows.tolist())
+
+    def act(self, observations: Any) -> Any:
+        self.t += 1
+        return super().act(observations)
+
+    def segment_ids(self) -> Any:
+        return np.full(self.count, self.t // 3)
+
+    def success(self, infos: Any) -> Any:
+        return [False, True]
+
+
+def runner_over(
+    policy: type[Any] = HalfPolicy,
+    *,
+    slots: int = 8,
+    lengths: tuple[int, ...] = (4,),
+    reuse: Any = "oldest",
+    allowed: int = 10**9,
+    mode: str = "SAME_STEP",
+    **worlds: Any,
+) -> tuple[EpisodeRunner, SlotStore, StreamPolicy]:
+    """Return a runner of two environments whose episodes have the given lengths."""
+    env = counting(2, lengths, mode, **worlds)
+    layout = StoreLayout(
+        slots=slots, steps=6, producers=1, fields=(*space_fields(env), *BOOKKEEPING)
+    )
+    store = SlotStore.create(layout)
+    made = policy(env) if policy is DemonstrationPolicy else policy(env, seed=0)
+    left = iter(range(allowed))
+    runner = EpisodeRunner(
+        store,
+        0,
+        Worlds(env),
+        made,
+        counters=ProducerRow(store, 0),
+        may_begin=lambda: next(left, None) is not None,
+        reuse=reuse,
+        max_attempts=3,
+    )
+    return runner, store, made
+
+
+def test_policy_names_parts_and_judges_episodes() -> None:
+    runner, store, policy = runner_over(WordyPolicy)
+    runner.begin_all(0)
+    for _ in range(4):
+        runner.step()
+    assert store.success[:2].tolist() == [0, 1]
+    # Answers 1 ... 4 belong to parts 0, 0, 1, 1.
+    assert store.entries("segment_id", 0)[:4].tolist() == [0, 0, 1, 1]
+    assert store.segment_bounds[0, :2].tolist() == [[0, 2], [2, 4]]
+    assert isinstance(policy, WordyPolicy)
+    assert policy.begun == [[0, 1], [0, 1]]
+    assert store.producers["episodes"][0] == 2
+    assert store.producers["frames"][0] == 8
+
+
+def test_environment_that_may_not_begin_is_not_recorded() -> None:
+    runner, store, _ = runner_over(allowed=1)
+    runner.begin_all(0)
+    assert np.count_nonzero(store.lease) == 1
+    for _ in range(4):
+        runner.step()
+    assert not runner.is_recording
+    assert np.count_nonzero(store.length) == 1
+
+
+def test_episodes_carry_the_policy_version_they_began_with() -> None:
+    runner, store, _ = runner_over(lengths=(4, 2))
+    runner.begin_all(0)
+    runner.policy_version = 5
+    for _ in range(4):
+        runner.step()
+    by_length = sorted(zip(store.length.tolist(), store.policy_version.tolist(), strict=True))
+    # Environment 1 ends after 2 steps and begins one of 4; environment 0 ends after 4.
+    assert by_length[-2:] == [(2, 0), (4, 0)]
+    for _ in range(2):
+        runner.step()
+    assert (4, 5) in zip(store.length.tolist(), store.policy_version.tolist(), strict=True)
+
+
+@pytest.mark.parametrize(("reuse", "replaced"), [("oldest", 0), ("most_drawn", 1)])
+def test_setting_says_which_episode_goes(reuse, replaced) -> None:
+    runner, store, _ = runner_over(slots=5, allowed=6, reuse=reuse, lengths=(1,))
+    runner.begin_all(0)
+    runner.step()  # publishes slots 0 and 1 and begins in 2 and 3
+    store.draws[:2] = (1, 9)
+    runner.step()  # publishes 2 and 3; 4 is empty, one more has to be replaced
+    assert np.flatnonzero(store.lease).tolist() == [replaced, 4]
+
+
+def test_dropped_slots_are_given_back() -> None:
+    runner, store, _ = runner_over()
+    runner.begin_all(0)
+    runner.step()
+    runner.drop_all()
+    assert not runner.is_recording
+    assert not store.lease.any()
+    assert not store.length.any()
+
+
+def test_attempts_in_a_row_are_counted_anew_after_a_success() -> None:
+    settings: dict[str, Any] = {"lengths": (4, 4), "mode": "NEXT_STEP"}
+    runner, store, _ = runner_over(DemonstrationPolicy, success_every=3, **settings)
+    for _ in range(6):
+        runner.begin_all(0)
+        for _ in range(4):
+            runner.step()
+    # Episodes 0, 1, 3, 4 of both environments failed: never more than four in a row.
+    assert store.producers["dropped"][0] == 8
+    assert store.producers["episodes"][0] == 4
+    always, dropping, _ = runner_over(DemonstrationPolicy, success_every=99, **settings)
+
+    def play() -> None:
+        for _ in range(3):
+            always.begin_all(0)
+            for _ in range(4):
+                always.step()
+
+    with pytest.raises(OnlineDataWorkerError, match="of the last one, it did not succeed"):
+        play()
+    assert dropping.producers["dropped"][0] == 6  # three for each of two environments
+
+
+def test_settings_of_the_simulator_and_the_action_reach_the_environment() -> None:
+    gym = {"factory": "tests.stream_worlds:remembered", "num_envs": 2, "headless": False}
+    env: Any = make_worlds({**gym, "kwargs": {"a": 1}}, {"b": 2}, 5)
+    assert env.given == {"headless": False, "a": 1, "b": 2}
+
+
+def test_actions_of_another_shape_are_refused() -> None:
+    runner, _, _ = runner_over(FlatPolicy)
+    runner.begin_all(0)
+    with pytest.raises(InputError, match=r"expected 'actions' of shape \(1,\), got \(2,\)"):
+        runner.step()
+
+
+class FlatPolicy(HalfPolicy):
+    """Answers actions that are too wide."""
+
+    def act(self, observations: Any) -> Any:
+        return np.zeros((self.count, 2), np.float32)
