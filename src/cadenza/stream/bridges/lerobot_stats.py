@@ -173,5 +173,5 @@ def _level_quantile(counts: NDArray[np.int64], share: float) -> FloatArray:
     before = np.floor(position).astype(np.int64)
     upto = counts.cumsum(axis=1)  # pixels of a level or below
     lower = (upto <= before[:, None]).sum(axis=1)
-    upper = (upto <= np.minimum(before + 1, upto[:, -1] - 1)[:, None]).sum(axis=1)
+    upper = (upto <= before[:, None] + 1).sum(axis=1)  # has no weight behind the last pixel
     return lower + (upper - lower) * (position - before)
