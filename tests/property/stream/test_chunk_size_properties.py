@@ -23,12 +23,7 @@ def test_uniform_sizes_lie_within_the_bounds(bounds: tuple[int, int], seed: int)
 @given(components=COMPONENTS, bounds=BOUNDS, truncate=st.booleans(), seed=st.integers(0, 2**40))
 def test_mixture_sizes_lie_within_the_bounds(components, bounds, truncate, seed) -> None:
     means, stds, weights = zip(*components, strict=True)
-    try:
-        sampler = GMMChunkSampler(means, stds, weights, *bounds, truncate=truncate, seed=seed)
-    except ValueError as error:
-        assert truncate
-        assert "none of its mass" in str(error)
-        return
+    sampler = GMMChunkSampler(means, stds, weights, *bounds, truncate=truncate, seed=seed)
     copied = sampler.copy_for(torch.Generator().manual_seed(seed), bounds[1])
     assert all(bounds[0] <= draw() <= bounds[1] for draw in (sampler, copied) for _ in range(20))
 
