@@ -29,6 +29,8 @@ _PRODUCER_COLUMNS: Final = (
 )
 _ENDED: Final = ("FAILED", "STOPPED")
 _VERSION: Final = 1
+#: Age of a status beyond which its engine has probably been killed, s; it writes one each second.
+_OLD_S: Final = 10.0
 
 
 def top(
@@ -81,7 +83,11 @@ def read_status(file: Path) -> dict[str, Any]:
 
 def headline(status: Mapping[str, Any]) -> str:
     """Return the line above the tables."""
-    return f"Stream of process {status['owner_pid']}: {status['state']}"
+    line = f"Stream of process {status['owner_pid']}: {status['state']}"
+    age_s = (time.time_ns() - int(status["time_ns"])) / 1e9
+    if status["state"] in _ENDED or age_s < _OLD_S:
+        return line
+    return f"{line}, but it told nothing for {age_s:.0f} s"
 
 
 def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Faults of producers, owners and shared memory: each ends in time, and nothing is left."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -186,6 +187,40 @@ def test_small_shared_memory_is_refused_before_anything_starts() -> None:
     cfg = small_cfg(buffer_size=10**9, max_episode_steps=10**4)
     with pytest.raises(StorageError, match=r"expected \d+ bytes free in /dev/shm"):
         OnlineDataEngine(cfg)
+
+
+def draw_forever(engine: OnlineDataEngine, drawing: Any) -> None:
+    while True:
+        engine.sample_batch(256, 5)
+        drawing.set()
+
+
+def test_killed_reader_disturbs_nobody() -> None:
+    cfg = small_cfg(mode="continuous", num_envs=2, worlds={"pause_s": 0.001})
+    with OnlineDataEngine(cfg) as engine:
+        engine.sample_batch(1, 1)
+        context = multiprocessing.get_context("forkserver")
+        drawing = context.Event()
+        reader = context.Process(target=draw_forever, args=(engine, drawing))
+        reader.start()
+        assert drawing.wait(60)
+        reader.kill()
+        reader.join()
+        before = engine.status()
+        eventually(lambda: engine.status()["episodes"] > before["episodes"] + 8, "it produces")
+        batch = engine.sample_batch(256, 5)
+        np.testing.assert_array_equal(batch["obs"][..., 1], np.tile(np.arange(5.0), (256, 1)))
+        alive = [row["alive"] for row in engine.status()["consumers"]]
+        assert sorted(alive) == [False, True]
+
+
+def test_log_that_cannot_be_opened_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    engine = OnlineDataEngine(small_cfg(log_path=str(tmp_path / "file" / "log.jsonl")))
+    with pytest.raises(StorageError, match="open the run log"):
+        engine.start()
+    assert engine.state is OnlineDataEngineState.CREATED
+    engine.stop()
 
 
 OWNER = """

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.main import app
+from cadenza.cli.stream import headline
 from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
@@ -103,6 +104,14 @@ def test_top_shows_totals_and_producers(store, tmp_path) -> None:
     assert "DEGRADED" in result.output
     assert "2 episodes, 8 steps, 0 steps/s, 0 dropped" in result.output
     assert "hang: no sign of life" in result.output
+
+
+def test_top_says_when_nothing_was_told_for_long(store, tmp_path) -> None:
+    status = json.loads(written_status(store, tmp_path).read_text())
+    assert headline(status) == f"Stream of process {status['owner_pid']}: DEGRADED"
+    status["time_ns"] -= 60 * 10**9
+    assert headline(status).endswith("DEGRADED, but it told nothing for 60 s")
+    assert headline(status | {"state": "STOPPED"}).endswith("STOPPED")
 
 
 def test_top_as_json_is_the_status(store, tmp_path) -> None:
