@@ -56,7 +56,7 @@ class OnlineDataEngineCfg:
         stop_timeout: Time that producers have to finish their step at `OnlineDataEngine.stop`, s.
         hang_timeout: Longest time between two signs of life of a producer, s.
         max_restarts: New starts of one producer after faults.
-        restart_backoff: Pause before the first new start, s; doubles each time.
+        restart_backoff: Pause before the first new start, s; doubles each time, at most 64-fold.
         max_failure_rate: Share of dropped episodes beyond which the engine fails.
         max_replay_ratio: Chunks that may be drawn per written step; None: any number.
         draw_timeout: Longest wait of a draw for fresh data, s.

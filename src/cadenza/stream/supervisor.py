@@ -45,6 +45,8 @@ _PRELOADED: Final = ("__main__", "cadenza.stream.producer")
 WATCH_S: Final = 0.02
 #: Episodes that must have ended before their failure rate counts.
 MIN_ATTEMPTS: Final = 20
+#: Doublings of the pause before a new start.
+MAX_DOUBLINGS: Final = 6
 #: Time that a terminated and a killed producer gets to end, s.
 TERMINATE_S: Final = 3.0
 KILL_S: Final = 1.0
@@ -121,6 +123,15 @@ class Supervisor:
         return self._end_all()
 
     def _watch(self) -> None:
+        try:
+            self._watch_until_closed()
+        except BaseException as error:
+            # Nobody would notice dead producers any more: readers must hear of it.
+            write_envelope(self._store, 0, ErrorEnvelope.of(error))
+            self._fail(0)
+            raise
+
+    def _watch_until_closed(self) -> None:
         while not self._closing.wait(WATCH_S):
             for watched in self._watched:
                 self._look_at(watched)
@@ -179,7 +190,7 @@ class Supervisor:
         watched.is_lost = envelope.is_final or watched.restarts >= self._cfg.max_restarts
         state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
         self._store.producers["state"][number] = state
-        watched.start_at = time.monotonic() + self._cfg.restart_backoff * 2.0**watched.restarts
+        watched.start_at = time.monotonic() + self._pause_s(watched.restarts)
         self._report.log(
             "producer_died",
             producer=number,
@@ -189,6 +200,10 @@ class Supervisor:
             restarts=watched.restarts,
             starts_again=not watched.is_lost,
         )
+
+    def _pause_s(self, restarts: int) -> float:
+        """Return the pause before the next start of a producer that had ``restarts`` of them."""
+        return self._cfg.restart_backoff * 2.0 ** min(restarts, MAX_DOUBLINGS)
 
     def _reclaim(self, number: int) -> int:
         """Drop the slots that producer ``number`` was writing; return how many."""
