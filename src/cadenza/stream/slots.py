@@ -42,7 +42,7 @@ class StreamWords:
     PUBLISHED: Final = 3
     PUBLISHED_FRAMES: Final = 4
     POLICY_VERSION: Final = 5
-    #: Full fills asked for, and slots still to be filled for them.
+    #: Full fills asked for, and how many episodes are published once all of them are done.
     REQUESTS: Final = 6
     TO_FILL: Final = 7
     #: Chunks drawn when the last fill was asked for.
