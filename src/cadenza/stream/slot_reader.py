@@ -22,8 +22,9 @@ from cadenza.stream.fences import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import Picked, WindowTable
 
-#: Rounds of drawing anew before a call gives up.
-MAX_ROUNDS: Final = 8
+#: Rounds of drawing anew before a call gives up. Most of them copy one chunk at a time, which only
+#: a reader that loses its processor in the middle of each does not get done.
+MAX_ROUNDS: Final = 64
 #: Window tables that a reader keeps, one per chunk size and options, latest used.
 KEPT_TABLES: Final = 16
 

@@ -141,6 +141,10 @@ def within_a_save_of(kind: str) -> Moment:
     return is_now
 
 
+class EndedTooSoonError(AssertionError):
+    """A training ended before the moment to kill it was seen."""
+
+
 @dataclass(frozen=True)
 class Training:
     """One training by command line; it can run in many folders.
@@ -171,7 +175,11 @@ class Training:
         return output_of(self.start(folder, *options))
 
     def kill_at(self, moment: Moment, folder: Path) -> int:
-        """Start or resume, kill at ``moment``; return the frame of the newest training state."""
+        """Start or resume, kill at ``moment``; return the frame of the newest training state.
+
+        Raises:
+            EndedTooSoonError: The moment was missed: on a busy machine a short one can pass unseen.
+        """
         run = RunFolder(folder)
         start = max(run.checkpoints("-state"), default=0)
         with self.start(folder, "--resume") as process:
@@ -179,11 +187,13 @@ class Training:
                 deadline = time.monotonic() + PATIENCE_S
                 while not (moment(run, start) and _is_stopped(process) and moment(run, start)):
                     process.send_signal(signal.SIGCONT)
-                    assert process.poll() is None, f"it ended too soon: {process.stderr.read()}"
+                    if process.poll() is not None:
+                        raise EndedTooSoonError(process.communicate()[1])
                     assert time.monotonic() < deadline, "the moment to kill it never came"
                     time.sleep(0.0005)
             finally:
-                os.killpg(process.pid, signal.SIGKILL)
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         return run.checkpoints("-state")[-1]
 

@@ -177,7 +177,7 @@ def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatc
         store.version[0] += 2
 
     monkeypatch.setattr(slot_reader, "copy_chunks", copy_while_rewritten)
-    with pytest.raises(NotReadyError, match="slots that changed 8 times in a row"):
+    with pytest.raises(NotReadyError, match="slots that changed 64 times in a row"):
         draw(store, 2, 3, "actions")
 
 
