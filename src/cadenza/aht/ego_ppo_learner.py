@@ -136,9 +136,6 @@ def prepare_rollout(
     values = critic_value(critic_parameters, inputs).squeeze(-1).cpu().numpy()
     current, following = buffer.split_values(values)
     rewards, boundaries = buffer.rewards[:steps], buffer.boundaries[:steps]
-    if buffer.shape.num_envs == 1:  # (T,): the faster way through the recurrence
-        current, following = current[:, 0], following[:, 0]
-        rewards, boundaries = rewards[:, 0], boundaries[:, 0]
     advantages = compute_gae(
         rewards, current, following, boundaries, gamma=gamma, gae_lambda=gae_lambda
     )

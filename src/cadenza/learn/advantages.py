@@ -12,8 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
+from cadenza.core.arrays import Float32Array, require_finite, require_shape
 from cadenza.core.errors import InputError
+from cadenza.learn.linear_recurrence import reverse_linear_recurrence
 
 #: Added to the standard deviation before dividing; HARL's and the PPO reference code's guard
 #: against a constant rollout. In the unit of the advantages.
@@ -53,9 +54,9 @@ def compute_gae(
     next64 = next_values.astype(np.float64)
     deltas = rewards.astype(np.float64) + gamma * next64 - values.astype(np.float64)
     decays = gamma * gae_lambda * (1.0 - episode_boundaries.astype(np.float64))
-    if rewards.ndim == 1:
-        return _discounted_sums(deltas, decays)
-    return _discounted_sums_batched(deltas, decays)
+    columns = (len(rewards), 1) if rewards.ndim == 1 else rewards.shape
+    advantages = reverse_linear_recurrence(deltas.reshape(columns), decays.reshape(columns))
+    return advantages.reshape(rewards.shape).astype(np.float32)
 
 
 def normalize_advantages(advantages: NDArray[Any]) -> Float32Array:
@@ -90,25 +91,3 @@ def _check_gae_inputs(
         require_shape(f"compute_gae: {name}", array, rewards.shape)
         require_finite(f"compute_gae: {name}", array)
     require_shape("compute_gae: episode_boundaries", episode_boundaries, rewards.shape)
-
-
-def _discounted_sums(deltas: FloatArray, decays: FloatArray) -> Float32Array:
-    """Return A_t = δ_t + c_t A_{t+1} for one environment; Python floats beat (1,)-arrays."""
-    sums: list[float] = []
-    running = 0.0
-    for delta, decay in zip(reversed(deltas.tolist()), reversed(decays.tolist()), strict=True):
-        running = delta + decay * running
-        sums.append(running)
-    sums.reverse()
-    return np.array(sums, dtype=np.float32)
-
-
-def _discounted_sums_batched(deltas: FloatArray, decays: FloatArray) -> Float32Array:
-    """Return A_t = δ_t + c_t A_{t+1}, shape (T, N), one vector operation per step."""
-    sums = np.empty(deltas.shape, dtype=np.float32)
-    running = np.zeros(deltas.shape[1])
-    for t in range(deltas.shape[0] - 1, -1, -1):
-        running *= decays[t]
-        running += deltas[t]
-        sums[t] = running
-    return sums

@@ -1,0 +1,124 @@
+"""Both ways through x_t = b_t + c_t x_{t+1} against a loop over Python floats."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cadenza.learn.linear_recurrence import (
+    SCAN_MAX_COLUMNS,
+    reverse_linear_recurrence,
+    scan_backwards,
+    step_backwards,
+)
+
+WAYS = [scan_backwards, step_backwards]
+#: Discounts, ends of episodes, and the undiscounted sum.
+FACTORS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 1.0))
+
+
+@st.composite
+def tables(draw):
+    shape = (draw(st.integers(0, 40)), draw(st.integers(1, 4)))
+    terms = draw(arrays(np.float64, shape, elements=st.floats(-1e3, 1e3)))
+    return terms, draw(arrays(np.float64, shape, elements=FACTORS))
+
+
+def by_loop(terms, factors):
+    """x in exact arithmetic, rounded once at the end."""
+    sums = np.zeros(terms.shape)
+    for column in range(terms.shape[1]):
+        running = Fraction(0)
+        for t in reversed(range(len(terms))):
+            running = Fraction(terms[t, column]) + Fraction(factors[t, column]) * running
+            sums[t, column] = float(running)
+    return sums
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(table=tables())
+def test_sums_equal_exact_arithmetic(way, table):
+    terms, factors = table
+    # At most 40 products and sums, each off by 1.2e-16 of partial sums up to 4e4.
+    np.testing.assert_allclose(way(*table), by_loop(terms, factors), rtol=1e-13, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(table=tables(), copies=st.integers(1, 30))
+def test_a_column_does_not_see_its_neighbours(way, table, copies):
+    terms, factors = table
+    alone = way(terms[:, :1].copy(), factors[:, :1].copy())
+    among = way(np.tile(terms, copies), np.tile(factors, copies))
+    assert alone.tobytes() == among[:, 0].copy().tobytes()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(table=tables(), at=st.integers(0, 39))
+def test_nothing_passes_a_factor_of_zero(way, table, at):
+    terms, factors = table
+    factors[at : at + 1] = 0.0
+    changed = terms.copy()
+    changed[at + 1 :] += 7.0
+    assert np.array_equal(way(terms, factors)[: at + 1], way(changed, factors)[: at + 1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(table=tables())
+@example(table=(np.zeros((0, 3)), np.zeros((0, 3))))
+def test_inputs_stay_and_the_last_factor_multiplies_nothing(way, table):
+    terms, factors = table
+    before = terms.tobytes(), factors.tobytes()
+    result = way(terms, factors)
+    assert (terms.tobytes(), factors.tobytes()) == before
+    other = factors.copy()
+    other[-1:] = 0.5
+    assert result.tobytes() == way(terms, other).tobytes()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("steps", [1, 2, 3, 63, 64, 65, 2048])
+def test_geometric_sums_of_long_rollouts(way, steps):
+    # b = 1: x_t = (1 - c^n) / (1 - c) with n steps left. Powers of c as small as 1e-1600 vanish.
+    factors = np.array([[0.99, 0.5, 1e-3]]).repeat(steps, axis=0)
+    left = np.arange(steps, 0, -1)[:, None]
+    expected = -np.expm1(left * np.log(factors)) / (1.0 - factors)
+    np.testing.assert_allclose(way(np.ones((steps, 3)), factors), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, SCAN_MAX_COLUMNS, SCAN_MAX_COLUMNS + 1])
+def test_every_width_gives_the_same_sums(columns):
+    rng = np.random.default_rng(columns)
+    terms = rng.normal(size=(257, columns))
+    factors = 0.99 * (rng.random((257, columns)) > 0.05)
+    chosen = reverse_linear_recurrence(terms, factors)
+    expected = scan_backwards if columns <= SCAN_MAX_COLUMNS else step_backwards
+    assert chosen.tobytes() == expected(terms, factors).tobytes()
+    for way in WAYS:
+        np.testing.assert_allclose(way(terms, factors), chosen, rtol=1e-12, atol=1e-12)
+
+
+def test_the_scan_does_not_step_through_time():
+    class Counted(np.ndarray):
+        operations = 0
+
+        def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+            Counted.operations += 1
+            plain = [np.asarray(value) for value in inputs]
+            outputs = {"out": tuple(np.asarray(value) for value in out)} if out else {}
+            return getattr(ufunc, method)(*plain, **outputs, **options)
+
+    terms = np.ones((1000, 2)).view(Counted)
+    scan_backwards(terms, terms)
+    assert Counted.operations == 3 * math.ceil(math.log2(1000))
+
+
+def test_a_scan_that_forgets_to_multiply_its_factors_would_be_caught():
+    terms, factors = np.ones((4, 1)), np.full((4, 1), 0.5)
+    mutant = terms.copy()
+    for reach in (1, 2):
+        mutant[:-reach] += factors[:-reach] * mutant[reach:]
+    assert abs(mutant[0, 0] - by_loop(terms, factors)[0, 0]) > 0.3
