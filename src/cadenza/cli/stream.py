@@ -114,6 +114,10 @@ def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"versions behind, {status['version_lag_p95']} at 95 %",
         ),
         (
+            "left out",
+            f"{status['excluded_mean']:.1%} of the episodes or segments, shorter than a chunk",
+        ),
+        (
             "waiting",
             f"producers {status['stalled_s']:.1f} s, consumers {status['blocked_s']:.1f} s",
         ),

@@ -11,13 +11,13 @@ wait behind the one that runs.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Final, Self
 
 import numpy as np
 
 from cadenza.core.errors import StaleDataError
-from cadenza.stream.config import Mode
+from cadenza.stream.config import Mode, OnlineDataEngineCfg
 from cadenza.stream.engine_state import LARGEST, EngineWords, saturating_sum
 from cadenza.stream.slots import SlotStore, StreamWords
 
@@ -35,6 +35,11 @@ class FlowRules:
     max_replay_ratio: float | None
     min_fresh_fraction: float | None
     high_water: int | None
+
+    @classmethod
+    def of(cls, cfg: OnlineDataEngineCfg) -> Self:
+        """Return the rules of a configuration."""
+        return cls(**{entry.name: getattr(cfg, entry.name) for entry in fields(cls)})
 
     def is_over_high_water(self, unread: int) -> bool:
         """Return whether producers pause with so many unread episodes."""
@@ -138,7 +143,8 @@ def wait_until_fresh(
     *,
     timeout: float,
     check: Callable[[], None],
-) -> int:
+    note: Callable[[int], None],
+) -> None:
     """Wait until ``chunks`` may be drawn.
 
     Args:
@@ -147,28 +153,25 @@ def wait_until_fresh(
         chunks: Chunks of the draw.
         timeout: Longest wait, s.
         check: Called while waiting; raises when waiting is in vain.
-
-    Returns:
-        Time waited, ns.
+        note: Called with every piece of time waited, ns, as it passes: nothing is left out when
+            the wait fails, or the process is killed in it.
 
     Raises:
         StaleDataError: The wait was too short.
     """
     reason = stale_reason(store, rules, chunks)
-    if reason is None:
-        return 0
-    began = time.monotonic_ns()
-    while True:
+    began = now = time.monotonic_ns()
+    while reason is not None:
         if rules.mode == "on_demand" and not is_fill_running(store):
             request_fill(store, rules)
-        waited = time.monotonic_ns() - began
-        if waited > timeout * 1e9:
+        if now - began >= timeout * 1e9:
             raise StaleDataError(
-                f"sample_batch: expected {reason}, after {waited / 1e9:.1f} s; add producers, draw "
-                "less often, or allow more with max_replay_ratio or min_fresh_fraction."
+                f"sample_batch: expected {reason}, after {(now - began) / 1e9:.1f} s; add "
+                "producers, draw less often, or allow more with max_replay_ratio or "
+                "min_fresh_fraction."
             )
         check()
         time.sleep(POLL_S)
+        before, now = now, time.monotonic_ns()
+        note(now - before)
         reason = stale_reason(store, rules, chunks)
-        if reason is None:
-            return time.monotonic_ns() - began

@@ -71,6 +71,7 @@ class ConsumerRow:
         table["redraws"][row] += drawn.redraws
         table["staleness_us"][row] += int(ages.sum()) // 1000
         table["version_lag"][row] += int(lags.sum())
+        table["excluded_ppm"][row] += round(drawn.excluded * chunks * 1e6)
         table["staleness_classes"][row] += time_classes(ages)
         table["lag_classes"][row] += lag_classes(lags)
         np.add.at(store.draws, drawn.slots, 1)
@@ -147,6 +148,7 @@ class ConsumerCounters:
         frames: Their steps, without those that a mask hides.
         redraws: Chunks drawn anew because their slot changed.
         blocked_s: Seconds waited for data.
+        excluded_mean: See `StreamCounters`, of the chunks of this row.
     """
 
     pid: int
@@ -155,6 +157,7 @@ class ConsumerCounters:
     frames: int
     redraws: int
     blocked_s: float
+    excluded_mean: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,8 @@ class StreamCounters:
         staleness_p95_s: Its 95 % quantile, s.
         version_lag_mean: Mean number of policy versions that drawn chunks were behind.
         version_lag_p95: Its 95 % quantile.
+        excluded_mean: Share of the runs (see `DrawOptions`) that were left out because they are
+            shorter than a chunk, mean over the drawn chunks.
         producers: Each producer.
         consumers: Each row that some process drew in.
     """
@@ -198,6 +203,7 @@ class StreamCounters:
     staleness_p95_s: float
     version_lag_mean: float
     version_lag_p95: int
+    excluded_mean: float
     producers: tuple[ProducerCounters, ...]
     consumers: tuple[ConsumerCounters, ...]
 
@@ -234,6 +240,7 @@ def read_counters(store: SlotStore) -> StreamCounters:
         staleness_p95_s=time_quantile_ns(staleness, 0.95) / _NS,
         version_lag_mean=int(draws["version_lag"].sum()) / max(chunks, 1),
         version_lag_p95=lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
+        excluded_mean=int(draws["excluded_ppm"].sum()) / 1e6 / max(chunks, 1),
         producers=tuple(_producer(store, row) for row in range(store.layout.producers)),
         consumers=tuple(_consumer(store, int(row)) for row in np.flatnonzero(draws["pid"])),
     )
@@ -264,6 +271,7 @@ def _consumer(store: SlotStore, row: int) -> ConsumerCounters:
         frames=table["frames"],
         redraws=table["redraws"],
         blocked_s=table["blocked_ns"] / _NS,
+        excluded_mean=table["excluded_ppm"] / 1e6 / max(table["chunks"], 1),
     )
 
 

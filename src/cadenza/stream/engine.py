@@ -8,42 +8,26 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import (
-    InputError,
-    NotReadyError,
-    OnlineDataWorkerError,
-)
-from cadenza.core.seeding import derive_substream
-from cadenza.stream.back_pressure import (
-    FlowRules,
-    request_fill,
-    request_fill_if_due,
-    wait_until_fresh,
-)
-from cadenza.stream.batches import (
-    chunk_targets,
-    moved_batch,
-)
+from cadenza.core.errors import NotReadyError, OnlineDataWorkerError
+from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
 from cadenza.stream.config import OnlineDataEngineCfg, check_settings
-from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
+from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import started_at
-from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
@@ -94,18 +78,7 @@ class OnlineDataEngine:
 
     def _prepare(self) -> None:
         """Make what every process has for itself."""
-        cfg = self._cfg
-        self._rules = FlowRules(
-            buffer_size=cfg.buffer_size,
-            mode=cfg.mode,
-            refill_threshold=cfg.refill_threshold,
-            max_replay_ratio=cfg.max_replay_ratio,
-            min_fresh_fraction=cfg.min_fresh_fraction,
-            high_water=cfg.high_water,
-        )
-        self._reader: ChunkReader = SlotReader(self._store)
-        self._consumer = ConsumerRow(self._store)
-        self._generators: dict[tuple[int, int], torch.Generator] = {}
+        self._draws = LiveDraws(self._store, self._cfg)
         self._serving = ServingCheck(self._store)
         self._was_stopped = False
         self._end: weakref.finalize[..., Self] | None = None
@@ -129,8 +102,9 @@ class OnlineDataEngine:
         cfg = self._cfg
         self._report = StreamReport(self._store, log_path=cfg.log_path, status_path=cfg.status_path)
         self._store.words[StreamWords.STATE] = OnlineDataEngineState.STARTING
-        request_fill(self._store, self._rules)
-        self._supervisor = Supervisor(cfg, self._store, self._board, self._rules, self._report)
+        rules = FlowRules.of(cfg)
+        request_fill(self._store, rules)
+        self._supervisor = Supervisor(cfg, self._store, self._board, rules, self._report)
         # At exit this must come before multiprocessing waits for its children.
         self._end = weakref.finalize(
             self, _end_abandoned, self._supervisor, self._report, os.getpid()
@@ -261,34 +235,19 @@ class OnlineDataEngine:
             StaleDataError: Fresh data did not come in time.
             OnlineDataWorkerError: The engine failed.
         """
-        _check_sizes(batch_size, chunk_size, self.max_episode_steps)
-        self._serving.require()
-        blocked = wait_until_fresh(
-            self._store,
-            self._rules,
-            batch_size,
-            timeout=self._cfg.draw_timeout if timeout is None else timeout,
-            check=self._serving.require,
-        )
-        if blocked:
-            self._consumer.note_blocked(blocked)
         options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
-        size = (batch_size, chunk_size)
-        landing = out if self.device.type == "cpu" else None
-        targets = chunk_targets(self._store.layout, size, options, select, landing)
-        drawn = self._reader.draw(
-            batch_size, chunk_size, targets, generator or self._own_generator(), options
+        return self._draws.draw(
+            (batch_size, chunk_size),
+            options,
+            select=select,
+            out=out,
+            generator=generator,
+            timeout=timeout,
         )
-        self._consumer.note(drawn, chunk_size)
-        request_fill_if_due(self._store, self._rules)
-        if landing is not None:
-            return landing
-        return moved_batch(nested_batch(targets, size), self.device, out)
 
-    @contextmanager
-    def recording(self, folder: Path) -> Generator[None]:
+    def recording(self, folder: Path) -> AbstractContextManager[None]:
         """Write down every draw of this process in the block, for `RecordedStream`.
 
         Args:
@@ -297,13 +256,7 @@ class OnlineDataEngine:
         Raises:
             StorageError: ``folder`` holds a recording, or the file system refused.
         """
-        before = self._reader
-        recorder = self._reader = RecordingReader(before, self._store, folder)
-        try:
-            yield
-        finally:
-            self._reader = before
-            recorder.close()
+        return self._draws.recording(folder)
 
     def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
         """Give new weights to all producers whose policy takes them.
@@ -385,18 +338,6 @@ class OnlineDataEngine:
         """Return state and counters as JSON values."""
         return status_document(self._store)
 
-    def _own_generator(self) -> torch.Generator:
-        """Return the generator of this process and loader worker."""
-        worker = torch.utils.data.get_worker_info()
-        number = 0 if worker is None else worker.id + 1
-        key = (os.getpid(), number)
-        if key not in self._generators:
-            stream = derive_substream("stream.engine.draws", root_seed=self._cfg.seed)
-            # Processes are told apart by their row of counters, which no two of them share.
-            seed = stream.child(self._consumer.row).child(number).integer_seed()
-            self._generators = {key: torch.Generator().manual_seed(seed)}
-        return self._generators[key]
-
     def _require_owner(self, method: str) -> None:
         owner = int(self._store.words[StreamWords.OWNER_PID])
         if not self.is_owner:
@@ -404,16 +345,6 @@ class OnlineDataEngine:
                 f"OnlineDataEngine.{method}: expected a call in process {owner}, which made the "
                 f"engine, got one in {os.getpid()}; other processes may only draw."
             )
-
-
-def _check_sizes(batch_size: object, chunk_size: object, longest: int) -> None:
-    for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
-    if cast("int", chunk_size) > longest:
-        raise InputError(
-            f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {chunk_size}."
-        )
 
 
 def _end_abandoned(supervisor: Supervisor, report: StreamReport, owner: int) -> None:

@@ -103,6 +103,7 @@ _CONSUMER_TABLES: Final = (
     "blocked_ns",
     "staleness_us",
     "version_lag",
+    "excluded_ppm",
 )
 
 

@@ -21,7 +21,7 @@ from cadenza.stream import (
 from cadenza.stream.batch_ring import BatchRing
 from cadenza.stream.chunk_batch import flat_tensors
 from cadenza.stream.recorded_draws import RecordedStream
-from tests.stream_engines import nothing_left, small_cfg
+from tests.stream_engines import eventually, nothing_left, small_cfg
 
 STEPS = 40
 
@@ -194,14 +194,21 @@ def test_recording_of_a_live_engine_replays_after_it_ended(tmp_path: Path) -> No
 
 
 def test_loader_ends_at_once_while_back_pressure_holds_its_workers() -> None:
-    settings = {"max_replay_ratio": 0.5, "high_water": 1}
+    # One draw, and the fresh share that the next one waits for never comes: producers wait too.
+    settings = {"mode": "continuous", "min_fresh_fraction": 1.0, "high_water": 1}
     with OnlineDataEngine(small_cfg(2, {"lengths": [6]}, **settings)) as live:
         batches = iter(loader(OnlineDataset(live, 3, 4), 2))
-        next(batches)
-        time.sleep(0.5)  # the workers have drawn what the ratio allows
+        began = time.monotonic()
+        eventually(lambda: blocked_s(live) > 1.2, "both workers wait")  # in pieces of 0.25 s
+        # Two processes cannot wait longer than twice the time that passed.
+        assert blocked_s(live) < 2.0 * (time.monotonic() - began) + 0.5
         begin = time.monotonic()
         del batches
         assert time.monotonic() - begin < 2.0
+
+
+def blocked_s(engine: OnlineDataEngine) -> float:
+    return engine.status()["blocked_s"]
 
 
 def test_dataset_and_loader_leave_nothing_behind() -> None:

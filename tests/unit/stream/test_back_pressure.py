@@ -1,5 +1,7 @@
 """Who waits for whom, from counts set by hand."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,8 +147,11 @@ def test_wait_asks_for_one_fill_and_ends_at_its_limit(store) -> None:
     fill(store, 4)
     store.draws[:] = 1
     fresh = rules(min_fresh_fraction=0.5)
+    waited: list[int] = []
+    begin = time.monotonic_ns()
     with pytest.raises(StaleDataError, match=r"a share of 0\.5 .*after 0\.\d s; add producers"):
-        wait_until_fresh(store, fresh, 1, timeout=0.05, check=lambda: None)
+        wait_until_fresh(store, fresh, 1, timeout=0.05, check=lambda: None, note=waited.append)
+    assert 0.05e9 <= sum(waited) <= time.monotonic_ns() - begin
     assert store.words[StreamWords.REQUESTS] == 1
 
 
@@ -158,8 +163,15 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
     def arrives() -> None:
         store.draws[:2] = 0
 
-    assert wait_until_fresh(store, fresh, 1, timeout=9.0, check=arrives) > 0
-    assert wait_until_fresh(store, fresh, 1, timeout=9.0, check=arrives) == 0
+    waited: list[int] = []
+
+    def wait(check: Callable[[], None]) -> None:
+        wait_until_fresh(store, fresh, 1, timeout=9.0, check=check, note=waited.append)
+
+    wait(arrives)
+    assert len(waited) == 1
+    wait(arrives)  # may be drawn at once
+    assert len(waited) == 1
     assert store.words[StreamWords.REQUESTS] == 0
     store.draws[:] = 1
 
@@ -167,4 +179,4 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
         raise NotReadyError("stopped")
 
     with pytest.raises(NotReadyError, match="stopped"):
-        wait_until_fresh(store, fresh, 1, timeout=9.0, check=fails)
+        wait(fails)

@@ -57,6 +57,21 @@ def test_steps_behind_a_mask_are_no_frames() -> None:
     assert read_counters(store).drawn_frames == 3 * 2
 
 
+def test_share_of_runs_that_are_too_short_is_a_mean_over_the_chunks() -> None:
+    store = new_store(slots=4)
+    for length in (2, 3, 4, 5):
+        write_episode(store, length)
+    row = ConsumerRow(store)
+    draw_and_note(store, row, 6, 1)  # none is shorter
+    draw_and_note(store, row, 2, 4)  # 2 of 4 are
+    draw_and_note(store, row, 4, 5)  # 3 of 4 are
+    draw_and_note(store, row, 4, 5, short="pad")  # nothing is left out
+    counted = read_counters(store)
+    assert counted.excluded_mean == (2 * 0.5 + 4 * 0.75) / 16
+    assert counted.consumers[0].excluded_mean == counted.excluded_mean
+    assert read_counters(new_store()).excluded_mean == 0.0
+
+
 def test_unread_episodes_are_those_nothing_was_drawn_from() -> None:
     store = new_store()
     write_episode(store, 2)

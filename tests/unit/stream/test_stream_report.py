@@ -57,6 +57,8 @@ def test_rates_are_of_the_time_between_two_files(store, tmp_path, monkeypatch) -
 
 def test_log_has_events_requests_and_counters(store, tmp_path) -> None:
     report = StreamReport(store, log_path=str(tmp_path / "log.jsonl"), status_path=None)
+    store.consumers["chunks"][0] = 4
+    store.consumers["excluded_ppm"][0] = 1_000_000
     store.words[StreamWords.REQUESTS] = 1
     report.tick()
     report.log("producer_died", producer=1)
@@ -71,6 +73,7 @@ def test_log_has_events_requests_and_counters(store, tmp_path) -> None:
         "stream_counters",
     ]
     assert events[1]["frames"] == 8
+    assert events[1]["excluded_mean"] == 0.25
     assert all(event["time_ns"] > 0 for event in events)
 
 
@@ -97,12 +100,15 @@ def test_refused_writes_are_warned_about_once(store, tmp_path, monkeypatch, capl
 
 
 def test_top_shows_totals_and_producers(store, tmp_path) -> None:
+    store.consumers["chunks"][1] = 8
+    store.consumers["excluded_ppm"][1] = 1_000_000
     result = CliRunner().invoke(
         app, ["stream", "top", str(written_status(store, tmp_path)), "--once"]
     )
     assert result.exit_code == 0
     assert "DEGRADED" in result.output
     assert "2 episodes, 8 steps, 0 steps/s, 0 dropped" in result.output
+    assert "12.5% of the episodes or segments, shorter than a chunk" in result.output
     assert "hang: no sign of life" in result.output
 
 
