@@ -1,0 +1,1 @@
+"""Back ends: training stacks that the loop can drive."""

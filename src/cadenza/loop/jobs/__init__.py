@@ -1,0 +1,1 @@
+"""Jobs: commands in processes of their own, each run to its end at most once."""

@@ -1,0 +1,1 @@
+"""Orchestrator: what to do next, and whether a policy is better."""

@@ -1,0 +1,105 @@
+"""Where a run stands: the one value that the controller reads from the store and writes back.
+
+A cycle passes the steps in order; what a step needs is either in the state or on disk under the
+cycle's folder. The controller keeps nothing else between steps, so a killed run goes on from the
+last committed state by doing the step it names, whose jobs are looked up by key and not repeated.
+
+Steps:  propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
+        -> [harvest -> merge] -> propose of the next cycle, or finished.
+"""
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EvalReport,
+    Proposal,
+    Record,
+)
+
+Step: TypeAlias = Literal[
+    "propose",
+    "data",
+    "train",
+    "adapt",
+    "select",
+    "evaluate",
+    "decide",
+    "approve",
+    "learn",
+    "harvest",
+    "merge",
+    "finished",
+]
+
+
+class CycleState(Record):
+    """What the present cycle has made so far.
+
+    Attributes:
+        proposal: What to train on.
+        dataset: The data.
+        candidate: The policy under judgement.
+        adapted: The same, trained on with harvested episodes.
+        look: Evaluations extended so far, from 0.
+        candidate_report: Latest evaluation of the candidate, outcomes left out.
+        baseline_report: Latest evaluation of the reference on the same seeds, outcomes left out.
+        decision: What was decided; None before.
+        reason: Why, in one sentence.
+    """
+
+    proposal: Proposal | None = None
+    dataset: DatasetRef | None = None
+    candidate: CheckpointRecord | None = None
+    adapted: CheckpointRecord | None = None
+    look: int = Field(default=0, ge=0)
+    candidate_report: EvalReport | None = None
+    baseline_report: EvalReport | None = None
+    decision: str | None = None
+    reason: str = ""
+
+
+class LoopState(Record):
+    """Everything the controller knows about a run.
+
+    Attributes:
+        run_id: The run.
+        cycle: Present cycle, from 0.
+        step: Step to do next.
+        rung: Index into the policy ladder.
+        rung_cycles: Cycles completed on this rung.
+        blessed: Best policy so far; None before a promotion.
+        provisional: First policy, measured but too weak to be blessed; the reference until then.
+        baseline: Success of the reference when last measured; None before.
+        history: Scores of candidates of this rung that were not promoted, oldest first.
+        mix: Harvested episodes so far.
+        unmerged: Harvests that still wait to be joined to ``mix``.
+        last_report: Evaluation of the last cycle, for the proposer.
+        decisions: Decisions of completed cycles.
+        current: The present cycle.
+        stop_reason: Why the run ended; None while it goes on.
+    """
+
+    run_id: str
+    cycle: int = Field(default=0, ge=0)
+    step: Step = "propose"
+    rung: int = Field(default=0, ge=0)
+    rung_cycles: int = Field(default=0, ge=0)
+    blessed: CheckpointRecord | None = None
+    provisional: CheckpointRecord | None = None
+    baseline: float | None = None
+    history: tuple[float, ...] = ()
+    mix: DatasetRef | None = None
+    unmerged: tuple[DatasetRef, ...] = ()
+    last_report: EvalReport | None = None
+    decisions: tuple[str, ...] = ()
+    current: CycleState = CycleState()
+    stop_reason: str | None = None
+
+    @property
+    def reference(self) -> CheckpointRecord | None:
+        """Policy that candidates are compared with; None before the first evaluation."""
+        return self.blessed or self.provisional
