@@ -55,8 +55,10 @@ class OnlineDataEngineCfg:
         seed: Root of all random streams.
         stop_timeout: Time that producers have to finish their step at `OnlineDataEngine.stop`, s.
         hang_timeout: Longest time between two signs of life of a producer, s.
-        max_restarts: New starts of one producer after faults.
+        max_restarts: New starts of one producer after faults, counted anew after a healthy run.
         restart_backoff: Pause before the first new start, s; doubles each time, at most 64-fold.
+        healthy_after: Time that a producer must run without a fault until its earlier ones are
+            forgiven, s.
         max_failure_rate: Share of dropped episodes beyond which the engine fails.
         max_replay_ratio: Chunks that may be drawn per written step; None: any number.
         draw_timeout: Longest wait of a draw for fresh data, s.
@@ -84,6 +86,7 @@ class OnlineDataEngineCfg:
     hang_timeout: float = field(default=60.0, kw_only=True)
     max_restarts: int = field(default=5, kw_only=True)
     restart_backoff: float = field(default=0.5, kw_only=True)
+    healthy_after: float = field(default=600.0, kw_only=True)
     max_failure_rate: float = field(default=0.5, kw_only=True)
     max_replay_ratio: float | None = field(default=None, kw_only=True)
     draw_timeout: float = field(default=30.0, kw_only=True)
@@ -176,6 +179,7 @@ _POSITIVE: Final = (
     "initialization_timeout",
     "stop_timeout",
     "hang_timeout",
+    "healthy_after",
     "max_replay_ratio",
     "draw_timeout",
 )

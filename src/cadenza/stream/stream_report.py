@@ -3,8 +3,8 @@
 Both may be missing, and neither can stop the stream: a write that fails is warned about once.
 
 Events (JSON lines): ``engine_state``, ``producer_started``, ``producer_died``,
-``policy_published``, ``refill_requested`` and, every `COUNTERS_S`, ``stream_counters`` with all
-counters; each has ``time_ns``, ns since 1970.
+``producer_healthy``, ``policy_published``, ``refill_requested`` and, every `COUNTERS_S`,
+``stream_counters`` with all counters; each has ``time_ns``, ns since 1970.
 """
 
 import logging

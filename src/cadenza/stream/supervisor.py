@@ -2,8 +2,9 @@
 
 A producer that exits, or gives no sign of life for too long and is killed, loses its slots: they
 are dropped, never published. It is started again after a pause that doubles each time, until its
-restarts are used up or its error would only repeat. With fewer producers than configured the engine
-is DEGRADED, with none it FAILS; it fails too when too large a share of the episodes is dropped.
+restarts are used up or its error would only repeat; after a long healthy run both count anew. With
+fewer producers than configured the engine is DEGRADED, with none it FAILS; it fails too when too
+large a share of the episodes is dropped.
 
 The owner's process runs this in a thread, which keeps no reference to the engine.
 """
@@ -59,15 +60,20 @@ class _Watched:
     Attributes:
         number: Its number.
         process: Its process, None before the first start.
-        restarts: New starts so far.
+        restarts: New starts so far; part of its seeds, so it only grows.
+        faults: Faults that are not forgiven.
         start_at: Time of the next start, s of the monotonic clock.
+        at_work_since_ns: When it was first seen at work after its last start, ns of that clock;
+            None before.
         is_lost: Whether it will not be started again.
     """
 
     number: int
     process: ForkServerProcess | None = None
     restarts: int = 0
+    faults: int = 0
     start_at: float = 0.0
+    at_work_since_ns: int | None = None
     is_lost: bool = False
 
 
@@ -166,6 +172,25 @@ class Supervisor:
                 ),
             )
             self._take_down(watched, process)
+        else:
+            self._forgive(watched)
+
+    def _forgive(self, watched: _Watched) -> None:
+        """Forget the faults of a producer that has run long enough since.
+
+        Its time counts from its first episode to its last sign of life: neither building the
+        environment nor hanging is health.
+        """
+        if int(self._store.producers["state"][watched.number]) == ProducerState.STARTING:
+            return
+        alive_ns = int(self._store.producers["heartbeat_ns"][watched.number])
+        if watched.at_work_since_ns is None:
+            watched.at_work_since_ns = alive_ns
+        elif watched.faults and (
+            alive_ns - watched.at_work_since_ns >= self._cfg.healthy_after * 1e9
+        ):
+            watched.faults = 0
+            self._report.log("producer_healthy", producer=watched.number)
 
     def _silence_s(self, number: int) -> float:
         return (time.monotonic_ns() - int(self._store.producers["heartbeat_ns"][number])) / 1e9
@@ -187,10 +212,11 @@ class Supervisor:
             envelope = ErrorEnvelope(kind="exit", message=_exit_text(process.exitcode))
             write_envelope(self._store, number, envelope)
         process.close()
-        watched.is_lost = envelope.is_final or watched.restarts >= self._cfg.max_restarts
+        watched.is_lost = envelope.is_final or watched.faults >= self._cfg.max_restarts
         state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
         self._store.producers["state"][number] = state
-        watched.start_at = time.monotonic() + self._pause_s(watched.restarts)
+        watched.start_at = time.monotonic() + self._pause_s(watched.faults)
+        watched.faults += 1
         self._report.log(
             "producer_died",
             producer=number,
@@ -198,12 +224,13 @@ class Supervisor:
             message=envelope.message,
             slots_dropped=dropped,
             restarts=watched.restarts,
+            faults=watched.faults,
             starts_again=not watched.is_lost,
         )
 
-    def _pause_s(self, restarts: int) -> float:
-        """Return the pause before the next start of a producer that had ``restarts`` of them."""
-        return self._cfg.restart_backoff * 2.0 ** min(restarts, MAX_DOUBLINGS)
+    def _pause_s(self, faults: int) -> float:
+        """Return the pause after a fault of a producer that had ``faults`` of them before."""
+        return self._cfg.restart_backoff * 2.0 ** min(faults, MAX_DOUBLINGS)
 
     def _reclaim(self, number: int) -> int:
         """Drop the slots that producer ``number`` was writing; return how many."""
@@ -227,6 +254,7 @@ class Supervisor:
         )
         process.start()
         watched.process = process
+        watched.at_work_since_ns = None
         self._report.log(
             "producer_started", producer=number, pid=process.pid, restarts=watched.restarts
         )

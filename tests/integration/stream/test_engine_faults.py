@@ -1,5 +1,6 @@
 """Faults of producers, owners and shared memory: each ends in time, and nothing is left."""
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -115,6 +116,19 @@ def test_failure_while_running_reaches_every_draw_and_the_stop() -> None:
         with pytest.raises(OnlineDataWorkerError, match="the arm is stuck"):
             call()
     engine.stop()  # the failure was told; a second call does nothing
+
+
+def test_faults_are_forgiven_after_a_healthy_run_and_starts_are_counted_on(tmp_path: Path) -> None:
+    # It fails after 0.6 s of work each time, and would be lost at the second fault.
+    cfg = small_cfg(**LATE, max_restarts=1, healthy_after=0.2, log_path=str(tmp_path / "log.jsonl"))
+    with OnlineDataEngine(cfg) as engine:
+        eventually(lambda: engine.status()["producers"][0]["restarts"] >= 3, "it starts again")
+        assert engine.state is not OnlineDataEngineState.FAILED
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    died = [event for event in events if event["event"] == "producer_died"]
+    assert [event["restarts"] for event in died[:3]] == [0, 1, 2]  # part of the seeds
+    assert [event["faults"] for event in died[:3]] == [1, 1, 1]
+    assert "producer_healthy" in {event["event"] for event in events}
 
 
 def test_error_of_the_body_stays_the_first_one() -> None:

@@ -119,6 +119,7 @@ def test_missing_values_are_listed_with_their_paths() -> None:
         ({"initialization_timeout": float("inf")}, "expected a finite number > 0, got inf"),
         ({"initialization_timeout": float("nan")}, "expected a finite number > 0, got nan"),
         ({"stop_timeout": "5"}, "stop_timeout: expected a finite number > 0, got '5'"),
+        ({"healthy_after": 0.0}, "healthy_after: expected a finite number > 0, got 0"),
         ({"restart_backoff": -1.0}, "restart_backoff: expected a finite number >= 0"),
         ({"max_failure_rate": 1.5}, r"max_failure_rate: expected a number in \[0, 1\]"),
         ({"min_fresh_fraction": -0.1}, r"min_fresh_fraction: expected a number in \[0, 1\]"),

@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
 from cadenza.stream.back_pressure import FlowRules
-from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
+from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState, engine_state
 from cadenza.stream.environment import store_layout
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.serving import ServingCheck
@@ -42,6 +42,23 @@ def supervisor(store: SlotStore) -> Generator[Supervisor]:
 @pytest.mark.parametrize(("restarts", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (5000, 32.0)])
 def test_pause_doubles_up_to_a_limit(supervisor, restarts, pause_s) -> None:
     assert supervisor._pause_s(restarts) == pause_s
+
+
+def test_only_signs_of_life_at_work_make_a_producer_healthy(supervisor, store) -> None:
+    watched, table = supervisor._watched[0], store.producers
+    watched.faults, watched.restarts = 3, 7
+    settings = (
+        (ProducerState.STARTING, 10, 3),  # it builds its environment
+        (ProducerState.RUNNING, 100, 3),  # from here on it works
+        (ProducerState.PAUSED, 699, 3),
+        (ProducerState.RUNNING, 699, 3),  # hangs: time passes, but no sign of life
+        (ProducerState.RUNNING, 700, 0),  # 600 s after the first
+    )
+    for state, alive_s, faults in settings:
+        table["state"][0], table["heartbeat_ns"][0] = state, alive_s * 10**9
+        supervisor._forgive(watched)
+        assert watched.faults == faults
+    assert watched.restarts == 7  # seeds never come again
 
 
 def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, monkeypatch) -> None:
