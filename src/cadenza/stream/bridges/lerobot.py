@@ -2,13 +2,12 @@
 
 Durability:  every file appears whole, and the description last, so that what it describes is there
              whenever a process is killed. Episodes since the last `LeRobotWriter.flush` are lost
-             then.
+             then; a folder that saw no flush is taken over by the next writer.
 Limits:      images are embedded in the data files; there are no videos.
 
 Axes:  L = steps of an episode.
 """
 
-import errno
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, StorageError
-from cadenza.core.files import atomic_write_text, make_folder
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.files import atomic_write_text
+from cadenza.stream.bridges.dataset_folder import DatasetFolder
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 from cadenza.stream.bridges.lerobot_files import (
@@ -72,7 +72,8 @@ class LeRobotWriter:
         """Create the folder.
 
         Args:
-            root: Folder that must not exist.
+            root: Folder that must not exist, unless a writer was killed there before its first
+                flush: that one is taken over.
             features: Columns, e.g. from `features_of`.
             fps: Steps per second.
             robot_type: Name of the robot, for readers.
@@ -82,7 +83,7 @@ class LeRobotWriter:
 
         Raises:
             ConfigurationError: A number is below one, or two features have one key.
-            StorageError: ``root`` exists or cannot be made.
+            StorageError: ``root`` exists or cannot be made, or another writer is at work there.
             MissingExtraError: The extra ``lerobot-format`` is not installed.
         """
         load_arrow()
@@ -96,7 +97,10 @@ class LeRobotWriter:
             raise ConfigurationError(
                 f"LeRobotWriter.features: expected features with distinct keys, got {keys}."
             )
-        self.root = _new_folder(Path(root))
+        self.root = Path(root)
+        first = FilePlace()
+        parts = [first.path(DATA_PATTERN), TASKS, first.path(EPISODES_PATTERN), STATS]
+        self._folder = DatasetFolder(self.root, description=INFO, others=parts)
         self.features = tuple(features)
         self.episodes = 0
         self.frames = 0
@@ -159,6 +163,7 @@ class LeRobotWriter:
         totals = {key: statistics.total() for key, statistics in self._statistics.items()}
         atomic_write_text(self.root / STATS, _as_json(totals))
         atomic_write_text(self.root / INFO, _as_json(self._info()))
+        self._folder.keep()
         self._tables, self._rows, self._row_tables = [], [], rows
         self._data_place = self._data_place.following(self._limits["chunks_size"])
         if sum(table.nbytes for table in rows) >= self._limit_bytes():
@@ -176,7 +181,7 @@ class LeRobotWriter:
         self.flush()
         self._is_closed = True
         if not self.episodes:
-            self.root.rmdir()
+            self._folder.give_back()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -253,25 +258,6 @@ def _statistics_of(feature: Feature) -> FeatureStatistics:
     if feature.dtype == IMAGE:
         return ImageStatistics(feature.shape[-1])
     return NumberStatistics(feature.shape)
-
-
-def _new_folder(root: Path) -> Path:
-    """Create ``root``, which must not exist."""
-    if root.exists():
-        raise StorageError(
-            errno.EEXIST,
-            f"{root}: expected a folder that does not exist yet, got one that does; choose another "
-            "name or move the old dataset away",
-        )
-    try:
-        make_folder(root.parent)
-        root.mkdir()
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"{root}: expected to create this folder, got '{error.strerror}'; choose another one",
-        ) from error
-    return root
 
 
 def _as_json(value: Mapping[str, Any]) -> str:

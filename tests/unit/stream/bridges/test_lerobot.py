@@ -18,6 +18,7 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.stream.bridges import lerobot, lerobot_files
+from cadenza.stream.bridges.dataset_folder import MARKER
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
@@ -222,8 +223,9 @@ def test_flushed_episodes_are_a_dataset_while_the_writer_goes_on(tmp_path: Path)
     episodes = new_episodes()
     writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
     writer.add(episodes[0], "go")
-    assert list((tmp_path / "ds").iterdir()) == []
+    assert [path.name for path in (tmp_path / "ds").iterdir()] == [MARKER]
     writer.flush()
+    assert not (tmp_path / "ds" / MARKER).exists()
     assert info(tmp_path / "ds")["total_frames"] == 5
     writer.add(episodes[1], "go")
     writer.flush()

@@ -1,0 +1,151 @@
+"""Folders of unfinished datasets: who may take them, and what is never deleted."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import StorageError
+from cadenza.stream.bridges import dataset_folder
+from cadenza.stream.bridges.dataset_folder import MARKER, DatasetFolder
+
+DESCRIPTION = Path("meta/info.json")
+OTHERS = [Path("data/chunk/file"), Path("meta/stats.json")]
+
+
+def take(root: Path) -> DatasetFolder:
+    return DatasetFolder(root, description=DESCRIPTION, others=OTHERS)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def put(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("x")
+
+
+def left_by_a_killed_writer(root: Path, *paths: str) -> None:
+    """Make what a killed writer leaves: a marker that nobody locks, and files."""
+    put(root, MARKER, *paths)
+
+
+def test_folder_is_marked_until_it_is_kept(tmp_path: Path) -> None:
+    folder = take(tmp_path / "above" / "ds")
+    assert names(tmp_path / "above") == ["ds", f"ds/{MARKER}"]
+    put(folder.root, "meta/info.json")
+    folder.keep()
+    folder.keep()
+    assert names(folder.root) == ["meta", "meta/info.json"]
+    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
+        take(folder.root)
+
+
+def test_folder_that_is_given_back_is_gone(tmp_path: Path) -> None:
+    take(tmp_path / "ds").give_back()
+    assert names(tmp_path) == []
+
+
+def test_folder_that_is_given_back_stays_with_the_files_of_others(tmp_path: Path) -> None:
+    folder = take(tmp_path / "ds")
+    put(folder.root, "notes.txt")
+    folder.give_back()
+    assert names(folder.root) == ["notes.txt"]
+
+
+def test_folder_of_a_writer_at_work_is_refused(tmp_path: Path) -> None:
+    first = take(tmp_path / "ds")
+    with pytest.raises(StorageError, match="expected no other writer in this folder"):
+        take(tmp_path / "ds")
+    first.give_back()
+    take(tmp_path / "ds").give_back()
+
+
+def test_folder_whose_writer_has_just_finished_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_a_killed_writer(tmp_path / "ds")
+
+    def finish(file: object, operation: int) -> None:
+        (tmp_path / "ds" / MARKER).unlink()
+
+    monkeypatch.setattr(dataset_folder.fcntl, "flock", finish)
+    with pytest.raises(StorageError, match="expected no other writer in this folder"):
+        take(tmp_path / "ds")
+
+
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+    temporary = f"meta/.info.json.{'0' * 16}.cadenza-tmp"
+    left_by_a_killed_writer(tmp_path / "ds", "data/chunk/file", "meta/stats.json", temporary)
+    folder = take(tmp_path / "ds")
+    assert names(folder.root) == [MARKER]
+    folder.give_back()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["notes.txt", "meta/own.json", "data/chunk/.file.swp"])
+def test_folder_with_the_files_of_others_is_refused_and_left_alone(
+    tmp_path: Path, path: str
+) -> None:
+    left_by_a_killed_writer(tmp_path / "ds", "data/chunk/file", path)
+    before = names(tmp_path)
+    with pytest.raises(StorageError, match=f"only what a killed writer left, got {path} as well"):
+        take(tmp_path / "ds")
+    assert names(tmp_path) == before
+    (tmp_path / "ds" / path).unlink()
+    take(tmp_path / "ds").give_back()  # the refusal has let go of it
+
+
+def test_empty_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    left_by_a_killed_writer(tmp_path / "ds")
+    (tmp_path / "ds" / "plots").mkdir()
+    with pytest.raises(StorageError, match="only what a killed writer left, got plots as well"):
+        take(tmp_path / "ds")
+    assert names(tmp_path / "ds") == [MARKER, "plots"]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere", "chunk/file")
+    left_by_a_killed_writer(tmp_path / "ds")
+    (tmp_path / "ds" / "data").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="only what a killed writer left, got data as well"):
+        take(tmp_path / "ds")
+    assert (tmp_path / "elsewhere/chunk/file").read_text() == "x"
+
+
+def test_dataset_with_a_marker_is_refused(tmp_path: Path) -> None:
+    left_by_a_killed_writer(tmp_path / "ds", "meta/info.json", "data/chunk/file")
+    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
+        take(tmp_path / "ds")
+    assert (tmp_path / "ds/data/chunk/file").exists()
+
+
+@pytest.mark.parametrize("kind", ["empty", "link", "dangling"])
+def test_folder_without_a_marker_is_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "empty":
+        (tmp_path / "ds").mkdir()
+    else:
+        (tmp_path / "ds").symlink_to(tmp_path if kind == "link" else tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
+        take(tmp_path / "ds")
+    assert os.path.lexists(tmp_path / "ds")
+
+
+def test_folder_that_appears_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "ds", "notes.txt")
+    monkeypatch.setattr(dataset_folder.os.path, "lexists", lambda path: False)
+    with pytest.raises(StorageError, match="expected to create this folder, got 'Directory not em"):
+        take(tmp_path / "ds")
+    assert names(tmp_path) == ["ds", "ds/notes.txt"]
+
+
+def test_marker_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    folder = take(tmp_path / "ds")
+    (folder.root / MARKER).unlink()
+    (folder.root / MARKER).mkdir()
+    with pytest.raises(StorageError, match=f"expected to remove {MARKER}, got 'Is a directory'"):
+        folder.keep()
