@@ -5,8 +5,7 @@ over the rollout that the caller filled. `cadenza.learn.algorithms.grpo.GRPO` dr
 environments of its own.
 
 Axes:        N = environments, O = observation, A = action components.
-Randomness:  one torch generator initialises the policy and then draws the actions; one numpy
-             generator shuffles. Both are part of `GRPOAgent.state_dict`.
+Randomness:  see `cadenza.learn.algorithms.on_policy_agent`.
 """
 
 import copy
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.core.seeding import derive_substream
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.learn.algorithms.grpo_loss import (
     GRPOBatch,
     GRPOWeights,
@@ -30,10 +28,8 @@ from cadenza.learn.algorithms.grpo_loss import (
     rollout_mask,
 )
 from cadenza.learn.algorithms.grpo_settings import GRPOSettings
-from cadenza.learn.algorithms.happo import minibatch_bounds
+from cadenza.learn.algorithms.on_policy_agent import OnPolicyAgent, require_one_kind_of_action
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.algorithms.ppo_agent import ADAM_EPSILON
-from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.actor_only import ActorOnly
 from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead
@@ -79,8 +75,8 @@ class GRPOFigures:
         return asdict(self)
 
 
-class GRPOAgent:
-    """Policy, reference policy, optimiser and random streams.
+class GRPOAgent(OnPolicyAgent[ActorOnly]):
+    """A policy, and the one it is kept close to.
 
     Args:
         settings: Numbers of GRPO.
@@ -112,47 +108,24 @@ class GRPOAgent:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        head = _head(settings, choices, action_dim)
+
+        def build(generator: torch.Generator) -> ActorOnly:
+            return ActorOnly(
+                observation_dim, head, hidden_sizes=settings.hidden_sizes, generator=generator
+            )
+
+        super().__init__(build, settings, stream="learn.grpo", seed=seed, device=device)
         self.settings = settings
         self.updates = 0
-        self._device = torch.device(device)
-        self._tail_value = _zero_value if tail_value is None else tail_value
-        torch_seed = derive_substream("learn.grpo.torch", root_seed=seed).integer_seed()
-        # Weights are drawn on the CPU: their first values do not depend on the device.
-        generator = torch.Generator().manual_seed(torch_seed)
-        self.network = ActorOnly(
-            observation_dim,
-            _head(settings, choices, action_dim),
-            hidden_sizes=settings.hidden_sizes,
-            generator=generator,
-        ).to(self._device)
-        self._parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(
-            self._parameters, lr=settings.learning_rate, eps=ADAM_EPSILON, fused=True
-        )
         self.reference = _frozen(self.network) if settings.kl_coefficient > 0.0 else None
-        if self._device.type != "cpu":
-            generator = torch.Generator(self._device).manual_seed(torch_seed)
-        self._generator = generator
-        self._shuffle = derive_substream("learn.grpo.minibatch", root_seed=seed).default_rng()
+        self._tail_value = _zero_value if tail_value is None else tail_value
         self._weights = GRPOWeights(
             clip_epsilon=settings.clip_epsilon,
             kl_coefficient=settings.kl_coefficient,
             entropy_coefficient=settings.entropy_coefficient,
             max_gradient_norm=settings.max_gradient_norm,
         )
-
-    @torch.no_grad()
-    def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
-        """Return one decision per row, (N,) int64 or (N, A) float32.
-
-        Args:
-            observations: Rows, (N, O) float32.
-            deterministic: The most probable choice or the mean; draws nothing.
-        """
-        output = self.network.actor(torch.from_numpy(observations).to(self._device))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        head = self.network.head
-        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
-        return drawn.cpu().numpy()
 
     def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> GRPOFigures:
         """Learn from ``buffer`` and clear it.
@@ -187,14 +160,13 @@ class GRPOAgent:
             group_size=self.settings.group_size,
             epsilon=self.settings.advantage_epsilon,
         )
-        rows = self._run_epochs(self._batch(buffer, advantages, np.flatnonzero(mask)))
+        batch = self._batch(buffer, advantages, np.flatnonzero(mask))
+        rows = self._run_epochs(
+            len(batch.observations), lambda indices: self._step(batch.rows(indices))
+        )
         figures = _figures(rows, returns[mask].astype(np.float64), float(mask.mean()), rate)
         buffer.clear()
-        if not all(np.isfinite(value) for value in figures.as_dict().values()):
-            raise InputError(
-                f"GRPOAgent.update: expected finite numbers, got {figures.as_dict()}; lower "
-                "learning_rate."
-            )
+        self._require_finite(figures.as_dict(), "lower learning_rate")
         self.updates += 1
         every = self.settings.refresh_reference_every
         if every is not None and self.updates % every == 0:
@@ -205,11 +177,8 @@ class GRPOAgent:
         """Return everything the future depends on: tensors and JSON scalars."""
         return {
             "version": AGENT_STATE_VERSION,
-            "network": self.network.state_dict(),
+            **self._policy_state(),
             "reference": None if self.reference is None else self.reference.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
-            "minibatch_generator": generator_state(self._shuffle),
             "updates": self.updates,
         }
 
@@ -221,12 +190,9 @@ class GRPOAgent:
         """
         require_version("GRPOAgent", state, AGENT_STATE_VERSION)
         with complete_state("GRPOAgent", "an agent of these sizes"):
-            self.network.load_state_dict(state["network"])
+            self._load_policy_state(state)
             if self.reference is not None:
                 self.reference.load_state_dict(state["reference"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self._generator.set_state(state["generator"])
-            set_generator_state(self._shuffle, state["minibatch_generator"])
             self.updates = int(state["updates"])
 
     @torch.no_grad()
@@ -251,42 +217,14 @@ class GRPOAgent:
             ),
         )
 
-    def _run_epochs(self, batch: GRPOBatch) -> NDArray[Any]:
-        """Return the figures of every minibatch, (minibatches, 6) float64, read once."""
-        count = batch.observations.shape[0]
-        bounds = minibatch_bounds(count, self.settings.batch_size)
-        rows: list[Tensor] = []
-        for _ in range(self.settings.epochs):
-            order = torch.as_tensor(self._shuffle.permutation(count), device=self._device)
-            rows += [
-                grpo_step(
-                    self.network,
-                    self.optimizer,
-                    self._parameters,
-                    batch.rows(order[start:stop]),
-                    self._weights,
-                )
-                for start, stop in bounds
-            ]
-        return torch.stack(rows).cpu().double().numpy()
-
-    def _set_learning_rate(self, progress: float) -> float:
-        rate = self.settings.learning_rate
-        if self.settings.decay_learning_rate:
-            rate *= max(0.0, 1.0 - progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+    def _step(self, batch: GRPOBatch) -> Tensor:
+        return grpo_step(self.network, self.optimizer, self._parameters, batch, self._weights)
 
 
 def _head(
     settings: GRPOSettings, choices: int | None, action_dim: int | None
 ) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
-    if (choices is None) == (action_dim is None):
-        raise ConfigurationError(
-            "GRPOAgent: expected exactly one of choices and action_dim, got "
-            f"choices = {choices}, action_dim = {action_dim}."
-        )
+    require_one_kind_of_action("GRPOAgent", choices, action_dim)
     if choices is not None:
         if settings.squash_actions:
             raise ConfigurationError(

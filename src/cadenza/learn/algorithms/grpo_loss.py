@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, require_finite, require_shape
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.ppo_loss import clipped_surrogate
+from cadenza.learn.algorithms.ppo_loss import clipped_surrogate, descend
 from cadenza.learn.nn.actor_only import ActorOnly
 
 
@@ -187,8 +187,5 @@ def grpo_step(
     The order is that of `GRPOTerms`, then the gradient norm before shortening.
     """
     terms = grpo_terms(network, batch, weights.clip_epsilon)
-    optimizer.zero_grad()
-    torch.autograd.backward(grpo_loss(terms, weights))
-    norm = nn.utils.clip_grad_norm_(parameters, weights.max_gradient_norm, foreach=True)
-    optimizer.step()
-    return torch.stack([*(term.detach() for term in terms), norm.detach()])
+    norm = descend(grpo_loss(terms, weights), optimizer, parameters, weights.max_gradient_norm)
+    return torch.stack([*(term.detach() for term in terms), norm])

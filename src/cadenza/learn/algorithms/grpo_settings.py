@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms.setting_checks import (
+    refuse_setting,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_positive,
+    require_widths,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,31 +62,21 @@ class GRPOSettings:
 
     def __post_init__(self) -> None:
         """Check every number; NaN fails too."""
-        for name in ("rollout_length", "batch_size", "epochs"):
-            if not getattr(self, name) >= 1:
-                _refuse(name, ">= 1", getattr(self, name))
+        require_counts(self, "rollout_length", "batch_size", "epochs")
         if not self.group_size >= 2:
-            _refuse("group_size", ">= 2, for one return alone has no rank", self.group_size)
-        for name in ("learning_rate", "clip_epsilon", "advantage_epsilon", "max_gradient_norm"):
-            if not getattr(self, name) > 0.0:
-                _refuse(name, "> 0", getattr(self, name))
-        for name in ("entropy_coefficient", "kl_coefficient"):
-            if not getattr(self, name) >= 0.0:
-                _refuse(name, ">= 0", getattr(self, name))
-        if not 0.0 <= self.gamma <= 1.0:
-            _refuse("gamma", "in [0, 1]", self.gamma)
+            refuse_setting(self, "group_size", ">= 2, for one return alone has no rank")
+        require_positive(
+            self, "learning_rate", "clip_epsilon", "advantage_epsilon", "max_gradient_norm"
+        )
+        require_not_negative(self, "entropy_coefficient", "kl_coefficient")
+        require_fractions(self, "gamma")
         if self.refresh_reference_every is not None:
             if not self.refresh_reference_every >= 1:
-                _refuse("refresh_reference_every", ">= 1 or None", self.refresh_reference_every)
+                refuse_setting(self, "refresh_reference_every", ">= 1 or None")
             if self.kl_coefficient == 0.0:
-                _refuse(
+                refuse_setting(
+                    self,
                     "refresh_reference_every",
                     "None without a reference policy (kl_coefficient = 0)",
-                    self.refresh_reference_every,
                 )
-        if min(self.hidden_sizes, default=1) < 1:
-            _refuse("hidden_sizes", "widths >= 1", self.hidden_sizes)
-
-
-def _refuse(name: str, expected: str, value: object) -> None:
-    raise ConfigurationError(f"GRPOSettings.{name}: expected {expected}, got {value!r}.")
+        require_widths(self, "hidden_sizes")

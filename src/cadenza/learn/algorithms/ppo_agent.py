@@ -6,8 +6,7 @@ environments of its own.
 
 Axes:        N = rows per step, O = observation, S = critic observation, A = action components,
              n = valid transitions of a rollout.
-Randomness:  one torch generator initialises the networks and then draws the actions; one numpy
-             generator shuffles. Both are part of `PPOAgent.state_dict`.
+Randomness:  see `cadenza.learn.algorithms.on_policy_agent`.
 """
 
 from collections.abc import Mapping
@@ -20,13 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.happo import minibatch_bounds
+from cadenza.core.errors import NotReadyError
+from cadenza.learn.algorithms.on_policy_agent import (
+    KL_COLUMN,
+    OnPolicyAgent,
+    require_one_kind_of_action,
+)
 from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.algorithms.ppo_loss import LossWeights, PPOBatch, ppo_step
 from cadenza.learn.algorithms.ppo_settings import PPOSettings
-from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.policy_networks import (
     ActorCritic,
@@ -37,11 +38,8 @@ from cadenza.learn.running_normalizer import RunningNormalizer
 
 __all__ = ["PPOAgent", "PPOFigures", "PPOSettings"]
 
-#: Adam's denominator guard; the value of the PPO reference implementation.
-ADAM_EPSILON: Final = 1e-5
 #: Layout version of `PPOAgent.state_dict`.
 AGENT_STATE_VERSION: Final = 1
-_KL_COLUMN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +77,8 @@ class PPOFigures:
         return asdict(self)
 
 
-class PPOAgent:
-    """Networks, optimiser, scaling of observations, and random streams.
+class PPOAgent(OnPolicyAgent[ActorCritic]):
+    """Actor, critic and the scaling of what they see.
 
     Args:
         settings: Numbers of PPO.
@@ -106,36 +104,31 @@ class PPOAgent:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        if (choices is None) == (action_dim is None):
-            raise ConfigurationError(
-                "PPOAgent: expected exactly one of choices and action_dim, got "
-                f"choices = {choices}, action_dim = {action_dim}."
-            )
-        self.settings = settings
-        self._device = torch.device(device)
-        torch_seed = derive_substream("learn.ppo.torch", root_seed=seed).integer_seed()
-        # Weights are drawn on the CPU: their first values do not depend on the device.
-        generator = torch.Generator().manual_seed(torch_seed)
+        require_one_kind_of_action("PPOAgent", choices, action_dim)
         head = (
             CategoricalHead(choices)
             if choices is not None
             else DiagonalGaussianHead(action_dim or 0, settings.initial_log_std)
         )
-        self.network = ActorCritic(
-            observation_dim,
-            observation_dim if critic_dim is None else critic_dim,
-            head,
-            hidden_sizes=settings.hidden_sizes,
-            generator=generator,
-        ).to(self._device)
-        self._parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(
-            self._parameters, lr=settings.learning_rate, eps=ADAM_EPSILON, fused=True
+
+        def build(generator: torch.Generator) -> ActorCritic:
+            return ActorCritic(
+                observation_dim,
+                observation_dim if critic_dim is None else critic_dim,
+                head,
+                hidden_sizes=settings.hidden_sizes,
+                generator=generator,
+            )
+
+        super().__init__(
+            build,
+            settings,
+            stream="learn.ppo",
+            seed=seed,
+            device=device,
+            target_kl=settings.target_kl,
         )
-        if self._device.type != "cpu":
-            generator = torch.Generator(self._device).manual_seed(torch_seed)
-        self._generator = generator
-        self._shuffle = derive_substream("learn.ppo.minibatch", root_seed=seed).default_rng()
+        self.settings = settings
         self._observation_moments = RunningNormalizer(observation_dim)
         self._critic_moments = None if critic_dim is None else RunningNormalizer(critic_dim)
         self._weights = LossWeights(
@@ -179,19 +172,6 @@ class PPOAgent:
             moments.update(rows)
         return moments.normalize(rows)
 
-    @torch.no_grad()
-    def act(self, scaled: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
-        """Return one action per row, (N,) int64 or (N, A) float32.
-
-        Args:
-            scaled: What `scale` returned, (N, O).
-            deterministic: The most probable action; draws nothing.
-        """
-        output = self.network.actor(torch.from_numpy(scaled).to(self._device))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        head = self.network.head
-        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
-        return drawn.cpu().numpy()
-
     def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> PPOFigures:
         """Learn from ``buffer`` and clear it.
 
@@ -212,15 +192,17 @@ class PPOAgent:
         estimates = buffer.estimate(
             self._values, gamma=self.settings.gamma, gae_lambda=self.settings.gae_lambda
         )
-        rows = self._run_epochs(self._batch(buffer, estimates))
+        batch = self._batch(buffer, estimates)
+        rows = self._run_epochs(
+            len(batch.observations), lambda indices: self._step(batch.rows(indices))
+        )
         valid = buffer.valid[: buffer.length]
         figures = _figures(rows, estimates, valid, rate)
         buffer.clear()
-        if not all(np.isfinite(value) for value in figures.as_dict().values()):
-            raise InputError(
-                f"PPOAgent.update: expected finite numbers, got {figures.as_dict()}; lower "
-                "learning_rate, or set normalize_observations and normalize_rewards."
-            )
+        self._require_finite(
+            figures.as_dict(),
+            "lower learning_rate, or set normalize_observations and normalize_rewards",
+        )
         return figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,10 +210,7 @@ class PPOAgent:
         critic = self._critic_moments
         return {
             "version": AGENT_STATE_VERSION,
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
-            "minibatch_generator": generator_state(self._shuffle),
+            **self._policy_state(),
             "observation_moments": self._observation_moments.state_dict(),
             "critic_moments": None if critic is None else critic.state_dict(),
         }
@@ -244,18 +223,14 @@ class PPOAgent:
         """
         require_version("PPOAgent", state, AGENT_STATE_VERSION)
         with complete_state("PPOAgent", "an agent of these sizes"):
-            self.network.load_state_dict(state["network"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self._generator.set_state(state["generator"])
-            set_generator_state(self._shuffle, state["minibatch_generator"])
+            self._load_policy_state(state)
             self._observation_moments.load_state_dict(state["observation_moments"])
             if self._critic_moments is not None:
                 self._critic_moments.load_state_dict(state["critic_moments"])
 
     @torch.no_grad()
     def _values(self, rows: Float32Array) -> Float32Array:
-        inputs = torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        return self.network.value(inputs).cpu().numpy()
+        return self.network.value(self._on_device(rows)).cpu().numpy()
 
     @torch.no_grad()
     def _batch(self, buffer: OnPolicyBuffer, estimates: Estimates) -> PPOBatch:
@@ -269,49 +244,20 @@ class PPOAgent:
             return torch.tensor(flat[keep], device=self._device)
 
         observations, actions = rows(buffer.observations), rows(buffer.actions)
-        output = self.network.actor(observations)
         return PPOBatch(
             observations=observations,
             critic_observations=(
                 rows(buffer.critic_observations) if buffer.central else observations
             ),
             actions=actions,
-            old_log_probs=self.network.head.log_prob(output, actions),
+            old_log_probs=self.network.log_prob(observations, actions),
             advantages=rows(estimates.advantages),
             returns=rows(estimates.returns),
             old_values=rows(estimates.values),
         )
 
-    def _run_epochs(self, batch: PPOBatch) -> NDArray[Any]:
-        """Return the figures of every minibatch, (minibatches, 6) float64."""
-        settings, count = self.settings, batch.observations.shape[0]
-        bounds = minibatch_bounds(count, settings.batch_size)
-        rows: list[Tensor] = []
-        for _ in range(settings.epochs):
-            order = torch.as_tensor(self._shuffle.permutation(count), device=self._device)
-            rows += [
-                ppo_step(
-                    self.network,
-                    self.optimizer,
-                    self._parameters,
-                    batch.rows(order[start:stop]),
-                    self._weights,
-                )
-                for start, stop in bounds
-            ]
-            if settings.target_kl is not None:
-                epoch = torch.stack(rows[-len(bounds) :])
-                if float(epoch[:, _KL_COLUMN].mean()) > settings.target_kl:
-                    break
-        return torch.stack(rows).cpu().double().numpy()
-
-    def _set_learning_rate(self, progress: float) -> float:
-        rate = self.settings.learning_rate
-        if self.settings.decay_learning_rate:
-            rate *= max(0.0, 1.0 - progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+    def _step(self, batch: PPOBatch) -> Tensor:
+        return ppo_step(self.network, self.optimizer, self._parameters, batch, self._weights)
 
 
 def _figures(
@@ -325,7 +271,7 @@ def _figures(
         policy_loss=float(means[0]),
         value_loss=float(means[1]),
         dist_entropy=float(means[2]),
-        approx_kl=float(means[_KL_COLUMN]),
+        approx_kl=float(means[KL_COLUMN]),
         clip_fraction=float(means[4]),
         grad_norm=float(means[5]),
         advantage_mean=float(advantages.mean()),

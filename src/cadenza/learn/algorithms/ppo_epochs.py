@@ -14,10 +14,10 @@ from torch import Tensor
 from cadenza.learn.algorithms.happo import (
     ActorBatch,
     ActorUpdate,
-    minibatch_bounds,
     update_actor,
     update_critic,
 )
+from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
 
@@ -109,21 +109,20 @@ def run_ppo_epochs(
     Returns:
         Metrics, read from the device once at the end (once per epoch with ``target_kl``).
     """
-    transitions = rollout.observations.shape[0]
-    bounds = minibatch_bounds(transitions, options.batch_size)
-    device = rollout.observations.device
-    rows: list[Tensor] = []
-    for _ in range(options.epochs):
-        order = torch.as_tensor(rng.permutation(transitions), device=device)
-        rows += [
-            _update_minibatch(learner, rollout, options, order[start:stop])
-            for start, stop in bounds
-        ]
-        if options.target_kl is not None:
-            epoch = torch.stack(rows[-len(bounds) :])
-            if float(epoch[:, _KL_COLUMN].mean()) > options.target_kl:
-                break
-    return _mean_metrics(torch.stack(rows))
+    plan = EpochPlan(
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        kl_column=_KL_COLUMN,
+        target_kl=options.target_kl,
+    )
+    rows = run_epochs(
+        rollout.observations.shape[0],
+        lambda indices: _update_minibatch(learner, rollout, options, indices),
+        plan,
+        rng,
+        rollout.observations.device,
+    )
+    return _mean_metrics(rows)
 
 
 #: Columns of a metric row; see `_metric_row`.

@@ -164,6 +164,20 @@ def total_loss(terms: LossTerms, weights: LossWeights) -> Tensor:
     return loss
 
 
+def descend(
+    loss: Tensor,
+    optimizer: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    max_gradient_norm: float,
+) -> Tensor:
+    """Take one optimiser step down ``loss``; return the gradient norm before shortening, ()."""
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    norm = nn.utils.clip_grad_norm_(parameters, max_gradient_norm, foreach=True)
+    optimizer.step()
+    return norm.detach()
+
+
 def ppo_step(
     network: ActorCritic,
     optimizer: torch.optim.Optimizer,
@@ -173,8 +187,5 @@ def ppo_step(
 ) -> Tensor:
     """Take one optimiser step; return policy loss, value loss, entropy, KL, clipped, norm, (6,)."""
     terms = ppo_terms(network, batch, weights)
-    optimizer.zero_grad()
-    torch.autograd.backward(total_loss(terms, weights))
-    norm = nn.utils.clip_grad_norm_(parameters, weights.max_gradient_norm, foreach=True)
-    optimizer.step()
-    return torch.stack([*(term.detach() for term in terms), norm.detach()])
+    norm = descend(total_loss(terms, weights), optimizer, parameters, weights.max_gradient_norm)
+    return torch.stack([*(term.detach() for term in terms), norm])

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms.setting_checks import (
+    refuse_setting,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_positive,
+    require_positive_or_none,
+    require_widths,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +63,11 @@ class PPOSettings:
 
     def __post_init__(self) -> None:
         """Check every number; NaN fails too."""
-        for name in ("rollout_length", "batch_size", "epochs"):
-            if not getattr(self, name) >= 1:
-                _refuse(name, ">= 1", getattr(self, name))
-        for name in ("learning_rate", "clip_epsilon", "max_gradient_norm"):
-            if not getattr(self, name) > 0.0:
-                _refuse(name, "> 0", getattr(self, name))
-        for name in ("clip_value", "target_kl"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                _refuse(name, "> 0 or None", value)
-        for name in ("value_coefficient", "entropy_coefficient"):
-            if not getattr(self, name) >= 0.0:
-                _refuse(name, ">= 0", getattr(self, name))
-        for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                _refuse(name, "in [0, 1]", getattr(self, name))
+        require_counts(self, "rollout_length", "batch_size", "epochs")
+        require_positive(self, "learning_rate", "clip_epsilon", "max_gradient_norm")
+        require_positive_or_none(self, "clip_value", "target_kl")
+        require_not_negative(self, "value_coefficient", "entropy_coefficient")
+        require_fractions(self, "gamma", "gae_lambda")
         if self.value_loss not in ("mse", "huber"):
-            _refuse("value_loss", "'mse' or 'huber'", self.value_loss)
-        if min(self.hidden_sizes, default=1) < 1:
-            _refuse("hidden_sizes", "widths >= 1", self.hidden_sizes)
-
-
-def _refuse(name: str, expected: str, value: object) -> None:
-    raise ConfigurationError(f"PPOSettings.{name}: expected {expected}, got {value!r}.")
+            refuse_setting(self, "value_loss", "'mse' or 'huber'")
+        require_widths(self, "hidden_sizes")

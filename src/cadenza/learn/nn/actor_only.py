@@ -6,18 +6,17 @@ Axes:  B = batch, O = observation.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
 
 from cadenza.learn.nn.policy_networks import (
-    POLICY_GAIN,
     CategoricalHead,
     DiagonalGaussianHead,
-    TanhMlp,
+    Policy,
+    policy_layers,
 )
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 
-class ActorOnly(nn.Module):
+class ActorOnly(Policy):
     """Tanh layers and a distribution of actions; the actor of `ActorCritic` alone.
 
     Args:
@@ -39,15 +38,7 @@ class ActorOnly(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.actor = TanhMlp(
-            observation_dim,
-            hidden_sizes,
-            head.outputs,
-            output_gain=POLICY_GAIN,
-            generator=generator,
+        self.actor = policy_layers(
+            observation_dim, head, hidden_sizes=hidden_sizes, generator=generator
         )
         self.head = head
-
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
-        return self.head.log_prob(self.actor(observations), actions)

@@ -169,7 +169,40 @@ class TanhMlp(nn.Module):
         return nn.functional.linear(x, parameters[last], parameters[last + 1])
 
 
-class ActorCritic(nn.Module):
+def policy_layers(
+    observation_dim: int,
+    head: ActionHead,
+    *,
+    hidden_sizes: Sequence[int],
+    generator: torch.Generator,
+) -> TanhMlp:
+    """Return the layers between observations, (B, O), and what ``head`` takes."""
+    return TanhMlp(
+        observation_dim,
+        hidden_sizes,
+        head.outputs,
+        output_gain=POLICY_GAIN,
+        generator=generator,
+    )
+
+
+class Policy(nn.Module):
+    """Layers and the distribution of actions that they feed; a subclass sets both.
+
+    Attributes:
+        actor: Layers, as `policy_layers` makes them.
+        head: Distribution of the actions.
+    """
+
+    actor: TanhMlp
+    head: ActionHead
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
+        return self.head.log_prob(self.actor(observations), actions)
+
+
+class ActorCritic(Policy):
     """A policy and a state value with trunks of their own.
 
     Args:
@@ -190,12 +223,8 @@ class ActorCritic(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.actor = TanhMlp(
-            observation_dim,
-            hidden_sizes,
-            head.outputs,
-            output_gain=POLICY_GAIN,
-            generator=generator,
+        self.actor = policy_layers(
+            observation_dim, head, hidden_sizes=hidden_sizes, generator=generator
         )
         self.critic = TanhMlp(
             critic_dim, hidden_sizes, 1, output_gain=VALUE_GAIN, generator=generator

@@ -1,0 +1,167 @@
+"""What agents that learn from their own rollouts share: a policy, its optimiser and random streams.
+
+Axes:        N = rows per step, O = observation, A = action components, B = minibatch, K = figures.
+Randomness:  one torch generator initialises the networks and then draws the actions; one numpy
+             generator shuffles. Both are part of the state.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.nn.policy_networks import Policy
+
+#: Adam's denominator guard; the value of the PPO reference implementation.
+ADAM_EPSILON: Final = 1e-5
+#: Where both losses put the KL from the policy that collected among their figures.
+KL_COLUMN: Final = 3
+
+Network = TypeVar("Network", bound=Policy)
+
+
+class LearningSettings(Protocol):
+    """The numbers that every such agent has; see `PPOSettings`."""
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions per minibatch."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a rollout."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Adam's step size."""
+        ...
+
+    @property
+    def decay_learning_rate(self) -> bool:
+        """Whether to lower it linearly to zero over the run."""
+        ...
+
+
+class OnPolicyAgent(Generic[Network]):
+    """A policy that acts, and steps over minibatches of what it did.
+
+    Args:
+        build: Makes the networks, on the CPU, from a generator.
+        settings: Numbers of the agent.
+        stream: Name before ``.torch`` and ``.minibatch`` in the random streams.
+        seed: Root of these streams.
+        device: Where the networks live.
+        target_kl: See `EpochPlan`.
+
+    Attributes:
+        network: The networks.
+        optimizer: Adam over all their parameters.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[torch.Generator], Network],
+        settings: LearningSettings,
+        *,
+        stream: str,
+        seed: int,
+        device: torch.device | str,
+        target_kl: float | None = None,
+    ) -> None:
+        self._learning = settings
+        self._plan = EpochPlan(
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            kl_column=KL_COLUMN,
+            target_kl=target_kl,
+        )
+        self._device = torch.device(device)
+        torch_seed = derive_substream(f"{stream}.torch", root_seed=seed).integer_seed()
+        # Weights are drawn on the CPU: their first values do not depend on the device.
+        generator = torch.Generator().manual_seed(torch_seed)
+        self.network = build(generator).to(self._device)
+        self._parameters = list(self.network.parameters())
+        self.optimizer = torch.optim.Adam(
+            self._parameters, lr=settings.learning_rate, eps=ADAM_EPSILON, fused=True
+        )
+        if self._device.type != "cpu":
+            generator = torch.Generator(self._device).manual_seed(torch_seed)
+        self._generator = generator
+        self._shuffle = derive_substream(f"{stream}.minibatch", root_seed=seed).default_rng()
+
+    @torch.no_grad()
+    def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
+        """Return one decision per row, (N,) int64 or (N, A) float32.
+
+        Args:
+            observations: Rows as the actor sees them, (N, O) float32.
+            deterministic: The most probable choice or the mean; draws nothing.
+        """
+        output = self.network.actor(self._on_device(observations))
+        head = self.network.head
+        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
+        return drawn.cpu().numpy()
+
+    def _on_device(self, rows: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def _run_epochs(self, transitions: int, learn: Callable[[Tensor], Tensor]) -> NDArray[Any]:
+        """Return the figures of every minibatch, (minibatches, K) float64, read once.
+
+        Args:
+            transitions: Transitions of the rollout.
+            learn: See `run_epochs`.
+        """
+        rows = run_epochs(transitions, learn, self._plan, self._shuffle, self._device)
+        return rows.cpu().double().numpy()
+
+    def _set_learning_rate(self, progress: float) -> float:
+        """Return the step size at ``progress``, the share of the run that is done, and set it."""
+        rate = self._learning.learning_rate
+        if self._learning.decay_learning_rate:
+            rate *= max(0.0, 1.0 - progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def _require_finite(self, figures: Mapping[str, float], remedy: str) -> None:
+        """Raise `InputError` with ``remedy`` unless every figure of an update is finite."""
+        if not all(np.isfinite(value) for value in figures.values()):
+            raise InputError(
+                f"{type(self).__name__}.update: expected finite numbers, got {figures}; {remedy}."
+            )
+
+    def _policy_state(self) -> dict[str, Any]:
+        """Return networks, optimiser and random streams: tensors and JSON scalars."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "minibatch_generator": generator_state(self._shuffle),
+        }
+
+    def _load_policy_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_policy_state` returned."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+        set_generator_state(self._shuffle, state["minibatch_generator"])
+
+
+def require_one_kind_of_action(owner: str, choices: int | None, action_dim: int | None) -> None:
+    """Raise `ConfigurationError` unless exactly one of the two is given."""
+    if (choices is None) == (action_dim is None):
+        raise ConfigurationError(
+            f"{owner}: expected exactly one of choices and action_dim, got "
+            f"choices = {choices}, action_dim = {action_dim}."
+        )
