@@ -4,9 +4,10 @@ A producer begins an episode when its mode wants one and fewer than ``high_water
 unread. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
 it asks for a fill, waits, and raises `StaleDataError` at last.
 
-A fill is B episodes. ``TO_FILL`` is the number of published episodes at which all fills that were
-asked for are done; a fill is *waiting* while more than B episodes are missing, so at most one can
-wait behind the one that runs.
+On demand, a fill is asked for when enough chunks were drawn since the last one, and when readers of
+whole episodes are through with B of them. A fill is B episodes. ``TO_FILL`` is the number of
+published episodes at which all fills that were asked for are done; a fill is *waiting* while more
+than B episodes are missing, so at most one can wait behind the one that runs.
 """
 
 import time
@@ -49,6 +50,11 @@ class FlowRules:
 def drawn_chunks(store: SlotStore) -> int:
     """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
     return min(sum(store.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
+
+
+def passed_episodes(store: SlotStore) -> int:
+    """Return the episodes that readers of whole ones are through with, all readers together."""
+    return min(sum(store.consumers["passed"].tolist()), LARGEST)
 
 
 def unread_episodes(store: SlotStore) -> int:
@@ -98,6 +104,7 @@ def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
     words[StreamWords.TO_FILL] = saturating_sum(target, rules.buffer_size)
     words[StreamWords.REQUESTS] = saturating_sum(int(words[StreamWords.REQUESTS]), 1)
     words[StreamWords.DRAWN_AT_REQUEST] = drawn_chunks(store)
+    words[EngineWords.PASSED_AT_REQUEST] = passed_episodes(store)
     return True
 
 
@@ -112,6 +119,17 @@ def request_fill_if_due(store: SlotStore, rules: FlowRules) -> bool:
 def _is_due(store: SlotStore, rules: FlowRules) -> bool:
     since = drawn_chunks(store) - int(store.words[StreamWords.DRAWN_AT_REQUEST])
     return since >= rules.refill_threshold * rules.buffer_size
+
+
+def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
+    """Ask for a fill when the last one was read whole; return whether it was.
+
+    A single reader so never has more than B episodes before it, and loses none.
+    """
+    if rules.mode != "on_demand":
+        return False
+    since = passed_episodes(store) - int(store.words[EngineWords.PASSED_AT_REQUEST])
+    return since >= rules.buffer_size and request_fill(store, rules)
 
 
 def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:

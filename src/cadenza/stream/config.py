@@ -43,7 +43,7 @@ class OnlineDataEngineCfg:
             a robot's buffer, see `environment`.
         action_config: Further keyword arguments of the environment.
         refill_threshold: With ``mode="on_demand"`` a fill is asked for after this many chunks drawn
-            per slot.
+            per slot; and when readers of whole episodes have read as many as the buffer has.
         max_generation_attempts: Episodes per environment that may be dropped in a row before their
             producer gives up.
         initialization_timeout: Longest first fill, s.

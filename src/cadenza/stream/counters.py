@@ -76,6 +76,10 @@ class ConsumerRow:
         table["lag_classes"][row] += lag_classes(lags)
         np.add.at(store.draws, drawn.slots, 1)
 
+    def note_passed(self, episodes: int) -> None:
+        """Count episodes that a reader of whole ones is through with, read or lost."""
+        self._store.consumers["passed"][self.row] += episodes
+
     def note_blocked(self, duration_ns: int) -> None:
         """Count time that this process waited for data."""
         self._store.consumers["blocked_ns"][self.row] += duration_ns

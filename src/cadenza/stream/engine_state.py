@@ -48,6 +48,8 @@ class EngineWords:
     FRAMES_AT_READY: Final = 16
     #: Producer whose error made the engine fail, plus one.
     FAILED_PRODUCER: Final = 17
+    #: Episodes that readers of whole ones were through with when the last fill was asked for.
+    PASSED_AT_REQUEST: Final = 18
 
 
 def engine_state(store: SlotStore) -> OnlineDataEngineState:

@@ -104,6 +104,7 @@ _CONSUMER_TABLES: Final = (
     "staleness_us",
     "version_lag",
     "excluded_ppm",
+    "passed",
 )
 
 

@@ -20,7 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from cadenza.stream.back_pressure import FlowRules, is_first_fill_complete
+from cadenza.stream.back_pressure import (
+    FlowRules,
+    is_first_fill_complete,
+    request_fill_if_passed,
+)
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.config_tree import plain
 from cadenza.stream.engine_state import (
@@ -141,6 +145,7 @@ class Supervisor:
         while not self._closing.wait(WATCH_S):
             for watched in self._watched:
                 self._look_at(watched)
+            request_fill_if_passed(self._store, self._rules)
             self._report.tick()
             if self._judge():
                 self._report.write_status()

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.stream.back_pressure import passed_episodes
 from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from tests.stream_episodes import fill, new_store
@@ -46,4 +47,4 @@ def test_every_published_episode_is_read_or_lost_exactly_once(
     assert read == sorted(set(read))
     assert read[-1] == len(contents) - 1  # the newest is always there
     assert reader.read == len(read)
-    assert reader.read + reader.lost == len(contents)
+    assert reader.read + reader.lost == len(contents) == passed_episodes(store)

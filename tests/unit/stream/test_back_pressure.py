@@ -13,6 +13,7 @@ from cadenza.stream.back_pressure import (
     may_begin_episode,
     request_fill,
     request_fill_if_due,
+    request_fill_if_passed,
     stale_reason,
     unread_episodes,
     wait_until_fresh,
@@ -88,6 +89,22 @@ def test_fill_is_due_at_the_threshold_and_not_before(store) -> None:
     assert request_fill_if_due(store, rules())
     assert store.words[StreamWords.DRAWN_AT_REQUEST] == 8
     assert not request_fill_if_due(store, rules())
+
+
+def test_fill_is_due_when_the_last_one_was_read_whole(store) -> None:
+    fill(store, 4)
+    store.consumers["passed"][0] = 2
+    store.consumers["passed"][5] = 1
+    assert not request_fill_if_passed(store, rules())  # 3 < 4
+    store.consumers["passed"][5] = 2
+    assert not request_fill_if_passed(store, rules(mode="continuous"))
+    assert request_fill_if_passed(store, rules())
+    assert store.words[EngineWords.PASSED_AT_REQUEST] == 4
+    assert not request_fill_if_passed(store, rules())
+    store.consumers["passed"][0] = 6
+    store.consumers["chunks"][0] = 8
+    assert request_fill_if_due(store, rules())  # asked for by draws: reads count anew
+    assert not request_fill_if_passed(store, rules())
 
 
 def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:

@@ -3,7 +3,9 @@
 Readers of chunks draw what they like as often as they like; here every published episode comes
 exactly once, in the order of publication, unless its slot was written again before its turn. With
 ``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
-are unread, and none is lost: an episode that was read here counts as one drawn chunk.
+are unread, and none is lost: an episode that was read here counts as one drawn chunk. With
+``mode="on_demand"`` the next fill is asked for when the last one has been read, and a single reader
+loses none either.
 
 Axes:  L = steps of an episode.
 """
@@ -147,6 +149,13 @@ class EpisodeReader:
         """
         if limit is not None and limit < 1:
             raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit}.")
+        first = self._next
+        episodes = self._take(limit)
+        if self._next > first:
+            self._consumer.note_passed(self._next - first)
+        return episodes
+
+    def _take(self, limit: int | None) -> list[Episode]:
         episodes: list[Episode] = []
         begun = int(self._store.words[StreamWords.NEXT_EPISODE])
         for number, slot, version in self._readable(begun):
