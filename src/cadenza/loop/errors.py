@@ -1,0 +1,63 @@
+"""Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
+
+from cadenza.core.errors import CadenzaError, InputError, StorageError
+
+
+class StoreError(CadenzaError, RuntimeError):
+    """The job store refused; nothing was changed."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """There is no store where one was to be read; reading never creates one."""
+
+
+class StoreVersionError(StoreError):
+    """The store was written by another version of the package."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """The database did not answer, or stayed locked for too long; the call may be repeated."""
+
+
+class DuplicateRunError(StoreError, ValueError):
+    """A run of this id exists already."""
+
+
+class UnknownRowError(StoreError, KeyError):
+    """The store holds no run, cycle, checkpoint, job or approval of this key."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class RecordConflictError(StoreError):
+    """A row that may be written once exists already and says something else."""
+
+
+class LeaseHeldError(StoreError):
+    """Another live controller owns the run."""
+
+
+class StaleLeaseError(StoreError):
+    """The lease was released, or another controller took the run over."""
+
+
+class StaleStateError(StoreError):
+    """The run's state was changed since it was loaded."""
+
+
+class SeedOverlapError(StoreError, ValueError):
+    """A range of seeds shares seeds with another range of the run."""
+
+
+class ApprovalDecidedError(StoreError):
+    """A gate was decided before; a decision is final."""
+
+
+class EventLogError(StorageError):
+    """The event log cannot be written, is another writer's, or does not fit the store."""
+
+
+class EventError(InputError):
+    """An event holds what JSON cannot express, or belongs to another run."""
