@@ -65,6 +65,25 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return [np.full(1, 0.5, np.float32)] * length
 
 
+class SegmentedEnv(CountingEnv):
+    """Shows how the task goes in segments of the given lengths; action k belongs to segment k."""
+
+    def __init__(self, row: int, lengths: Sequence[int], segments: Sequence[int]) -> None:
+        super().__init__(row, lengths)
+        self.segments = segments
+
+    def create_demo_segments(self) -> list[list[NDArray[np.float32]]]:
+        return [[np.full(1, k / 10, np.float32)] * length for k, length in enumerate(self.segments)]
+
+
+def segmented(
+    num_envs: int, segments: Sequence[int], lengths: Sequence[int] = (99,)
+) -> VectorEnv[Any, Any, Any]:
+    """Return ``num_envs`` environments that show segments."""
+    makers = [lambda row=row: SegmentedEnv(row, lengths, segments) for row in range(num_envs)]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
 def counting(
     num_envs: int, lengths: Sequence[int] = (5,), mode: str = "NEXT_STEP", **kwargs: Any
 ) -> VectorEnv[Any, Any, Any]:

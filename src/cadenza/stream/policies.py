@@ -3,20 +3,22 @@
 Axes:  E = environments.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.stream.import_paths import load_callable
 from cadenza.stream.slot_writer import NO_SEGMENT
 
 IntArray = NDArray[np.int64]
 
-_DEMO: Final = "create_demo_action_list"
+_SEGMENTS: Final = "create_demo_segments"
+_ACTIONS: Final = "create_demo_action_list"
 
 
 class StreamPolicy(Protocol):
@@ -95,30 +97,43 @@ def make_policy(
 class DemonstrationPolicy:
     """Plays the actions that environments script for themselves.
 
-    ``create_demo_action_list()`` of the vector environment returns actions for all environments,
-    each (E, *action shape), or None. Where only the single environments have the method, each
-    returns its own actions. It is asked after every reset.
+    Environments are asked after every reset, by the first of these that they have:
+
+    - ``create_demo_segments()`` returns a list of segments, each a list of actions. The number of a
+      segment in the list is the ``segment_id`` of its steps; an empty one leaves no step.
+    - ``create_demo_action_list()`` returns a list of actions, which is one segment.
+
+    Methods of the vector environment itself come first; their actions are for all environments,
+    each (E, *action shape). Those of the single environments return their own actions. None is an
+    empty demonstration.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         """Play demonstrations of ``env``."""
         self._env = env
-        self._plans: list[list[Any]] = []
+        self._plans: list[_Plan] = []
         self._step = 0
 
     def plan(self) -> IntArray:
-        """Ask for demonstrations of the episodes that begin now; return their lengths, (E,)."""
+        """Ask for demonstrations of the episodes that begin now; return their lengths, (E,).
+
+        Raises:
+            ConfigurationError: The environment has no demonstrations.
+            InputError: A demonstration is no list of actions, or of segments.
+        """
         self._plans = self._asked()
         self._step = 0
-        return np.array([len(plan) for plan in self._plans], np.int64)
+        return np.array([len(plan.actions) for plan in self._plans], np.int64)
 
     def act(self, observations: Any) -> Any:
         """Return the next action of every environment; its last one where none is left."""
         del observations  # the demonstration was made for this episode
-        longest = next(plan for plan in self._plans if plan)
+        longest = next(plan.actions for plan in self._plans if plan.actions)
         idle = np.zeros_like(np.asarray(longest[0]))
         actions = [
-            np.asarray(plan[min(self._step, len(plan) - 1)]) if plan else idle
+            np.asarray(plan.actions[min(self._step, len(plan.actions) - 1)])
+            if plan.actions
+            else idle
             for plan in self._plans
         ]
         self._step += 1
@@ -126,36 +141,89 @@ class DemonstrationPolicy:
 
     def finished(self) -> NDArray[np.bool_]:
         """Return which demonstrations are over, (E,)."""
-        return np.array([self._step >= len(plan) for plan in self._plans], np.bool_)
+        return np.array([self._step >= len(plan.actions) for plan in self._plans], np.bool_)
 
     def segment_ids(self) -> IntArray:
-        """Return 0: a demonstration is one part."""
-        return np.zeros(len(self._plans), np.int64)
+        """Return the segment of each environment's last action, (E,); -1 without any."""
+        last = max(self._step - 1, 0)
+        found = [
+            plan.segments[min(last, len(plan.segments) - 1)] if plan.segments else NO_SEGMENT
+            for plan in self._plans
+        ]
+        return np.array(found, np.int64)
 
-    def _asked(self) -> list[list[Any]]:
-        count = self._env.num_envs
-        whole = getattr(self._env.unwrapped, _DEMO, None)
-        if whole is not None:
-            actions = _listed(whole())
-            return [[np.asarray(step)[row] for step in actions] for row in range(count)]
-        call = getattr(self._env, "call", None)
-        if call is None:
-            raise ConfigurationError(
-                f"gym_config: expected an environment with {_DEMO}(), got "
-                f"{type(self._env.unwrapped).__name__}; set policy."
-            )
+    def _asked(self) -> list["_Plan"]:
+        for hook, planned in _HOOKS.items():
+            whole = getattr(self._env.unwrapped, hook, None)
+            if whole is not None:
+                plan = planned(whole())
+                return [plan.of_environment(row) for row in range(self._env.num_envs)]
+        hook = self._hook_of_single_environments()
+        made = cast("Sequence[Any]", cast("Any", self._env).call(hook))
+        return [_HOOKS[hook](own) for own in made]
+
+    def _hook_of_single_environments(self) -> str:
+        """Return the first method that all of them have."""
+        call = cast("Callable[..., Sequence[Any]] | None", getattr(self._env, "call", None))
         try:
-            asked = cast("Sequence[Any]", call(_DEMO))
-        except AttributeError as error:
+            had = [] if call is None else [h for h in _HOOKS if all(call("has_wrapper_attr", h))]
+        except AttributeError:  # not environments of Gymnasium
+            had = []
+        if not had:
             raise ConfigurationError(
-                f"gym_config: expected environments with {_DEMO}(), got an error: {error}; set "
-                "policy."
-            ) from error
-        return [_listed(actions) for actions in asked]
+                f"gym_config: expected environments with {_SEGMENTS}() or {_ACTIONS}(), got "
+                f"{type(self._env.unwrapped).__name__} without either; set policy."
+            )
+        return had[0]
 
 
-def _listed(actions: Any) -> list[Any]:
-    return [] if actions is None else list(actions)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One demonstration.
+
+    Attributes:
+        actions: What to do in each step.
+        segments: Number of the segment that each step belongs to.
+    """
+
+    actions: list[Any]
+    segments: list[int]
+
+    @classmethod
+    def of_segments(cls, made: Any) -> Self:
+        """Return what ``create_demo_segments`` made."""
+        parts = [_listed(part, f"lists of actions from {_SEGMENTS}()") for part in _listed(made)]
+        numbers = [number for number, part in enumerate(parts) for _ in part]
+        return cls([action for part in parts for action in part], numbers)
+
+    @classmethod
+    def of_actions(cls, made: Any) -> Self:
+        """Return what ``create_demo_action_list`` made: one segment."""
+        actions = _listed(made)
+        return cls(actions, [0] * len(actions))
+
+    def of_environment(self, row: int) -> "_Plan":
+        """Return what environment ``row`` does of a plan for all."""
+        return _Plan([np.asarray(action)[row] for action in self.actions], self.segments)
+
+
+#: Methods that script demonstrations, the one to ask first in front, and what to make of an answer.
+_HOOKS: Final[dict[str, Callable[[Any], _Plan]]] = {
+    _SEGMENTS: _Plan.of_segments,
+    _ACTIONS: _Plan.of_actions,
+}
+
+
+def _listed(made: Any, expected: str = "a list from a demonstration") -> list[Any]:
+    if made is None:
+        return []
+    try:
+        return list(made)
+    except TypeError as error:
+        raise InputError(
+            f"DemonstrationPolicy: expected {expected}, got {type(made).__name__}; correct the "
+            "environment."
+        ) from error
 
 
 def none_segments(count: int) -> IntArray:

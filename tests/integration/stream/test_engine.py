@@ -260,6 +260,30 @@ def test_demonstrations_are_played_to_their_end() -> None:
         assert torch.equal(batch["truncated"][0], torch.tensor([False, False, True]))
 
 
+def test_segmented_demonstrations_fill_every_key_and_are_drawn_by_segment() -> None:
+    cfg = small_cfg(policy=None)
+    cfg.gym_config |= {"factory": f"{WORLDS}:segmented", "kwargs": {"segments": [2, 0, 3]}}
+    with OnlineDataEngine(cfg) as engine:
+        keys = ["segment_id", "segment_step", "segment_start", "segment_end", "episode_step"]
+        whole = engine.sample_batch(1, 5, select=[*keys, "actions"])[0]
+        assert whole["segment_id"].tolist() == [0, 0, 2, 2, 2]
+        assert whole["segment_step"].tolist() == [0, 1, 0, 1, 2]
+        assert whole["segment_start"].tolist() == [True, False, True, False, False]
+        assert whole["segment_end"].tolist() == [False, True, False, False, True]
+        torch.testing.assert_close(whole["actions"][:, 0], whole["segment_id"] / 10)
+
+        def drawn(mode: Any, c: int) -> set[tuple[int, ...]]:
+            batch = engine.sample_batch(200, c, sampling_mode=mode, select=keys)
+            return {tuple(row) for row in batch["episode_step"].tolist()}
+
+        assert drawn("segment", 2) == {(0, 1), (2, 3), (3, 4)}
+        assert drawn("segment", 3) == {(2, 3, 4)}
+        assert drawn("boundary", 2) == {(1, 2)}
+        assert drawn("boundary", 3) == {(0, 1, 2), (1, 2, 3)}
+        with pytest.raises(RuntimeError, match="expected a segment of at least 4 steps"):
+            drawn("segment", 4)
+
+
 def test_failed_demonstrations_are_dropped_and_counted() -> None:
     cfg = small_cfg(policy=None, num_envs=1, worlds={"success_every": 2}, buffer_size=3)
     with OnlineDataEngine(cfg) as engine:

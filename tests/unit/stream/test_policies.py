@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, StorageError
 from cadenza.stream.policies import DemonstrationPolicy, make_policy
 from cadenza.stream.policy_board import PolicyBoard
-from tests.stream_worlds import HalfPolicy, counting
+from tests.stream_worlds import CountingEnv, HalfPolicy, counting, segmented
 
 
 def test_policy_is_made_with_environment_seed_and_arguments() -> None:
@@ -46,15 +46,68 @@ def test_demonstration_of_the_vector_environment_comes_first() -> None:
     assert played.plan().tolist() == [0, 0]
 
 
-def test_environment_without_demonstrations_needs_a_policy(monkeypatch) -> None:
-    from tests.stream_worlds import CountingEnv
+def test_segments_of_single_environments_are_played_one_after_the_other() -> None:
+    played = DemonstrationPolicy(segmented(2, [2, 0, 1]))  # has an action list too
+    assert played.plan().tolist() == [3, 3]
+    answers = []
+    for _ in range(4):
+        answers.append((played.act(None)[:, 0].tolist(), played.segment_ids().tolist()))
+    # Segment 1 has no step; after the end the last action goes on.
+    assert [ids for _, ids in answers] == [[0, 0], [0, 0], [2, 2], [2, 2]]
+    for actions, ids in answers:
+        np.testing.assert_allclose(actions, np.array(ids) / 10, rtol=1e-6)
 
+
+def test_segments_of_the_vector_environment_come_before_its_action_list() -> None:
+    env: Any = counting(2)
+    env.create_demo_action_list = lambda: np.zeros((9, 2, 1))
+    env.create_demo_segments = lambda: [np.arange(4.0).reshape(2, 2, 1), None, [[[4.0], [5.0]]]]
+    played = DemonstrationPolicy(env)
+    assert played.plan().tolist() == [3, 3]
+    answers = [(played.act(None).tolist(), played.segment_ids().tolist()) for _ in range(3)]
+    assert answers == [
+        ([[0.0], [1.0]], [0, 0]),
+        ([[2.0], [3.0]], [0, 0]),
+        ([[4.0], [5.0]], [2, 2]),
+    ]
+    env.create_demo_segments = lambda: None
+    assert played.plan().tolist() == [0, 0]
+    assert played.segment_ids().tolist() == [-1, -1]
+
+
+def test_demonstrations_of_another_form_are_refused() -> None:
+    env: Any = counting(1)
+    env.create_demo_segments = lambda: [0.5, 0.5]
+    with pytest.raises(InputError, match=r"lists of actions from create_demo_segments\(\), got fl"):
+        DemonstrationPolicy(env).plan()
+    env.create_demo_segments = lambda: 7
+    with pytest.raises(InputError, match="expected a list from a demonstration, got int"):
+        DemonstrationPolicy(env).plan()
+
+
+def test_error_of_a_demonstration_itself_is_not_hidden(monkeypatch) -> None:
+    def broken(_: Any) -> None:
+        raise AttributeError("no attribute 'gripper'")
+
+    monkeypatch.setattr(CountingEnv, "create_demo_action_list", broken)
+    with pytest.raises(AttributeError, match="gripper"):
+        DemonstrationPolicy(counting(1)).plan()
+
+
+def test_environment_without_demonstrations_needs_a_policy(monkeypatch) -> None:
     monkeypatch.delattr(CountingEnv, "create_demo_action_list")
     with pytest.raises(ConfigurationError, match="expected environments with create_demo"):
         DemonstrationPolicy(counting(1)).plan()
     env: Any = counting(1)
     env.call = None
-    with pytest.raises(ConfigurationError, match="expected an environment with create_demo"):
+    with pytest.raises(ConfigurationError, match="got SyncVectorEnv without either; set policy"):
+        DemonstrationPolicy(env).plan()
+
+    def strange(name: str, *_: Any) -> None:
+        raise AttributeError(name)
+
+    env.call = strange
+    with pytest.raises(ConfigurationError, match="got SyncVectorEnv without either; set policy"):
         DemonstrationPolicy(env).plan()
 
 
