@@ -169,7 +169,7 @@ def make_crossing_env(request: EnvRequest) -> Any:
         "episode_length": request.episode_length,
         "root_seed": request.root_seed,
     }
-    if request.num_envs > 1:
+    if request.batched or request.num_envs > 1:
         from cadenza.envs.vector_crossing import VectorCrossingEnv
 
         return VectorCrossingEnv(request.num_envs, **settings)
@@ -185,7 +185,7 @@ def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
         "episode_length": request.episode_length,
         "root_seed": request.root_seed,
     }
-    if request.num_envs > 1:
+    if request.batched or request.num_envs > 1:
         from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
 
         return VectorMPECooperativePushEnv(request.num_envs, **settings)

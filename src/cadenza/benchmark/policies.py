@@ -333,9 +333,20 @@ class GoalPolicy:
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return a critically damped pull towards the goal, clipped to the bounds, shape (2,)."""
-        state = obs["agent"][self._uid]["state"]
-        pull = GOAL_STIFFNESS * state[4:6] - GOAL_DAMPING * state[2:4]
+        pull = goal_pull(obs["agent"][self._uid]["state"])
         return np.clip(pull, self._low, self._high).astype(np.float32)
+
+
+def goal_pull(state: NDArray[Any]) -> NDArray[Any]:
+    """Return a critically damped pull towards the goal of the crossing task, m/s^2.
+
+    Args:
+        state: The ego's `state`, shape (..., D).
+
+    Returns:
+        Acceleration, shape (..., 2), not clipped.
+    """
+    return GOAL_STIFFNESS * state[..., 4:6] - GOAL_DAMPING * state[..., 2:4]
 
 
 def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:

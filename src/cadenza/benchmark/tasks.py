@@ -28,10 +28,12 @@ class EnvRequest:
     Attributes:
         episode_length: Control steps until truncation, > 0.
         seats: Uids of ego and partner.
-        num_envs: Environments stepped as one batch; 1 asks for a scalar environment.
+        num_envs: Environments stepped as one batch; 1 asks for a scalar environment
+            unless ``batched``.
         root_seed: Experiment seed.
         render_mode: None or ``"rgb_array"``.
         options: One value per option of the task, defaults filled in.
+        batched: Ask for a batch even of one environment.
     """
 
     episode_length: int
@@ -40,6 +42,7 @@ class EnvRequest:
     root_seed: int
     render_mode: str | None
     options: Mapping[str, OptionValue]
+    batched: bool = False
 
 
 class TaskOption(BaseModel):
