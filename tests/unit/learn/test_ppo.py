@@ -1,6 +1,5 @@
 """PPO over vector environments: what it learns, what it clips, and that it resumes exactly."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -9,35 +8,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer
-from cadenza.learn.algorithms.ppo import PPO, ActionCodec
+from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.ppo import PPO
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
+from tests.unit.learn.sign_envs import SignEnv
 
 
-class BanditEnv(gymnasium.Env):
-    """One step; the reward is 1 for the action that the observation names (discrete), or minus
-    the squared distance to it (continuous)."""
+class BanditEnv(SignEnv):
+    """One step."""
 
     def __init__(self, *, discrete=True):
-        self.discrete = discrete
-        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = (
-            spaces.Discrete(2) if discrete else spaces.Box(-2.0, 2.0, (1,), np.float32)
-        )
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.sign = 1.0 if self.np_random.random() < 0.5 else -1.0
-        return np.array([self.sign], np.float32), {}
-
-    def step(self, action):
-        if self.discrete:
-            reward = float(int(action) == (self.sign > 0))
-        else:
-            reward = -float((action[0] - self.sign) ** 2)
-        return np.array([self.sign], np.float32), reward, True, False, {}
+        super().__init__(discrete=discrete, horizon=1, terminates=True)
 
 
 def vector(make=BanditEnv, *, count=4, mode=AutoresetMode.SAME_STEP, **options):
@@ -244,8 +228,6 @@ def test_update_that_blows_up_says_so():
     )
     buffer = OnPolicyBuffer(BufferShape(capacity=8, rows=1, observation_dim=1))
     rng = np.random.default_rng(0)
-    from cadenza.learn.algorithms.on_policy_buffer import Outcome
-
     while not buffer.full:
         rows = agent.scale(rng.normal(size=(1, 1)), learn=True)
         buffer.stage(rows, agent.act(rows))

@@ -17,54 +17,34 @@ Limits:      without ``tail_value`` a cut-off episode is worth what was collecte
              the members of a group are cut at the same step.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.algorithms.action_codec import ActionCodec, flat_observation_size
 from cadenza.learn.algorithms.group_reset import group_seeds, reset_groups
 from cadenza.learn.algorithms.grpo_agent import GRPOAgent, GRPOFigures, TailValue
 from cadenza.learn.algorithms.grpo_settings import GRPOSettings
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.vector_steps import VectorSteps
-from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
 
 __all__ = ["GRPO", "GRPOReport", "GRPOSettings"]
 
-#: Layout version of `GRPO.state_dict`.
-STATE_VERSION: Final = 1
+#: What one update of GRPO did.
+GRPOReport: TypeAlias = UpdateReport[GRPOFigures]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GRPOReport:
-    """What one update did.
-
-    Attributes:
-        steps: Environment steps so far.
-        updates: Updates so far.
-        figures: Losses and moments.
-        episode_returns: Returns of the episodes whose end was learned from.
-    """
-
-    steps: int
-    updates: int
-    figures: GRPOFigures
-    episode_returns: list[float]
-
-
-class GRPO:
+class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
     """GRPO with environments of its own.
 
     Args:
         envs: Vector environment with Box observations and Discrete or Box actions; environments
-            g M ... g M + M − 1 form group g and must start alike when seeded alike.
+            g M ... g M + M − 1 form group g and must start alike when seeded alike; a first
+            observation that differs raises `GroupResetError`.
         settings: Numbers of GRPO; the defaults if None.
         tail_value: See `GRPOAgent`.
         seed: Root of every random stream.
@@ -74,6 +54,8 @@ class GRPO:
         ConfigurationError: A space is of another kind, or the environments are no whole number of
             groups.
     """
+
+    STATE_VERSION = 1
 
     def __init__(
         self,
@@ -90,14 +72,12 @@ class GRPO:
                 "GRPO: expected a number of environments that group_size = "
                 f"{self.settings.group_size} divides, got {envs.num_envs}; change either."
             )
-        self._steps_of = VectorSteps(envs)
-        self._seed = seed
-        untyped: Any = envs  # gymnasium leaves the kind of its spaces open
-        self._actions = ActionCodec(
-            untyped.single_action_space, owner="GRPO", squash=self.settings.squash_actions
+        super().__init__(
+            envs,
+            rollout_length=self.settings.rollout_length,
+            squash_actions=self.settings.squash_actions,
+            seed=seed,
         )
-        self._observation_space: Any = untyped.single_observation_space
-        self._observation_dim = flat_observation_size(self._observation_space, owner="GRPO")
         self.agent = GRPOAgent(
             self.settings,
             observation_dim=self._observation_dim,
@@ -107,24 +87,7 @@ class GRPO:
             seed=seed,
             device=device,
         )
-        self._buffer = OnPolicyBuffer(
-            BufferShape(
-                capacity=self.settings.rollout_length,
-                rows=envs.num_envs,
-                observation_dim=self._observation_dim,
-                action_dim=self._actions.components,
-            )
-        )
-        self._observations: Float32Array | None = None
-        self._returns: FloatArray = np.zeros(envs.num_envs)
         self._ended: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)  # in this rollout
-        self._finished: list[float] = []
-        self.steps = 0
-
-    @property
-    def envs(self) -> VectorEnv[Any, Any, Any]:
-        """The environments."""
-        return self._steps_of.envs
 
     @property
     def updates(self) -> int:
@@ -134,134 +97,9 @@ class GRPO:
     @property
     def rollout_complete(self) -> bool:
         """Whether there is nothing more to learn from this rollout."""
-        return self._buffer.full or (
+        return super().rollout_complete or (
             self.settings.truncate_at_first_done and bool(self._ended.all())
         )
-
-    def learn(
-        self, total_steps: int, on_update: Callable[[GRPOReport], bool | None] | None = None
-    ) -> None:
-        """Collect and learn until ``total_steps`` environment steps are done in all.
-
-        A rollout that ``total_steps`` would cut short is still collected in full.
-
-        Args:
-            total_steps: Steps of the whole run, those before a resume included.
-            on_update: Called after every update; returning False stops the run there.
-
-        Raises:
-            GroupResetError: Members of a group do not start alike.
-        """
-        while self.steps < total_steps:
-            while not self.rollout_complete:
-                self.collect_step()
-            report = self.update(total_steps)
-            if on_update is not None and on_update(report) is False:
-                return
-
-    def collect_step(self) -> None:
-        """Take one step in every environment; before a rollout's first, begin its episodes.
-
-        Raises:
-            GroupResetError: Members of a group do not start alike.
-        """
-        if self._observations is None:
-            self._observations = self._begin_episodes()
-        observations = self._observations
-        decided = self.agent.act(observations)
-        step = self._steps_of.step(self._actions.to_env(decided))
-        self._buffer.stage(observations, decided)
-        self._observations = self._flat(step.observations)
-        self._buffer.commit(
-            Outcome(step.rewards, step.terminated, step.boundaries, step.valid),
-            self._observations,
-            step.cut,
-            self._flat(step.final_observations) if len(step.cut) else None,
-        )
-        self.steps += len(step.rewards)
-        self._returns += step.rewards
-        for row in np.flatnonzero(step.boundaries).tolist():
-            if not (self.settings.truncate_at_first_done and self._ended[row]):
-                self._finished.append(float(self._returns[row]))
-            self._returns[row] = 0.0
-        self._ended |= step.boundaries
-
-    def update(self, total_steps: int | None = None) -> GRPOReport:
-        """Learn from what was collected.
-
-        Args:
-            total_steps: Steps of the whole run, for the decay of the learning rate.
-
-        Raises:
-            NotReadyError: Nothing was collected.
-            InputError: Something is not finite.
-        """
-        done = self._rollout_start()
-        figures = self.agent.update(
-            self._buffer, progress=done / total_steps if total_steps else 0.0
-        )
-        self._ended[:] = False
-        if self.settings.reset_every_rollout:
-            self._observations = None
-        returns, self._finished = self._finished, []
-        return GRPOReport(
-            steps=self.steps, updates=self.updates, figures=figures, episode_returns=returns
-        )
-
-    def policy(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Return the actions without chance, as the environments take them.
-
-        Args:
-            observations: Rows, (N, ...), or one observation, (...).
-        """
-        rows = np.asarray(observations)
-        single = rows.shape == self._observation_space.shape
-        decided = self.agent.act(self._flat(rows[None] if single else rows), deterministic=True)
-        actions = self._actions.to_env(decided)
-        return actions[0] if single else actions
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything the future depends on: tensors and JSON scalars."""
-        observations = self._observations
-        return {
-            "version": STATE_VERSION,
-            "agent": self.agent.state_dict(),
-            "buffer": self._buffer.state_dict(),
-            "observations": None if observations is None else torch.tensor(observations),
-            "returns": self._returns.tolist(),
-            "finished": list(self._finished),
-            "steps": self.steps,
-            "envs": None if self.settings.reset_every_rollout else self._steps_of.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken, in environments of the same kind.
-
-        Raises:
-            CheckpointError: The state is of another version, incomplete or of other sizes, or the
-                environments do not repeat the running rollout.
-        """
-        require_version("GRPO", state, STATE_VERSION)
-        with complete_state("GRPO", "these environments"):
-            self.agent.load_state_dict(state["agent"])
-            self._buffer.load_state_dict(state["buffer"])
-            self._returns = np.array(state["returns"], dtype=np.float64)
-            self._finished = [float(value) for value in state["finished"]]
-            self.steps = int(state["steps"])
-            observations, replays = state["observations"], state["envs"]
-            saved = None if observations is None else observations.numpy().copy()
-        self._ended = np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
-        if saved is None:
-            self._observations = None
-        elif self.settings.reset_every_rollout:
-            self._repeat_rollout(saved)
-        elif replays is None:
-            self._buffer.clear()
-            self._ended[:] = False
-            self._observations = self._begin_episodes()
-        else:
-            self._steps_of.load_state_dict(replays)
-            self._observations = saved
 
     def _begin_episodes(self) -> Float32Array:
         """Begin every episode from the seed of its group; return the first observations, (N, O)."""
@@ -273,14 +111,47 @@ class GRPO:
         )
         first = reset_groups(self._steps_of, seeds, self.settings.group_size)
         self._returns[:] = 0.0
-        return self._flat(first)
+        return self._seen(first, learn=True)
+
+    def _begin_anew(self) -> None:
+        self._buffer.clear()
+        self._ended[:] = False
+        self._observations = self._begin_episodes()
+
+    def _note_ends(self, boundaries: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        learned_from = boundaries
+        if self.settings.truncate_at_first_done:
+            learned_from = boundaries & ~self._ended
+        self._ended |= boundaries
+        return learned_from
+
+    def _after_update(self) -> int:
+        self._ended[:] = False
+        if self.settings.reset_every_rollout:
+            self._observations = None
+        return self.updates
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"envs": None if self.settings.reset_every_rollout else self._steps_of.state_dict()}
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        del state  # the buffer tells who has ended
+        self._ended = np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
+
+    def _continue_episodes(self, saved: Float32Array, replays: Mapping[str, Any] | None) -> None:
+        if self.settings.reset_every_rollout:
+            self._repeat_rollout(saved)
+        else:
+            super()._continue_episodes(saved, replays)
 
     def _repeat_rollout(self, saved: Float32Array) -> None:
         """Bring the environments to where the running rollout had taken them."""
         returns = self._returns.copy()
         reached = self._begin_episodes()
         for actions in self._buffer.actions[: self._buffer.length]:
-            reached = self._flat(self._steps_of.step(self._actions.to_env(actions)).observations)
+            reached = self._seen(
+                self._steps_of.step(self._actions.to_env(actions)).observations, learn=True
+            )
         if not np.array_equal(reached, saved):
             raise CheckpointError(
                 f"GRPO: expected {self._buffer.length} repeated steps to reach the saved "
@@ -290,11 +161,3 @@ class GRPO:
             )
         self._returns = returns
         self._observations = saved
-
-    def _rollout_start(self) -> int:
-        """Return the environment steps before the running rollout; numbers its random stream."""
-        return self.steps - self._buffer.length * self._buffer.shape.rows
-
-    def _flat(self, observations: NDArray[Any]) -> Float32Array:
-        rows = observations.reshape(len(observations), self._observation_dim)
-        return rows.astype(np.float32, copy=False)

@@ -20,36 +20,9 @@ from cadenza.learn.algorithms.grpo_agent import GRPOAgent
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
+from tests.unit.learn.sign_envs import SignEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]
-
-
-class SignEnv(gymnasium.Env):
-    """Observation = a sign drawn at the start; reward 1 for naming it, or minus the squared
-    distance to it. Ends after ``horizon`` steps, or earlier when ``fragile`` and wrong."""
-
-    def __init__(self, *, discrete=True, horizon=3, fragile=False):
-        self.discrete, self.horizon, self.fragile = discrete, horizon, fragile
-        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = (
-            spaces.Discrete(2) if discrete else spaces.Box(-2.0, 2.0, (1,), np.float32)
-        )
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.sign = 1.0 if self.np_random.random() < 0.5 else -1.0
-        self.count = 0
-        return np.array([self.sign], np.float32), {}
-
-    def step(self, action):
-        self.count += 1
-        if self.discrete:
-            reward = float(int(action) == (self.sign > 0))
-        else:
-            reward = -float((action[0] - self.sign) ** 2)
-        wrong = self.fragile and reward == 0.0
-        over = self.count >= self.horizon
-        return np.array([self.sign], np.float32), reward, wrong, over and not wrong, {}
 
 
 def vector(make=SignEnv, *, count=8, mode=AutoresetMode.SAME_STEP, record=False, **options):
