@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 
 from cadenza.core.errors import StaleDataError
+from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.draw_options import DrawOptions
 
 
-class FakeChunkSource:
-    """A `cadenza.stream.chunk_source.ChunkSource` whose chunks tell where they come from.
+class FakeChunkSource(ChunkSource):
+    """A source whose chunks tell where they come from.
 
     Chunk i is ``start_i, start_i + 1, ...`` under "step", with a random ``start_i``; "obs" holds
     each step three times.
@@ -23,26 +26,27 @@ class FakeChunkSource:
         calls: Arguments of every call.
     """
 
+    max_episode_steps = 50
+    draw_timeout = 30.0
+
     def __init__(self, max_episode_steps: int = 50) -> None:
         self.max_episode_steps = max_episode_steps
-        self.draw_timeout = 30.0
         self.wait_s = 0.0
         self.calls: list[dict[str, Any]] = []
 
-    def sample_batch(
+    def _draw(
         self,
-        batch_size: int,
-        chunk_size: int,
+        size: tuple[int, int],
+        options: DrawOptions,
         *,
-        select: Sequence[str] | None = None,
-        out: TensorDict | None = None,
-        generator: torch.Generator | None = None,
-        timeout: float | None = None,
-        **options: Any,
+        select: Sequence[str] | None,
+        out: TensorDict | None,
+        generator: torch.Generator | None,
+        timeout: float | None,
     ) -> TensorDict:
-        self.calls.append(
-            {"batch_size": batch_size, "chunk_size": chunk_size, "select": select, **options}
-        )
+        batch_size, chunk_size = size
+        sizes = {"batch_size": batch_size, "chunk_size": chunk_size}
+        self.calls.append({**sizes, "select": select, **asdict(options)})
         longest = self.draw_timeout if timeout is None else timeout
         time.sleep(min(self.wait_s, longest))
         if self.wait_s > longest:

@@ -46,5 +46,5 @@ def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "Tenso
 def flat_tensors(batch: "TensorDict") -> dict[str, Tensor]:
     """Return the tensors of a batch by dotted name; they are the batch's own."""
     untyped: Any = batch
-    keys: list[str | tuple[str, ...]] = list(untyped.keys(include_nested=True, leaves_only=True))
-    return {key if isinstance(key, str) else ".".join(key): untyped.get(key) for key in keys}
+    leaves = untyped.items(include_nested=True, leaves_only=True)
+    return {key if isinstance(key, str) else ".".join(key): tensor for key, tensor in leaves}

@@ -3,29 +3,30 @@
 `OnlineDataEngine` offers it live, `RecordedStream` from a folder.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
-from cadenza.stream.draw_options import SamplingMode, Short, Weighting
+from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-class ChunkSource(Protocol):
+class ChunkSource(ABC):
     """Gives batches of chunks; processes may share it."""
 
     @property
+    @abstractmethod
     def max_episode_steps(self) -> int:
         """Steps of the longest episode it can hold, T."""
-        ...
 
     @property
+    @abstractmethod
     def draw_timeout(self) -> float:
         """Longest wait of a draw for fresh data, s."""
-        ...
 
     def sample_batch(
         self,
@@ -41,7 +42,7 @@ class ChunkSource(Protocol):
         generator: torch.Generator | None = None,
         timeout: float | None = None,
     ) -> "TensorDict":
-        """Draw chunks.
+        """Draw chunks; a recording gives its next batch, and nothing else can be asked of it.
 
         Args:
             batch_size: Chunks, n.
@@ -50,15 +51,41 @@ class ChunkSource(Protocol):
             weighting: See there.
             short: See there.
             stratified: See there.
-            select: Keys to return; None returns all.
+            select: Keys to return, see `chunk_keys`; None returns all.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
-            generator: Source of the draws; None takes the source's own.
-            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``.
+            generator: Source of the draws; None takes one that this process owns. A recording
+                draws nothing at random.
+            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``. A recording waits
+                for nothing.
 
         Returns:
             Batch of shape [n, c].
 
         Raises:
+            InputError: A size is out of range, or another batch was recorded.
+            NotReadyError: The engine is not serving, no episode is long enough, or every recorded
+                batch was returned.
             StaleDataError: Fresh data did not come in time.
+            OnlineDataWorkerError: The engine failed.
+            IntegrityError: A recorded episode is missing or damaged.
         """
-        ...
+        options = DrawOptions(
+            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+        )
+        size = (batch_size, chunk_size)
+        return self._draw(
+            size, options, select=select, out=out, generator=generator, timeout=timeout
+        )
+
+    @abstractmethod
+    def _draw(
+        self,
+        size: tuple[int, int],
+        options: DrawOptions,
+        *,
+        select: Sequence[str] | None,
+        out: "TensorDict | None",
+        generator: torch.Generator | None,
+        timeout: float | None,
+    ) -> "TensorDict":
+        """Do what `sample_batch` says, with ``size`` = (n, c)."""

@@ -19,15 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import InputError, NotReadyError
-from cadenza.stream.chunk_batch import flat_tensors, nested_batch
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields, known_keys
-from cadenza.stream.draw_options import (
-    DEFAULT_OPTIONS,
-    DrawOptions,
-    SamplingMode,
-    Short,
-    Weighting,
-)
+from cadenza.stream.batches import chunk_targets
+from cadenza.stream.chunk_batch import nested_batch
+from cadenza.stream.chunk_keys import known_keys
+from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.recording_files import (
@@ -205,11 +201,8 @@ class RecordedDraw:
         return list(zip(self.slots.tolist(), self.versions.tolist(), strict=True))
 
 
-class RecordedStream:
-    """Gives the batches of a recording again, in their order.
-
-    It is a `ChunkSource`: what asked the engine for batches may ask this instead.
-    """
+class RecordedStream(ChunkSource):
+    """Gives the batches of a recording again, in their order, to whoever asked the engine."""
 
     def __init__(self, folder: Path, *, allow_unfinished: bool = False) -> None:
         """Open a recording.
@@ -250,57 +243,24 @@ class RecordedStream:
         """Go back to the first draw."""
         self._next = 0
 
-    def sample_batch(
+    def _draw(
         self,
-        batch_size: int,
-        chunk_size: int,
+        size: tuple[int, int],
+        options: DrawOptions,
         *,
-        sampling_mode: SamplingMode = "episode",
-        weighting: Weighting = "episode",
-        short: Short = "exclude",
-        stratified: bool = False,
-        select: Sequence[str] | None = None,
-        out: "TensorDict | None" = None,
-        generator: torch.Generator | None = None,
-        timeout: float | None = None,
+        select: Sequence[str] | None,
+        out: "TensorDict | None",
+        generator: torch.Generator | None,
+        timeout: float | None,
     ) -> "TensorDict":
-        """Return the next recorded batch.
-
-        Args:
-            batch_size: Chunks, n, as recorded; so are the next five.
-            chunk_size: Steps of a chunk, c.
-            sampling_mode: See `DrawOptions`.
-            weighting: See there.
-            short: See there.
-            stratified: See there.
-            select: Keys to return; None returns those that were recorded.
-            out: Batch to write into and return, shape [n, c]; None makes a new one.
-            generator: Not drawn from, since nothing is random here.
-            timeout: Not needed, since nothing is waited for.
-
-        Raises:
-            NotReadyError: Every recorded batch was returned.
-            InputError: Another batch was recorded here.
-            IntegrityError: An episode's file is missing or damaged.
-        """
+        """Return the next recorded batch: nothing is random here, and nothing is waited for."""
         del generator, timeout
-        options = DrawOptions(
-            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
-        )
-        draw = self._expected(batch_size, chunk_size, options)
-        if out is not None:
-            targets = flat_tensors(out)
-        else:
-            known = known_keys(self._layout)
-            fields = (
-                {name: known[name] for name in draw.keys}
-                if select is None
-                else chunk_fields(self._layout, select)
-            )
-            targets = allocate_chunks(fields, draw.n, draw.c)
+        draw = self._expected(*size, options)
+        kept = draw.keys if select is None and out is None else select
+        targets = chunk_targets(self._layout, size, options, kept, out)
         self._copy(draw, targets)
         self._next += 1
-        return nested_batch(targets, (draw.n, draw.c)) if out is None else out
+        return nested_batch(targets, size) if out is None else out
 
     def _expected(self, n: int, c: int, options: DrawOptions) -> RecordedDraw:
         if self._next >= len(self._draws):

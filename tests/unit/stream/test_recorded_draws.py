@@ -167,6 +167,15 @@ def test_replay_fills_what_it_is_given_and_selects_other_keys(tmp_path: Path) ->
     chosen = stream.sample_batch(6, 3, select=["obs", "rewards"])
     assert set(flat_tensors(chosen)) == {"obs.qpos", "obs.image", "rewards"}
     assert same_bytes(chosen["obs", "image"], batches[1]["obs.image"])
+    stream.rewind()
+    both = {
+        "actions": torch.zeros(6, 3, 1, dtype=torch.float64),
+        "rewards": torch.full((6, 3), 9.0),
+    }
+    out = nested_batch(both, (6, 3))
+    stream.sample_batch(6, 3, select=["actions"], out=out)
+    assert same_bytes(out["actions"], batches[0]["actions"])
+    assert (out["rewards"] == 9.0).all()  # not selected
 
 
 def test_dataset_over_a_recording_yields_its_batches(tmp_path: Path) -> None:
