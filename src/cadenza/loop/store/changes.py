@@ -1,0 +1,289 @@
+"""Changes to a run's rows, to be made in one transaction with a new state.
+
+Each function checks its arguments and returns a `Change`; `JobStore.commit` makes several of them
+together, the methods of `JobStore` make one at a time.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sqlalchemy import Connection, and_, insert, select, update
+
+from cadenza.core.errors import InputError
+from cadenza.loop.errors import RecordConflictError, SeedOverlapError, UnknownRowError
+from cadenza.loop.store.database import now
+from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
+
+if TYPE_CHECKING:
+    from cadenza.loop.backends.base import SeedRange
+    from cadenza.loop.contracts.records import EpisodeOutcome
+
+#: Something to do inside a transaction; gets the run that the transaction is about.
+Change: TypeAlias = Callable[[Connection, str], Any]
+
+#: How a run can stand.
+RUN_STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
+
+
+def set_run_status(status: str, stop_reason: str | None = None) -> Change:
+    """Say how the run stands and, if it ended, why."""
+    if status not in RUN_STATUSES:
+        raise InputError(f"run status: expected one of {RUN_STATUSES}, got {status!r}.")
+
+    def change(connection: Connection, run_id: str) -> None:
+        values = {"status": status, "stop_reason": stop_reason}
+        connection.execute(update(Run).where(Run.id == run_id).values(values))
+
+    return change
+
+
+def start_cycle(
+    idx: int,
+    *,
+    rung: str | None = None,
+    proposal_json: str | None = None,
+    dataset_json: str | None = None,
+) -> Change:
+    """Add a cycle, at stage ``collect``.
+
+    Raises:
+        RecordConflictError: The run has this cycle already.
+    """
+
+    def change(connection: Connection, run_id: str) -> None:
+        if connection.scalar(select(Cycle.idx).where(_cycle(run_id, idx))) is not None:
+            raise RecordConflictError(
+                f"run {run_id!r}: expected cycle {idx} to be new, got one that is there."
+            )
+        connection.execute(
+            insert(Cycle).values(
+                run_id=run_id,
+                idx=idx,
+                stage="collect",
+                started_at=now(connection),
+                rung=rung,
+                proposal_json=proposal_json,
+                dataset_json=dataset_json,
+            )
+        )
+
+    return change
+
+
+def set_stage(
+    idx: int, stage: str, *, proposal_json: str | None = None, dataset_json: str | None = None
+) -> Change:
+    """Say what the cycle does now; documents that are not None are stored with it."""
+    documents = {"proposal_json": proposal_json, "dataset_json": dataset_json}
+    given = {name: value for name, value in documents.items() if value is not None}
+
+    def change(connection: Connection, run_id: str) -> None:
+        _update_cycle(connection, run_id, idx, {"stage": stage, **given})
+
+    return change
+
+
+def finish_cycle(idx: int, decision: str) -> Change:
+    """Close the cycle with its decision, at stage ``done``."""
+
+    def change(connection: Connection, run_id: str) -> None:
+        values = {"stage": "done", "decision": decision, "finished_at": now(connection)}
+        _update_cycle(connection, run_id, idx, values)
+
+    return change
+
+
+def add_checkpoint(
+    cycle_idx: int,
+    policy_type: str,
+    path: str,
+    *,
+    sha256: str | None = None,
+    eval_json: str | None = None,
+) -> Callable[[Connection, str], int]:
+    """Add a policy; the change returns its number."""
+
+    def change(connection: Connection, run_id: str) -> int:
+        statement = insert(Checkpoint).values(
+            run_id=run_id,
+            cycle_idx=cycle_idx,
+            policy_type=policy_type,
+            path=path,
+            sha256=sha256,
+            eval_json=eval_json,
+        )
+        return connection.execute(statement.returning(Checkpoint.id)).scalar_one()
+
+    return change
+
+
+def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
+    """Store an evaluation with a policy, given by its number or path."""
+    _require_json_object(eval_json)
+
+    def change(connection: Connection, run_id: str) -> None:
+        number = _checkpoint_of(connection, run_id, checkpoint)
+        connection.execute(
+            update(Checkpoint).where(Checkpoint.id == number).values(eval_json=eval_json)
+        )
+
+    return change
+
+
+def bless(checkpoint: int | str) -> Change:
+    """Make a policy, given by its number or path, the only blessed one of its run.
+
+    Raises:
+        UnknownRowError: The run has no such policy.
+    """
+
+    def change(connection: Connection, run_id: str) -> None:
+        number = _checkpoint_of(connection, run_id, checkpoint)
+        of_run = Checkpoint.run_id == run_id
+        connection.execute(update(Checkpoint).where(of_run).values(blessed=0))
+        connection.execute(update(Checkpoint).where(Checkpoint.id == number).values(blessed=1))
+
+    return change
+
+
+def record_episodes(
+    cycle: int, subject: str, look: int, outcomes: Sequence["EpisodeOutcome"]
+) -> Change:
+    """Store the episodes of one look at one policy.
+
+    Recording the same ones again changes nothing.
+
+    Args:
+        cycle: Cycle of the evaluation.
+        subject: Which policy of the cycle, e.g. ``"candidate"``.
+        look: Number of the look, from 0.
+        outcomes: Episodes in the order played.
+
+    Raises:
+        RecordConflictError: Other episodes are recorded for this look.
+    """
+    values = [
+        {
+            "idx": index,
+            "task": outcome.task,
+            "seed": outcome.seed,
+            "success": int(outcome.success),
+            "score": outcome.score,
+        }
+        for index, outcome in enumerate(outcomes)
+    ]
+
+    def change(connection: Connection, run_id: str) -> None:
+        look_of = and_(
+            Episode.run_id == run_id,
+            Episode.cycle == cycle,
+            Episode.subject == subject,
+            Episode.look == look,
+        )
+        columns = (Episode.idx, Episode.task, Episode.seed, Episode.success, Episode.score)
+        rows = connection.execute(select(*columns).where(look_of).order_by(Episode.idx))
+        recorded = [dict(row) for row in rows.mappings()]
+        if recorded and recorded != values:
+            raise RecordConflictError(
+                f"run {run_id!r}, cycle {cycle}: expected the recorded episodes of {subject!r}, "
+                f"look {look}, got others; a repeated evaluation must repeat its outcomes."
+            )
+        if values and not recorded:
+            key = {"run_id": run_id, "cycle": cycle, "subject": subject, "look": look}
+            connection.execute(insert(Episode), [key | value for value in values])
+
+    return change
+
+
+def reserve_seeds(cycle: int, purpose: str, look: int, seeds: "SeedRange") -> Change:
+    """Reserve seeds that no other purpose, cycle or look of the run may use.
+
+    Reserving the same range for the same use again changes nothing.
+
+    Raises:
+        SeedOverlapError: Another range of the run shares a seed with it.
+        RecordConflictError: This use has another range already.
+    """
+
+    def change(connection: Connection, run_id: str) -> None:
+        of_run = SeedRangeRow.run_id == run_id
+        columns = (SeedRangeRow.cycle, SeedRangeRow.purpose, SeedRangeRow.look)
+        bounds = (SeedRangeRow.start, SeedRangeRow.count)
+        same_use = and_(
+            of_run,
+            SeedRangeRow.cycle == cycle,
+            SeedRangeRow.purpose == purpose,
+            SeedRangeRow.look == look,
+        )
+        present = connection.execute(select(*bounds).where(same_use)).one_or_none()
+        if present is not None:
+            if (present.start, present.count) == (seeds.start, seeds.count):
+                return
+            raise RecordConflictError(
+                f"run {run_id!r}: expected seeds from {present.start} for {purpose!r} of cycle "
+                f"{cycle}, look {look}, got seeds from {seeds.start}; the first reservation holds."
+            )
+        overlap = and_(
+            of_run,
+            SeedRangeRow.start < seeds.start + seeds.count,
+            SeedRangeRow.start + SeedRangeRow.count > seeds.start,
+        )
+        other = connection.execute(select(*columns, *bounds).where(overlap).limit(1)).one_or_none()
+        if other is not None:
+            raise SeedOverlapError(
+                f"run {run_id!r}: expected fresh seeds for {purpose!r} of cycle {cycle}, got "
+                f"[{seeds.start}, {seeds.start + seeds.count}), which shares seeds with "
+                f"{other.purpose!r} of cycle {other.cycle} from {other.start}, {other.count} seeds."
+            )
+        row = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
+        connection.execute(insert(SeedRangeRow).values(**row, start=seeds.start, count=seeds.count))
+
+    return change
+
+
+def clear_stop_request(connection: Connection, run_id: str) -> None:
+    """Forget that the run was asked to stop; a change itself."""
+    connection.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=None))
+
+
+def _cycle(run_id: str, idx: int) -> Any:
+    return and_(Cycle.run_id == run_id, Cycle.idx == idx)
+
+
+def _update_cycle(
+    connection: Connection, run_id: str, idx: int, values: dict[str, str | float]
+) -> None:
+    result = connection.execute(update(Cycle).where(_cycle(run_id, idx)).values(values))
+    if result.rowcount != 1:
+        raise UnknownRowError(
+            f"run {run_id!r}: expected a cycle {idx}, got none; start the cycle first."
+        )
+
+
+def _checkpoint_of(connection: Connection, run_id: str, checkpoint: int | str) -> int:
+    """Return the number of the run's newest checkpoint that ``checkpoint`` means."""
+    column = Checkpoint.id if isinstance(checkpoint, int) else Checkpoint.path
+    number = connection.scalar(
+        select(Checkpoint.id)
+        .where(Checkpoint.run_id == run_id, column == checkpoint)
+        .order_by(Checkpoint.id.desc())
+        .limit(1)
+    )
+    if number is None:
+        raise UnknownRowError(
+            f"checkpoint {checkpoint!r}: expected one of run {run_id!r}, got none of this run; "
+            "a run blesses and measures its own policies only."
+        )
+    return number
+
+
+def _require_json_object(document: str) -> None:
+    from cadenza.core.strict_json import parse_json_object
+
+    parse_json_object(document.encode(), source="eval_json")
+
+
+def canonical_text(value: object) -> str:
+    """Return ``value`` as strict JSON text with sorted keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)

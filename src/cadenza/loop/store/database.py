@@ -1,0 +1,193 @@
+"""One database, SQLite file or PostgreSQL server, behind two kinds of transaction.
+
+SQLite:      write-ahead log, every commit synced, foreign keys enforced, one writer at a time; a
+             writer waits for the other up to `BUSY_TIMEOUT_S`.
+PostgreSQL:  read committed; whoever changes a run first locks its row, so that all changes of one
+             run happen one after the other and several runs proceed at once.
+"""
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.files import make_folder
+from cadenza.loop.errors import StoreNotFoundError, StoreUnavailableError, UnknownRowError
+from cadenza.loop.store import schema
+from cadenza.loop.store.models import Run
+
+#: Seconds a writer waits for another before it gives up; commits take milliseconds.
+BUSY_TIMEOUT_S: Final = 60.0
+#: Execution option that says how a transaction on SQLite begins.
+_BEGIN: Final = "cadenza_begin"
+_SECONDS_NOW: Final = {
+    "sqlite": text("SELECT (julianday('now') - 2440587.5) * 86400.0"),
+    "postgresql": text("SELECT extract(epoch FROM clock_timestamp())::float8"),
+}
+
+
+class Database:
+    """Connections to one job store whose tables are up to date."""
+
+    def __init__(self, location: Path | str, *, create: bool) -> None:
+        """Open the store at a path (SQLite) or an SQLAlchemy URL.
+
+        Args:
+            location: File, or ``sqlite:///...`` or ``postgresql+psycopg://...``.
+            create: Whether to create the file and migrate the tables; readers do neither.
+
+        Raises:
+            ConfigurationError: The URL is malformed or names another kind of database.
+            MissingExtraError: PostgreSQL's driver is not installed.
+            StoreNotFoundError: ``create`` is off and there is no such file.
+            StoreVersionError: The tables are of a newer version, or of an older one and ``create``
+                is off.
+            StoreUnavailableError: The database does not answer.
+        """
+        self.url = _url_of(location)
+        self._engine = _engine_of(self.url, create=create)
+        try:
+            with self.write() if create else self.read() as connection:
+                (schema.upgrade if create else schema.require_present)(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def write(self) -> Generator[Connection]:
+        """Open a transaction that is committed when the block ends without an error.
+
+        Raises:
+            StoreUnavailableError: The database does not answer, or stayed locked.
+        """
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Generator[Connection]:
+        """Open a transaction that only reads; errors as `write`."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Generator[Connection]:
+        try:
+            with (
+                self._engine.connect().execution_options(**{_BEGIN: begin}) as connection,
+                connection.begin(),
+            ):
+                yield connection
+        except OperationalError as error:
+            raise StoreUnavailableError(
+                f"job store {self.url!r}: expected an answer, got '{error.orig}'; see that the "
+                "database runs and no other program holds a lock on it, then resume the run."
+            ) from error
+
+    def close(self) -> None:
+        """Close all connections; using the store again would open new ones."""
+        self._engine.dispose()
+
+
+def now(connection: Connection) -> float:
+    """Return the time by the database's clock, Unix seconds; SQLite's has a grain of 1 ms."""
+    seconds = connection.scalar(_SECONDS_NOW[connection.dialect.name])
+    return float(seconds or 0.0)
+
+
+def lock_run(connection: Connection, run_id: str) -> None:
+    """Make this transaction the only one that changes the run until it ends.
+
+    Raises:
+        UnknownRowError: There is no such run.
+    """
+    if connection.scalar(select(Run.id).where(Run.id == run_id).with_for_update()) is None:
+        raise unknown_run(run_id)
+
+
+def unknown_run(run_id: str) -> UnknownRowError:
+    """Return the refusal of a run that the store does not hold."""
+    return UnknownRowError(
+        f"run {run_id!r}: expected a run of this store, got none; `cadenza loop status` lists them."
+    )
+
+
+def _url_of(location: Path | str) -> URL:
+    if isinstance(location, Path) or "://" not in location:
+        return URL.create("sqlite", database=str(location))
+    try:
+        url = make_url(location)
+    except ArgumentError as error:
+        raise ConfigurationError(
+            f"store {location!r}: expected a path or an SQLAlchemy URL, got '{error}'."
+        ) from error
+    if url.drivername not in ("sqlite", "postgresql", "postgresql+psycopg"):
+        raise ConfigurationError(
+            f"store {url!r}: expected sqlite:///... or postgresql+psycopg://..., got "
+            f"{url.drivername!r}; use one of these."
+        )
+    return url if url.drivername == "sqlite" else url.set(drivername="postgresql+psycopg")
+
+
+def _engine_of(url: URL, *, create: bool) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        return _sqlite_engine(url, create=create)
+    try:
+        return create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"store {url!r}: expected PostgreSQL's driver, got '{error}'; install "
+            "'cadenza[postgresql]'."
+        ) from error
+
+
+def _sqlite_engine(url: URL, *, create: bool) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(
+            f"store {url!r}: expected a file, got a database in memory, which a restart would "
+            "lose; name a file."
+        )
+    path = Path(url.database)
+    if create:
+        make_folder(path.absolute().parent)
+    elif not path.is_file():
+        raise StoreNotFoundError(
+            f"{path}: expected a job store, got no file; start a run first, or name its folder."
+        )
+    mode = "rwc" if create else "rw"
+    file = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": mode, "uri": "1"})
+    engine = create_engine(file, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:
+    raw.isolation_level = None  # transactions begin where we say, not at the first change
+    _use_write_ahead_log(raw)
+    for pragma in ("foreign_keys = ON", "synchronous = FULL"):
+        raw.execute(f"PRAGMA {pragma}")
+
+
+def _use_write_ahead_log(raw: Any) -> None:
+    """Switch to the write-ahead log; SQLite does not wait for other switchers, so we do."""
+    import sqlite3
+
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            raw.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options()[_BEGIN])

@@ -1,0 +1,305 @@
+"""Job rows: what a runner knows about its jobs, kept so that the next controller knows it too.
+
+A job is opened once by its key, attempted one or more times, and closed once. Every method may be
+repeated after a crash: what was recorded stays and is returned.
+"""
+
+import json
+import math
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from sqlalchemy import Connection, and_, func, insert, select, update
+
+from cadenza.core.errors import InputError
+from cadenza.loop.errors import RecordConflictError, UnknownRowError
+from cadenza.loop.jobs.spec import Device, JobKey, JobSpec, JobStatus
+from cadenza.loop.store.database import Database, now
+from cadenza.loop.store.event_rows import append_events
+from cadenza.loop.store.leases import require_lease
+from cadenza.loop.store.models import Job
+from cadenza.loop.store.rows import JobRow, Lease, StoredEvent
+
+
+class JobTable:
+    """Opens, follows and closes jobs; every change names the lease of its controller."""
+
+    def __init__(self, database: Database) -> None:
+        """Look at the jobs of ``database``."""
+        self._database = database
+
+    def open(self, lease: Lease, spec: JobSpec, events: Sequence[StoredEvent] = ()) -> JobRow:
+        """Return the job's row, made now together with ``events`` if it was not there.
+
+        Raises:
+            RecordConflictError: The key belongs to a job with another command or device.
+            StaleLeaseError: Another controller took the run over.
+        """
+        _require_own(lease, spec.key)
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            if _find(connection, spec.key) is None:
+                connection.execute(
+                    insert(Job).values(
+                        **_columns_of(spec.key),
+                        cmd=json.dumps(spec.command),
+                        device=spec.device,
+                        result_path=None if spec.result_path is None else str(spec.result_path),
+                    )
+                )
+            append_events(connection, lease.run_id, events)
+            row = _get(connection, spec.key)
+        if (row.command, row.device) != (spec.command, spec.device):
+            raise RecordConflictError(
+                f"{_name(spec.key)}: expected the recorded command {list(row.command)} on "
+                f"{row.device}, got {list(spec.command)} on {spec.device}; a repeated step must "
+                "ask for the same job."
+            )
+        return row
+
+    def begin_attempt(
+        self,
+        lease: Lease,
+        key: JobKey,
+        *,
+        pid: int | None = None,
+        pid_start_time: float | None = None,
+    ) -> JobRow:
+        """Count one more start; its process may be told later by `set_process`.
+
+        Raises:
+            RecordConflictError: The job is running or closed.
+            StaleLeaseError: Another controller took the run over.
+        """
+        with self._changing(lease, key) as (connection, row):
+            if row.status != "pending":
+                raise RecordConflictError(
+                    f"{_name(key)}: expected a pending job, got one that is {row.status}; end its "
+                    "attempt before the next."
+                )
+            moment = now(connection)
+            return _update(
+                connection,
+                key,
+                {
+                    "attempt": row.attempt + 1,
+                    "status": "running",
+                    "pid": pid,
+                    "pid_start_time": pid_start_time,
+                    "started": moment,
+                    "heartbeat": moment,
+                    "attempt_s": 0.0,
+                },
+            )
+
+    def set_process(self, lease: Lease, key: JobKey, *, pid: int, pid_start_time: float) -> JobRow:
+        """Say which process runs the present attempt.
+
+        Raises:
+            RecordConflictError: No attempt is running.
+            StaleLeaseError: Another controller took the run over.
+        """
+        with self._changing(lease, key) as (connection, row):
+            _require_running(row)
+            return _update(connection, key, {"pid": pid, "pid_start_time": pid_start_time})
+
+    def heartbeat(self, lease: Lease, key: JobKey, *, attempt_s: float) -> JobRow:
+        """Note that the present attempt was alive ``attempt_s`` seconds after its start.
+
+        Raises:
+            RecordConflictError: No attempt is running.
+            StaleLeaseError: Another controller took the run over.
+        """
+        _require_seconds(attempt_s)
+        with self._changing(lease, key) as (connection, row):
+            _require_running(row)
+            values = {"heartbeat": now(connection), "attempt_s": attempt_s}
+            return _update(connection, key, values)
+
+    def end_attempt(
+        self,
+        lease: Lease,
+        key: JobKey,
+        *,
+        attempt: int,
+        exit_code: int | None,
+        duration_s: float,
+        interrupted: bool,
+    ) -> JobRow:
+        """Record how an attempt ended; the job waits for its next attempt or for `close`.
+
+        Recording an attempt that is recorded changes nothing.
+
+        Args:
+            lease: Lease of the controller.
+            key: The job.
+            attempt: Number of the attempt, from 1.
+            exit_code: Exit status, negative for a signal; None if nobody saw it.
+            duration_s: Its seconds, charged to the job's device however it ended.
+            interrupted: Whether a signal from outside ended it.
+
+        Raises:
+            RecordConflictError: The attempt was never begun.
+            StaleLeaseError: Another controller took the run over.
+        """
+        _require_seconds(duration_s)
+        with self._changing(lease, key) as (connection, row):
+            if not 1 <= attempt <= row.attempt:
+                raise RecordConflictError(
+                    f"{_name(key)}: expected an attempt of 1 to {row.attempt}, got {attempt}."
+                )
+            if row.status != "running" or attempt < row.attempt:
+                return row
+            return _update(
+                connection,
+                key,
+                {
+                    "status": "pending",
+                    "exit": exit_code,
+                    "duration_s": row.duration_s + duration_s,
+                    "attempt_s": 0.0,
+                    "interruptions": row.interruptions + int(interrupted),
+                },
+            )
+
+    def close(
+        self,
+        lease: Lease,
+        key: JobKey,
+        status: JobStatus,
+        *,
+        result_sha256: str | None = None,
+        events: Sequence[StoredEvent] = (),
+    ) -> JobRow:
+        """End the job for good, together with ``events``; closing it so again changes nothing.
+
+        Raises:
+            RecordConflictError: It was closed otherwise, an attempt is running, or ``status`` is
+                no end.
+            StaleLeaseError: Another controller took the run over.
+        """
+        if status in ("pending", "running"):
+            raise RecordConflictError(f"{_name(key)}: expected an end, got {status!r}.")
+        with self._changing(lease, key) as (connection, row):
+            if row.status not in ("pending", status):
+                raise RecordConflictError(
+                    f"{_name(key)}: expected a pending job to close as {status}, got one that is "
+                    f"{row.status}."
+                )
+            append_events(connection, lease.run_id, events)
+            if row.status == status:
+                return row
+            values = {
+                "status": status,
+                "finished": now(connection),
+                "result_sha256": result_sha256,
+            }
+            return _update(connection, key, values)
+
+    def reopen(self, lease: Lease, key: JobKey) -> JobRow:
+        """Let a failed or cancelled job run again; its failures so far no longer count.
+
+        Its seconds do. A job that is pending stays as it is.
+
+        Raises:
+            RecordConflictError: It is running or succeeded.
+            StaleLeaseError: Another controller took the run over.
+        """
+        with self._changing(lease, key) as (connection, row):
+            if row.status in ("running", "succeeded"):
+                raise RecordConflictError(
+                    f"{_name(key)}: expected a failed or cancelled job, got one that is "
+                    f"{row.status}."
+                )
+            if row.status == "pending":
+                return row
+            values = {"status": "pending", "interruptions": row.attempt, "finished": None}
+            return _update(connection, key, values)
+
+    def get(self, key: JobKey) -> JobRow | None:
+        """Return the job; None if it was never opened."""
+        with self._database.read() as connection:
+            return _find(connection, key)
+
+    def of_run(self, run_id: str) -> list[JobRow]:
+        """Return the run's jobs in the order they were opened."""
+        statement = select(Job.__table__).where(Job.run_id == run_id).order_by(Job.id)
+        with self._database.read() as connection:
+            return [_row(values) for values in connection.execute(statement).mappings()]
+
+    def spent_s(self, run_id: str) -> dict[Device, float]:
+        """Return the seconds of all attempts by device, failed and running ones included."""
+        seconds = func.sum(Job.duration_s + Job.attempt_s).label("seconds")
+        statement = select(Job.device, seconds).where(Job.run_id == run_id).group_by(Job.device)
+        spent: dict[Device, float] = {"cpu": 0.0, "gpu": 0.0}
+        with self._database.read() as connection:
+            for row in connection.execute(statement):
+                spent[cast("Device", row.device)] = row.seconds
+        return spent
+
+    @contextmanager
+    def _changing(self, lease: Lease, key: JobKey) -> Generator[tuple[Connection, JobRow]]:
+        _require_own(lease, key)
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            yield connection, _get(connection, key)
+
+
+def _columns_of(key: JobKey) -> dict[str, str | int]:
+    return {"run_id": key.run_id, "cycle": key.cycle, "stage": key.stage}
+
+
+def _name(key: JobKey) -> str:
+    return f"job {key.run_id}/{key.cycle}/{key.stage}"
+
+
+def _require_own(lease: Lease, key: JobKey) -> None:
+    if key.run_id != lease.run_id:
+        raise InputError(
+            f"{_name(key)}: expected a job of run {lease.run_id!r}, which the lease is for."
+        )
+
+
+def _require_seconds(seconds: float) -> None:
+    if not 0.0 <= seconds < math.inf:
+        raise InputError(f"seconds of a job: expected a finite number >= 0, got {seconds}.")
+
+
+def _require_running(row: JobRow) -> None:
+    if row.status != "running":
+        raise RecordConflictError(
+            f"{_name(row.key)}: expected a running attempt, got a job that is {row.status}."
+        )
+
+
+def _where(key: JobKey) -> Any:
+    return and_(Job.run_id == key.run_id, Job.cycle == key.cycle, Job.stage == key.stage)
+
+
+def _find(connection: Connection, key: JobKey) -> JobRow | None:
+    values = connection.execute(select(Job.__table__).where(_where(key))).mappings().one_or_none()
+    return None if values is None else _row(values)
+
+
+def _get(connection: Connection, key: JobKey) -> JobRow:
+    row = _find(connection, key)
+    if row is None:
+        raise UnknownRowError(f"{_name(key)}: expected an opened job, got none; open it first.")
+    return row
+
+
+def _update(connection: Connection, key: JobKey, values: Mapping[str, Any]) -> JobRow:
+    connection.execute(update(Job).where(_where(key)).values(**values))
+    return _get(connection, key)
+
+
+def _row(values: Mapping[Any, Any]) -> JobRow:
+    named = {str(name): value for name, value in values.items()}
+    parts = {name: named.pop(name) for name in ("run_id", "cycle", "stage", "cmd", "exit")}
+    return JobRow(
+        key=JobKey(run_id=parts["run_id"], cycle=parts["cycle"], stage=parts["stage"]),
+        command=tuple(json.loads(parts["cmd"])),
+        exit_code=parts["exit"],
+        **named,
+    )

@@ -1,0 +1,335 @@
+"""The job store: everything a loop run must not forget, in one database.
+
+The methods that LeAgents has keep their names and rows. The state of a run is one JSON document
+with a version; `JobStore.commit` replaces it together with rows and events, or changes nothing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+from pydantic import ValidationError
+from sqlalchemy import Connection, insert, select, update
+
+from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.files import sha256_bytes
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.config import NAME_PATTERN
+from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
+from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.store import changes
+from cadenza.loop.store.approvals import Approvals
+from cadenza.loop.store.changes import Change
+from cadenza.loop.store.database import Database, lock_run, now, unknown_run
+from cadenza.loop.store.event_rows import EventTable, append_events
+from cadenza.loop.store.job_rows import JobTable
+from cadenza.loop.store.leases import Leases, require_lease
+from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
+from cadenza.loop.store.replies import Replies
+from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
+
+
+class JobStore:
+    """Runs, cycles, policies and state; its parts hold jobs, events, leases and approvals.
+
+    Attributes:
+        leases: Who works on which run.
+        jobs: Commands and how they ended.
+        events: The event table.
+        approvals: Questions to people.
+        replies: Replies of language models.
+    """
+
+    def __init__(self, location: Path | str, *, create: bool = True) -> None:
+        """Open the store, creating its file and bringing its tables up to date.
+
+        Args:
+            location: Path of an SQLite file, or an SQLAlchemy URL.
+            create: Off for readers, who neither create nor migrate; see `open_existing`.
+
+        Raises:
+            StoreNotFoundError: ``create`` is off and there is no such file.
+            StoreVersionError: The store was written by another version of the package.
+            StoreUnavailableError: The database does not answer.
+            ConfigurationError: The URL is malformed or names another kind of database.
+            MissingExtraError: PostgreSQL's driver is not installed.
+        """
+        self._database = Database(location, create=create)
+        self.leases = Leases(self._database)
+        self.jobs = JobTable(self._database)
+        self.events = EventTable(self._database)
+        self.approvals = Approvals(self._database)
+        self.replies = Replies(self._database)
+
+    @classmethod
+    def open_existing(cls, location: Path | str) -> Self:
+        """Open a store that is there; errors as the constructor with ``create`` off."""
+        return cls(location, create=False)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Runs
+
+    def create_run(
+        self,
+        run_id: str,
+        config_json: str,
+        *,
+        constitution_sha256: str | None = None,
+        capabilities: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add a run with a fresh state.
+
+        Raises:
+            DuplicateRunError: There is a run of this id.
+            InputError: The id is no plain name.
+        """
+        if re.fullmatch(NAME_PATTERN, run_id) is None:
+            raise InputError(
+                f"run id: expected letters, digits, '.', '_' and '-', at most 100, got {run_id!r}; "
+                "it names a folder."
+            )
+        with self._database.write() as connection:
+            statement = _insert_if_new(connection).values(
+                id=run_id,
+                created_at=now(connection),
+                config_json=config_json,
+                config_sha256=sha256_bytes(config_json.encode()),
+                constitution_sha256=constitution_sha256,
+                capabilities_json=changes.canonical_text(dict(capabilities or {})),
+                state_json=LoopState(run_id=run_id).model_dump_json(),
+            )
+            if connection.execute(statement).rowcount != 1:
+                raise DuplicateRunError(
+                    f"run {run_id!r}: expected a new id, got one that the store has; resume that "
+                    "run, or choose another id."
+                )
+
+    def finish_run(
+        self, run_id: str, status: str = "finished", stop_reason: str | None = None
+    ) -> None:
+        """Say how the run stands and why it ended; see `changes.RUN_STATUSES`."""
+        self._apply(run_id, changes.set_run_status(status, stop_reason))
+
+    def list_runs(self) -> list[RunRow]:
+        """Return all runs, oldest first."""
+        statement = select(Run.__table__).order_by(Run.created_at, Run.id)
+        return cast("list[RunRow]", self._rows(statement))
+
+    def get_run(self, run_id: str) -> RunRow:
+        """Return one run.
+
+        Raises:
+            UnknownRowError: There is no such run.
+        """
+        rows = self._rows(select(Run.__table__).where(Run.id == run_id))
+        if not rows:
+            raise unknown_run(run_id)
+        return cast("RunRow", rows[0])
+
+    def request_stop(self, run_id: str) -> None:
+        """Ask whoever works on the run to stop; the first request's time is kept."""
+        with self._database.write() as connection:
+            lock_run(connection, run_id)
+            connection.execute(
+                update(Run)
+                .where(Run.id == run_id, Run.stop_requested_at.is_(None))
+                .values(stop_requested_at=now(connection))
+            )
+
+    def stop_requested(self, run_id: str) -> bool:
+        """Return whether the run was asked to stop and has not been resumed since."""
+        return self.get_run(run_id)["stop_requested_at"] is not None
+
+    # Cycles and checkpoints, one change at a time
+
+    def start_cycle(self, run_id: str, idx: int, *, rung: str | None = None) -> None:
+        """Add a cycle, at stage ``collect``."""
+        self._apply(run_id, changes.start_cycle(idx, rung=rung))
+
+    def set_stage(self, run_id: str, idx: int, stage: str) -> None:
+        """Say what the cycle does now."""
+        self._apply(run_id, changes.set_stage(idx, stage))
+
+    def finish_cycle(self, run_id: str, idx: int, decision: str) -> None:
+        """Close the cycle with its decision, at stage ``done``."""
+        self._apply(run_id, changes.finish_cycle(idx, decision))
+
+    def cycles_for(self, run_id: str) -> list[CycleRow]:
+        """Return the run's cycles in order."""
+        statement = select(Cycle.__table__).where(Cycle.run_id == run_id).order_by(Cycle.idx)
+        return cast("list[CycleRow]", self._rows(statement))
+
+    def add_checkpoint(
+        self, run_id: str, cycle_idx: int, policy_type: str, path: str, *, sha256: str | None = None
+    ) -> int:
+        """Add a policy and return its number."""
+        return self._apply(
+            run_id, changes.add_checkpoint(cycle_idx, policy_type, path, sha256=sha256)
+        )
+
+    def attach_eval(self, checkpoint_id: int, eval_json: str) -> None:
+        """Store an evaluation with a policy."""
+        owner = self._rows(select(Checkpoint.run_id).where(Checkpoint.id == checkpoint_id))
+        if not owner:
+            raise UnknownRowError(
+                f"checkpoint {checkpoint_id}: expected one of this store, got none."
+            )
+        self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, eval_json))
+
+    def bless(self, run_id: str, checkpoint_id: int) -> None:
+        """Make a policy the only blessed one of its run.
+
+        Raises:
+            UnknownRowError: The run has no such policy.
+        """
+        self._apply(run_id, changes.bless(checkpoint_id))
+
+    def checkpoints_for(self, run_id: str) -> list[CheckpointRow]:
+        """Return the run's policies in the order they were added."""
+        statement = (
+            select(Checkpoint.__table__).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id)
+        )
+        return cast("list[CheckpointRow]", self._rows(statement))
+
+    def blessed_checkpoint(self, run_id: str) -> CheckpointRow | None:
+        """Return the run's blessed policy; None before the first promotion."""
+        statement = select(Checkpoint.__table__).where(
+            Checkpoint.run_id == run_id, Checkpoint.blessed == 1
+        )
+        rows = self._rows(statement)
+        return cast("CheckpointRow", rows[0]) if rows else None
+
+    # Evidence
+
+    def episodes(
+        self, run_id: str, cycle: int, subject: str, *, look: int | None = None
+    ) -> list[EpisodeOutcome]:
+        """Return recorded episodes in the order played, of one look or of all."""
+        statement = (
+            select(Episode.task, Episode.seed, Episode.success, Episode.score)
+            .where(Episode.run_id == run_id, Episode.cycle == cycle, Episode.subject == subject)
+            .order_by(Episode.look, Episode.idx)
+        )
+        if look is not None:
+            statement = statement.where(Episode.look == look)
+        return [EpisodeOutcome.model_validate(row) for row in self._rows(statement)]
+
+    def seed_ranges(self, run_id: str) -> dict[tuple[int, str, int], SeedRange]:
+        """Return the run's reserved seeds by (cycle, purpose, look)."""
+        rows = self._rows(select(SeedRangeRow.__table__).where(SeedRangeRow.run_id == run_id))
+        return {
+            (row["cycle"], row["purpose"], row["look"]): SeedRange(
+                start=row["start"], count=row["count"]
+            )
+            for row in rows
+        }
+
+    # State
+
+    def load_state(self, run_id: str) -> tuple[LoopState, int]:
+        """Return the run's state and its version.
+
+        Raises:
+            UnknownRowError: There is no such run.
+            IntegrityError: The stored document is no state of this version of the package.
+        """
+        row = self.get_run(run_id)
+        source = f"state of run {run_id!r}"
+        document = parse_json_object(row["state_json"].encode(), source=source)
+        try:
+            return LoopState.model_validate(document), row["state_version"]
+        except ValidationError as error:
+            raise IntegrityError(f"{source}: expected a loop state, got {error}") from error
+
+    def commit(
+        self,
+        lease: Lease,
+        expected_version: int,
+        new_state: LoopState,
+        *,
+        events: Sequence[StoredEvent] = (),
+        rows: Sequence[Change] = (),
+    ) -> int:
+        """Replace the state, change rows and append events: all of it or nothing.
+
+        Args:
+            lease: Lease of the run.
+            expected_version: Version of the state that ``new_state`` was made from.
+            new_state: What to store.
+            events: Events that the step emits; those already there are skipped.
+            rows: Changes of `cadenza.loop.store.changes`, made in this order.
+
+        Returns:
+            Version of the new state.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+            StaleStateError: The state was changed since ``expected_version``.
+            StoreError: One of ``rows`` was refused.
+        """
+        if new_state.run_id != lease.run_id:
+            raise InputError(
+                f"commit: expected a state of run {lease.run_id!r}, got {new_state.run_id!r}."
+            )
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            values = {
+                "state_json": new_state.model_dump_json(),
+                "state_version": expected_version + 1,
+            }
+            replaced = connection.execute(
+                update(Run)
+                .where(Run.id == lease.run_id, Run.state_version == expected_version)
+                .values(values)
+            )
+            if replaced.rowcount != 1:
+                raise StaleStateError(
+                    f"run {lease.run_id!r}: expected its state at version {expected_version}, got "
+                    "another; load it again before deciding."
+                )
+            for change in rows:
+                change(connection, lease.run_id)
+            append_events(connection, lease.run_id, events)
+        return expected_version + 1
+
+    def apply(self, lease: Lease, *rows: Change) -> None:
+        """Make changes that belong to no new state, all of them or none.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+            StoreError: One of ``rows`` was refused.
+        """
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            for change in rows:
+                change(connection, lease.run_id)
+
+    def _apply(self, run_id: str, change: Change) -> Any:
+        with self._database.write() as connection:
+            lock_run(connection, run_id)
+            return change(connection, run_id)
+
+    def _rows(self, statement: Any) -> list[dict[str, Any]]:
+        with self._database.read() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def _insert_if_new(connection: Connection) -> Any:
+    """Return an insert of a run that does nothing if its id is taken."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+        return postgresql_insert(Run).on_conflict_do_nothing()
+    return insert(Run).prefix_with("OR IGNORE")

@@ -1,0 +1,115 @@
+"""Leases: at most one controller changes a run.
+
+A lease lasts for a while by the database's clock and is renewed before it runs out. Taking a run
+over raises its epoch; every write names the epoch of its lease, so a controller that was taken
+over, however long it slept, changes nothing.
+"""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, select, update
+
+from cadenza.core.errors import InputError
+from cadenza.loop.errors import LeaseHeldError, StaleLeaseError
+from cadenza.loop.store.database import Database, lock_run, now
+from cadenza.loop.store.models import Run
+from cadenza.loop.store.owners import is_gone
+from cadenza.loop.store.rows import Lease
+
+
+class Leases:
+    """Who works on which run."""
+
+    def __init__(self, database: Database) -> None:
+        """Look at the leases of ``database``."""
+        self._database = database
+
+    def acquire(
+        self, run_id: str, owner: str, *, ttl_s: float, gone: Callable[[str], bool] = is_gone
+    ) -> Lease:
+        """Take the run: free, run out, or left by a process that is gone.
+
+        Args:
+            run_id: The run.
+            owner: Who asks, see `cadenza.loop.store.owners.this_process`.
+            ttl_s: Seconds the lease lasts without a renewal, > 0.
+            gone: Whether the present owner is known to be dead; False if unsure.
+
+        Raises:
+            LeaseHeldError: Another controller holds the run.
+            UnknownRowError: There is no such run.
+        """
+        if not (owner and ttl_s > 0.0):
+            raise InputError(f"lease: expected an owner and ttl_s > 0, got {owner!r}, {ttl_s}.")
+        with self._database.write() as connection:
+            lock_run(connection, run_id)
+            moment = now(connection)
+            columns = (Run.lease_owner, Run.lease_epoch, Run.lease_expires_at)
+            row = connection.execute(select(*columns).where(Run.id == run_id)).one()
+            left_s = (row.lease_expires_at or 0.0) - moment
+            if row.lease_owner is not None and left_s > 0.0 and not gone(row.lease_owner):
+                raise LeaseHeldError(
+                    f"run {run_id!r}: expected a free run, got one that {row.lease_owner} works "
+                    f"on for another {left_s:.1f} s at least; wait, or stop that process."
+                )
+            lease = Lease(run_id=run_id, owner=owner, epoch=row.lease_epoch + 1, ttl_s=ttl_s)
+            values = {
+                "lease_owner": owner,
+                "lease_epoch": lease.epoch,
+                "lease_expires_at": moment + ttl_s,
+            }
+            connection.execute(update(Run).where(Run.id == run_id).values(values))
+        return lease
+
+    def renew(self, lease: Lease) -> None:
+        """Let the lease last ``ttl_s`` from now; one that ran out lives on if nobody took the run.
+
+        Raises:
+            StaleLeaseError: It was released, or another controller took the run over.
+        """
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            expires_at = now(connection) + lease.ttl_s
+            connection.execute(
+                update(Run).where(Run.id == lease.run_id).values(lease_expires_at=expires_at)
+            )
+
+    def release(self, lease: Lease) -> None:
+        """Give the run free; nothing happens if another controller has it."""
+        with self._database.write() as connection:
+            connection.execute(
+                update(Run)
+                .where(
+                    Run.id == lease.run_id,
+                    Run.lease_epoch == lease.epoch,
+                    Run.lease_owner == lease.owner,
+                )
+                .values(lease_owner=None, lease_expires_at=None)
+            )
+
+    def holder(self, run_id: str) -> str | None:
+        """Return who works on the run now; None if its lease is free or ran out."""
+        with self._database.read() as connection:
+            moment = now(connection)
+            row = connection.execute(
+                select(Run.lease_owner).where(Run.id == run_id, Run.lease_expires_at > moment)
+            ).one_or_none()
+        return None if row is None else row.lease_owner
+
+
+def require_lease(connection: Connection, lease: Lease) -> None:
+    """Lock the lease's run and raise unless the lease is still the run's.
+
+    Raises:
+        StaleLeaseError: It was released, or another controller took the run over.
+        UnknownRowError: There is no such run.
+    """
+    lock_run(connection, lease.run_id)
+    columns = (Run.lease_owner, Run.lease_epoch)
+    row = connection.execute(select(*columns).where(Run.id == lease.run_id)).one()
+    if (row.lease_owner, row.lease_epoch) != (lease.owner, lease.epoch):
+        raise StaleLeaseError(
+            f"run {lease.run_id!r}: expected the lease of epoch {lease.epoch}, got epoch "
+            f"{row.lease_epoch} of {row.lease_owner or 'nobody'}; this controller was replaced "
+            "and must end."
+        )

@@ -1,0 +1,71 @@
+"""Version of the tables in a database, and the way to the present one."""
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, inspect, text
+
+from cadenza.loop.errors import StoreVersionError
+
+#: Newest migration; a store at another one is migrated or refused.
+HEAD: Final = "0001"
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_VERSION_TABLE: Final = "alembic_version"
+#: Key of PostgreSQL's lock that lets one process at a time migrate: "cadenza" as a number.
+_LOCK_KEY: Final = int.from_bytes(b"cadenza", "big")
+
+
+def version_of(connection: Connection) -> str | None:
+    """Return the migration that the database is at; None without tables of ours."""
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    return connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the database to `HEAD` inside the open transaction; many processes may try at once.
+
+    Raises:
+        StoreVersionError: The store was written by a newer version of the package.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    version = version_of(connection)
+    if version == HEAD:
+        return
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in known:
+        raise newer_version(connection, version)
+    command.upgrade(config, "head")
+
+
+def require_present(connection: Connection) -> None:
+    """Raise unless the database is at `HEAD`; for readers, who change nothing.
+
+    Raises:
+        StoreVersionError: It is older, newer or no store at all.
+    """
+    version = version_of(connection)
+    if version == HEAD:
+        return
+    if version is None or version < HEAD:
+        raise StoreVersionError(
+            f"job store {connection.engine.url!r}: expected tables of version {HEAD}, got "
+            f"{version or 'none'}; `cadenza loop run` or `resume` brings them up to date."
+        )
+    raise newer_version(connection, version)
+
+
+def newer_version(connection: Connection, version: str) -> StoreVersionError:
+    """Return the refusal of a store whose version this package does not know."""
+    return StoreVersionError(
+        f"job store {connection.engine.url!r}: expected version {HEAD} or older, got {version!r}; "
+        "it was written by a newer cadenza: upgrade this installation."
+    )
