@@ -29,10 +29,10 @@ from cadenza.benchmark.executor import (
     run_jobs,
 )
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
+from cadenza.core.shipped_configs import source_checkout
 from cadenza.evaluation.results import EpisodeResult
 
 _logger = logging.getLogger(__name__)

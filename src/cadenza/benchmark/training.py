@@ -23,12 +23,12 @@ from cadenza.benchmark.builders import (
     build_safety_driver,
 )
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
-from cadenza.benchmark.shipped_configs import source_checkout
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
+from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
 

@@ -64,7 +64,7 @@ def run(
 
 def _repro_command(config: Path) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
-    from cadenza.benchmark.shipped_configs import source_checkout
+    from cadenza.core.shipped_configs import source_checkout
 
     checkout, path = source_checkout(), config.resolve()
     inside = checkout is not None and path.is_relative_to(checkout)

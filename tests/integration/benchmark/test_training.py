@@ -6,8 +6,8 @@ from scipy import stats
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark import training
-from cadenza.benchmark.shipped_configs import shipped_config
 from cadenza.benchmark.training import HeldOutEvaluator, run_training, summarise_episodes
+from cadenza.core.shipped_configs import shipped_config
 from cadenza.evaluation.results import EpisodeResult
 
 

@@ -2,7 +2,6 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import SafetyConfig
-from cadenza.benchmark import shipped_configs
 from cadenza.benchmark.evaluation_config import (
     ConditionChoice,
     EvaluationConfig,
@@ -10,10 +9,11 @@ from cadenza.benchmark.evaluation_config import (
     make_plan,
     summary_settings,
 )
-from cadenza.benchmark.shipped_configs import shipped_config
+from cadenza.core import shipped_configs
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.shipped_configs import shipped_config
 
 
 def config(**changes):
