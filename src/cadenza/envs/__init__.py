@@ -9,8 +9,9 @@ Adding one:  one file per task with the attributes of `CrossingEnv`, then a `Tas
              `benchmark`; other interfaces come from `adapters`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from cadenza.envs.adapters import EgoGymEnv
@@ -35,7 +36,8 @@ __all__ = [
     "VectorMPECooperativePushEnv",
 ]
 
-_HOMES: Final = {
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
     "ChamberEnvCompatibilityError": "errors",
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
@@ -47,10 +49,4 @@ _HOMES: Final = {
     "VectorMPECooperativePushEnv": "vector_mpe",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a short name when it is first used."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

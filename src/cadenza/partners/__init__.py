@@ -6,8 +6,9 @@ May import:  `core`, `learn`, `safety`, `comm`.  Must not import: `envs`, `aht`.
 Adding one:  one file, one registration, then `pytest tests/contract/test_partners.py`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from cadenza.partners.interface import FrozenPartner, PartnerBase
@@ -25,7 +26,8 @@ __all__ = [
     "register_partner",
 ]
 
-_HOMES: Final = {
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
     "FrozenPartner": "interface",
     "PartnerBase": "interface",
     "PartnerSpec": "spec",
@@ -35,10 +37,4 @@ _HOMES: Final = {
     "register_partner": "registry",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a promised short name when it is first used."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -11,8 +11,9 @@ Layout:      contracts (`api` gathers them), `rows` (maths of one pair), `solver
              (any control-affine robot), `reporting`, `verifier`.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -58,15 +59,4 @@ _EXPORTS: Final = {
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-
-
-def __dir__() -> list[str]:
-    """Return what the module offers, the lazy names included."""
-    return sorted({*globals(), *_EXPORTS})
-
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

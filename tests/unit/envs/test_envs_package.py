@@ -9,6 +9,7 @@ import cadenza.envs
 def test_every_short_name_resolves_to_its_class():
     for name in cadenza.envs.__all__:
         assert getattr(cadenza.envs, name).__name__ == name
+        assert name in dir(cadenza.envs)
 
 
 def test_unknown_short_name_is_an_attribute_error():
