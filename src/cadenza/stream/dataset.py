@@ -6,6 +6,7 @@ counts the iterators that were made for a worker; the count lies in shared memor
 start new workers with a fresh copy of the dataset each time.
 """
 
+import gc
 import multiprocessing
 import multiprocessing.synchronize
 import time
@@ -141,6 +142,10 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         """Draw chunks or batches, for ever."""
         info = get_worker_info()
         worker = 0 if info is None else info.id
+        if info is not None and not gc.get_freeze_count():
+            # What a worker has imported lives as long as it does. Without this a worker that was
+            # spawned searches all of it for cycles when it ends: 1.1 instead of 0.2 s of work.
+            gc.freeze()
         epoch = self._iterators.next(worker)
         generator = _generator(self._root, worker, epoch)
         next_size = self._sizes(worker, epoch)

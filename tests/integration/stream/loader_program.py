@@ -1,0 +1,60 @@
+"""Loaders over a live engine, one way to start workers after the other; a program of its own.
+
+It runs with every warning an error, and prints one JSON line per loader: how it was made, digests
+of what each worker gave in each epoch, and the longest time that dropping it took.
+"""
+
+import hashlib
+import itertools
+import json
+import sys
+import time
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from cadenza.stream import OnlineDataEngine, OnlineDataset
+from tests.stream_engines import small_cfg
+
+BATCHES = 4
+#: Number of workers, how they are started, and epochs; spawned ones take seconds to import.
+LOADERS = ((0, None, 2), (1, "fork", 2), (2, "fork", 2), (1, "spawn", 1), (2, "spawn", 2))
+
+
+def digests(batches: list[Any], streams: int) -> list[str]:
+    """Return one digest per worker; workers give their batches in turn."""
+    return [
+        hashlib.sha256(
+            b"".join(batch["obs"].contiguous().numpy().tobytes() for batch in batches[at::streams])
+        ).hexdigest()
+        for at in range(streams)
+    ]
+
+
+def report(
+    engine: OnlineDataEngine, workers: int, start: str | None, epochs: int
+) -> dict[str, Any]:
+    """Return what a loader gave, and how long it took to end."""
+    loader = DataLoader(
+        OnlineDataset(engine, 5, 8, seed=1),
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=start,
+        collate_fn=OnlineDataset.passthrough_collate_fn,
+    )
+    streams, seen, longest = max(workers, 1), list[str](), 0.0
+    for _ in range(epochs):
+        iterator = iter(loader)
+        seen += digests(list(itertools.islice(iterator, BATCHES * streams)), streams)
+        began = time.monotonic()
+        del iterator
+        longest = max(longest, time.monotonic() - began)
+    return {"workers": workers, "start": start, "seen": seen, "end_s": longest}
+
+
+if __name__ == "__main__":
+    lengths = {"lengths": [25, 33, 40]}
+    cfg = small_cfg(2, lengths, buffer_size=12, max_episode_steps=40, refill_threshold=10**6)
+    with OnlineDataEngine(cfg) as live:
+        for count, how, repeats in LOADERS:
+            sys.stdout.write(json.dumps(report(live, count, how, repeats)) + "\n")
