@@ -8,17 +8,17 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 JOBS   ?= 2
 # Networks here are small: one thread each beats threads that wait for one another.
 export OMP_NUM_THREADS ?= 1
-# LeRobot needs another torch than ours, so it has an environment of its own.
-LEROBOT         := .venv-lerobot
-LEROBOT_VERSION := 0.4.4
+# LeRobot needs another torch than ours, so it has an environment of its own: in the user's cache,
+# made once per machine. evdev, which it needs, is built from source.
+LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
 # Output folder of `make demo`.
 DEMO   ?= runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-lerobot explore lint format bench docs clean
+.PHONY: help demo test test-fast test-lerobot explore lint format bench docs clean clean-environments
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
@@ -48,14 +48,8 @@ test: $(VENV)/.installed-dev ## Run every test
 test-fast: $(VENV)/.installed-dev ## Run the tests that take seconds
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
 
-$(LEROBOT)/.installed-$(LEROBOT_VERSION): | $(BIN)/python
-	@echo "Installing LeRobot $(LEROBOT_VERSION) into $(LEROBOT) (about three minutes, 9 GB) ..."
-	@$(PYTHON) -m venv $(LEROBOT)
-	@$(LEROBOT)/bin/python -m pip --disable-pip-version-check install --quiet 'lerobot==$(LEROBOT_VERSION)'
-	@touch $@
-
-test-lerobot: $(VENV)/.installed-dev $(LEROBOT)/.installed-$(LEROBOT_VERSION) ## Load a dataset written here with the real LeRobot
-	@CADENZA_LEROBOT_PYTHON=$(abspath $(LEROBOT)/bin/python) $(BIN)/python -m pytest tests/lerobot
+test-lerobot: $(VENV)/.installed-dev ## Load a dataset written here with the real LeRobot (8.5 GB once)
+	@python=$$($(LEROBOT)) && CADENZA_LEROBOT_PYTHON=$$python $(BIN)/python -m pytest tests/lerobot
 
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property
@@ -76,6 +70,9 @@ bench: $(VENV)/.installed-bench ## Measure the hot paths beside public peers and
 docs: $(VENV)/.installed-dev ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-clean: ## Remove the environments, caches and built pages (results in runs/ stay)
-	rm -rf $(VENV) $(LEROBOT) site dist build .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache
+clean: ## Remove .venv, caches and built pages (results in runs/ stay)
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-environments: ## Remove what test-lerobot installed in the user's cache, for all checkouts
+	@$(PYTHON) environments/install.py --remove-all
