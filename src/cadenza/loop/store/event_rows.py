@@ -50,10 +50,15 @@ class EventTable:
         condition = (EventRow.run_id == run_id, EventRow.seq > seq)
         return self._select(*condition, order=EventRow.seq, limit=limit)
 
-    def unpublished(self, run_id: str) -> list[StoredEvent]:
-        """Return the events that are not marked as published, in order."""
-        condition = (EventRow.run_id == run_id, EventRow.published == 0)
-        return self._select(*condition, order=EventRow.seq)
+    def published_up_to(self, run_id: str) -> int:
+        """Return the number up to which all events are marked as published."""
+        of_run = EventRow.run_id == run_id
+        with self._database.read() as connection:
+            first = connection.scalar(
+                select(func.min(EventRow.seq)).where(of_run, EventRow.published == 0)
+            )
+            last = connection.scalar(select(func.max(EventRow.seq)).where(of_run))
+        return (last or 0) if first is None else first - 1
 
     def mark_published(self, lease: Lease, seq: int) -> None:
         """Mark the events up to number ``seq`` as published.

@@ -1,0 +1,199 @@
+"""The events of a run: first into the store, then into the log, then to the subscribers.
+
+A step of the run may be executed more than once, up to a kill each time; its events are recorded
+once. Each has a place (step key, ordinal). A repeated step takes the recorded events for its own,
+in order, as long as stage, kind and cycle agree; what it emits beyond them is appended.
+
+The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
+kill at any point it equals the table again. Subscribers are told at least once.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from cadenza.core.errors import NotReadyError
+from cadenza.loop.errors import EventError, EventLogError
+from cadenza.loop.events.bus import Subscriber, Subscribers, last_seq
+from cadenza.loop.events.event import Event, event_line
+from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.store.rows import Lease, StoredEvent
+
+if TYPE_CHECKING:
+    from cadenza.loop.store.jobstore import JobStore
+
+
+class EventJournal:
+    """Records the events of one run under the lease of its controller."""
+
+    def __init__(self, store: "JobStore", run_id: str, lease: Lease, log_path: Path) -> None:
+        """Own the log, and append to it what the table has and it lacks.
+
+        Raises:
+            EventLogError: Another writer owns the log, it does not fit the table, or the file
+                system refused.
+            EventError: The lease is of another run.
+        """
+        if lease.run_id != run_id:
+            raise EventError(f"journal of {run_id!r}: got the lease of {lease.run_id!r}.")
+        self._table = store.events
+        self._run_id = run_id
+        self._lease = lease
+        self._path = Path(log_path)
+        self._subscribers = Subscribers()
+        self._lock = threading.RLock()
+        self._step_key: str | None = None
+        self._ordinal = 0
+        self._recorded: dict[int, StoredEvent] = {}
+        self._log = LogFile(self._path)
+        try:
+            self._written = self._check_log()
+            self._told = self._table.published_up_to(run_id)
+            self._write_missing()
+        except BaseException:
+            self._log.close()
+            raise
+
+    @property
+    def log_path(self) -> Path:
+        """The log file."""
+        return self._path
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Tell ``subscriber`` every event from now on, after those who subscribed before."""
+        self._subscribers.add(subscriber)
+
+    @contextmanager
+    def step(self, step_key: str) -> Generator[Self]:
+        """Say which step of the run emits what is emitted inside the block.
+
+        Args:
+            step_key: Name of the step; unique within the run, equal whenever it is repeated.
+
+        Raises:
+            NotReadyError: Another step is open.
+        """
+        with self._lock:
+            if self._step_key is not None:
+                raise NotReadyError(
+                    f"step {step_key!r}: expected no open step, got {self._step_key!r}; steps do "
+                    "not nest."
+                )
+            recorded = self._table.of_step(self._run_id, step_key)
+            self._recorded = {event.ordinal: event for event in recorded}
+            self._step_key, self._ordinal = step_key, 0
+        try:
+            yield self
+        finally:
+            self._step_key = None
+
+    def emit(self, event: Event) -> None:
+        """Record the event, unless this step recorded it before, and publish it.
+
+        Raises:
+            NotReadyError: No step is open.
+            EventError: The event is of another run, or too long.
+            StaleLeaseError: Another controller took the run over; nothing is recorded.
+            EventLogError: The file system refused; the event is recorded, and published later.
+        """
+        with self._lock:
+            stored = self.draft(event)
+            if stored.seq == 0:
+                self._table.append(self._lease, [stored])
+            self.publish()
+
+    def draft(self, event: Event) -> StoredEvent:
+        """Return the event with its place, to be committed by the store; then call `publish`.
+
+        Raises:
+            NotReadyError: No step is open.
+            EventError: The event is of another run, or too long.
+        """
+        if event.run_id != self._run_id:
+            raise EventError(
+                f"event {event.stage}/{event.kind}: expected run {self._run_id!r}, got "
+                f"{event.run_id!r}; a journal records its own run."
+            )
+        with self._lock:
+            if self._step_key is None:
+                raise NotReadyError(
+                    f"event {event.stage}/{event.kind}: expected an open step, got none; emit "
+                    "inside `with journal.step(key)`."
+                )
+            what = (event.stage, event.kind, event.cycle)
+            while (recorded := self._recorded.get(self._ordinal)) is not None:
+                self._ordinal += 1
+                if (recorded.stage, recorded.kind, recorded.cycle) == what:
+                    return recorded
+            stored = StoredEvent(
+                step_key=self._step_key,
+                ordinal=self._ordinal,
+                stage=event.stage,
+                kind=event.kind,
+                cycle=event.cycle,
+                payload=event.payload_json(),
+                ts=event.ts,
+                mono=time.monotonic(),
+            )
+            self._ordinal += 1
+            return stored
+
+    def publish(self) -> None:
+        """Write to the log what it lacks, then tell the subscribers what they were not told.
+
+        Raises:
+            EventLogError: The file system refused; the next call tries again.
+            StaleLeaseError: Another controller took the run over.
+        """
+        with self._lock:
+            self._write_missing()
+            first = self._told
+            while events := self._table.after(self._run_id, self._told):
+                for stored in events:
+                    if stored.seq > self._told:  # a subscriber that emits gets here before us
+                        self._told = stored.seq
+                        self._subscribers.tell(_event_of(self._run_id, stored))
+            if self._told > first:
+                self._table.mark_published(self._lease, self._told)
+
+    def close(self) -> None:
+        """Give the log free."""
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_missing(self) -> None:
+        while events := self._table.after(self._run_id, self._written):
+            self._log.append(b"".join(_line_of(self._run_id, stored) for stored in events))
+            self._written = events[-1].seq
+
+    def _check_log(self) -> int:
+        """Return the number of the log's last event, which must be the table's too."""
+        seq = last_seq(self._log, self._path)
+        if seq == 0:
+            return 0
+        stored = self._table.after(self._run_id, seq - 1, limit=1)
+        if not stored or _line_of(self._run_id, stored[0]) != self._log.last_line():
+            raise EventLogError(
+                f"{self._path}: expected event {seq} as the store has it in the last line, got "
+                "another; log and store are of different runs: move the log away and resume, and "
+                "it is written anew."
+            )
+        return seq
+
+
+def _event_of(run_id: str, stored: StoredEvent) -> Event:
+    payload = json.loads(stored.payload)
+    return Event(run_id, stored.stage, stored.kind, stored.cycle, payload, stored.ts)
+
+
+def _line_of(run_id: str, stored: StoredEvent) -> bytes:
+    return event_line(_event_of(run_id, stored), seq=stored.seq, mono=stored.mono)

@@ -1,0 +1,102 @@
+"""A file of lines with one writer at a time, whose finished lines survive a kill or power cut."""
+
+import fcntl
+import os
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.files import fsync_folder, make_folder
+from cadenza.loop.errors import EventLogError
+
+#: Bytes read at once while looking for a line end from the back.
+_BLOCK_BYTES: Final = 1 << 16
+#: Seconds we wait for another writer: a killed one needs a moment to let go.
+LOCK_WAIT_S: Final = 5.0
+
+
+class LogFile:
+    """Appends whole lines; a line that a killed writer left half is cut off at opening."""
+
+    def __init__(self, path: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
+        """Open or create the file and own it until `close`.
+
+        Raises:
+            EventLogError: Another writer owns it, or the file system refused.
+        """
+        self._path = path
+        try:
+            make_folder(path.parent)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self.close = weakref.finalize(self, os.close, self._descriptor)
+            self._own(wait_s)
+            size = os.fstat(self._descriptor).st_size
+            self._length = self._line_end_before(size)
+            if self._length < size:
+                os.ftruncate(self._descriptor, self._length)
+                os.fsync(self._descriptor)
+            fsync_folder(path.parent)
+        except EventLogError:
+            raise
+        except OSError as error:
+            raise self._failure("open this log", error) from error
+
+    def last_line(self) -> bytes | None:
+        """Return the last line with its line end; None if the file is empty."""
+        if self._length == 0:
+            return None
+        start = self._line_end_before(self._length - 1)
+        return os.pread(self._descriptor, self._length - start, start)
+
+    def append(self, lines: bytes) -> None:
+        """Append finished lines; they are durable when this returns.
+
+        Raises:
+            EventLogError: The file system refused; the lines before stay intact.
+        """
+        written = 0
+        try:
+            while written < len(lines):
+                place = self._length + written
+                written += os.pwrite(self._descriptor, lines[written:], place)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with suppress(OSError):  # the next lines overwrite what cannot be cut off
+                os.ftruncate(self._descriptor, self._length)
+            raise self._failure("append an event", error) from error
+        self._length += len(lines)
+
+    def _own(self, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                self.close()
+                raise EventLogError(
+                    f"{self._path}: expected to own this log, got a lock held by another writer; "
+                    "see that no other process works on the run."
+                ) from error
+            return
+
+    def _line_end_before(self, end: int) -> int:
+        """Return the offset behind the last line end before byte ``end``; 0 if there is none."""
+        while end > 0:
+            start = max(0, end - _BLOCK_BYTES)
+            found = os.pread(self._descriptor, end - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+        return 0
+
+    def _failure(self, wish: str, error: OSError) -> EventLogError:
+        return EventLogError(
+            error.errno,
+            f"{self._path}: expected to {wish}, got '{error.strerror}'; free space or choose "
+            "another folder, then resume (earlier lines are intact)",
+        )
