@@ -61,3 +61,7 @@ class EventLogError(StorageError):
 
 class EventError(InputError):
     """An event holds what JSON cannot express, or belongs to another run."""
+
+
+class EvidenceError(InputError):
+    """Episodes of two policies do not pair up, or lack what is to be compared."""
