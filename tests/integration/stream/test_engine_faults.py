@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -203,19 +204,82 @@ def test_small_shared_memory_is_refused_before_anything_starts() -> None:
         OnlineDataEngine(cfg)
 
 
+FULL = """
+import os, sys
+from pathlib import Path
+from cadenza.core.errors import StorageError
+from cadenza.stream import OnlineDataEngine
+from tests.stream_engines import small_cfg
+if __name__ == "__main__":
+    cfg = small_cfg(num_envs=2, buffer_size=2000, max_episode_steps=1000)  # 2 million steps
+    with open("/dev/shm/others", "wb") as others:
+        os.posix_fallocate(others.fileno(), 0, 20 * 2**20)
+    if sys.argv[1] == "meanwhile":  # the room is there at the first look and gone at the second
+        free = os.statvfs("/")
+        os.statvfs = lambda place: free
+    try:
+        OnlineDataEngine(cfg)
+    except StorageError as error:
+        sys.stdout.write(f"{error}|{sorted(os.listdir('/dev/shm'))}")
+"""
+#: Runs its arguments where ``/dev/shm`` is a file system of its own, of 32 MiB.
+SMALL_MEMORY = 'mount -t tmpfs -o size=32m tmpfs /dev/shm && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ("before", r"shared memory: expected \d{8,} bytes free in /dev/shm, got 12582912;"),
+        ("meanwhile", r"expected to reserve \d{8,} bytes in /dev/shm, got: .*No space left"),
+    ],
+)
+def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path, when, told) -> None:
+    within = ["unshare", "-rm", "sh", "-c", SMALL_MEMORY, "sh"]
+    probe = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"no file system of one's own can be mounted here: {probe.stderr.strip()}")
+    script = tmp_path / "full.py"
+    script.write_text(FULL)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [*within, sys.executable, str(script), when]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    message, _, files = result.stdout.partition("|")
+    assert re.search(told, message)
+    assert files == "['others']"
+
+
+def stop_in_a_copy(engine: OnlineDataEngine, copying: Any) -> None:
+    """Draw, and stop for ever when one of the keys has been copied and the others have not."""
+    from cadenza.stream import slot_reader
+
+    copy_chunks = slot_reader.copy_chunks
+
+    def copy_one_key(store: Any, c: int, picked: Any, out: Any, rows: Any) -> None:
+        copy_chunks(store, c, picked, {"obs": out["obs"]}, rows)
+        copying.set()
+        time.sleep(3600.0)
+
+    slot_reader.copy_chunks = copy_one_key
+    engine.sample_batch(256, 5)
+
+
 def draw_forever(engine: OnlineDataEngine, drawing: Any) -> None:
     while True:
         engine.sample_batch(256, 5)
         drawing.set()
 
 
-def test_killed_reader_disturbs_nobody() -> None:
+@pytest.mark.parametrize("reading", [draw_forever, stop_in_a_copy])
+def test_killed_reader_disturbs_nobody(reading) -> None:
     cfg = small_cfg(mode="continuous", num_envs=2, worlds={"pause_s": 0.001})
     with OnlineDataEngine(cfg) as engine:
         engine.sample_batch(1, 1)
         context = multiprocessing.get_context("forkserver")
         drawing = context.Event()
-        reader = context.Process(target=draw_forever, args=(engine, drawing))
+        reader = context.Process(target=reading, args=(engine, drawing))
         reader.start()
         assert drawing.wait(60)
         reader.kill()
@@ -266,8 +330,23 @@ def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
         assert owner.stdout.readline() == "ready\n"
         below = descendants(owner.pid)
         assert len(below) >= 3  # the fork server and two producers
+        blocks = mapped_blocks(owner.pid)
+        assert len(blocks) == 1
+        assert sum(blocks <= mapped_blocks(pid) for pid in below) == 2  # both producers
         owner.kill()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), "they end")
+    holders = [p.name for p in Path("/proc").glob("[0-9]*") if blocks & mapped_blocks(int(p.name))]
+    assert holders == []  # so the kernel has freed it: it has no name
+    assert not any(Path(block).exists() for block in blocks)
+
+
+def mapped_blocks(pid: int) -> set[str]:
+    """Return the files of shared memory that a process maps."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:  # ended, or of somebody else
+        return set()
+    return {line.split()[5] for line in lines if "/cadenza-" in line}
 
 
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
