@@ -1,5 +1,7 @@
 """PPO over vector environments: what it learns, what it clips, and that it resumes exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -49,8 +51,9 @@ def test_discrete_bandit_is_solved(mode):
     assert ppo.policy(observations[0]) == 1
 
 
-def test_continuous_bandit_is_solved():
-    ppo = PPO(vector(discrete=False), SMALL, seed=1)
+@pytest.mark.parametrize("squash", [False, True])
+def test_continuous_bandit_is_solved(squash):
+    ppo = PPO(vector(discrete=False), replace(SMALL, squash_actions=squash), seed=1)
     ppo.learn(8_000)
     actions = ppo.policy(np.array([[1.0], [-1.0]], np.float32))[:, 0]
     np.testing.assert_allclose(actions, [1.0, -1.0], atol=0.25)
@@ -62,6 +65,31 @@ def test_actions_reach_the_environment_shifted_or_clipped():
     box = ActionCodec(spaces.Box(-0.5, 0.5, (2, 1), np.float32))
     assert box.components == 2
     assert box.to_env(np.array([[3.0, 0.1]]))[0].ravel().tolist() == pytest.approx([0.5, 0.1])
+
+
+def test_squashed_actions_stay_inside_their_bounds_and_clipped_ones_pile_up_there():
+    def seen(squash):
+        made = []
+
+        def make():
+            made.append(CountingEnv(discrete=False, horizon=12))
+            return made[-1]
+
+        wide = replace(SMALL, squash_actions=squash, initial_log_std=0.5)
+        PPO(vector(make), wide).learn(128)
+        return np.concatenate([np.ravel(env.actions) for env in made])
+
+    clipped, squashed = seen(False), seen(True)
+    assert np.abs(squashed).max() < 0.5 == np.abs(clipped).max()
+    assert np.mean(np.abs(clipped) == 0.5) > 0.5
+
+
+def test_squashing_into_what_has_no_bounds_is_refused():
+    squashing = replace(SMALL, squash_actions=True)
+    with pytest.raises(ConfigurationError, match="PPO: expected a Box with finite bounds"):
+        PPO(vector(), squashing)
+    with pytest.raises(ConfigurationError, match="PPOAgent: expected continuous actions with"):
+        PPOAgent(squashing, observation_dim=1, choices=2)
 
 
 def test_next_step_autoreset_learns_from_executed_actions_only():
@@ -163,6 +191,7 @@ def test_settings_change_what_is_learned():
         {"target_kl": 1e-9},
         {"normalize_observations": True},
         {"normalize_rewards": True},
+        {"squash_actions": True},
         {"initial_log_std": -1.0},
         {"epochs": 3},
         {"batch_size": 8},

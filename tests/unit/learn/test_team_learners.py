@@ -144,6 +144,11 @@ def test_mappo_refuses_robots_of_different_widths():
         MAPPO(TargetTeam(2, widths=(1, 2)), UIDS)
 
 
+def test_mappo_refuses_to_squash():
+    with pytest.raises(ConfigurationError, match="MAPPO: expected squash_actions = False"):
+        MAPPO(TargetTeam(2), UIDS, PPOSettings(squash_actions=True))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

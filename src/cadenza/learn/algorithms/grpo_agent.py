@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.errors import NotReadyError
 from cadenza.learn.algorithms.grpo_loss import (
     GRPOBatch,
     GRPOWeights,
@@ -28,12 +28,10 @@ from cadenza.learn.algorithms.grpo_loss import (
     rollout_mask,
 )
 from cadenza.learn.algorithms.grpo_settings import GRPOSettings
-from cadenza.learn.algorithms.on_policy_agent import OnPolicyAgent, require_one_kind_of_action
+from cadenza.learn.algorithms.on_policy_agent import OnPolicyAgent, action_head
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.actor_only import ActorOnly
-from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 #: Layout version of `GRPOAgent.state_dict`.
 AGENT_STATE_VERSION: Final = 1
@@ -108,7 +106,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        head = _head(settings, choices, action_dim)
+        head = action_head("GRPOAgent", settings, choices, action_dim)
 
         def build(generator: torch.Generator) -> ActorOnly:
             return ActorOnly(
@@ -219,21 +217,6 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
 
     def _step(self, batch: GRPOBatch) -> Tensor:
         return grpo_step(self.network, self.optimizer, self._parameters, batch, self._weights)
-
-
-def _head(
-    settings: GRPOSettings, choices: int | None, action_dim: int | None
-) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
-    require_one_kind_of_action("GRPOAgent", choices, action_dim)
-    if choices is not None:
-        if settings.squash_actions:
-            raise ConfigurationError(
-                "GRPOAgent: expected continuous actions with squash_actions, got "
-                f"choices = {choices}; switch squash_actions off."
-            )
-        return CategoricalHead(choices)
-    kind = SquashedGaussianHead if settings.squash_actions else DiagonalGaussianHead
-    return kind(action_dim or 0, settings.initial_log_std)
 
 
 def _frozen(network: ActorOnly) -> ActorOnly:

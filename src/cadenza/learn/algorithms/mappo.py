@@ -35,7 +35,8 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         seed: Root of every random stream.
 
     Raises:
-        ConfigurationError: The robots' states or actions differ in width.
+        ConfigurationError: The robots' states or actions differ in width, or actions are to be
+            squashed.
     """
 
     STATE_VERSION = 1
@@ -49,6 +50,11 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         seed: int = 0,
     ) -> None:
         settings, team = settings or PPOSettings(), TeamSteps(env, uids)
+        if settings.squash_actions:
+            raise ConfigurationError(
+                "MAPPO: expected squash_actions = False, got True; a team's actions are clipped to "
+                "their bounds."
+            )
         dims = {*zip(team.observation_dims, team.action_dims, strict=True)}
         if len(dims) != 1:
             raise ConfigurationError(

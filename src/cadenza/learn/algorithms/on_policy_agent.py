@@ -18,7 +18,8 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
 from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.nn.policy_networks import Policy
+from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead, Policy
+from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
@@ -49,6 +50,20 @@ class LearningSettings(Protocol):
     @property
     def decay_learning_rate(self) -> bool:
         """Whether to lower it linearly to zero over the run."""
+        ...
+
+
+class ActionSettings(Protocol):
+    """The numbers that decide how actions are drawn; see `PPOSettings`."""
+
+    @property
+    def squash_actions(self) -> bool:
+        """Whether continuous actions are squashed into their bounds."""
+        ...
+
+    @property
+    def initial_log_std(self) -> float:
+        """First log-deviation of continuous actions."""
         ...
 
 
@@ -158,10 +173,31 @@ class OnPolicyAgent(Generic[Network]):
         set_generator_state(self._shuffle, state["minibatch_generator"])
 
 
-def require_one_kind_of_action(owner: str, choices: int | None, action_dim: int | None) -> None:
-    """Raise `ConfigurationError` unless exactly one of the two is given."""
+def action_head(
+    owner: str, settings: ActionSettings, choices: int | None, action_dim: int | None
+) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
+    """Return the distribution of actions of one kind of action space.
+
+    Args:
+        owner: Who asks, for messages.
+        settings: How continuous actions begin, and whether they are squashed.
+        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
+        action_dim: A, for continuous actions.
+
+    Raises:
+        ConfigurationError: Both or neither are given, or choices are to be squashed.
+    """
     if (choices is None) == (action_dim is None):
         raise ConfigurationError(
             f"{owner}: expected exactly one of choices and action_dim, got "
             f"choices = {choices}, action_dim = {action_dim}."
         )
+    if choices is not None:
+        if settings.squash_actions:
+            raise ConfigurationError(
+                f"{owner}: expected continuous actions with squash_actions, got "
+                f"choices = {choices}; switch squash_actions off."
+            )
+        return CategoricalHead(choices)
+    kind = SquashedGaussianHead if settings.squash_actions else DiagonalGaussianHead
+    return kind(action_dim or 0, settings.initial_log_std)

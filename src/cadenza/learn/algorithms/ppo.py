@@ -58,7 +58,12 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
         device: torch.device | str = "cpu",
     ) -> None:
         self.settings = settings or PPOSettings()
-        super().__init__(envs, rollout_length=self.settings.rollout_length, seed=seed)
+        super().__init__(
+            envs,
+            rollout_length=self.settings.rollout_length,
+            squash_actions=self.settings.squash_actions,
+            seed=seed,
+        )
         self.agent = PPOAgent(
             self.settings,
             observation_dim=self._observation_dim,

@@ -23,17 +23,13 @@ from cadenza.core.errors import NotReadyError
 from cadenza.learn.algorithms.on_policy_agent import (
     KL_COLUMN,
     OnPolicyAgent,
-    require_one_kind_of_action,
+    action_head,
 )
 from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.algorithms.ppo_loss import LossWeights, PPOBatch, ppo_step
 from cadenza.learn.algorithms.ppo_settings import PPOSettings
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.policy_networks import (
-    ActorCritic,
-    CategoricalHead,
-    DiagonalGaussianHead,
-)
+from cadenza.learn.nn.policy_networks import ActorCritic
 from cadenza.learn.running_normalizer import RunningNormalizer
 
 __all__ = ["PPOAgent", "PPOFigures", "PPOSettings"]
@@ -90,7 +86,8 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
         device: Where the networks live; the CPU by default.
 
     Raises:
-        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given.
+        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
+            are to be squashed.
     """
 
     def __init__(
@@ -104,12 +101,7 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        require_one_kind_of_action("PPOAgent", choices, action_dim)
-        head = (
-            CategoricalHead(choices)
-            if choices is not None
-            else DiagonalGaussianHead(action_dim or 0, settings.initial_log_std)
-        )
+        head = action_head("PPOAgent", settings, choices, action_dim)
 
         def build(generator: torch.Generator) -> ActorCritic:
             return ActorCritic(

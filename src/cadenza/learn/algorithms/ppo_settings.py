@@ -37,6 +37,8 @@ class PPOSettings:
             never skips.
         normalize_observations: Scale observations by their running moments.
         normalize_rewards: Divide rewards by the running spread of the discounted return.
+        squash_actions: Squash continuous actions into their bounds by tanh and count that in their
+            densities, instead of clipping them. `PPO` only.
         hidden_sizes: Width of the hidden layers of actor and critic.
         initial_log_std: First log-deviation of continuous actions.
     """
@@ -58,6 +60,7 @@ class PPOSettings:
     target_kl: float | None = None
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    squash_actions: bool = False
     hidden_sizes: tuple[int, ...] = (64, 64)
     initial_log_std: float = 0.0
 

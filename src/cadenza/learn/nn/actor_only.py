@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cadenza.learn.nn.policy_networks import (
-    CategoricalHead,
-    DiagonalGaussianHead,
-    Policy,
-    policy_layers,
-)
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
+from cadenza.learn.nn.policy_networks import ActionHead, Policy, policy_layers
 
 
 class ActorOnly(Policy):
@@ -32,7 +26,7 @@ class ActorOnly(Policy):
     def __init__(
         self,
         observation_dim: int,
-        head: CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead,
+        head: ActionHead,
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,

@@ -8,7 +8,8 @@ Source:  orthogonal weights with gains √2, 0.01 and 1 and zero biases: arXiv:2
          arXiv:2005.12729, whose ablations single them out.
 Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices.
 Limits:  flat observations; the spread of continuous actions does not depend on the state; samples
-         are neither squashed nor clipped, so the caller clips them to the action space.
+         are neither squashed nor clipped, so the caller clips them to the action space;
+         `squashed_head` has a head that squashes.
 """
 
 import math
@@ -217,7 +218,7 @@ class ActorCritic(Policy):
         self,
         observation_dim: int,
         critic_dim: int,
-        head: CategoricalHead | DiagonalGaussianHead,
+        head: ActionHead,
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
