@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.errors import NotReadyError
+from cadenza.stream.engine_state import saturating_sum
 from cadenza.stream.histograms import (
     lag_classes,
     lag_quantile,
@@ -66,12 +68,16 @@ class ConsumerRow:
         frames = chunks * c if drawn.mask is None else int(drawn.mask.sum())
         ages = np.maximum(time.time_ns() - drawn.written_at_ns, 0)
         lags = np.maximum(store.words[StreamWords.POLICY_VERSION] - drawn.policy_versions, 0)
-        table["chunks"][row] += chunks
-        table["frames"][row] += frames
-        table["redraws"][row] += drawn.redraws
-        table["staleness_us"][row] += int(ages.sum()) // 1000
-        table["version_lag"][row] += int(lags.sum())
-        table["excluded_ppm"][row] += round(drawn.excluded * chunks * 1e6)
+        counted = {
+            "chunks": chunks,
+            "frames": frames,
+            "redraws": drawn.redraws,
+            "staleness_us": int(ages.sum()) // 1000,
+            "version_lag": int(lags.sum()),
+            "excluded_ppm": round(drawn.excluded * chunks * 1e6),
+        }
+        for name, more in counted.items():
+            table[name][row] = saturating_sum(int(table[name][row]), more)
         table["staleness_classes"][row] += time_classes(ages)
         table["lag_classes"][row] += lag_classes(lags)
         np.add.at(store.draws, drawn.slots, 1)
@@ -224,7 +230,7 @@ class StreamCounters:
 def read_counters(store: SlotStore) -> StreamCounters:
     """Return the counters of ``store`` as they are now; running counts may differ by one draw."""
     draws, words = store.consumers, store.words
-    chunks = int(draws["chunks"].sum())
+    chunks = _total(draws["chunks"])
     readable = (store.length > 0) & (store.version & 1 == 0)
     staleness = draws["staleness_classes"].sum(axis=0)
     return StreamCounters(
@@ -235,19 +241,24 @@ def read_counters(store: SlotStore) -> StreamCounters:
         readable=int(np.count_nonzero(readable)),
         unread=int(np.count_nonzero(readable & (store.draws == 0))),
         chunks=chunks,
-        drawn_frames=int(draws["frames"].sum()),
-        redraws=int(draws["redraws"].sum()),
+        drawn_frames=_total(draws["frames"]),
+        redraws=_total(draws["redraws"]),
         blocked_s=int(draws["blocked_ns"].sum()) / _NS,
         stalled_s=int(store.producers["stalled_ns"].sum()) / _NS,
         policy_version=int(words[StreamWords.POLICY_VERSION]),
-        staleness_mean_s=int(draws["staleness_us"].sum()) / 1e6 / max(chunks, 1),
+        staleness_mean_s=_total(draws["staleness_us"]) / 1e6 / max(chunks, 1),
         staleness_p95_s=time_quantile_ns(staleness, 0.95) / _NS,
-        version_lag_mean=int(draws["version_lag"].sum()) / max(chunks, 1),
+        version_lag_mean=_total(draws["version_lag"]) / max(chunks, 1),
         version_lag_p95=lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
-        excluded_mean=int(draws["excluded_ppm"].sum()) / 1e6 / max(chunks, 1),
+        excluded_mean=_total(draws["excluded_ppm"]) / 1e6 / max(chunks, 1),
         producers=tuple(_producer(store, row) for row in range(store.layout.producers)),
         consumers=tuple(_consumer(store, int(row)) for row in np.flatnonzero(draws["pid"])),
     )
+
+
+def _total(counts: NDArray[np.int64]) -> int:
+    """Return the sum of a column; Python's numbers do not overflow."""
+    return sum(counts.tolist())
 
 
 def _producer(store: SlotStore, row: int) -> ProducerCounters:

@@ -197,6 +197,16 @@ def test_whole_buffer_stays_readable_during_a_refill_of_all_environments() -> No
     assert fewest == 4
 
 
+def test_fill_that_environments_do_not_divide_writes_every_slot_once() -> None:
+    cfg = small_cfg(num_envs=2, buffer_size=5, refill_threshold=1)
+    with OnlineDataEngine(cfg) as engine:
+        assert engine.status()["episodes"] == 5  # 2 + 2 + 1
+        assert sorted(engine.store.episode_id.tolist()) == [-1, -1, 0, 1, 2, 3, 4]
+        engine.sample_batch(5, 1)
+        eventually(lambda: engine.status()["episodes"] == 10, "the second fill")
+        assert sorted(engine.store.episode_id.tolist())[2:] == [5, 6, 7, 8, 9]
+
+
 def test_stop_cancels_a_start() -> None:
     engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}))
     stopper = threading.Timer(0.5, engine.stop)

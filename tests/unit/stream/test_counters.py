@@ -10,6 +10,7 @@ import pytest
 from cadenza.core.errors import NotReadyError
 from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
 from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.engine_state import LARGEST
 from cadenza.stream.histograms import (
     lag_classes,
     lag_quantile,
@@ -91,6 +92,17 @@ def test_staleness_is_the_age_of_the_episode_and_the_lag_of_its_policy() -> None
     assert counted.staleness_mean_s == pytest.approx(10.0, abs=2.0)
     assert 10.0 / 1.42 < counted.staleness_p95_s < 12.0 * 1.42
     assert (counted.version_lag_mean, counted.version_lag_p95) == (5.0, 5)
+
+
+def test_sums_stay_at_the_largest_number_instead_of_turning_negative() -> None:
+    store = new_store()
+    slot = write_episode(store, 3)
+    store.written_at_ns[slot] = 1  # more than fifty years ago
+    row = ConsumerRow(store)
+    store.consumers["staleness_us"][row.row] = store.consumers["staleness_us"][9] = LARGEST
+    draw_and_note(store, row, 2, 1)
+    assert store.consumers["staleness_us"][row.row] == LARGEST
+    assert read_counters(store).staleness_mean_s == pytest.approx(LARGEST / 1e6)  # 2 LARGEST / 2
 
 
 def test_stream_without_draws_has_no_staleness() -> None:
