@@ -149,7 +149,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Make an environment; print its Python.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("requirements", nargs="?", type=Path, help="pins of the environment")
     what.add_argument("--remove-all", action="store_true", help="delete every environment")
