@@ -6,6 +6,9 @@ swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_
           beyond its goal are left out.
 cover:    v = k (l - p) towards the landmark l of the cheaper pairing of the two robots with the
           two landmarks (sum of distances).
+noise:    with a standard deviation > 0 every wanted action is disturbed before the filter sees
+          it, so that episodes also show how to get back; a clone that never saw that drifts away.
+          Source: noise injection, arXiv:1703.09327.
 Axes:     E = environments, D = entries of the ego's state, A = action.
 Limits:   actions are clipped to the ego's bounds; what is returned is what shall be executed.
 """
@@ -23,6 +26,7 @@ from cadenza.benchmark.policies import goal_pull
 from cadenza.benchmark.stream_worlds import EgoVectorEnv
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import UnknownNameError
+from cadenza.core.seeding import derive_substream
 
 #: Distance c of two centres that `swerve` keeps, m: contact is at 0.4 m, the rest is for what the
 #: other one does meanwhile.
@@ -110,20 +114,25 @@ def find_expert(name: str) -> Expert:
 class GuardedExpert:
     """Plays a law in all environments, behind the safety filter where there is one."""
 
-    def __init__(self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, seed: int) -> None:
+    def __init__(
+        self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, noise: float, seed: int
+    ) -> None:
         """Play ``law`` in ``env``.
 
         Args:
             env: The environments that are stepped.
             law: States to nominal actions.
             safety: Settings of the filter.
-            seed: Handed to the filter.
+            noise: Standard deviation of what is added to every wanted action, unit of the action.
+            seed: Seed of the noise; also handed to the filter.
 
         Raises:
             ConfigurationError: The filter is enabled for a task without its hooks.
         """
         self._env = env
         self._law = law
+        self._noise = noise
+        self._rng = derive_substream("benchmark.stream.noise", root_seed=seed).default_rng()
         self._driver = build_batched_safety_driver(env.env, safety)
         if self._driver is not None:
             self._driver.begin_run(seed)
@@ -137,13 +146,15 @@ class GuardedExpert:
         """Return the actions to execute, (E, A), for the ego's states, (E, D)."""
         nominal = self._law(observations.astype(np.float64))
         wanted = np.clip(nominal, self._env.action_low, self._env.action_high)
+        wanted += self._noise * self._rng.standard_normal(wanted.shape)
         if self._driver is not None:
             wanted = self._driver.step(wanted, self._env.partner_ids).action
-        return wanted.astype(np.float32)
+        executed = np.clip(wanted, self._env.action_low, self._env.action_high)
+        return executed.astype(np.float32)
 
 
 def make_expert(
-    env: EgoVectorEnv, *, seed: int, expert: str, safety: Mapping[str, Any]
+    env: EgoVectorEnv, *, seed: int, expert: str, safety: Mapping[str, Any], noise: float = 0.0
 ) -> GuardedExpert:
     """Return a scripted ego for ``env``; producers call it.
 
@@ -152,10 +163,11 @@ def make_expert(
         seed: Seed of its random draws.
         expert: Its name.
         safety: Fields of `SafetyConfig`.
+        noise: Standard deviation of what is added to every wanted action, unit of the action.
 
     Raises:
         ConfigurationError: The filter is enabled for a task without its hooks.
         UnknownNameError: No such expert.
     """
     settings = SafetyConfig.model_validate(safety)
-    return GuardedExpert(env, find_expert(expert).law, safety=settings, seed=seed)
+    return GuardedExpert(env, find_expert(expert).law, safety=settings, noise=noise, seed=seed)

@@ -5,6 +5,7 @@ processes of their own, build them. The stream shows the ego alone: ``obs`` is i
 ``actions`` what it executed, (A,), after the safety filter.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
@@ -64,6 +65,7 @@ def stream_config(
     partners: Sequence[PartnerChoice] | None = None,
     expert: str | Mapping[str, Any] | None = None,
     safety: SafetyConfig | None = None,
+    noise: float = 0.0,
     options: Mapping[str, OptionValue] | None = None,
     episode_length: int | None = None,
     num_envs: int = 8,
@@ -81,6 +83,8 @@ def stream_config(
             with an `EgoVectorEnv`. None takes the task's first one.
         safety: Filter between a scripted ego and the environment; None turns it on, with its
             defaults, where the task supports it.
+        noise: Standard deviation of what is added to every action a scripted ego wants, before the
+            filter, unit of the action, >= 0; shows clones how to get back.
         options: Further settings of the task, e.g. ``{"num_robots": 3}``.
         episode_length: Steps until truncation; None takes the task's.
         num_envs: Environments of each producer.
@@ -114,7 +118,7 @@ def stream_config(
             "max_episode_steps": length,
             "kwargs": kwargs,
         },
-        policy=_policy(task, expert, safety),
+        policy=_policy(task, expert, safety, noise),
         producers=producers,
         seed=seed,
         **engine,
@@ -147,14 +151,21 @@ def _partners(task: TaskSpec, chosen: Sequence[PartnerChoice] | None) -> list[di
 
 
 def _policy(
-    task: TaskSpec, expert: str | Mapping[str, Any] | None, safety: SafetyConfig | None
+    task: TaskSpec,
+    expert: str | Mapping[str, Any] | None,
+    safety: SafetyConfig | None,
+    noise: float,
 ) -> dict[str, Any]:
     """Return the engine's policy."""
+    if not (math.isfinite(noise) and noise >= 0.0):
+        raise ConfigurationError(
+            f"stream_config.noise: expected a standard deviation >= 0, got {noise}."
+        )
     if isinstance(expert, Mapping):
-        if safety is not None:
+        if safety is not None or noise:
             raise ConfigurationError(
-                "stream_config: expected no safety with a policy of your own, got both; the filter "
-                "guards scripted egos, yours must ask it itself (BatchedSafetyDriver)."
+                "stream_config: expected neither safety nor noise with a policy of your own, got "
+                "them; they change scripted egos, yours must do both itself."
             )
         return dict(expert)
     own = [name for name, known in EXPERTS.items() if known.task == task.task_id]
@@ -175,4 +186,5 @@ def _policy(
             f"stream_config: expected safety disabled, got it enabled; task {task.task_id!r} has "
             "no safety filter."
         )
-    return {"factory": _EXPERT, "kwargs": {"expert": name, "safety": guard.model_dump(mode="json")}}
+    kwargs = {"expert": name, "safety": guard.model_dump(mode="json"), "noise": noise}
+    return {"factory": _EXPERT, "kwargs": kwargs}

@@ -110,6 +110,22 @@ def test_push_expert_beats_staying_in_nearly_every_episode():
     assert np.mean(returns > play(idle, episodes=50)[1]) > 0.9
 
 
+def test_noise_disturbs_the_wanted_action_and_follows_the_seed():
+    config = stream_config("mpe_cooperative_push", num_envs=1000, buffer_size=1000, noise=0.1)
+    env = make_worlds(config.gym_config, {}, config.steps)
+    observation, _ = env.reset(seed=0)
+    kwargs = config.policy["kwargs"]
+    clean = make_expert(env, seed=1, **(kwargs | {"noise": 0.0})).act(observation)
+    noisy, again, other = (
+        make_expert(env, seed=seed, **kwargs).act(observation) for seed in (1, 1, 2)
+    )
+    assert np.array_equal(noisy, again)
+    assert not np.array_equal(noisy, other)
+    inner = np.abs(clean) < 0.5  # five standard deviations from the bounds of 1
+    assert np.std((noisy - clean)[inner]) == pytest.approx(0.1, rel=0.2)
+    assert np.abs(noisy).max() <= 1.0
+
+
 class Idle:
     """Never acts."""
 

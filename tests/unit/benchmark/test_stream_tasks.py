@@ -95,8 +95,14 @@ def test_task_without_ready_partners_gets_its_seen_one():
         ),
         (
             {"expert": {"factory": "a:b"}, "safety": SafetyConfig()},
-            r"expected no safety with a policy of your own, got both",
+            r"expected neither safety nor noise with a policy of your own",
         ),
+        (
+            {"expert": {"factory": "a:b"}, "noise": 0.5},
+            r"expected neither safety nor noise with a policy of your own",
+        ),
+        ({"noise": -0.1}, r"noise: expected a standard deviation >= 0, got -0.1"),
+        ({"noise": float("nan")}, r"noise: expected a standard deviation >= 0, got nan"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused(arguments, match):

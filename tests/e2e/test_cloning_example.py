@@ -1,0 +1,43 @@
+"""The example that clones an expert from live producers succeeds behind the filter."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.benchmark.policies import EgoSeat, load_policy
+from tests.e2e.commands import REPOSITORY
+from tests.stream_engines import nothing_left
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
+    monkeypatch.delitem(sys.modules, "harness", raising=False)
+    import crossing_behaviour_cloning
+
+    return crossing_behaviour_cloning
+
+
+def test_clone_succeeds_with_partners_it_never_met(example: Any, tmp_path: Path) -> None:
+    # A reduced run: 2 000 of 4 000 updates, 20 of 100 episodes per partner and condition.
+    from harness import Run
+
+    run = Run(seed=0, steps=2_000, out=tmp_path, smoke=False, evaluation_episodes=100)
+    with nothing_left():
+        example.train(run)
+    assert run.result is not None
+    returns = run.result["returns"]
+    assert len(returns) == 80  # four partners that leave a way
+    assert np.mean(returns) >= 0.9
+    assert run.result["env_steps"] > run.curve[0][0]  # simulated while it trained
+    assert run.curve[-1][1] < run.curve[0][1] / 2
+    bounds = np.full(2, 2.0, np.float32)
+    seat = EgoSeat(uid="ego", observation_dim=10, low=-bounds, high=bounds)
+    policy = load_policy("local://policy.pt", seat=seat, artifacts_root=tmp_path)
+    state = np.array([-2.0, 0, 0, 0, 4.0, 0, 0, 3.0, 0, 0], np.float32)
+    assert policy.act({"agent": {"ego": {"state": state}}})[0] > 1.0  # goal 4 m to the right
