@@ -19,6 +19,10 @@ class StoreUnavailableError(StoreError, ConnectionError):
     """The database did not answer, or stayed locked for too long; the call may be repeated."""
 
 
+class StoreCorruptError(StoreError):
+    """The file is no database, or a damaged one."""
+
+
 class DuplicateRunError(StoreError, ValueError):
     """A run of this id exists already."""
 

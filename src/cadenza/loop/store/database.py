@@ -14,12 +14,17 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import make_folder
-from cadenza.loop.errors import StoreNotFoundError, StoreUnavailableError, UnknownRowError
+from cadenza.loop.errors import (
+    StoreCorruptError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    UnknownRowError,
+)
 from cadenza.loop.store import schema
 from cadenza.loop.store.models import Run
 
@@ -50,6 +55,7 @@ class Database:
             StoreVersionError: The tables are of a newer version, or of an older one and ``create``
                 is off.
             StoreUnavailableError: The database does not answer.
+            StoreCorruptError: The file is no database, or a damaged one.
         """
         self.url = _url_of(location)
         self._engine = _engine_of(self.url, create=create)
@@ -66,6 +72,7 @@ class Database:
 
         Raises:
             StoreUnavailableError: The database does not answer, or stayed locked.
+            StoreCorruptError: The file is damaged.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
@@ -88,6 +95,13 @@ class Database:
             raise StoreUnavailableError(
                 f"job store {self.url!r}: expected an answer, got '{error.orig}'; see that the "
                 "database runs and no other program holds a lock on it, then resume the run."
+            ) from error
+        except DatabaseError as error:
+            if type(error) is not DatabaseError:  # its subclasses tell of other things
+                raise
+            raise StoreCorruptError(
+                f"job store {self.url!r}: expected a sound database, got '{error.orig}'; restore "
+                "it from a copy, or name another file."
             ) from error
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class JobStore:
                 capabilities_json=changes.canonical_text(dict(capabilities or {})),
                 state_json=LoopState(run_id=run_id).model_dump_json(),
             )
-            if connection.execute(statement).rowcount != 1:
+            if connection.scalar(statement.returning(Run.id)) is None:
                 raise DuplicateRunError(
                     f"run {run_id!r}: expected a new id, got one that the store has; resume that "
                     "run, or choose another id."

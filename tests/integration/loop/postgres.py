@@ -1,0 +1,108 @@
+"""A real PostgreSQL server in a temporary folder, for the tests of one session.
+
+The server programs come from Debian's package ``postgresql``. They refuse to run as root, so root
+lets the package's own user ``postgres`` run them.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+MISSING = "PostgreSQL's server programs are not installed: apt-get install postgresql"
+_START_TIMEOUT_S = 60.0
+
+
+def find_programs() -> Path | None:
+    """Return the folder of ``initdb`` and ``postgres``; None if they are not installed."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parent.name)
+    found = shutil.which("postgres")
+    folders = [*([Path(found).resolve().parent] if found else []), *reversed(debian)]
+    complete = (f for f in folders if (f / "initdb").exists() and (f / "postgres").exists())
+    return next(complete, None)
+
+
+class PostgresServer:
+    """Makes and drops databases."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._numbers = count()
+
+    def new_database(self) -> str:
+        """Create a database and return its name."""
+        name = f"test_{next(self._numbers)}"
+        self._run(f'CREATE DATABASE "{name}"')
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def url(self, name: str) -> str:
+        """Return the SQLAlchemy URL of a database."""
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{name}"
+
+    def _run(self, statement: str) -> None:
+        address = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def running_server(programs: Path):
+    """Run a server of its own in a temporary folder; it ends with the block, or with us."""
+    folder = Path(tempfile.mkdtemp(prefix="cadenza-postgres-"))
+    as_user = {}
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+        as_user = {"user": "postgres", "group": "postgres", "extra_groups": []}
+    data = folder / "data"
+    server = None
+    try:
+        options = ["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8"]
+        initdb = [programs / "initdb", *options, "--locale=C", "-D", data]
+        subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **as_user)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        # Without a parent the server ends too (SIGINT: at once, without waiting for clients).
+        tether = ["setpriv", "--pdeathsig", "INT", "--"] if shutil.which("setpriv") else []
+        settings = ["-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"]
+        with (folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                [*tether, programs / "postgres", "-D", data, *settings],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                **as_user,
+            )
+        _wait_until_ready(server, port, folder / "server.log")
+        yield PostgresServer(port)
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=60.0)
+        shutil.rmtree(folder)
+
+
+def _wait_until_ready(server: subprocess.Popen, port: int, log: Path) -> None:
+    address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres connect_timeout=5"
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(address).close()
+        except psycopg.OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no server on port {port}:\n{log.read_text()}") from None
+            time.sleep(0.05)
+        else:
+            return

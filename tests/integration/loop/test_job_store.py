@@ -1,0 +1,651 @@
+"""The job store on SQLite and on a real PostgreSQL server: the same tests."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.errors import (
+    ApprovalDecidedError,
+    DuplicateRunError,
+    LeaseHeldError,
+    RecordConflictError,
+    SeedOverlapError,
+    StaleLeaseError,
+    StaleStateError,
+    UnknownRowError,
+)
+from cadenza.loop.jobs.spec import JobKey, JobSpec
+from cadenza.loop.store import JobStore, changes
+from cadenza.loop.store.rows import ReplyRow, StoredEvent
+
+
+def alive(owner):
+    return False
+
+
+@pytest.fixture
+def lease(store):
+    store.create_run("run", '{"a": 1}')
+    return store.leases.acquire("run", "first", ttl_s=60.0, gone=alive)
+
+
+def event(ordinal, kind="cycle_started", step="0/propose"):
+    return StoredEvent(
+        step_key=step, ordinal=ordinal, stage="orchestrator", kind=kind, cycle=0, payload="{}",
+        ts=1.5, mono=2.5,
+    )  # fmt: skip
+
+
+# Runs
+
+
+def test_new_run_has_the_promised_columns_and_a_fresh_state(store):
+    store.create_run("run", '{"a": 1}', constitution_sha256="c", capabilities={"lerobot": "0.4.4"})
+    row = store.get_run("run")
+    assert (row["id"], row["status"], row["stop_reason"]) == ("run", "running", None)
+    assert json.loads(row["config_json"]) == {"a": 1}
+    assert row["constitution_sha256"] == "c"
+    assert json.loads(row["capabilities_json"]) == {"lerobot": "0.4.4"}
+    state, version = store.load_state("run")
+    assert (state.run_id, state.cycle, state.step, version) == ("run", 0, "propose", 0)
+
+
+def test_second_run_of_one_id_is_refused_and_the_first_is_kept(store):
+    store.create_run("run", "{}")
+    with pytest.raises(DuplicateRunError, match="resume that run"):
+        store.create_run("run", '{"other": 1}')
+    assert store.get_run("run")["config_json"] == "{}"
+
+
+@pytest.mark.parametrize("run_id", ["", "..", "a/b", "a b", "é", "x" * 101, "-a", "a\n"])
+def test_run_id_that_is_no_plain_name_is_refused(store, run_id):
+    with pytest.raises(InputError, match="names a folder"):
+        store.create_run(run_id, "{}")
+
+
+def test_runs_are_listed_by_creation(store):
+    for name in ("b", "a", "c"):
+        store.create_run(name, "{}")
+    assert sorted(row["id"] for row in store.list_runs()) == ["a", "b", "c"]
+    created = [row["created_at"] for row in store.list_runs()]
+    assert created == sorted(created)
+    assert created[0] > 1.7e9  # Unix seconds
+
+
+def test_finished_run_tells_status_and_reason(store):
+    store.create_run("run", "{}")
+    store.finish_run("run", "failed", "boom")
+    assert (store.get_run("run")["status"], store.get_run("run")["stop_reason"]) == (
+        "failed",
+        "boom",
+    )
+    with pytest.raises(InputError, match="expected one of"):
+        store.finish_run("run", "vanished")
+
+
+def test_unknown_run_is_named(store):
+    for call in (store.get_run, store.load_state, store.request_stop, store.finish_run):
+        with pytest.raises(UnknownRowError, match="run 'nobody'"):
+            call("nobody")
+
+
+def test_stop_request_holds_until_it_is_cleared(store, lease):
+    assert not store.stop_requested("run")
+    store.request_stop("run")
+    first = store.get_run("run")["stop_requested_at"]
+    store.request_stop("run")
+    assert store.get_run("run")["stop_requested_at"] == first
+    assert store.stop_requested("run")
+    store.apply(lease, changes.clear_stop_request)
+    assert not store.stop_requested("run")
+
+
+# Cycles and checkpoints
+
+
+def test_cycle_passes_from_collect_to_done(store):
+    store.create_run("run", "{}")
+    store.start_cycle("run", 0, rung="bc")
+    (row,) = store.cycles_for("run")
+    assert (row["idx"], row["stage"], row["decision"], row["rung"]) == (0, "collect", None, "bc")
+    store.set_stage("run", 0, "train")
+    assert store.cycles_for("run")[0]["stage"] == "train"
+    store.finish_cycle("run", 0, "promote")
+    (row,) = store.cycles_for("run")
+    assert (row["stage"], row["decision"]) == ("done", "promote")
+    assert row["finished_at"] >= row["started_at"]
+
+
+def test_stage_change_stores_the_documents_it_is_given_and_keeps_the_others(store, lease):
+    store.apply(lease, changes.start_cycle(0, proposal_json='{"p": 1}'))
+    store.apply(lease, changes.set_stage(0, "train", dataset_json='{"d": 1}'))
+    (row,) = store.cycles_for("run")
+    assert (row["proposal_json"], row["dataset_json"]) == ('{"p": 1}', '{"d": 1}')
+
+
+def test_cycle_cannot_start_twice_and_unknown_cycle_cannot_change(store):
+    store.create_run("run", "{}")
+    store.start_cycle("run", 0)
+    with pytest.raises(RecordConflictError, match="cycle 0 to be new"):
+        store.start_cycle("run", 0)
+    with pytest.raises(UnknownRowError, match="expected a cycle 1"):
+        store.finish_cycle("run", 1, "iterate")
+
+
+def test_blessing_clears_the_others(store):
+    store.create_run("run", "{}")
+    first = store.add_checkpoint("run", 0, "act", "/a", sha256="f00")
+    second = store.add_checkpoint("run", 1, "act", "/b")
+    assert store.blessed_checkpoint("run") is None
+    store.bless("run", first)
+    store.bless("run", second)
+    assert [row["blessed"] for row in store.checkpoints_for("run")] == [0, 1]
+    assert store.blessed_checkpoint("run")["id"] == second
+    assert store.checkpoints_for("run")[0]["sha256"] == "f00"
+
+
+def test_blessing_another_runs_checkpoint_is_refused_and_changes_nothing(store):
+    store.create_run("mine", "{}")
+    store.create_run("other", "{}")
+    mine = store.add_checkpoint("mine", 0, "act", "/a")
+    theirs = store.add_checkpoint("other", 0, "act", "/a")
+    store.bless("mine", mine)
+    with pytest.raises(UnknownRowError, match="one of run 'mine'"):
+        store.bless("mine", theirs)
+    assert store.blessed_checkpoint("mine")["id"] == mine
+    assert store.blessed_checkpoint("other") is None
+
+
+def test_two_runs_have_a_blessed_policy_each(store):
+    for name in ("a", "b"):
+        store.create_run(name, "{}")
+        store.bless(name, store.add_checkpoint(name, 0, "act", "/p"))
+    assert all(store.blessed_checkpoint(name) is not None for name in ("a", "b"))
+
+
+def test_checkpoint_numbers_are_never_given_again(store):
+    store.create_run("run", "{}")
+    numbers = [store.add_checkpoint("run", 0, "act", f"/{i}") for i in range(3)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_evaluation_is_stored_with_its_policy(store):
+    store.create_run("run", "{}")
+    number = store.add_checkpoint("run", 0, "act", "/a")
+    store.attach_eval(number, '{"success_rate": 0.5}')
+    assert json.loads(store.checkpoints_for("run")[0]["eval_json"]) == {"success_rate": 0.5}
+    with pytest.raises(UnknownRowError, match="checkpoint 999"):
+        store.attach_eval(999, "{}")
+    with pytest.raises(RuntimeError, match="eval_json: expected strict JSON"):
+        store.attach_eval(number, '{"success_rate": NaN}')
+
+
+# Leases
+
+
+def test_lease_is_exclusive_until_it_is_released(store, lease):
+    with pytest.raises(LeaseHeldError, match="first works on"):
+        store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
+    assert store.leases.holder("run") == "first"
+    store.leases.release(lease)
+    assert store.leases.holder("run") is None
+    second = store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
+    assert (lease.epoch, second.epoch) == (1, 2)
+
+
+def test_lease_that_ran_out_is_taken_over_and_the_old_one_is_stale(store):
+    store.create_run("run", "{}")
+    old = store.leases.acquire("run", "first", ttl_s=0.001, gone=alive)
+    wait_until(lambda: store.leases.holder("run") is None)
+    new = store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
+    assert new.epoch == old.epoch + 1
+    with pytest.raises(StaleLeaseError, match="epoch 2 of second"):
+        store.leases.renew(old)
+    store.leases.release(old)  # says nothing, does nothing
+    assert store.leases.holder("run") == "second"
+
+
+def test_lease_that_ran_out_lives_on_when_renewed_in_time(store):
+    store.create_run("run", "{}")
+    lease = store.leases.acquire("run", "first", ttl_s=0.2, gone=alive)
+    wait_until(lambda: store.leases.holder("run") is None)
+    store.leases.renew(lease)
+    assert store.leases.holder("run") == "first"
+
+
+def test_lease_of_a_dead_owner_is_taken_over_at_once(store, lease):
+    taken = store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: owner == "first")
+    assert (taken.owner, taken.epoch) == ("second", 2)
+
+
+def test_released_lease_can_do_nothing(store, lease):
+    store.leases.release(lease)
+    state, version = store.load_state("run")
+    with pytest.raises(StaleLeaseError, match="epoch 1 of nobody"):
+        store.commit(lease, version, state)
+
+
+@pytest.mark.parametrize(("owner", "ttl_s"), [("", 1.0), ("x", 0.0), ("x", float("nan"))])
+def test_lease_without_owner_or_duration_is_refused(store, owner, ttl_s):
+    store.create_run("run", "{}")
+    with pytest.raises(InputError, match="expected an owner"):
+        store.leases.acquire("run", owner, ttl_s=ttl_s)
+
+
+def wait_until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("never came true")
+
+
+# State
+
+
+def test_commit_changes_state_rows_and_events_together(store, lease):
+    state, version = store.load_state("run")
+    new = state.model_copy(update={"step": "data", "baseline": 0.25})
+    rows = [
+        changes.start_cycle(0, rung="bc"),
+        changes.add_checkpoint(0, "bc", "/p"),
+        changes.bless("/p"),
+        changes.finish_cycle(0, "promote"),
+        changes.set_run_status("pending_approval"),
+    ]
+    assert store.commit(lease, version, new, events=[event(0), event(1)], rows=rows) == 1
+    assert store.load_state("run") == (new, 1)
+    assert store.blessed_checkpoint("run")["path"] == "/p"
+    assert store.cycles_for("run")[0]["decision"] == "promote"
+    assert store.get_run("run")["status"] == "pending_approval"
+    assert [stored.seq for stored in store.events.after("run", 0)] == [1, 2]
+
+
+def test_commit_with_a_refused_row_changes_nothing(store, lease):
+    state, version = store.load_state("run")
+    new = state.model_copy(update={"step": "data"})
+    rows = [changes.start_cycle(0), changes.bless("/nowhere")]
+    with pytest.raises(UnknownRowError, match="/nowhere"):
+        store.commit(lease, version, new, events=[event(0)], rows=rows)
+    assert store.load_state("run") == (state, 0)
+    assert store.cycles_for("run") == []
+    assert store.events.after("run", 0) == []
+
+
+def test_commit_of_an_old_version_changes_nothing(store, lease):
+    state, version = store.load_state("run")
+    store.commit(lease, version, state.model_copy(update={"cycle": 1}))
+    with pytest.raises(StaleStateError, match="at version 0"):
+        store.commit(lease, version, state.model_copy(update={"cycle": 2}), events=[event(0)])
+    assert store.load_state("run")[0].cycle == 1
+    assert store.events.after("run", 0) == []
+
+
+def test_commit_of_another_runs_state_is_refused(store, lease):
+    state, version = store.load_state("run")
+    with pytest.raises(InputError, match="expected a state of run 'run'"):
+        store.commit(lease, version, state.model_copy(update={"run_id": "other"}))
+
+
+def test_taken_over_controller_writes_nothing_anywhere(store, lease):
+    state, version = store.load_state("run")
+    spec = job("train")
+    store.jobs.open(lease, spec)
+    store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
+    attempts = [
+        lambda: store.commit(lease, version, state, events=[event(0)]),
+        lambda: store.apply(lease, changes.start_cycle(0)),
+        lambda: store.events.append(lease, [event(0)]),
+        lambda: store.events.mark_published(lease, 1),
+        lambda: store.jobs.open(lease, job("eval")),
+        lambda: store.jobs.begin_attempt(lease, spec.key),
+        lambda: store.jobs.close(lease, spec.key, "failed"),
+        lambda: store.approvals.request(lease, 0, "promote"),
+        lambda: store.replies.record(lease, 0, "plan", 0, REPLY),
+        lambda: store.leases.renew(lease),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StaleLeaseError, match="was replaced"):
+            attempt()
+    assert store.load_state("run") == (state, version)
+    assert store.cycles_for("run") == []
+    assert store.events.after("run", 0) == []
+    assert [row.status for row in store.jobs.of_run("run")] == ["pending"]
+    assert store.approvals.pending("run") == []
+    assert store.replies.get("run", 0, "plan", 0) is None
+
+
+# Events
+
+
+def test_event_of_one_place_is_recorded_once(store, lease):
+    store.events.append(lease, [event(0), event(1)])
+    store.events.append(lease, [event(0, kind="other"), event(1), event(2)])
+    rows = store.events.after("run", 0)
+    assert [(row.seq, row.ordinal, row.kind) for row in rows] == [
+        (1, 0, "cycle_started"),
+        (2, 1, "cycle_started"),
+        (3, 2, "cycle_started"),
+    ]
+    assert (rows[0].ts, rows[0].mono, rows[0].payload) == (1.5, 2.5, "{}")
+
+
+def test_events_are_numbered_by_run(store, lease):
+    store.create_run("other", "{}")
+    other = store.leases.acquire("other", "x", ttl_s=60.0, gone=alive)
+    store.events.append(lease, [event(0)])
+    store.events.append(other, [event(0)])
+    assert [row.seq for row in store.events.after("other", 0)] == [1]
+    assert [row.kind for row in store.events.of_step("other", "0/propose")] == ["cycle_started"]
+
+
+def test_publishing_marks_a_prefix(store, lease):
+    assert store.events.published_up_to("run") == 0
+    store.events.append(lease, [event(0), event(1), event(2)])
+    assert store.events.published_up_to("run") == 0
+    store.events.mark_published(lease, 2)
+    assert store.events.published_up_to("run") == 2
+    store.events.mark_published(lease, 3)
+    assert store.events.published_up_to("run") == 3
+
+
+# Jobs
+
+
+def job(stage, command=("cadenza", "job", "train"), device="cpu"):
+    key = JobKey(run_id="run", cycle=0, stage=stage)
+    return JobSpec(
+        key=key, command=command, output_dir="out", log_path="log", device=device,
+        result_path="out/result.json",
+    )  # fmt: skip
+
+
+def test_opening_a_job_again_returns_the_first_row_and_repeats_no_event(store, lease):
+    first = store.jobs.open(lease, job("train"), [event(0, "job_started")])
+    assert (first.status, first.attempt, first.command) == (
+        "pending",
+        0,
+        ("cadenza", "job", "train"),
+    )
+    assert first.result_path == "out/result.json"
+    assert store.jobs.open(lease, job("train"), [event(0, "job_started")]) == first
+    assert len(store.events.after("run", 0)) == 1
+    assert store.jobs.get(first.key) == first
+    assert store.jobs.get(JobKey(run_id="run", cycle=1, stage="train")) is None
+
+
+def test_job_of_one_key_with_another_command_is_refused(store, lease):
+    store.jobs.open(lease, job("train"))
+    with pytest.raises(RecordConflictError, match="must ask for the same job"):
+        store.jobs.open(lease, job("train", ("cadenza", "job", "evaluate")))
+    with pytest.raises(RecordConflictError, match=r"got .* on gpu"):
+        store.jobs.open(lease, job("train", device="gpu"))
+
+
+def test_job_of_another_run_is_refused(store, lease):
+    key = JobKey(run_id="other", cycle=0, stage="train")
+    with pytest.raises(InputError, match="which the lease is for"):
+        store.jobs.begin_attempt(lease, key)
+
+
+def test_attempts_and_their_seconds_are_counted(store, lease):
+    key = store.jobs.open(lease, job("train", device="gpu")).key
+    row = store.jobs.begin_attempt(lease, key)
+    assert (row.attempt, row.status, row.pid) == (1, "running", None)
+    row = store.jobs.set_process(lease, key, pid=42, pid_start_time=7.5)
+    assert (row.pid, row.pid_start_time) == (42, 7.5)
+    store.jobs.heartbeat(lease, key, attempt_s=3.0)
+    assert store.jobs.spent_s("run") == {"cpu": 0.0, "gpu": 3.0}
+    end = {"attempt": 1, "exit_code": -9, "duration_s": 4.0, "interrupted": True}
+    row = store.jobs.end_attempt(lease, key, **end)
+    assert store.jobs.end_attempt(lease, key, **end) == row  # once
+    assert (row.status, row.interruptions, row.exit_code) == ("pending", 1, -9)
+    store.jobs.begin_attempt(lease, key, pid=43, pid_start_time=8.0)
+    assert store.jobs.end_attempt(lease, key, **end).status == "running"  # a late word on the first
+    store.jobs.end_attempt(lease, key, attempt=2, exit_code=1, duration_s=2.0, interrupted=False)
+    assert store.jobs.spent_s("run") == {"cpu": 0.0, "gpu": 6.0}
+    row = store.jobs.close(lease, key, "failed", events=[event(0, "job_finished")])
+    assert (row.status, row.attempt, row.duration_s, row.exit_code) == ("failed", 2, 6.0, 1)
+    assert row.finished is not None
+    again = store.jobs.close(lease, key, "failed", events=[event(0, "job_finished")])
+    assert again == row
+    assert len(store.events.after("run", 0)) == 1
+
+
+def test_closed_job_can_be_reopened_unless_it_succeeded(store, lease):
+    key = store.jobs.open(lease, job("train")).key
+    store.jobs.begin_attempt(lease, key)
+    with pytest.raises(RecordConflictError, match="got one that is running"):
+        store.jobs.reopen(lease, key)
+    store.jobs.end_attempt(lease, key, attempt=1, exit_code=1, duration_s=2.0, interrupted=False)
+    store.jobs.close(lease, key, "failed")
+    row = store.jobs.reopen(lease, key)
+    assert (row.status, row.attempt - row.interruptions, row.duration_s) == ("pending", 0, 2.0)
+    assert store.jobs.reopen(lease, key) == row
+    store.jobs.begin_attempt(lease, key)
+    store.jobs.end_attempt(lease, key, attempt=2, exit_code=0, duration_s=1.0, interrupted=False)
+    row = store.jobs.close(lease, key, "succeeded", result_sha256="ab")
+    assert row.result_sha256 == "ab"
+    with pytest.raises(RecordConflictError, match="got one that is succeeded"):
+        store.jobs.reopen(lease, key)
+    with pytest.raises(RecordConflictError, match="to close as failed"):
+        store.jobs.close(lease, key, "failed")
+
+
+def test_job_methods_refuse_what_is_out_of_order(store, lease):
+    key = JobKey(run_id="run", cycle=0, stage="train")
+    with pytest.raises(UnknownRowError, match="open it first"):
+        store.jobs.begin_attempt(lease, key)
+    store.jobs.open(lease, job("train"))
+    with pytest.raises(RecordConflictError, match="expected a running attempt"):
+        store.jobs.heartbeat(lease, key, attempt_s=1.0)
+    with pytest.raises(RecordConflictError, match="expected a running attempt"):
+        store.jobs.set_process(lease, key, pid=1, pid_start_time=1.0)
+    with pytest.raises(RecordConflictError, match="an attempt of 1 to 0"):
+        store.jobs.end_attempt(
+            lease, key, attempt=1, exit_code=0, duration_s=1.0, interrupted=False
+        )
+    with pytest.raises(RecordConflictError, match="expected an end"):
+        store.jobs.close(lease, key, "running")
+    store.jobs.begin_attempt(lease, key)
+    with pytest.raises(RecordConflictError, match="expected a pending job"):
+        store.jobs.begin_attempt(lease, key)
+    with pytest.raises(RecordConflictError, match="got one that is running"):
+        store.jobs.close(lease, key, "succeeded")
+    for seconds in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(InputError, match="finite number >= 0"):
+            store.jobs.heartbeat(lease, key, attempt_s=seconds)
+
+
+# Evidence
+
+OUTCOMES = [
+    EpisodeOutcome(task="a", seed=2**40, success=True, score=0.5),
+    EpisodeOutcome(task="b", seed=8, success=False),
+]
+
+
+def test_episodes_come_back_in_order_by_look(store, lease):
+    store.apply(lease, changes.record_episodes(0, "candidate", 0, OUTCOMES))
+    more = [EpisodeOutcome(task="a", seed=9, success=True)]
+    store.apply(lease, changes.record_episodes(0, "candidate", 1, more))
+    store.apply(lease, changes.record_episodes(0, "candidate", 0, OUTCOMES))  # again: nothing
+    assert store.episodes("run", 0, "candidate") == OUTCOMES + more
+    assert store.episodes("run", 0, "candidate", look=1) == more
+    assert store.episodes("run", 0, "baseline") == []
+
+
+def test_other_outcomes_for_a_recorded_look_are_refused(store, lease):
+    store.apply(lease, changes.record_episodes(0, "candidate", 0, OUTCOMES))
+    with pytest.raises(RecordConflictError, match="must repeat its outcomes"):
+        store.apply(lease, changes.record_episodes(0, "candidate", 0, OUTCOMES[:1]))
+    assert store.episodes("run", 0, "candidate") == OUTCOMES
+
+
+def test_reserved_seeds_are_disjoint_within_a_run(store, lease):
+    reserve = changes.reserve_seeds
+    store.apply(lease, reserve(0, "compare", 0, SeedRange(start=2**33, count=10)))
+    store.apply(lease, reserve(0, "compare", 1, SeedRange(start=2**33 + 10, count=5)))
+    store.apply(lease, reserve(0, "compare", 0, SeedRange(start=2**33, count=10)))
+    for start, count in [(2**33 + 9, 1), (2**33 - 1, 2), (2**33 - 5, 50), (2**33 + 14, 1)]:
+        with pytest.raises(SeedOverlapError, match="shares seeds with 'compare' of cycle 0"):
+            store.apply(lease, reserve(0, "harvest", 0, SeedRange(start=start, count=count)))
+    with pytest.raises(RecordConflictError, match="the first reservation holds"):
+        store.apply(lease, reserve(0, "compare", 0, SeedRange(start=0, count=10)))
+    store.apply(lease, reserve(0, "harvest", 0, SeedRange(start=2**33 + 15, count=5)))
+    assert store.seed_ranges("run") == {
+        (0, "compare", 0): SeedRange(start=2**33, count=10),
+        (0, "compare", 1): SeedRange(start=2**33 + 10, count=5),
+        (0, "harvest", 0): SeedRange(start=2**33 + 15, count=5),
+    }
+
+
+def test_two_runs_may_use_the_same_seeds(store, lease):
+    store.create_run("other", "{}")
+    other = store.leases.acquire("other", "x", ttl_s=60.0, gone=alive)
+    for each in (lease, other):
+        store.apply(each, changes.reserve_seeds(0, "data", 0, SeedRange(start=0, count=10)))
+    assert len(store.seed_ranges("other")) == 1
+
+
+# Approvals
+
+
+def test_approval_is_asked_once_and_decided_once(store, lease):
+    asked = store.approvals.request(lease, 0, "promote", timeout_s=100.0)
+    assert (asked.status, asked.overdue) == ("pending", False)
+    assert asked.deadline == pytest.approx(asked.requested_at + 100.0)
+    assert store.approvals.request(lease, 0, "promote", timeout_s=5.0).deadline == asked.deadline
+    assert [row.gate for row in store.approvals.pending("run")] == ["promote"]
+    row = store.approvals.decide("run", 0, "promote", "approved", reason="looks good", by="ada")
+    assert (row.status, row.reason, row.by) == ("approved", "looks good", "ada")
+    assert row.decided_at >= row.requested_at
+    with pytest.raises(ApprovalDecidedError, match=r"approved by ada \(looks good\)"):
+        store.approvals.decide("run", 0, "promote", "rejected", reason="no", by="bob")
+    assert store.approvals.get("run", 0, "promote").status == "approved"
+    assert store.approvals.pending("run") == []
+
+
+def test_undecided_approval_becomes_overdue(store, lease):
+    store.approvals.request(lease, 0, "promote", timeout_s=0.001)
+    wait_until(lambda: store.approvals.get("run", 0, "promote").overdue)
+    row = store.approvals.decide("run", 0, "promote", "rejected", reason="late", by="timeout")
+    assert not row.overdue
+
+
+def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
+    with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
+        store.approvals.decide("run", 0, "promote", "approved", reason="x", by="y")
+    with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
+        store.approvals.get("run", 0, "promote")
+    store.approvals.request(lease, 0, "promote")
+    for reason, by in (("", "ada"), ("  ", "ada"), ("good", "")):
+        with pytest.raises(InputError, match="a reason and a name"):
+            store.approvals.decide("run", 0, "promote", "approved", reason=reason, by=by)
+    with pytest.raises(InputError, match="timeout_s > 0"):
+        store.approvals.request(lease, 1, "promote", timeout_s=0.0)
+
+
+# Replies
+
+REPLY = ReplyRow(
+    provider="anthropic", model="m", prompt_sha256="p", text="{}", tokens_in=3, tokens_out=4,
+    cost_usd=0.25,
+)  # fmt: skip
+
+
+def test_first_reply_of_a_place_is_the_reply(store, lease):
+    assert store.replies.get("run", 0, "plan", 0) is None
+    assert store.replies.record(lease, 0, "plan", 0, REPLY) == REPLY
+    later = ReplyRow(provider="x", model="m", prompt_sha256="q", text="other", error="timed out")
+    assert store.replies.record(lease, 0, "plan", 0, later) == REPLY
+    assert store.replies.record(lease, 0, "plan", 1, later) == later
+    assert store.replies.get("run", 0, "plan", 0) == REPLY
+    assert store.replies.get("run", 0, "plan", 1) == later
+
+
+# Many at once
+
+
+def test_of_many_controllers_that_want_a_run_exactly_one_gets_it(store_url, store):
+    store.create_run("run", "{}")
+    winners, losers = [], []
+
+    def want(name):
+        with JobStore(store_url) as own:
+            try:
+                winners.append(own.leases.acquire("run", name, ttl_s=60.0, gone=alive))
+            except LeaseHeldError:
+                losers.append(name)
+
+    in_threads([lambda n=number: want(f"c{n}") for number in range(6)])
+    assert (len(winners), len(losers)) == (1, 5)
+
+
+def test_loops_of_different_runs_work_on_one_store_at_once(store_url, store):
+    def loop(name):
+        with JobStore(store_url) as own:
+            own.create_run(name, "{}")
+            lease = own.leases.acquire(name, name, ttl_s=60.0, gone=alive)
+            for cycle in range(10):
+                state, version = own.load_state(name)
+                own.commit(
+                    lease,
+                    version,
+                    state.model_copy(update={"cycle": cycle + 1}),
+                    events=[event(0, step=f"{cycle}")],
+                    rows=[changes.start_cycle(cycle), changes.add_checkpoint(cycle, "bc", "/p")],
+                )
+                own.bless(name, own.checkpoints_for(name)[-1]["id"])
+
+    in_threads([lambda n=number: loop(f"run{n}") for number in range(4)])
+    for number in range(4):
+        name = f"run{number}"
+        assert store.load_state(name)[0].cycle == 10
+        assert [row.seq for row in store.events.after(name, 0)] == list(range(1, 11))
+        assert [row["blessed"] for row in store.checkpoints_for(name)] == [0] * 9 + [1]
+
+
+def test_of_two_commits_on_one_version_exactly_one_counts(store_url, store, lease):
+    state, version = store.load_state("run")
+    outcomes = []
+
+    def commit(cycle):
+        with JobStore(store_url) as own:
+            try:
+                own.commit(lease, version, state.model_copy(update={"cycle": cycle}))
+                outcomes.append(cycle)
+            except StaleStateError:
+                outcomes.append(None)
+
+    in_threads([lambda n=number: commit(n) for number in range(1, 5)])
+    (winner,) = [cycle for cycle in outcomes if cycle is not None]
+    assert store.load_state("run")[0].cycle == winner
+    assert store.load_state("run")[1] == 1
+
+
+def test_people_who_decide_at_once_do_not_overrule_one_another(store_url, store, lease):
+    store.approvals.request(lease, 0, "promote")
+    decided = []
+
+    def decide(name):
+        with JobStore(store_url) as own:
+            try:
+                own.approvals.decide("run", 0, "promote", "approved", reason="r", by=name)
+                decided.append(name)
+            except ApprovalDecidedError:
+                pass
+
+    in_threads([lambda n=name: decide(n) for name in "abcd"])
+    assert [store.approvals.get("run", 0, "promote").by] == decided
+
+
+def in_threads(calls):
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for future in [pool.submit(call) for call in calls]:
+            future.result(timeout=120.0)
