@@ -1,7 +1,6 @@
 """Stand-ins for the protocols of the package, one per protocol."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,8 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from cadenza.core.errors import StaleDataError
-from cadenza.stream.chunk_source import ChunkSource
-from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 
 
 class FakeChunkSource(ChunkSource):
@@ -34,24 +32,15 @@ class FakeChunkSource(ChunkSource):
         self.wait_s = 0.0
         self.calls: list[dict[str, Any]] = []
 
-    def _draw(
-        self,
-        size: tuple[int, int],
-        options: DrawOptions,
-        *,
-        select: Sequence[str] | None,
-        out: TensorDict | None,
-        generator: torch.Generator | None,
-        timeout: float | None,
-    ) -> TensorDict:
-        batch_size, chunk_size = size
+    def _draw(self, request: DrawRequest) -> TensorDict:
+        (batch_size, chunk_size), select, out = request.size, request.select, request.out
         sizes = {"batch_size": batch_size, "chunk_size": chunk_size}
-        self.calls.append({**sizes, "select": select, **asdict(options)})
-        longest = self.draw_timeout if timeout is None else timeout
+        self.calls.append({**sizes, "select": select, **asdict(request.options)})
+        longest = self.draw_timeout if request.timeout is None else request.timeout
         time.sleep(min(self.wait_s, longest))
         if self.wait_s > longest:
             raise StaleDataError(f"expected fresh data within {longest:g} s")
-        start = torch.randint(0, 2**40, (batch_size, 1), generator=generator)
+        start = torch.randint(0, 2**40, (batch_size, 1), generator=request.generator)
         step = start + torch.arange(chunk_size)
         values = {"step": step, "obs": step[..., None].expand(-1, -1, 3).to(torch.float64)}
         kept = {name: value for name, value in values.items() if select is None or name in select}

@@ -5,7 +5,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +14,27 @@ from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weight
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DrawRequest:
+    """What `ChunkSource.sample_batch` was asked for; values are not checked yet.
+
+    Attributes:
+        size: Chunks and steps of each, (n, c).
+        options: Distribution of the chunks.
+        select: Keys to return.
+        out: `TensorDict` to write into and return, or None; the type checker loses its class here.
+        generator: Source of the draws.
+        timeout: Longest wait for fresh data, s.
+    """
+
+    size: tuple[int, int]
+    options: DrawOptions
+    select: Sequence[str] | None
+    out: Any
+    generator: torch.Generator | None
+    timeout: float | None
 
 
 class ChunkSource(ABC):
@@ -72,20 +94,17 @@ class ChunkSource(ABC):
         options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
-        size = (batch_size, chunk_size)
         return self._draw(
-            size, options, select=select, out=out, generator=generator, timeout=timeout
+            DrawRequest(
+                size=(batch_size, chunk_size),
+                options=options,
+                select=select,
+                out=out,
+                generator=generator,
+                timeout=timeout,
+            )
         )
 
     @abstractmethod
-    def _draw(
-        self,
-        size: tuple[int, int],
-        options: DrawOptions,
-        *,
-        select: Sequence[str] | None,
-        out: "TensorDict | None",
-        generator: torch.Generator | None,
-        timeout: float | None,
-    ) -> "TensorDict":
-        """Do what `sample_batch` says, with ``size`` = (n, c)."""
+    def _draw(self, request: DrawRequest) -> "TensorDict":
+        """Do what `sample_batch` says."""

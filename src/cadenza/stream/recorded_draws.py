@@ -8,7 +8,7 @@ Axes:  n = chunks, c = steps of a chunk.
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -22,7 +22,7 @@ from cadenza.core.errors import InputError, NotReadyError
 from cadenza.stream.batches import chunk_targets
 from cadenza.stream.chunk_batch import nested_batch
 from cadenza.stream.chunk_keys import known_keys
-from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
@@ -243,24 +243,15 @@ class RecordedStream(ChunkSource):
         """Go back to the first draw."""
         self._next = 0
 
-    def _draw(
-        self,
-        size: tuple[int, int],
-        options: DrawOptions,
-        *,
-        select: Sequence[str] | None,
-        out: "TensorDict | None",
-        generator: torch.Generator | None,
-        timeout: float | None,
-    ) -> "TensorDict":
+    def _draw(self, request: DrawRequest) -> "TensorDict":
         """Return the next recorded batch: nothing is random here, and nothing is waited for."""
-        del generator, timeout
-        draw = self._expected(*size, options)
-        kept = draw.keys if select is None and out is None else select
-        targets = chunk_targets(self._layout, size, options, kept, out)
+        out: TensorDict | None = request.out
+        draw = self._expected(*request.size, request.options)
+        select = draw.keys if request.select is None and out is None else request.select
+        targets = chunk_targets(self._layout, request.size, request.options, select, out)
         self._copy(draw, targets)
         self._next += 1
-        return nested_batch(targets, size) if out is None else out
+        return nested_batch(targets, request.size) if out is None else out
 
     def _expected(self, n: int, c: int, options: DrawOptions) -> RecordedDraw:
         if self._next >= len(self._draws):
