@@ -1,7 +1,8 @@
 """Statistics: estimates with intervals over episodes that come in clusters of one seed.
 
 Start at:    `rates.rate_estimate` (success, contact), `means.mean_estimate` (returns, distances),
-             `paired.paired_comparison` (with against without).
+             `paired.paired_comparison` (with against without),
+             `paired_outcomes.paired_outcome_interval` (the same for yes or no, exact).
 Promise:     an estimate names its estimator; nothing undefined is hidden in NaN; no interval has
              zero width only because nothing happened.
 May import:  `core`, `evaluation.episodes`.

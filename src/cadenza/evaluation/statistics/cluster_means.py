@@ -5,6 +5,9 @@ Percentile:     quantiles of resampled means. Too narrow below about 20 seeds.
 BCa:            percentile levels corrected for bias and skewness.
                 Source: Efron 1987, JASA 82, 171-185, eq. (2.3) and (6.6).
 Bootstrap-t:    Student t with its quantiles resampled. Source: Efron and Tibshirani 1993, ch. 12.5.
+Sign flips:     quantiles of means over random subsets. Exact at every S for values symmetric about
+                their mean, as differences of two equal conditions are.
+                Source: Hartigan 1969, JASA 64, 1303-1317.
 Axes:           S = seeds, B = replicates.
 """
 
@@ -149,6 +152,49 @@ class BootstrapT:
         return centre - float(high) * error, centre - float(low) * error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignFlips:
+    """Bounds that the sign-flip test does not reject, by means over random subsets.
+
+    Flipping the signs of a subset of ``values - centre`` makes the sum at least as large as it was
+    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a
+    lower bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1
+    outcomes it is McNemar's exact test.
+
+    Attributes:
+        rng: Only source of randomness; equal state gives equal bounds.
+        n_resamples: Subsets drawn, B >= 1; without (1 - confidence) / 2 * (B + 1) >= 1 the bounds
+            are infinite.
+    """
+
+    rng: np.random.Generator
+    n_resamples: int = 19_999
+    name: str = "sign-flips"
+    min_clusters: int = 2
+
+    def __post_init__(self) -> None:
+        _require_resamples(self.n_resamples)
+
+    def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
+        """Return the k-th smallest and k-th largest mean of a subset; empty subsets count as both.
+
+        Means are rounded to 12 digits of the largest value, so that a sum that cancels is 0.
+        """
+        rank = int((1.0 - confidence) / 2.0 * (self.n_resamples + 1) + 1e-9)
+        if rank == 0:
+            return -float("inf"), float("inf")
+        scale = float(np.abs(means).max()) or 1.0
+        chosen = np.concatenate(
+            [
+                _subset_means(means / scale, rows, self.rng)
+                for rows in _chunk_sizes(means.size, self.n_resamples)
+            ]
+        )
+        low = np.partition(np.nan_to_num(chosen, nan=-np.inf), rank - 1)[rank - 1]
+        high = np.partition(np.nan_to_num(chosen, nan=np.inf), -rank)[-rank]
+        return float(low) * scale, float(high) * scale
+
+
 def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generator) -> FloatArray:
     """Return means of ``values`` redrawn with replacement.
 
@@ -197,9 +243,28 @@ def _index_chunks(
     n: int, n_resamples: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Yield index arrays of shape (b, n) that together have ``n_resamples`` rows."""
+    for rows in _chunk_sizes(n, n_resamples):
+        yield rng.integers(n, size=(rows, n))
+
+
+def _chunk_sizes(n: int, n_resamples: int) -> Iterator[int]:
+    """Yield numbers of replicates over ``n`` values that together make ``n_resamples``."""
     rows = max(1, CHUNK_BYTES // (8 * n))
     for start in range(0, n_resamples, rows):
-        yield rng.integers(n, size=(min(rows, n_resamples - start), n))
+        yield min(rows, n_resamples - start)
+
+
+def _subset_means(values: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
+    """Return the means of ``rows`` random subsets of ``values``, shape (rows,); NaN for empty ones.
+
+    A subset holds each value with probability 1/2.
+    """
+    chosen = rng.integers(2, size=(rows, values.size)).astype(np.float64)
+    counts = chosen.sum(axis=1)
+    sums = chosen @ values
+    means = np.full(rows, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return np.asarray(np.round(means, 12), dtype=np.float64)
 
 
 def _standard_error(means: FloatArray) -> float:
