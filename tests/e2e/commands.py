@@ -1,12 +1,17 @@
-"""Run the `cadenza` command the way a person does: a fresh process, its streams, its exit code."""
+"""Run the `cadenza` command the way a person does: a process, its streams, its exit code."""
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.e2e.warm_interpreter import Request, WarmInterpreter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -35,8 +40,73 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "TERM": "dumb"}
 
 
-def cadenza(*words: str | Path, cwd: Path, timeout: float = 240.0) -> Outcome:
-    """Run ``cadenza <words>`` in ``cwd`` until it ends."""
+@cache
+def _warm_interpreter() -> WarmInterpreter:
+    return WarmInterpreter(environment())
+
+
+class Started:
+    """A script or module that runs in a fork of an interpreter that has imported the libraries.
+
+    Args:
+        target: A script's path or a module's name.
+        words: Its arguments.
+        cwd: Its current folder.
+        variables: Environment variables beside those of `environment`.
+        new_session: Whether it leads a process group of its own.
+    """
+
+    def __init__(
+        self,
+        target: str | Path,
+        *words: str | Path,
+        cwd: Path,
+        variables: Mapping[str, str] | None = None,
+        new_session: bool = False,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._streams = [Path(self._folder.name) / name for name in ("out", "err")]
+        for stream in self._streams:
+            stream.touch()
+        request = Request(
+            target=str(target),
+            words=[str(word) for word in words],
+            cwd=str(cwd),
+            environment={**environment(), **(variables or {})},
+            out=str(self._streams[0]),
+            err=str(self._streams[1]),
+            new_session=new_session,
+        )
+        self.process = _warm_interpreter().start(request)
+
+    def outcome(self, timeout: float) -> Outcome:
+        """Wait for its end; kill it when it runs for more than ``timeout`` seconds."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        with self._folder:
+            return Outcome(code, *(stream.read_text("utf-8") for stream in self._streams))
+
+
+def warm(target: str | Path, *words: str | Path, cwd: Path, timeout: float) -> Outcome:
+    """Run a script or module to its end as `Started` does."""
+    return Started(target, *words, cwd=cwd).outcome(timeout)
+
+
+def cadenza(*words: str | Path, cwd: Path, timeout: float = 240.0, fresh: bool = False) -> Outcome:
+    """Run ``cadenza <words>`` in ``cwd`` until it ends.
+
+    Args:
+        words: The arguments.
+        cwd: The current folder of the command.
+        timeout: Longest time it may take, s.
+        fresh: Start another interpreter, with another hash seed and nothing imported, rather than
+            fork one.
+    """
+    if not fresh:
+        return warm("cadenza", *words, cwd=cwd, timeout=timeout)
     done = subprocess.run(
         arguments(*words),
         cwd=cwd,

@@ -50,7 +50,7 @@ def test_eval_bundle_names_a_command_that_repeats_it(evaluated, tmp_path):
     line = (folder / summary["bundles"]["zero"] / "REPRO.txt").read_text(encoding="utf-8")
     assert line == "cadenza eval run small.yaml --out runs/small\n"
     (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
-    again = cadenza(*shlex.split(line)[1:], "--json", cwd=tmp_path)
+    again = cadenza(*shlex.split(line)[1:], "--json", cwd=tmp_path, fresh=True)
     assert again.json["results"] == summary["results"]
 
 
@@ -105,7 +105,8 @@ def test_eval_run_with_a_wrong_value_names_it_and_writes_nothing(change, fragmen
 
 
 def test_eval_run_with_one_and_two_workers_gives_the_same_bytes(tmp_path):
-    (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
+    config = CONFIG.replace("goal_pd, zero", "goal_pd").replace(", crossing_chaser", "")
+    (tmp_path / "small.yaml").write_text(config, encoding="utf-8")  # four cells
     bundles: list[dict[str, bytes]] = []
     for workers in (1, 2):
         words = ("--out", f"run{workers}/same", "--workers", str(workers), "--json")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.core.checkpoints import load_checkpoint
-from tests.e2e.commands import arguments, environment
+from tests.e2e.commands import Started, arguments, environment
+from tests.e2e.warm_interpreter import Running
 
 #: Longest time one process may take, s.
 PATIENCE_S = 250.0
@@ -158,7 +159,7 @@ class Training:
     config: Path
 
     def start(self, folder: Path, *options: str) -> "subprocess.Popen[str]":
-        """Start the training in ``folder``."""
+        """Start the training in ``folder`` in a fresh interpreter, so with a new hash seed."""
         folder.mkdir(parents=True, exist_ok=True)
         return subprocess.Popen(
             arguments("train", self.config, *options),
@@ -172,7 +173,19 @@ class Training:
 
     def finish(self, folder: Path, *options: str) -> str:
         """Run the training in ``folder`` to its end; return what it printed."""
-        return output_of(self.start(folder, *options))
+        done = self._fork(folder, *options).outcome(PATIENCE_S)
+        assert done.code == 0, done.err
+        return done.out
+
+    def _fork(self, folder: Path, *options: str) -> Started:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Started(
+            "cadenza",
+            *("train", self.config, *options),
+            cwd=folder,
+            variables={"PYTHONPATH": str(self.sources)},
+            new_session=True,
+        )
 
     def kill_at(self, moment: Moment, folder: Path) -> int:
         """Start or resume, kill at ``moment``; return the frame of the newest training state.
@@ -182,19 +195,20 @@ class Training:
         """
         run = RunFolder(folder)
         start = max(run.checkpoints("-state"), default=0)
-        with self.start(folder, "--resume") as process:
-            try:
-                deadline = time.monotonic() + PATIENCE_S
-                while not (moment(run, start) and _is_stopped(process) and moment(run, start)):
-                    process.send_signal(signal.SIGCONT)
-                    if process.poll() is not None:
-                        raise EndedTooSoonError(process.communicate()[1])
-                    assert time.monotonic() < deadline, "the moment to kill it never came"
-                    time.sleep(0.0005)
-            finally:
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL
+        started = self._fork(folder, "--resume")
+        process = started.process
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not (moment(run, start) and _is_stopped(process) and moment(run, start)):
+                process.send_signal(signal.SIGCONT)
+                if process.poll() is not None:
+                    raise EndedTooSoonError(started.outcome(PATIENCE_S).err)
+                assert time.monotonic() < deadline, "the moment to kill it never came"
+                time.sleep(0.0005)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert started.outcome(PATIENCE_S).code == -signal.SIGKILL
         return run.checkpoints("-state")[-1]
 
 
@@ -209,8 +223,14 @@ def output_of(process: "subprocess.Popen[str]") -> str:
     return out
 
 
-def _is_stopped(process: "subprocess.Popen[str]") -> bool:
+def _is_stopped(process: Running) -> bool:
     """Stop a process; return whether it stands still rather than having ended."""
     process.send_signal(signal.SIGSTOP)
-    status = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    return status is not None and status.si_code == os.CLD_STOPPED
+    while process.poll() is None:
+        try:
+            status = Path(f"/proc/{process.pid}/stat").read_text("utf-8")
+        except FileNotFoundError:
+            continue  # it has just ended
+        if status.rpartition(")")[2].split()[0] == "T":  # "<id> (<name>) <state> ..."
+            return True
+    return False
