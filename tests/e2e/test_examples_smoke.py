@@ -3,14 +3,12 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.e2e.commands import REPOSITORY, environment
+from tests.e2e.commands import REPOSITORY, Outcome, warm
 
 pytestmark = pytest.mark.slow
 
@@ -31,17 +29,11 @@ def scripts() -> list[str]:
     return sorted(name for name in names if name != "harness")
 
 
-def smoke(name: str, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", "--smoke", "--out", out, *words],
-        cwd=out.parent,  # temporary; MuJoCo writes its warnings there
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=280.0,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def smoke(name: str, out: Path, *words: str) -> Outcome:
+    script = EXAMPLES / f"{name}.py"
+    # The current folder is temporary: MuJoCo writes its warnings there.
+    done = warm(script, "--smoke", "--out", out, *words, cwd=out.parent, timeout=280.0)
+    assert done.code == 0, done.err
     return done
 
 
@@ -50,7 +42,7 @@ def test_example_runs_and_says_what_it_found(name, tmp_path):
     out = tmp_path / "out"
     done = smoke(name, out, "--json", "--seed", "3")
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert json.loads(done.stdout) == results
+    assert json.loads(done.out) == results
     assert results["example"] == name
     assert results["smoke"] is True
     assert list(results["seeds"]) == ["3"]
@@ -67,12 +59,15 @@ def test_example_runs_and_says_what_it_found(name, tmp_path):
     assert (out / "curve.png").stat().st_size < MAX_CURVE_BYTES
     with Image.open(out / "curve.png") as picture:
         assert picture.size == (800, 400)
+    if name == "stream_to_memory":
+        # Five episodes of 200 steps before training, and one after updates 200 and 400 of 500.
+        assert (run["env_steps"], run["updates"]) == (1_400, 500)
 
 
 @pytest.mark.parametrize("task", ["cartpole_ppo", "pendulum_sac"])
 def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
     done = smoke("compare_with_sb3", tmp_path / "out", "--json", "--task", task, "--seed", "2")
-    results = json.loads(done.stdout)
+    results = json.loads(done.out)
     assert results["task"] == task
     means = {name: by_seed["2"] for name, by_seed in results["per_seed"].items()}
     assert means["difference"] == pytest.approx(means["ours"] - means["theirs"])
