@@ -5,9 +5,9 @@ import pytest
 from tests.e2e.commands import REPOSITORY
 
 
-@pytest.fixture
-def short_training(tmp_path: Path) -> list[str | Path]:
-    """Words after ``cadenza`` that train for 2 560 frames below ``tmp_path``, within seconds."""
+@pytest.fixture(scope="session")
+def short_training() -> list[str | Path]:
+    """Words after ``cadenza`` that train for 2 560 frames below the current folder."""
     return [
         "train",
         REPOSITORY / "configs" / "train" / "mpe_cooperative_push.yaml",

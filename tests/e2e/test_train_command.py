@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,49 +18,61 @@ NEVER_MOVES = (
 )
 
 
-def test_train_reports_the_run_as_one_json_object(short_training, tmp_path):
-    done = cadenza(*short_training, "--json", "--plot", "plots", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def trained(short_training, tmp_path_factory):
+    """A folder with a finished training, and what the command printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = cadenza(*short_training, "--json", "--plot", "plots", cwd=folder)
     assert done.code == 0, done.err
-    summary = done.json
+    return folder, done.json
+
+
+@pytest.fixture
+def copy_of_trained(trained, tmp_path):
+    """A copy of the folder with a finished training, to write to."""
+    return shutil.copytree(trained[0], tmp_path / "copy")
+
+
+def test_train_reports_the_run_as_one_json_object(trained):
+    folder, summary = trained
     assert summary["frames"] == 2560
     assert summary["n_episodes"] == 51  # 2 560 frames hold 51 whole episodes of 50 steps
     assert summary["status"] == "completed"
-    assert (tmp_path / summary["checkpoint"]).is_file()
+    assert (folder / summary["checkpoint"]).is_file()
     name = Path(summary["checkpoint"]).name
     assert summary["policy"] == f"local://artifacts/{name}"
-    assert (tmp_path / "artifacts" / "artifacts" / name).is_file()  # below artifacts_root
-    assert (tmp_path / summary["plot"]).read_bytes().startswith(b"\x89PNG")
-    last_line = (tmp_path / summary["log"]).read_text(encoding="utf-8").splitlines()[-1]
+    assert (folder / "artifacts" / "artifacts" / name).is_file()  # below artifacts_root
+    assert (folder / summary["plot"]).read_bytes().startswith(b"\x89PNG")
+    last_line = (folder / summary["log"]).read_text(encoding="utf-8").splitlines()[-1]
     assert json.loads(last_line)["event"] == "training_end"
 
 
-def test_train_twice_with_one_seed_gives_the_same_weights(short_training, tmp_path):
-    folders = [tmp_path / "first", tmp_path / "second"]
-    digests: list[str] = []
-    for folder in folders:
-        folder.mkdir()
-        summary = cadenza(*short_training, "--json", cwd=folder).json
-        sidecar = json.loads((folder / f"{summary['checkpoint']}.json").read_text("utf-8"))
-        digests.append(sidecar["sha256"])
+def test_train_twice_with_one_seed_gives_the_same_weights(trained, short_training, tmp_path):
+    # A fresh interpreter has another hash seed, so it orders its sets otherwise.
+    again = cadenza(*short_training, "--json", cwd=tmp_path, fresh=True).json
+    digests = [
+        json.loads((folder / f"{summary['checkpoint']}.json").read_text("utf-8"))["sha256"]
+        for folder, summary in (trained, (tmp_path, again))
+    ]
     assert digests[0] == digests[1]
 
 
-def test_train_refuses_to_repeat_a_run_and_says_what_to_do(short_training, tmp_path):
-    assert cadenza(*short_training, "--quiet", cwd=tmp_path).code == 0
-    again = cadenza(*short_training, "--quiet", cwd=tmp_path)
+def test_train_refuses_to_repeat_a_run_and_says_what_to_do(short_training, copy_of_trained):
+    again = cadenza(*short_training, "--quiet", cwd=copy_of_trained)
     assert again.code == 2
     assert "resume" in again.err
     assert "overwrite" in again.err
-    assert cadenza(*short_training, "--quiet", "--overwrite", cwd=tmp_path).code == 0
+    over = cadenza(*short_training, "--json", "--overwrite", cwd=copy_of_trained)
+    assert over.json["status"] == "completed"
 
 
-def test_train_resumed_after_the_end_changes_nothing(short_training, tmp_path):
-    first = cadenza(*short_training, "--json", cwd=tmp_path).json
-    before = _modification_times(tmp_path)
-    again = cadenza(*short_training, "--json", "--resume", cwd=tmp_path)
+def test_train_resumed_after_the_end_changes_nothing(trained, short_training):
+    folder, first = trained
+    before = _modification_times(folder)
+    again = cadenza(*short_training, "--json", "--resume", cwd=folder)
     assert again.json["status"] == "already_finished"
     assert again.json["run_id"] == first["run_id"]
-    assert _modification_times(tmp_path) == before
+    assert _modification_times(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -121,13 +134,12 @@ def test_check_learning_ends_with_its_own_code_when_nothing_was_learned(tmp_path
     assert "learning check" in done.out
 
 
-def test_train_with_a_tampered_state_refuses_to_resume(short_training, tmp_path):
-    assert cadenza(*short_training, "--quiet", cwd=tmp_path).code == 0
-    for payload in tmp_path.rglob("*.pt"):
+def test_train_with_a_tampered_state_refuses_to_resume(short_training, copy_of_trained):
+    for payload in copy_of_trained.rglob("*.pt"):
         content = bytearray(payload.read_bytes())
         content[len(content) // 2] ^= 1
         payload.write_bytes(bytes(content))
-    done = cadenza(*short_training, "--resume", cwd=tmp_path)
+    done = cadenza(*short_training, "--resume", cwd=copy_of_trained)
     assert done.code == 10, done.out + done.err
     assert "expected" in done.err
 
