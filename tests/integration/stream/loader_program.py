@@ -1,8 +1,8 @@
 """Loaders over a live engine, one way to start workers after the other; a program of its own.
 
 It runs with every warning an error, and prints one JSON line per loader: how it was made, digests
-of what each worker gave in each epoch, and the time that dropping it took: the shortest, because a
-spawned worker that ends competes with everything else on the machine.
+of what each worker gave in each epoch, the shortest time that dropping it took, and how much
+slower than alone a process ran meanwhile: others may keep the machine busy.
 """
 
 import hashlib
@@ -50,7 +50,16 @@ def report(engine: OnlineDataEngine, workers: int, start: str | None) -> dict[st
         began = time.monotonic()
         del iterator
         shortest = min(shortest, time.monotonic() - began)
-    return {"workers": workers, "start": start, "seen": seen, "end_s": shortest}
+    facts = {"end_s": shortest, "slowdown": slowdown()}
+    return {"workers": workers, "start": start, "seen": seen, **facts}
+
+
+def slowdown() -> float:
+    """Return the time that a fifth of a second of work takes, relative to it; at least 1."""
+    began, worked = time.monotonic(), time.process_time()
+    while time.process_time() - worked < 0.2:
+        pass
+    return max((time.monotonic() - began) / 0.2, 1.0)
 
 
 if __name__ == "__main__":
