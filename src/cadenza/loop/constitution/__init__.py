@@ -1,0 +1,25 @@
+"""Constitution: no command of the loop runs that these rules do not allow.
+
+Start at:    `load_constitution`, then `Constitution.clear`: the final command in, a typed job out.
+Promise:     deny by default: an unknown program, flag, spelling or environment, a path outside the
+             run's folders, a number beyond its limit and a limit that the file lacks are refused,
+             each by a named rule.
+May import:  `core`, the loop's records.  Must not import: runners, back ends, the controller.
+Layout:      `flags` (words), `kinds` and `paths` (values), `programs`, `native_programs`,
+             `lerobot_programs` (tables), `jobs` (typed jobs), `rules` (the file), `constitution`.
+"""
+
+from cadenza.loop.constitution.constitution import Constitution
+from cadenza.loop.constitution.jobs import TypedJob
+from cadenza.loop.constitution.paths import Roots
+from cadenza.loop.constitution.shipped import load_constitution
+from cadenza.loop.constitution.verdict import ConstitutionError, Verdict
+
+__all__ = [
+    "Constitution",
+    "ConstitutionError",
+    "Roots",
+    "TypedJob",
+    "Verdict",
+    "load_constitution",
+]

@@ -1,0 +1,270 @@
+"""Judges every command before it runs: what is not allowed is refused.
+
+Order:  words, forbidden words, program, flags, which flags belong together, values and paths,
+        limits.  The first refusal counts; it names its rule and is logged.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Self, cast
+
+from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
+from cadenza.loop.constitution.jobs import LimitName, TypedJob
+from cadenza.loop.constitution.kinds import Given, Value
+from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS
+from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
+from cadenza.loop.constitution.paths import Roots
+from cadenza.loop.constitution.programs import Program
+from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
+from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
+
+_LOG = logging.getLogger(__name__)
+
+#: Every program there is; a file of rules chooses among them.
+PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LEROBOT_PROGRAMS)}
+#: Programs that run other programs or code; refused under a rule of their own, for clear messages.
+_INTERPRETERS: Final = re.compile(
+    r"(?:|a|ba|c|da|fi|k|mk|pw|power|s|tc|wi|z)sh|powershell|fish|cmd|busybox|i?python|pypy?|py"
+    r"|perl|php|ruby|node|deno|bun|tclsh|env|exec|nohup|nice|setsid|stdbuf|strace|sudo|doas|time"
+    r"|timeout|watch|xargs|pipx?|uvx?|torchrun|accelerate"
+)
+
+
+class Constitution:
+    """The rules of one file, and the judgements that follow from them.
+
+    Attributes:
+        rules: The rules.
+        sha256: Digest of the rules in canonical form; equal for files that say the same.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.sha256 = sha256_bytes(canonical_json(_canonical(rules)))
+        self._programs = {
+            words: _with_extra_keys(program, rules) for words, program in PROGRAMS.items()
+        }
+        unknown = sorted(set(rules.extra_keys) - {p.name for p in PROGRAMS.values()})
+        if unknown:
+            raise denied(
+                "malformed_rule",
+                f"extra_keys: expected programs of {[p.name for p in PROGRAMS.values()]}, got "
+                f"{unknown}",
+            )
+
+    @classmethod
+    def from_yaml(cls, path: Path | str) -> Self:
+        """Return the constitution of the file ``path``.
+
+        Raises:
+            ConstitutionError: The file is missing or malformed, or names an unknown rule.
+        """
+        return cls(read_rules(Path(path)))
+
+    @classmethod
+    def from_rules(cls, rules: dict[str, Any]) -> Self:
+        """Return the constitution of ``rules``, a parsed file.
+
+        Raises:
+            ConstitutionError: They are malformed, or name an unknown rule.
+        """
+        return cls(parse_rules(rules, source="the rules"))
+
+    def clear(self, argv: Sequence[object], roots: Roots) -> TypedJob:
+        """Return the job that ``argv`` would do, if all of it is allowed.
+
+        What may run afterwards is `TypedJob.argv` of the result.
+
+        Args:
+            argv: The final command: program and arguments.
+            roots: Folders of the run.
+
+        Raises:
+            ConstitutionError: It is refused; the verdict names the rule.
+        """
+        try:
+            return self._clear(argv, roots)
+        except ConstitutionError as error:
+            _LOG.warning("%s; command %s", error, quoted(argv))
+            raise
+
+    def check_command(self, cmd: Sequence[str]) -> Verdict:
+        """Return whether `clear` would allow ``cmd``, wherever its paths lie."""
+        try:
+            self._clear(cmd, None)
+        except ConstitutionError as error:
+            return error.verdict
+        return Verdict(allowed=True)
+
+    def check_train(self, steps: int) -> Verdict:
+        """Return whether a job may make ``steps`` gradient steps; the limit is inclusive."""
+        return self._within("max_train_steps", steps)
+
+    def check_eval(self, env_type: str, n: int) -> Verdict:
+        """Return whether ``n`` episodes may be played in ``env_type``; limits are inclusive."""
+        verdict = self._environment(env_type)
+        return self._within("max_eval_episodes", n) if verdict.allowed else verdict
+
+    def _clear(self, argv: Sequence[object], roots: Roots | None) -> TypedJob:
+        words = require_plain_words(argv)
+        self._require_not_forbidden(words)
+        program, arguments = self._find(words)
+        flags = read_flags(arguments, program.keys, program.switches())
+        for flag in flags:
+            self._require_argument_not_forbidden(_written(flag))
+        _require_groups(program, {flag.key for flag in flags})
+        job = self._read_job(program, flags, roots)
+        for env_type in job.environments():
+            _raise_unless(self._environment(env_type))
+        for name, count in job.limited().items():
+            _raise_unless(self._within(name, count))
+        return job
+
+    def _require_not_forbidden(self, words: tuple[str, ...]) -> None:
+        if words[0] in self.rules.forbidden_commands:
+            raise denied("forbidden_commands", f"expected another program, got {quoted(words[0])}")
+        for word in words[1:]:
+            self._require_argument_not_forbidden(word)
+
+    def _require_argument_not_forbidden(self, word: str) -> None:
+        for beginning in self.rules.forbidden_args:
+            if word.startswith(beginning):
+                raise denied(
+                    "forbidden_args",
+                    f"expected nothing like {beginning}..., got {quoted(word)}",
+                )
+
+    def _find(self, words: tuple[str, ...]) -> tuple[Program, tuple[str, ...]]:
+        _require_bare_name(words[0])
+        if words[0] not in {program[0] for program in self._programs}:
+            raise denied("unknown_program", f"expected a known program, got {quoted(words[0])}")
+        allowed = self.rules.allowed_programs
+        if allowed is None or words[0] not in allowed:
+            raise denied(
+                "allowed_programs",
+                f"expected one of {list(allowed or ())}, got {words[0]}; list it to allow it",
+            )
+        for length in (1, 3):
+            program = self._programs.get(words[:length])
+            if program is not None:
+                return program, words[length:]
+        raise denied(
+            "unknown_subcommand",
+            f"expected {words[0]} job collect, train, evaluate, harvest or merge, got "
+            f"{quoted(' '.join(words[:3]))}",
+        )
+
+    def _read_job(self, program: Program, flags: tuple[Flag, ...], roots: Roots | None) -> TypedJob:
+        given = {flag.key: flag.text for flag in flags}
+        texts: list[tuple[str, str | None]] = []
+        fields: dict[str, Value] = {}
+        for key, kind in program.keys.items():
+            if key not in given:
+                continue
+            text = given[key]
+            if text is None:
+                texts.append((key, None))
+                continue
+            reading = kind.read(
+                Given(
+                    key=key,
+                    text=text,
+                    roots=roots,
+                    hub_policies=self.rules.allowed_hub_policies,
+                )
+            )
+            texts.append((key, reading.text))
+            if key in program.fields:
+                fields[program.fields[key]] = reading.value
+        return program.job.model_validate({"words": program.words, "flags": tuple(texts), **fields})
+
+    def _environment(self, env_type: str) -> Verdict:
+        allowed = self.rules.allowed_env_types
+        if allowed is not None and env_type in allowed:
+            return Verdict(allowed=True)
+        return Verdict(
+            allowed=False,
+            rule="allowed_env_types",
+            reason=f"expected one of {list(allowed or ())}, got {quoted(env_type)}",
+        )
+
+    def _within(self, name: LimitName, count: int) -> Verdict:
+        limit = self.rules.limit(name)
+        if limit is None:
+            reason = "expected the rule in the file, got none; what it bounds is refused without it"
+        elif type(count) is not int or count < 1:  # True is an int, too
+            reason = f"expected a whole number from 1, got {quoted(count)}"
+        elif count > limit:
+            reason = f"expected at most {limit}, got {count}"
+        else:
+            return Verdict(allowed=True)
+        return Verdict(allowed=False, rule=name, reason=reason)
+
+
+def _require_bare_name(program: str) -> None:
+    if not program.isascii():
+        raise denied("look_alike", f"expected a program in ASCII, got {quoted(program)}")
+    if "/" in program or "\\" in program or program.startswith((".", "~")):
+        raise denied("program_path", f"expected a bare name, got the path {quoted(program)}")
+    stem = PurePosixPath(program.lower()).name.removesuffix(".exe").rstrip("0123456789.")
+    if _INTERPRETERS.fullmatch(stem):
+        raise denied("interpreter", f"expected no interpreter or wrapper, got {quoted(program)}")
+
+
+def _require_groups(program: Program, given: set[str]) -> None:
+    for group in program.together:
+        if group & given and not group <= given:
+            raise denied(
+                "config_path",
+                f"expected all or none of {sorted(group)}, got {sorted(group & given)}",
+            )
+    for group in program.exclusive:
+        if len(group & given) > 1:
+            raise denied(
+                "conflicting_flags",
+                f"expected one of {sorted(group)}, got {sorted(group & given)}",
+            )
+    for group in program.required:
+        if not group & given:
+            raise denied(
+                "missing_flag",
+                f"expected --{' or --'.join(sorted(group))} for {program.name}, got neither"
+                if len(group) > 1
+                else f"expected --{next(iter(group))} for {program.name}, got none",
+            )
+
+
+def _with_extra_keys(program: Program, rules: Rules) -> Program:
+    extra = rules.extra_keys.get(program.name, {})
+    taken = {fold(key) for key in program.keys}
+    for key in extra:
+        if fold(key) in taken:
+            raise denied(
+                "malformed_rule",
+                f"extra_keys: expected new flags of {program.name}, got --{key}, which it has",
+            )
+        taken.add(fold(key))
+    added = {key: entry.as_kind() for key, entry in sorted(extra.items())}
+    return replace(program, keys={**program.keys, **added})
+
+
+def _canonical(rules: Rules) -> dict[str, Any]:
+    """Return ``rules`` with every list sorted: their order means nothing."""
+    return {name: _sorted(value) for name, value in rules.model_dump(mode="json").items()}
+
+
+def _sorted(value: Any) -> Any:
+    return sorted(cast("list[str]", value)) if isinstance(value, list) else value
+
+
+def _written(flag: Flag) -> str:
+    return f"--{flag.key}" if flag.text is None else f"--{flag.key}={flag.text}"
+
+
+def _raise_unless(verdict: Verdict) -> None:
+    if not verdict.allowed:
+        raise ConstitutionError(verdict)

@@ -1,0 +1,178 @@
+"""From the words of a command to (key, text) pairs, refusing whatever could be read in two ways.
+
+Programs differ in how they read odd words: the last of two equal flags wins here, the first there;
+`argparse` completes abbreviations; `draccus` reads only ``--key=value`` for some flags; LeRobot
+imports a package named by any flag that contains a certain text. So one reading is accepted:
+``--key=value`` or ``--key value``, each key once, spelled as the program's table spells it.
+
+Limits:  knows nothing of types and ranges; `cadenza.loop.constitution.kinds` reads the texts.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cadenza.loop.constitution.verdict import denied, quoted
+
+#: Words and characters of one command; a list of 100 000 episode indices fits.
+MAX_WORDS: Final = 512
+MAX_CHARACTERS: Final = 1_000_000
+#: A flag's name: words joined by dots, underscores or hyphens.
+KEY_PATTERN: Final = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
+#: Text of a flag that makes LeRobot import a package; it is looked for anywhere in a word.
+_PLUGIN_TEXT: Final = "discover_packages_path"
+#: Flags that read further flags from a file.
+_CONFIG_FILE_KEYS: Final = frozenset({"config_path", "config", "cfg", "config_file"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of a command.
+
+    Attributes:
+        key: Its name, without the leading hyphens.
+        text: What it was given; None for a switch, which takes nothing.
+    """
+
+    key: str
+    text: str | None
+
+
+def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
+    """Return ``command`` as words that mean the same to every program.
+
+    Raises:
+        ConstitutionError: It is empty or too long, or a word is no text or has control characters.
+    """
+    if isinstance(command, str | bytes) or not command:
+        raise denied(
+            "empty_command", f"expected a program and its arguments, got {quoted(command)}"
+        )
+    if len(command) > MAX_WORDS:
+        raise denied("too_long", f"expected at most {MAX_WORDS} words, got {len(command)}")
+    words: list[str] = []
+    for word in command:
+        if not isinstance(word, str):
+            raise denied("not_text", f"expected words, got {quoted(word)}")
+        if not all(map(_is_shown, word)):
+            raise denied("control_character", f"expected printable text, got {quoted(word)}")
+        if _PLUGIN_TEXT in word:
+            raise denied("plugin", f"expected no flag that imports packages, got {quoted(word)}")
+        words.append(word)
+    if sum(map(len, words)) > MAX_CHARACTERS:
+        raise denied("too_long", f"expected at most {MAX_CHARACTERS} characters in all")
+    return tuple(words)
+
+
+def read_flags(
+    words: Sequence[str], known: Collection[str], switches: Collection[str]
+) -> tuple[Flag, ...]:
+    """Return the flags that ``words``, the arguments of a program, hold.
+
+    Args:
+        words: The arguments, the program itself left out.
+        known: Names of the flags that the program may be given.
+        switches: Those of them that take no value.
+
+    Raises:
+        ConstitutionError: A word is no flag, or a flag is unknown, doubled or without its value.
+    """
+    folded = {fold(key): key for key in known}
+    flags: list[Flag] = []
+    seen: dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        key, text = _split(words[position])
+        if fold(key) in seen:
+            raise denied(
+                "repeated_flag",
+                f"expected --{seen[fold(key)]} once, got it again as {quoted(words[position])}",
+            )
+        seen[fold(key)] = key
+        _require_known(key, known, folded)
+        position += 1
+        if key in switches:
+            if text is not None:
+                raise denied(
+                    "switch_value", f"expected --{key} without a value, got {quoted(text)}"
+                )
+        elif text is None:
+            text = _value_after(key, words, position)
+            position += 1
+        if text is not None:
+            _require_value(key, text)
+        flags.append(Flag(key, text))
+    return tuple(flags)
+
+
+def fold(key: str) -> str:
+    """Return ``key`` without what spelling variants differ in: case and separators."""
+    return re.sub(r"[._-]", "", unicodedata.normalize("NFKC", key)).casefold()
+
+
+def _is_shown(letter: str) -> bool:
+    """Return whether ``letter`` is seen for what it is.
+
+    Not so: control, format (invisible, direction-changing), surrogate, private and unknown
+    characters, line and paragraph separators.
+    """
+    category = unicodedata.category(letter)
+    return category[0] != "C" and category not in ("Zl", "Zp")
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    if word.startswith("@"):
+        raise denied("response_file", f"expected no file of arguments, got {quoted(word)}")
+    if word == "--":
+        raise denied("end_of_flags", "expected flags only, got '--', after which none is read")
+    if not word.startswith("-"):
+        if not word.isascii() and unicodedata.category(word[0]) == "Pd":
+            raise denied("look_alike", f"expected ASCII hyphens, got {quoted(word)}")
+        raise denied("positional", f"expected --key=value, got {quoted(word)}")
+    if not word.startswith("--"):
+        raise denied("short_flag", f"expected --key=value, got the short flag {quoted(word)}")
+    key, separator, text = word[2:].partition("=")
+    if not key.isascii():
+        raise denied("look_alike", f"expected a flag in ASCII, got {quoted(key)}")
+    return key, text if separator else None
+
+
+def _require_known(key: str, known: Collection[str], folded: dict[str, str]) -> None:
+    if key in known:
+        return
+    if key in _CONFIG_FILE_KEYS:
+        raise denied("config_path", f"expected no file of settings, got --{key}")
+    if fold(key) in folded:
+        raise denied("spelling", f"expected --{folded[fold(key)]}, got {quoted(key)}")
+    if not KEY_PATTERN.fullmatch(key):
+        raise denied("malformed_flag", f"expected a flag's name, got {quoted(key)}")
+    longer = sorted(name for name in known if name.startswith(key))
+    if longer:
+        raise denied("abbreviation", f"expected a whole name such as --{longer[0]}, got --{key}")
+    raise denied(
+        "unknown_flag",
+        f"expected a flag on the program's list, got --{key}; a key can be added under extra_keys",
+    )
+
+
+def _value_after(key: str, words: Sequence[str], position: int) -> str:
+    if position >= len(words):
+        raise denied("no_value", f"expected a value after --{key}, got the end of the command")
+    if words[position].startswith("--"):
+        raise denied("no_value", f"expected a value after --{key}, got {quoted(words[position])}")
+    return words[position]
+
+
+def _require_value(key: str, text: str) -> None:
+    if not text.strip():
+        raise denied("empty_value", f"expected a value for --{key}, got {quoted(text)}")
+    if text != text.strip():
+        raise denied("blank_value", f"expected --{key} without outer blanks, got {quoted(text)}")
+    if text.startswith("-"):
+        raise denied(
+            "hyphen_value", f"expected a value for --{key} without leading '-', got {quoted(text)}"
+        )
+    if text.startswith("@"):
+        raise denied("response_file", f"expected a value for --{key}, got the file {quoted(text)}")

@@ -1,0 +1,299 @@
+"""Kinds of values that flags take: what text each accepts, and its one canonical text.
+
+A kind accepts fewer texts than the programs do: digits are ASCII digits without signs,
+underscores or leading zeros, truth is ``true`` or ``false``. What a kind gives back it reads again
+as the same value.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.constitution.paths import Roots, confined
+from cadenza.loop.constitution.verdict import ConstitutionError, denied, quoted
+
+#: What a flag's text means.
+Value: TypeAlias = bool | int | float | str | Path | tuple[int, ...] | tuple[str, ...]
+
+#: Largest whole number of any flag: seeds are 63-bit.
+MAX_INTEGER: Final = 2**63 - 1
+_INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_REPOSITORY: Final = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(?:/[A-Za-z0-9][A-Za-z0-9_.-]{0,99})?"
+)
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: Letters that would end or split a path in a list.
+_LIST_LETTERS: Final = frozenset(",[]{}\"'#")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a flag was given, and what its meaning may depend on.
+
+    Attributes:
+        key: The flag.
+        text: Its text.
+        roots: Folders of the run; None checks the form of paths alone.
+        hub_policies: Hub repositories that weights may come from: ``owner/name`` or ``owner/*``.
+    """
+
+    key: str
+    text: str
+    roots: Roots | None = None
+    hub_policies: tuple[str, ...] = ()
+
+    def refusal(self, rule: str, expected: str) -> ConstitutionError:
+        """Return the refusal by ``rule`` of a text that is not as ``expected``."""
+        return denied(rule, f"expected --{self.key} {expected}, got {quoted(self.text)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value and how it is written.
+
+    Attributes:
+        value: What the text means.
+        text: Its canonical text.
+    """
+
+    value: Value
+    text: str
+
+
+class Kind(Protocol):
+    """One kind of value."""
+
+    def read(self, given: Given) -> Reading:
+        """Return what the flag was given.
+
+        Raises:
+            ConstitutionError: The text is no value of this kind, or one that is not allowed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number in [low, high], written in ASCII digits alone."""
+
+    low: int = 0
+    high: int = MAX_INTEGER
+
+    def read(self, given: Given) -> Reading:
+        """Return the number."""
+        if not _INTEGER.fullmatch(given.text):
+            raise given.refusal("whole_number", "as a whole number of plain digits")
+        return Reading(_in_range(given.key, int(given.text), self.low, self.high), given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number in [low, high]; signs are not accepted."""
+
+    low: float = 0.0
+    high: float = 1e12
+
+    def read(self, given: Given) -> Reading:
+        """Return the number."""
+        if not _NUMBER.fullmatch(given.text) or not math.isfinite(float(given.text)):
+            raise given.refusal("number", "as a finite number")
+        value = float(given.text)
+        return Reading(_in_range(given.key, value, self.low, self.high), repr(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """``true`` or ``false``.
+
+    Attributes:
+        only: The one accepted value; None for either.
+        rule: Rule that refuses the other one.
+    """
+
+    only: bool | None = None
+    rule: str = "boolean"
+
+    def read(self, given: Given) -> Reading:
+        """Return the truth value."""
+        accepted = ("true", "false") if self.only is None else (str(self.only).lower(),)
+        if given.text not in accepted:
+            raise given.refusal(self.rule, f"as {' or '.join(accepted)}")
+        return Reading(given.text == "true", given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few names."""
+
+    names: tuple[str, ...]
+
+    def read(self, given: Given) -> Reading:
+        """Return the name."""
+        if given.text not in self.names:
+            raise given.refusal("choice", f"as one of {', '.join(self.names)}")
+        return Reading(given.text, given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A text of restricted letters."""
+
+    pattern: re.Pattern[str] = _NAME
+    summary: str = "a name of ASCII letters, digits and _ . -"
+
+    def read(self, given: Given) -> Reading:
+        """Return the text."""
+        if not self.pattern.fullmatch(given.text) or ".." in given.text:
+            raise given.refusal("name", f"as {self.summary}")
+        return Reading(given.text, given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words for people or language-conditioned policies; any printable letters."""
+
+    longest: int = 500
+
+    def read(self, given: Given) -> Reading:
+        """Return the text."""
+        if len(given.text) > self.longest:
+            raise denied(
+                "long_text",
+                f"expected --{given.key} of at most {self.longest} letters, got {len(given.text)}",
+            )
+        return Reading(given.text, given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath:
+    """A path within the run's roots.
+
+    Attributes:
+        write: Whether the command creates it.
+    """
+
+    write: bool = False
+
+    def read(self, given: Given) -> Reading:
+        """Return the path, absolute and without links."""
+        path = confined(given.key, given.text, given.roots, write=self.write)
+        return Reading(path, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A policy: a path within the run's roots, or an allowed repository of the hub."""
+
+    def read(self, given: Given) -> Reading:
+        """Return the path or the repository's name."""
+        if not _HUB_ID.fullmatch(given.text) or ".." in given.text or os.path.lexists(given.text):
+            return FilePath().read(given)
+        owner = given.text.partition("/")[0]
+        if given.text not in given.hub_policies and f"{owner}/*" not in given.hub_policies:
+            raise denied(
+                "allowed_hub_policies",
+                f"expected --{given.key} as a path or one of {list(given.hub_policies)}, got "
+                f"{quoted(given.text)}",
+            )
+        return Reading(given.text, given.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Several values of one kind.
+
+    Attributes:
+        item: Kind of each.
+        brackets: ``[a, b]`` when true, ``a,b`` otherwise.
+        longest: Most items.
+    """
+
+    item: Kind
+    brackets: bool = False
+    longest: int = 100_000
+
+    def read(self, given: Given) -> Reading:
+        """Return the values, in order."""
+        body = given.text
+        if self.brackets:
+            if not (body.startswith("[") and body.endswith("]")):
+                raise given.refusal("list", "as [a, b, ...]")
+            body = body[1:-1]
+        parts = [part.strip() if self.brackets else part for part in body.split(",")]
+        if len(parts) > self.longest or not all(parts):
+            raise given.refusal("list", f"with 1 to {self.longest} items, none empty")
+        readings = [self._read_item(replace(given, text=part)) for part in parts]
+        joined = (", " if self.brackets else ",").join(reading.text for reading in readings)
+        values = tuple(reading.value for reading in readings)
+        return Reading(_same_type(values), f"[{joined}]" if self.brackets else joined)
+
+    def _read_item(self, given: Given) -> Reading:
+        if given.text.startswith(("-", "@")) or _LIST_LETTERS & set(given.text):
+            raise denied(
+                "list", f"expected plain items for --{given.key}, got {quoted(given.text)}"
+            )
+        reading = self.item.read(given)
+        if _LIST_LETTERS & set(reading.text):
+            raise denied(
+                "list", f"expected plain items for --{given.key}, got {quoted(reading.text)}"
+            )
+        return reading
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A JSON object of names: ``{"old": "new"}``."""
+
+    item: Pattern = field(default_factory=Pattern)
+    longest: int = 64
+
+    def read(self, given: Given) -> Reading:
+        """Return the object's canonical JSON."""
+        try:
+            names = parse_json_object(given.text.encode(), source=given.key)
+        except IntegrityError as error:
+            raise given.refusal("renaming", "as a JSON object") from error
+        if len(names) > self.longest:
+            raise given.refusal("renaming", f"of at most {self.longest} names")
+        for name in (*names.keys(), *names.values()):
+            if not isinstance(name, str):
+                raise denied("renaming", f"expected names in --{given.key}, got {quoted(name)}")
+            self.item.read(replace(given, text=name))
+        canonical = json.dumps(names, sort_keys=True)
+        return Reading(canonical, canonical)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A flag without a value: there or not there."""
+
+    def read(self, given: Given) -> Reading:
+        """Refuse: the reader of flags never hands a switch a value."""
+        raise given.refusal("switch_value", "without a value")
+
+
+#: Kinds that several programs use.
+NAME: Final = Pattern()
+REPOSITORY: Final = Pattern(_REPOSITORY, "a dataset's name, owner/name")
+DEVICE: Final = Pattern(re.compile(r"auto|cpu|mps|cuda(?::[0-9]{1,2})?"), "auto, cpu, mps, cuda")
+
+
+def _in_range(key: str, value: float, low: float, high: float) -> int | float:
+    if not low <= value <= high:
+        raise denied("range", f"expected --{key} in [{low}, {high}], got {value}")
+    return value
+
+
+def _same_type(values: Sequence[Value]) -> tuple[int, ...] | tuple[str, ...]:
+    if all(isinstance(value, int) for value in values):
+        return tuple(value for value in values if isinstance(value, int))
+    return tuple(str(value) for value in values)

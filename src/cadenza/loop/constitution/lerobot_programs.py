@@ -1,0 +1,335 @@
+"""Flags of LeRobot's commands, and of our scripts that run beside it.
+
+Source:  the flags of LeRobot 0.4.4, and the names that 0.5 and 0.6 added or changed.
+Left out on purpose:  whatever runs or imports other people's code (``env.hub_path``,
+    ``policy.base_model_path``, ``env.kwargs``, plug-ins), touches robots, writes outside
+    ``output_dir``, or reports to a service.  Left out for want of use: flags of policies that no
+    ladder names; a file of rules adds them one by one.
+"""
+
+from typing import Final
+
+from cadenza.loop.constitution.jobs import EvalJob, HarvestJob, MergeJob, SelectJob, TrainJob
+from cadenza.loop.constitution.kinds import (
+    DEVICE,
+    NAME,
+    REPOSITORY,
+    Boolean,
+    Choice,
+    FilePath,
+    Integer,
+    Kind,
+    Listing,
+    Number,
+    Renaming,
+    Switch,
+    Text,
+    Weights,
+)
+from cadenza.loop.constitution.programs import Program, each
+
+_COUNT: Final = Integer(1)
+_WHOLE: Final = Integer(0, 10**9)
+_SIZE: Final = Integer(1, 2**16)
+_SEED: Final = Integer(0, 2**32 - 1)  # of the environments' own generators
+_REAL: Final = Number()
+_TRUTH: Final = Boolean()
+_READ: Final = FilePath()
+_WRITE: Final = FilePath(write=True)
+_NO_HUB: Final = Boolean(only=False, rule="push_to_hub")
+_SIZES: Final = Listing(_SIZE, brackets=True, longest=64)
+_NAMES: Final = Listing(NAME, longest=1000)
+
+#: Types of policies that train on recorded data alone.
+POLICY_TYPES: Final = (
+    "act",
+    "diffusion",
+    "groot",
+    "pi0",
+    "pi0_fast",
+    "pi05",
+    "smolvla",
+    "tdmpc",
+    "vqbet",
+    "wall_x",
+    "xvla",
+)
+
+
+def _keys(prefix: str, names: str, kind: Kind) -> dict[str, Kind]:
+    return {f"{prefix}{name}": kind for name in names.split()}
+
+
+#: Sizes and switches of the policies; none of them leads outside the process.
+_POLICY: Final[dict[str, Kind]] = {
+    "policy.device": DEVICE,
+    "policy.push_to_hub": _NO_HUB,
+    "policy.repo_id": REPOSITORY,
+    "policy.use_amp": _TRUTH,
+    **_keys(
+        "policy.",
+        "n_obs_steps chunk_size n_action_steps dim_model n_heads dim_feedforward n_encoder_layers "
+        "n_decoder_layers latent_dim n_vae_encoder_layers horizon diffusion_step_embed_dim "
+        "num_train_timesteps num_inference_steps kernel_size n_groups max_state_dim "
+        "max_action_dim spatial_softmax_num_keypoints tokenizer_max_length max_action_tokens",
+        _SIZE,
+    ),
+    **_keys(
+        "policy.",
+        "optimizer_lr optimizer_weight_decay optimizer_lr_backbone optimizer_eps "
+        "optimizer_grad_clip_norm scheduler_decay_lr dropout kl_weight crop_ratio "
+        "temporal_ensemble_coeff beta_start beta_end clip_sample_range min_period max_period",
+        _REAL,
+    ),
+    **_keys(
+        "policy.",
+        "drop_n_last_frames scheduler_warmup_steps scheduler_decay_steps empty_cameras "
+        "num_vlm_layers num_expert_layers self_attn_every_n_layers",
+        _WHOLE,
+    ),
+    **_keys(
+        "policy.",
+        "pre_norm use_vae crop_is_random use_group_norm use_film_scale_modulation clip_sample "
+        "use_separate_rgb_encoder_per_camera do_mask_loss_for_padding gradient_checkpointing "
+        "compile_model freeze_vision_encoder train_expert_only train_state_proj use_cache "
+        "replace_final_stride_with_dilation use_kv_cache",
+        _TRUTH,
+    ),
+    **_keys(
+        "policy.",
+        "vision_backbone feedforward_activation noise_scheduler_type beta_schedule compile_mode "
+        "prediction_type scheduler_name dtype paligemma_variant action_expert_variant "
+        "pretrained_backbone_weights attention_mode",
+        NAME,
+    ),
+    **_keys("policy.", "down_dims crop_shape resize_shape image_resolution", _SIZES),
+}
+
+#: What an environment is made with; equal in training, evaluation and harvest.
+_ENVIRONMENT: Final[dict[str, Kind]] = {
+    "env.type": NAME,
+    "env.task": _NAMES,
+    "env.fps": Integer(1, 1000),
+    "env.episode_length": _COUNT,
+    "env.max_parallel_tasks": _SIZE,
+    "env.obs_type": NAME,
+    "env.render_mode": NAME,
+    "env.camera_name": _NAMES,
+    "env.control_mode": NAME,
+    "env.init_states": _TRUTH,
+    "env.multitask_eval": _TRUTH,
+    "env.disable_env_checker": _TRUTH,
+    "env.task_ids": Listing(Integer(0, 10_000), brackets=True),
+    "env.camera_name_mapping": Renaming(),
+    **_keys(
+        "env.",
+        "observation_height observation_width visualization_height visualization_width",
+        Integer(1, 8192),
+    ),
+}
+
+_EVALUATION: Final[dict[str, Kind]] = {
+    "eval.n_episodes": _COUNT,
+    "eval.batch_size": _SIZE,
+    "eval.use_async_envs": _TRUTH,
+}
+
+_COMMON: Final[dict[str, Kind]] = {
+    "output_dir": _WRITE,
+    "job_name": NAME,
+    "seed": _SEED,
+    "rename_map": Renaming(),
+}
+
+TRAIN: Final = Program(
+    words=("lerobot-train",),
+    job=TrainJob,
+    keys={
+        "policy.type": Choice(POLICY_TYPES),
+        "policy.path": Weights(),
+        **_POLICY,
+        "dataset.repo_id": REPOSITORY,
+        "dataset.root": _READ,
+        "dataset.episodes": Listing(Integer(0, 2**31), brackets=True),
+        "dataset.revision": NAME,
+        "dataset.use_imagenet_stats": _TRUTH,
+        "dataset.video_backend": Choice(("pyav", "torchcodec", "video_reader")),
+        "dataset.streaming": _TRUTH,
+        "dataset.image_transforms.enable": _TRUTH,
+        "dataset.image_transforms.max_num_transforms": _SIZE,
+        "dataset.image_transforms.random_order": _TRUTH,
+        **_COMMON,
+        "config_path": _WRITE,  # read, but only from the run's own folder
+        "resume": Boolean(only=True, rule="config_path"),
+        "steps": _COUNT,
+        "batch_size": _SIZE,
+        "num_workers": Integer(0, 256),
+        **_keys("", "eval_freq env_eval_freq eval_steps log_freq save_freq", _WHOLE),
+        "save_checkpoint": _TRUTH,
+        "tolerance_s": _REAL,
+        "use_policy_training_preset": _TRUTH,
+        "use_rabc": _TRUTH,
+        "rabc_kappa": _REAL,
+        "rabc_epsilon": _REAL,
+        "wandb.enable": Boolean(only=False, rule="wandb"),
+        "peft.method_type": NAME,
+        "peft.init_type": NAME,
+        "peft.r": _SIZE,
+        "optimizer.type": NAME,
+        **_keys("optimizer.", "lr weight_decay grad_clip_norm eps momentum dampening", _REAL),
+        "optimizer.nesterov": _TRUTH,
+        "scheduler.type": NAME,
+        "scheduler.name": NAME,
+        **_keys("scheduler.", "num_cycles peak_lr decay_lr", _REAL),
+        **_keys("scheduler.", "num_warmup_steps num_decay_steps num_vqvae_training_steps", _WHOLE),
+        **_ENVIRONMENT,
+        **_EVALUATION,
+    },
+    fields={
+        "policy.type": "rung",
+        "policy.path": "init",
+        "dataset.repo_id": "repo_id",
+        "dataset.root": "dataset_root",
+        "output_dir": "output_dir",
+        "steps": "steps",
+        "batch_size": "batch_size",
+        "config_path": "resume_from",
+        "env.type": "env_type",
+        "eval.n_episodes": "eval_episodes",
+    },
+    required=(
+        *each("steps", "policy.push_to_hub"),
+        frozenset({"dataset.repo_id", "config_path"}),
+        frozenset({"output_dir", "config_path"}),
+        frozenset({"policy.type", "policy.path", "config_path"}),
+    ),
+    exclusive=(
+        frozenset({"policy.type", "policy.path", "config_path"}),
+        frozenset({"output_dir", "config_path"}),
+        frozenset({"eval_freq", "env_eval_freq"}),
+    ),
+    together=(frozenset({"config_path", "resume"}),),
+)
+EVALUATE: Final = Program(
+    words=("lerobot-eval",),
+    job=EvalJob,
+    keys={
+        "policy.path": Weights(),
+        **_POLICY,
+        **_ENVIRONMENT,
+        **_EVALUATION,
+        **_COMMON,
+        "trust_remote_code": Boolean(only=False, rule="remote_code"),
+    },
+    fields={
+        "policy.path": "policy",
+        "env.type": "env_type",
+        "eval.n_episodes": "episodes",
+        "eval.batch_size": "batch_size",
+        "output_dir": "output_dir",
+        "seed": "seed_start",
+    },
+    required=each("policy.path", "env.type", "eval.n_episodes", "output_dir"),
+)
+EDIT: Final = Program(
+    words=("lerobot-edit-dataset",),
+    job=MergeJob,
+    keys={
+        "operation.type": Choice(("merge",)),
+        "operation.repo_ids": Listing(REPOSITORY, brackets=True, longest=1000),
+        "operation.roots": Listing(_READ, brackets=True, longest=1000),
+        "repo_id": REPOSITORY,
+        "new_repo_id": REPOSITORY,
+        "new_root": _WRITE,
+        "push_to_hub": _NO_HUB,
+    },
+    fields={
+        "operation.repo_ids": "source_ids",
+        "operation.roots": "sources",
+        "repo_id": "repo_id",
+        "new_repo_id": "repo_id",
+        "new_root": "output_dir",
+    },
+    required=(
+        *each("operation.type", "operation.repo_ids", "push_to_hub"),
+        frozenset({"repo_id", "new_repo_id"}),
+    ),
+    exclusive=(frozenset({"repo_id", "new_repo_id"}),),
+)
+COLLECT: Final = Program(
+    words=("cadenza-lerobot-collect",),
+    job=HarvestJob,
+    keys={
+        "policy-path": Weights(),
+        "env-type": NAME,
+        "task": _NAMES,
+        "episodes": _COUNT,
+        "max-attempts": _COUNT,
+        "out": _WRITE,
+        "repo-id": REPOSITORY,
+        "device": DEVICE,
+        "seed": _SEED,
+        "fps": Integer(1, 1000),
+        "task-text": Text(),
+        "focus": _NAMES,
+        "rename-map": Renaming(),
+        "keep-failures": Switch(),
+        "result-json": _WRITE,
+        **{key: kind for key, kind in _ENVIRONMENT.items() if key not in ("env.type", "env.task")},
+    },
+    fields={
+        "policy-path": "policy",
+        "env-type": "env_type",
+        "episodes": "episodes",
+        "out": "output_dir",
+        "repo-id": "repo_id",
+        "seed": "seed_start",
+        "max-attempts": "attempts",
+        "device": "device",
+    },
+    required=each("policy-path", "env-type", "task", "episodes", "out", "repo-id", "seed"),
+)
+SELECT: Final = Program(
+    words=("cadenza-lerobot-select",),
+    job=SelectJob,
+    keys={
+        "repo-id": REPOSITORY,
+        "root": _READ,
+        "suite": NAME,
+        "limit": _COUNT,
+        "focus": _NAMES,
+        "instructions": _READ,
+        "no-download": Switch(),
+        "result-json": _WRITE,
+    },
+    fields={
+        "repo-id": "repo_id",
+        "suite": "suite",
+        "limit": "limit",
+        "result-json": "result_json",
+    },
+    required=each("repo-id", "suite"),
+)
+MERGE: Final = Program(
+    words=("cadenza-lerobot-merge",),
+    job=MergeJob,
+    keys={
+        "repo-ids": Listing(REPOSITORY, longest=1000),
+        "roots": Listing(_READ, longest=1000),
+        "sources": Listing(_READ, longest=1000),
+        "out": _WRITE,
+        "repo-id": REPOSITORY,
+        "result-json": _WRITE,
+    },
+    fields={
+        "repo-ids": "source_ids",
+        "roots": "sources",
+        "sources": "sources",
+        "out": "output_dir",
+        "repo-id": "repo_id",
+    },
+    required=(*each("out", "repo-id"), frozenset({"roots", "sources"})),
+    exclusive=(frozenset({"roots", "sources"}),),
+)
+
+LEROBOT_PROGRAMS: Final = (TRAIN, EVALUATE, EDIT, COLLECT, SELECT, MERGE)

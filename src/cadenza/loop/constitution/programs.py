@@ -1,0 +1,50 @@
+"""What the table knows of a program: its flags, their kinds, and the job that they make.
+
+A program that is not in the table cannot run, nor a flag that is not in its program's entry; the
+file of rules chooses among the programs and can add flags.
+
+Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of job in `jobs`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cadenza.loop.constitution.jobs import TypedJob
+from cadenza.loop.constitution.kinds import Kind, Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One program, or one of its sub-commands.
+
+    Attributes:
+        words: The program's name and its sub-commands.
+        job: Type of its jobs.
+        keys: Flags it takes.
+        fields: The job's fields, by the flag that fills each.
+        required: Groups of flags; one flag of each group must be given.
+        exclusive: Groups of flags of which at most one may be given.
+        together: Groups of flags that are given all or not at all.
+    """
+
+    words: tuple[str, ...]
+    job: type[TypedJob]
+    keys: Mapping[str, Kind]
+    fields: Mapping[str, str]
+    required: tuple[frozenset[str], ...]
+    exclusive: tuple[frozenset[str], ...] = ()
+    together: tuple[frozenset[str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its words, joined by blanks."""
+        return " ".join(self.words)
+
+    def switches(self) -> frozenset[str]:
+        """Return the flags that take no value."""
+        return frozenset(key for key, kind in self.keys.items() if isinstance(kind, Switch))
+
+
+def each(*keys: str) -> tuple[frozenset[str], ...]:
+    """Return one group per flag: all of ``keys`` are required."""
+    return tuple(frozenset({key}) for key in keys)

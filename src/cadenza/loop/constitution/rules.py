@@ -1,0 +1,174 @@
+"""The file of rules: what it may say, and what it means that it does not say something.
+
+A limit that the file lacks is no permission: what it would bound is refused. Names that are not
+rules are refused too, since a misspelt prohibition would otherwise prohibit nothing.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.yaml_files import read_yaml
+from cadenza.loop.constitution.flags import KEY_PATTERN
+from cadenza.loop.constitution.jobs import LimitName
+from cadenza.loop.constitution.kinds import (
+    MAX_INTEGER,
+    NAME,
+    Boolean,
+    Choice,
+    FilePath,
+    Integer,
+    Kind,
+    Number,
+    Text,
+)
+from cadenza.loop.constitution.verdict import denied
+from cadenza.loop.validation import problems
+
+#: Flags that no file of rules can allow: they read settings from files, load code or report.
+_NEVER: Final = ("config", "discover_packages", "trust_remote", "hub_path", "wandb", "push_to_hub")
+
+_Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
+_Limit = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
+_HubRepository = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/(?:\*|[A-Za-z0-9][A-Za-z0-9_.-]*)$"),
+]
+
+
+class ExtraKey(BaseModel):
+    """A flag that a file of rules adds to a program.
+
+    Attributes:
+        kind: What it takes.
+        low: Least number.
+        high: Largest number; required for numbers.
+        choices: The accepted names, for ``"choice"``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["integer", "number", "boolean", "name", "text", "choice", "read_path"]
+    low: Annotated[float, Field(strict=True, ge=0)] = 0
+    high: Annotated[float, Field(strict=True, ge=0)] | None = None
+    choices: tuple[_Word, ...] = ()
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        numeric = self.kind in ("integer", "number")
+        if numeric != (self.high is not None):
+            raise ValueError(f"expected high for a number and for nothing else, got {self.high}")
+        if self.high is not None and self.high < self.low:
+            raise ValueError(f"expected low <= high, got {self.low} > {self.high}")
+        if (self.kind == "choice") != bool(self.choices):
+            raise ValueError("expected choices for the kind 'choice' and for nothing else")
+        return self
+
+    def as_kind(self) -> Kind:
+        """Return the kind of value it takes."""
+        high = self.high or 0.0
+        kinds: dict[str, Kind] = {
+            "integer": Integer(int(self.low), int(high)),
+            "number": Number(self.low, high),
+            "boolean": Boolean(),
+            "name": NAME,
+            "text": Text(),
+            "choice": Choice(self.choices),
+            "read_path": FilePath(),
+        }
+        return kinds[self.kind]
+
+
+class Rules(BaseModel):
+    """The rules of one file.
+
+    Attributes:
+        forbidden_commands: Programs that never run.
+        forbidden_args: Beginnings of arguments that no command may have.
+        max_train_steps: Most gradient steps of a job.
+        allowed_env_types: Environments a job may play in.
+        max_eval_episodes: Most episodes of an evaluation or harvest.
+        max_collect_episodes: Most episodes of a collection; most attempts of it or of a harvest.
+        allowed_programs: Programs that may run, of those in the table.
+        allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
+        extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    forbidden_commands: tuple[_Word, ...] = ()
+    forbidden_args: tuple[_Word, ...] = ()
+    max_train_steps: _Limit | None = None
+    allowed_env_types: tuple[_Word, ...] | None = None
+    max_eval_episodes: _Limit | None = None
+    max_collect_episodes: _Limit | None = None
+    allowed_programs: tuple[_Word, ...] | None = None
+    allowed_hub_policies: tuple[_HubRepository, ...] = ()
+    extra_keys: dict[str, dict[str, ExtraKey]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _extra_keys_are_flags(self) -> Self:
+        for program, keys in self.extra_keys.items():
+            for key in keys:
+                if not KEY_PATTERN.fullmatch(key) or any(part in key for part in _NEVER):
+                    raise ValueError(
+                        f"extra_keys: expected the name of a flag that can be allowed, got {key!r} "
+                        f"for {program!r}"
+                    )
+        return self
+
+    def limit(self, name: LimitName) -> int | None:
+        """Return the limit ``name``; None where the file has none."""
+        limits = {
+            "max_train_steps": self.max_train_steps,
+            "max_eval_episodes": self.max_eval_episodes,
+            "max_collect_episodes": self.max_collect_episodes,
+        }
+        return limits[name]
+
+
+def read_rules(path: Path) -> Rules:
+    """Return the rules of the YAML file ``path``.
+
+    Raises:
+        ConstitutionError: It is missing, no YAML, names an unknown rule (``unknown_rule``) or gives
+            one a value it cannot have (``malformed_rule``).
+    """
+    try:
+        content = read_yaml(path)
+    except ConfigurationError as error:
+        raise denied("unreadable_rules", str(error)) from error
+    if not isinstance(content, dict):
+        raise denied(
+            "malformed_rule", f"{path}: expected a mapping of rules, got {type(content).__name__}"
+        )
+    return parse_rules(cast("dict[str, Any]", content), source=str(path))
+
+
+def parse_rules(content: dict[str, Any], *, source: str) -> Rules:
+    """Return the rules that ``content`` gives; see `read_rules`.
+
+    Args:
+        content: Rules by name.
+        source: How messages call the content.
+
+    Raises:
+        ConstitutionError: See `read_rules`.
+    """
+    try:
+        return Rules.model_validate(content)
+    except ValidationError as error:
+        unknown = any(detail["type"] == "extra_forbidden" for detail in error.errors())
+        raise denied(
+            "unknown_rule" if unknown else "malformed_rule",
+            f"{source}: {' '.join(problems(error, Rules))}",
+        ) from error

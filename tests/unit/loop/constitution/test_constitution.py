@@ -1,0 +1,278 @@
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.loop.constitution import (
+    Constitution,
+    ConstitutionError,
+    Roots,
+    Verdict,
+    load_constitution,
+)
+from cadenza.loop.constitution.constitution import PROGRAMS
+from cadenza.loop.constitution.flags import fold
+from cadenza.loop.constitution.jobs import (
+    CollectJob,
+    EvalJob,
+    HarvestJob,
+    MergeJob,
+    SelectJob,
+    TrainJob,
+)
+from cadenza.loop.orchestrator import constitution as promised
+
+RUN = Path("/srv/runs/friday").resolve()
+ROOTS = Roots(write=(RUN,), read=(Path("/srv/seed"),))
+OUTPUT = f"{RUN}/cycle_0"
+COLLECTING = ["--task=crossing", "--episodes=16", "--seed-start=268435456", "--seed-count=64"]
+
+
+def clear(*words):
+    return load_constitution(None).clear(words, ROOTS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+def test_every_program_is_consistent(program):
+    assert len({fold(key) for key in program.keys}) == len(program.keys)
+    for group in (*program.required, *program.exclusive, *program.together):
+        assert group <= set(program.keys)
+    assert set(program.fields) <= set(program.keys)
+    assert set(program.fields.values()) <= set(program.job.model_fields)
+
+
+def test_native_commands_become_typed_jobs():
+    end = [f"--out={OUTPUT}/out", f"--result-json={OUTPUT}/result.json"]
+    collect = clear(
+        *("cadenza", "job", "collect", *COLLECTING, "--repo-id=local/seed", *end),
+        *("--partners=crossing_chaser,crossing_stationary", "--expert=planner", "--focus=a"),
+    )
+    assert isinstance(collect, CollectJob)
+    assert (collect.env_type, collect.episodes, collect.repo_id) == ("crossing", 16, "local/seed")
+    assert (collect.seed_start, collect.seed_count) == (2**28, 64)
+    assert collect.output_dir == RUN / "cycle_0" / "out"
+    harvest = clear(
+        *("cadenza", "job", "harvest", f"--policy={OUTPUT}/train/policy", *COLLECTING),
+        *("--repo-id=local/harvest", "--filter=centralized", *end),
+    )
+    assert isinstance(harvest, HarvestJob)
+    assert (harvest.policy, harvest.attempts) == (RUN / "cycle_0/train/policy", 64)
+    train = clear(
+        *("cadenza", "job", "train", "--rung=bc", "--dataset=/srv/seed", "--episodes=0,3,4"),
+        *(f"--mix={OUTPUT}/mix", "--mix-ratio=0.5", "--steps=2000", "--batch-size=256"),
+        *("--max-epochs=50", f"--init={OUTPUT}/last", "--seed=0", *end),
+    )
+    assert isinstance(train, TrainJob)
+    assert (train.rung, train.steps, train.batch_size) == ("bc", 2000, 256)
+    assert (train.dataset_root, train.init) == (Path("/srv/seed"), RUN / "cycle_0/last")
+    evaluate = clear(
+        *("cadenza", "job", "evaluate", f"--policy={OUTPUT}/train/policy", "--task=crossing"),
+        *("--seed-start=7", "--episodes=50", "--batch-size=10", *end),
+    )
+    assert isinstance(evaluate, EvalJob)
+    assert (evaluate.episodes, evaluate.seed_start, evaluate.batch_size) == (50, 7, 10)
+    merge = clear(
+        *("cadenza", "job", "merge", f"--sources={OUTPUT}/a,{OUTPUT}/b", "--repo-id=local/m", *end)
+    )
+    assert isinstance(merge, MergeJob)
+    assert merge.sources == (RUN / "cycle_0/a", RUN / "cycle_0/b")
+    assert {job.program for job in (collect, harvest, train, evaluate, merge)} == {"cadenza"}
+
+
+def test_lerobot_commands_become_typed_jobs():
+    train = clear(
+        *("lerobot-train", "--policy.path=lerobot/smolvla_base", "--policy.push_to_hub=false"),
+        *("--dataset.repo_id=local/x", "--dataset.root=/srv/seed", f"--output_dir={OUTPUT}/t"),
+        *("--dataset.episodes=[0, 1]", "--steps=20", "--policy.optimizer_lr=1e-4"),
+        *("--policy.down_dims=[32,64]", '--rename_map={"b": "c", "a.x": "d"}', "--env.type=pusht"),
+        *("--eval.n_episodes=3", "--wandb.enable=false", "--dataset.video_backend=pyav"),
+    )
+    assert isinstance(train, TrainJob)
+    assert (train.init, train.rung, train.steps) == ("lerobot/smolvla_base", None, 20)
+    assert (train.env_type, train.eval_episodes) == ("pusht", 3)
+    flags = dict(train.flags)
+    assert flags["policy.optimizer_lr"] == "0.0001"
+    assert flags["policy.down_dims"] == "[32, 64]"
+    assert flags["rename_map"] == '{"a.x": "d", "b": "c"}'
+    evaluate = clear(
+        *("lerobot-eval", f"--policy.path={OUTPUT}/t", "--env.type=pusht", "--env.task=PushT-v0"),
+        *("--eval.n_episodes=10", "--eval.batch_size=10", f"--output_dir={OUTPUT}/e", "--seed=5"),
+    )
+    assert isinstance(evaluate, EvalJob)
+    assert (evaluate.env_type, evaluate.episodes, evaluate.seed_start) == ("pusht", 10, 5)
+    harvest = clear(
+        *("cadenza-lerobot-collect", f"--policy-path={OUTPUT}/t", "--env-type=pusht"),
+        *("--task=PushT-v0", "--episodes=5", "--max-attempts=25", f"--out={OUTPUT}/r", "--seed=9"),
+        *("--repo-id=local/r", "--device=cuda:0", "--task-text=push the T, please", "--fps=10"),
+    )
+    assert isinstance(harvest, HarvestJob)
+    assert (harvest.attempts, harvest.device) == (25, "cuda:0")
+    select = clear(
+        "cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial", "--no-download"
+    )
+    assert isinstance(select, SelectJob)
+    assert (select.suite, select.limit, select.flags[-1]) == (
+        "libero_spatial",
+        None,
+        ("no-download", None),
+    )
+    merge = clear(
+        *("lerobot-edit-dataset", "--operation.type=merge", "--push_to_hub=false"),
+        *("--operation.repo_ids=[local/a, local/b]", f"--operation.roots=[{OUTPUT}/a, {OUTPUT}/b]"),
+        *("--new_repo_id=local/mix", f"--new_root={OUTPUT}/mix"),
+    )
+    assert isinstance(merge, MergeJob)
+    assert merge.source_ids == ("local/a", "local/b")
+    assert (merge.repo_id, merge.output_dir) == ("local/mix", RUN / "cycle_0/mix")
+
+
+def test_both_forms_of_a_flag_are_read_as_one():
+    words = ["cadenza-lerobot-select", "--repo-id", "local/x", "--suite", "libero_spatial"]
+    joined = ["cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial"]
+    assert clear(*words) == clear(*joined)
+    assert clear(*words).argv() == tuple(joined)
+
+
+def test_resumed_training_is_cleared_from_the_runs_own_folder():
+    job = clear(
+        *("lerobot-train", f"--config_path={OUTPUT}/t/train_config.json", "--resume=true"),
+        *("--steps=40", "--policy.push_to_hub=false"),
+    )
+    assert isinstance(job, TrainJob)
+    assert job.resume_from == RUN / "cycle_0/t/train_config.json"
+    assert job.output_dir is None
+
+
+def test_item_of_a_list_may_not_start_a_flag_or_a_file():
+    with pytest.raises(ConstitutionError, match="expected plain items for --partners, got '-b'"):
+        clear("cadenza", "job", "collect", *COLLECTING, "--partners=a,-b", "--repo-id=x",
+              f"--out={OUTPUT}/o", f"--result-json={OUTPUT}/r.json")  # fmt: skip
+
+
+def test_link_that_leads_to_an_odd_name_is_refused(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "run" / "a,b").mkdir()
+    (run / "link").symlink_to(run / "a,b")
+    (run / "blank").symlink_to(run / "ends ")
+    words = ["cadenza", "job", "merge", "--repo-id=x", f"--out={run}/o", f"--result-json={run}/r"]
+    roots = Roots(write=(run,))
+    with pytest.raises(ConstitutionError, match="rule list: expected plain items"):
+        load_constitution(None).clear([*words, f"--sources={run}/link,{run}/b"], roots)
+    with pytest.raises(ConstitutionError, match=r"rule malformed_path: .* to lead to a plain path"):
+        load_constitution(None).clear([*words, f"--sources={run}/blank,{run}/b"], roots)
+
+
+def test_link_in_circles_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    words = ["cadenza-lerobot-select", "--repo-id=x", "--suite=s", f"--root={tmp_path}/a"]
+    with pytest.raises(ConstitutionError, match="rule malformed_path"):
+        load_constitution(None).clear(words, Roots(write=(tmp_path,)))
+
+
+@pytest.mark.parametrize("names", [[f'"n{k}": "x"' for k in range(65)], ['"a b": "x"']])
+def test_renaming_is_bounded(names):
+    words = ["lerobot-eval", f"--policy.path={OUTPUT}/t", "--env.type=pusht", "--eval.n_episodes=1"]
+    with pytest.raises(ConstitutionError, match=r"rule (renaming|name): expected --rename_map"):
+        clear(*words, f"--output_dir={OUTPUT}/e", f"--rename_map={{{', '.join(names)}}}")
+
+
+def test_promised_checks_answer_with_verdicts():
+    constitution = promised.Constitution.from_yaml(shipped_config("loop/constitution.yaml"))
+    assert promised.Verdict is Verdict
+    assert promised.ConstitutionError is ConstitutionError
+    assert constitution.check_train(200_000) == Verdict(allowed=True)
+    assert constitution.check_train(200_001).rule == "max_train_steps"
+    assert constitution.check_train(200_001).reason == "expected at most 200000, got 200001"
+    assert constitution.check_eval("libero", 500) == Verdict(allowed=True)
+    assert constitution.check_eval("libero", 501).rule == "max_eval_episodes"
+    assert constitution.check_eval("aloha", 1).rule == "allowed_env_types"
+    assert constitution.check_command(["lerobot-record"]).rule == "forbidden_commands"
+    allowed = ["lerobot-eval", "--policy.path=x", "--env.type=pusht", "--eval.n_episodes=1"]
+    assert constitution.check_command([*allowed, "--output_dir=anywhere"]) == Verdict(allowed=True)
+    assert constitution.check_command([*allowed, "--output_dir=~/x"]).rule == "malformed_path"
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 10.0, "10", None, 2**70])
+def test_count_that_is_no_count_is_refused(count):
+    constitution = load_constitution(None)
+    assert constitution.check_train(count).rule == "max_train_steps"
+    assert constitution.check_eval("pusht", count).rule == "max_eval_episodes"
+
+
+def test_shipped_rules_hold_the_promised_values():
+    rules = load_constitution(None).rules
+    assert {"libero", "metaworld", "pusht", "crossing"} <= set(rules.allowed_env_types)
+    assert (rules.max_train_steps, rules.max_eval_episodes) == (200_000, 500)
+    assert rules.forbidden_commands == (
+        "lerobot-record",
+        "lerobot-teleoperate",
+        "lerobot-async-inference",
+    )
+    assert rules.forbidden_args == ("--robot", "--teleop")
+    assert set(rules.allowed_programs) == {words[0] for words in PROGRAMS}
+
+
+def test_digest_depends_on_what_the_rules_say_and_on_nothing_else(tmp_path):
+    content = yaml.safe_load(shipped_config("loop/constitution.yaml").read_text())
+    shipped = load_constitution(None)
+    turned = {name: content[name] for name in reversed(content)}
+    turned["allowed_env_types"] = turned["allowed_env_types"][::-1]
+    assert Constitution.from_rules(turned).sha256 == shipped.sha256
+    assert len(shipped.sha256) == 64
+    for change in ({"max_train_steps": 200_001}, {"forbidden_args": ["--robot"]}):
+        assert Constitution.from_rules({**content, **change}).sha256 != shipped.sha256
+
+
+@pytest.mark.parametrize(
+    ("entry", "good", "bad"),
+    [
+        ({"kind": "integer", "low": 2, "high": 8}, "8", "9"),
+        ({"kind": "number", "high": 1.5}, "1.5", "1.6"),
+        ({"kind": "boolean"}, "true", "1"),
+        ({"kind": "name"}, "a-b", "a b"),
+        ({"kind": "text"}, "a b", "x" * 501),
+        ({"kind": "choice", "choices": ["a", "b"]}, "b", "c"),
+        ({"kind": "read_path"}, "/srv/seed/x", "/srv/other"),
+    ],
+)
+def test_file_of_rules_can_add_a_flag(entry, good, bad):
+    content = yaml.safe_load(shipped_config("loop/constitution.yaml").read_text())
+    content["extra_keys"] = {"lerobot-eval": {"policy.my_option": entry}}
+    words = ["lerobot-eval", f"--policy.path={OUTPUT}/t", "--env.type=pusht"]
+    words += ["--eval.n_episodes=1", f"--output_dir={OUTPUT}/e"]
+    constitution = Constitution.from_rules(content)
+    job = constitution.clear([*words, f"--policy.my_option={good}"], ROOTS)
+    assert dict(job.flags)["policy.my_option"] == good
+    with pytest.raises(ConstitutionError, match=r"expected --policy\.my_option"):
+        constitution.clear([*words, f"--policy.my_option={bad}"], ROOTS)
+    with pytest.raises(ConstitutionError, match="unknown_flag"):
+        load_constitution(None).clear([*words, f"--policy.my_option={good}"], ROOTS)
+
+
+def test_whole_owner_of_the_hub_can_be_allowed():
+    content = yaml.safe_load(shipped_config("loop/constitution.yaml").read_text())
+    content["allowed_hub_policies"] = ["somebody/*"]
+    words = ["lerobot-eval", "--env.type=pusht", "--eval.n_episodes=1", f"--output_dir={OUTPUT}/e"]
+    constitution = Constitution.from_rules(content)
+    job = constitution.clear([*words, "--policy.path=somebody/act"], ROOTS)
+    assert job.policy == "somebody/act"
+    with pytest.raises(ConstitutionError, match="allowed_hub_policies"):
+        constitution.clear([*words, "--policy.path=somebody2/act"], ROOTS)
+
+
+def test_folder_that_looks_like_a_hub_repository_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lerobot" / "smolvla_base").mkdir(parents=True)
+    words = ["lerobot-eval", "--env.type=pusht", "--eval.n_episodes=1", f"--output_dir={OUTPUT}/e"]
+    with pytest.raises(ConstitutionError, match="path_outside_roots"):
+        clear(*words, "--policy.path=lerobot/smolvla_base")
+
+
+def test_error_survives_a_copy():
+    error = ConstitutionError(Verdict(allowed=False, rule="range", reason="expected less"))
+    assert copy.copy(error).verdict == error.verdict
+    assert str(copy.copy(error)) == "refused by the rule range: expected less"
