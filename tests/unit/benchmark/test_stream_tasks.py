@@ -1,6 +1,9 @@
 """Ready-made stream settings of the tasks: what they name, and what they refuse."""
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,3 +152,16 @@ def test_task_without_scripted_ego_needs_a_policy():
         with pytest.raises(ConfigurationError, match=r"of 'other' \(none\), got 'swerve'"):
             stream_config("other", expert="swerve")
         assert stream_config("other", expert={"factory": "a:b"}).policy == {"factory": "a:b"}
+
+
+def test_example_of_the_stream_page_gives_settings_that_an_engine_takes():
+    page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n([^`]*stream_config[^`]*)```", page)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102
+    check_settings(names["cfg"])
+    assert names["cfg"].policy["kwargs"] | {"safety": None} == {
+        "expert": "swerve",
+        "noise": 0.5,
+        "safety": None,
+    }
