@@ -20,7 +20,7 @@ LOCK_WAIT_S: Final = 5.0
 class LogFile:
     """Appends whole lines; a line that a killed writer left half is cut off at opening."""
 
-    def __init__(self, path: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, path: Path) -> None:
         """Open or create the file and own it until `close`.
 
         Raises:
@@ -31,7 +31,7 @@ class LogFile:
             make_folder(path.parent)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self.close = weakref.finalize(self, os.close, self._descriptor)
-            self._own(wait_s)
+            self._own()
             size = os.fstat(self._descriptor).st_size
             self._length = self._line_end_before(size)
             if self._length < size:
@@ -68,8 +68,8 @@ class LogFile:
             raise self._failure("append an event", error) from error
         self._length += len(lines)
 
-    def _own(self, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
+    def _own(self) -> None:
+        deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

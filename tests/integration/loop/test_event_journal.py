@@ -1,0 +1,250 @@
+"""The journal of a run: table, log and subscribers, on both databases."""
+
+import json
+
+import pytest
+
+from cadenza.core.errors import NotReadyError
+from cadenza.loop.errors import EventError, EventLogError, StaleLeaseError
+from cadenza.loop.events import Event, EventJournal, log_file, read_events
+
+
+@pytest.fixture
+def lease(store):
+    store.create_run("run", "{}")
+    return store.leases.acquire("run", "first", ttl_s=60.0)
+
+
+@pytest.fixture
+def log_path(tmp_path):
+    return tmp_path / "run" / "events.jsonl"
+
+
+@pytest.fixture
+def open_journal(store, lease, log_path, monkeypatch):
+    monkeypatch.setattr(log_file, "LOCK_WAIT_S", 0.05)
+    journals = []
+
+    def open_one():
+        for journal in journals:
+            journal.close()
+        journals.append(EventJournal(store, "run", lease, log_path))
+        return journals[-1]
+
+    yield open_one
+    for journal in journals:
+        journal.close()
+
+
+def event(kind, stage="train", cycle=0, **payload):
+    return Event("run", stage, kind, cycle, payload)
+
+
+def kinds(path):
+    return [(line["seq"], line["kind"]) for line in read_events(path).events]
+
+
+def assert_log_is_table(store, path):
+    rows = store.events.after("run", 0)
+    lines = read_events(path, limit=10**6).events
+    assert [line["seq"] for line in lines] == list(range(1, len(rows) + 1))
+    for row, line in zip(rows, lines, strict=True):
+        assert line == {
+            "run_id": "run", "stage": row.stage, "kind": row.kind, "cycle": row.cycle,
+            "payload": json.loads(row.payload), "ts": row.ts, "mono": row.mono, "seq": row.seq,
+            "schema": 1,
+        }  # fmt: skip
+
+
+def test_event_goes_to_table_log_and_subscribers_in_turn(store, open_journal, log_path):
+    journal = open_journal()
+    seen = []
+    journal.subscribe(lambda told: seen.append((told.kind, kinds(log_path)[-1])))
+    with journal.step("0/train"):
+        journal.emit(event("job_started", cmd=["a"], third=1 / 3))
+        journal.emit(event("job_finished"))
+    assert journal.log_path == log_path
+    assert seen == [("job_started", (1, "job_started")), ("job_finished", (2, "job_finished"))]
+    assert_log_is_table(store, log_path)
+    assert store.events.published_up_to("run") == 2
+
+
+def test_repeated_step_repeats_no_event(store, open_journal, log_path):
+    first = open_journal()
+    with first.step("0/train"):
+        first.emit(event("job_started"))
+    again = open_journal()
+    seen = []
+    again.subscribe(lambda told: seen.append(told.kind))
+    with again.step("0/train"):
+        again.emit(event("job_started"))
+        again.emit(event("job_finished"))
+    assert kinds(log_path) == [(1, "job_started"), (2, "job_finished")]
+    assert seen == ["job_finished"]
+    with again.step("1/train"):
+        again.emit(event("job_started", cycle=1))
+    assert kinds(log_path)[2:] == [(3, "job_started")]
+
+
+def test_step_that_goes_another_way_when_repeated_loses_nothing(open_journal, log_path):
+    journal = open_journal()
+    with journal.step("0/train"):
+        journal.emit(event("job_started"))
+        journal.emit(event("warning"))
+    with journal.step("0/train"):
+        journal.emit(event("job_started"))
+        journal.emit(event("constitution_denied"))
+    assert [kind for _, kind in kinds(log_path)] == [
+        "job_started",
+        "warning",
+        "constitution_denied",
+    ]
+
+
+def test_equal_events_of_one_step_are_told_apart_by_their_order(open_journal, log_path):
+    journal = open_journal()
+    for _ in range(2):
+        with journal.step("0/train"):
+            for _ in range(3):
+                journal.emit(event("warning"))
+    assert kinds(log_path) == [(1, "warning"), (2, "warning"), (3, "warning")]
+
+
+def test_draft_becomes_an_event_with_the_commit(store, lease, open_journal, log_path):
+    journal = open_journal()
+    seen = []
+    journal.subscribe(lambda told: seen.append((told.kind, told.payload)))
+    state, version = store.load_state("run")
+    with journal.step("0/decide"):
+        drafts = [journal.draft(event("decision", stage="decide", decision="promote"))]
+        assert kinds(log_path) == []
+        store.commit(lease, version, state, events=drafts)
+        journal.publish()
+    assert kinds(log_path) == [(1, "decision")]
+    assert seen == [("decision", {"decision": "promote"})]
+
+
+def test_log_gets_what_it_lacks_and_subscribers_what_they_were_not_told(
+    store, lease, open_journal, log_path
+):
+    journal = open_journal()
+    with journal.step("0/train"):
+        journal.emit(event("one"))
+        drafts = [journal.draft(event("two")), journal.draft(event("three"))]
+    store.events.append(lease, drafts)  # and killed before it was published
+    later = open_journal()
+    assert kinds(log_path) == [(1, "one"), (2, "two"), (3, "three")]
+    seen = []
+    later.subscribe(lambda told: seen.append(told.kind))
+    later.publish()
+    assert seen == ["two", "three"]
+    later.publish()
+    assert seen == ["two", "three"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 10**6])
+def test_torn_or_lost_log_is_completed_from_the_table(store, open_journal, log_path, cut):
+    journal = open_journal()
+    with journal.step("0/train"):
+        for number in range(5):
+            journal.emit(event(f"e{number}"))
+    journal.close()
+    whole = log_path.read_bytes()
+    log_path.write_bytes(whole[: max(0, len(whole) - cut)])
+    open_journal()
+    assert log_path.read_bytes() == whole
+
+
+def test_long_table_is_written_in_parts(store, open_journal, log_path, monkeypatch):
+    journal = open_journal()
+    with journal.step("0/train"):
+        for number in range(7):
+            journal.emit(event(f"e{number}"))
+    journal.close()
+    log_path.unlink()
+    whole = type(store.events).after
+    monkeypatch.setattr(
+        type(store.events), "after", lambda self, run, seq, limit=3: whole(self, run, seq, limit=3)
+    )
+    open_journal()
+    assert [seq for seq, _ in kinds(log_path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_log_of_another_run_is_refused_and_kept(store, open_journal, log_path):
+    journal = open_journal()
+    with journal.step("0/train"):
+        journal.emit(event("one"))
+    journal.close()
+    other = log_path.read_bytes().replace(b"one", b"two")
+    for content in (other, other.replace(b'"seq": 1', b'"seq": 9'), b"hello\n"):
+        log_path.write_bytes(content)
+        with pytest.raises(EventLogError, match="in the last line"):
+            open_journal()
+        assert log_path.read_bytes() == content
+
+
+def test_two_journals_of_one_run_are_refused(store, lease, open_journal, log_path):
+    open_journal()
+    with pytest.raises(EventLogError, match="another writer"):
+        EventJournal(store, "run", lease, log_path)
+
+
+def test_event_outside_a_step_is_refused(open_journal):
+    journal = open_journal()
+    with pytest.raises(NotReadyError, match="emit inside `with journal"):
+        journal.emit(event("one"))
+    with journal.step("a"):
+        with pytest.raises(NotReadyError, match="steps do not nest"), journal.step("b"):
+            pass
+        journal.emit(event("one"))
+    with pytest.raises(NotReadyError, match="expected an open step"):
+        journal.emit(event("two"))
+
+
+def test_event_or_lease_of_another_run_is_refused(store, lease, open_journal, log_path):
+    journal = open_journal()
+    with journal.step("a"), pytest.raises(EventError, match="expected run 'run', got 'curation'"):
+        journal.emit(Event("curation", "curation", "curation_final"))
+    with pytest.raises(EventError, match="got the lease of 'run'"):
+        EventJournal(store, "other", lease, log_path)
+
+
+def test_taken_over_journal_records_nothing(store, open_journal, log_path):
+    journal = open_journal()
+    store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
+    with journal.step("a"), pytest.raises(StaleLeaseError):
+        journal.emit(event("one"))
+    assert store.events.after("run", 0) == []
+    assert log_path.read_bytes() == b""
+
+
+def test_failing_subscriber_stops_neither_the_others_nor_the_run(open_journal, log_path):
+    journal = open_journal()
+    seen = []
+
+    def fail(told):
+        raise ValueError("broken display")
+
+    journal.subscribe(fail)
+    journal.subscribe(lambda told: seen.append(told.kind))
+    with journal.step("a"):
+        journal.emit(event("one"))
+        journal.emit(event("two"))
+    assert seen == ["one", "two"]
+    assert len(kinds(log_path)) == 2
+
+
+def test_subscriber_that_emits_is_told_each_event_once(open_journal, log_path):
+    journal = open_journal()
+    seen = []
+
+    def answer(told):
+        seen.append(told.kind)
+        if told.kind == "question":
+            journal.emit(event("answer"))
+
+    journal.subscribe(answer)
+    with journal.step("a"):
+        journal.emit(event("question"))
+    assert seen == ["question", "answer"]
+    assert kinds(log_path) == [(1, "question"), (2, "answer")]

@@ -1,0 +1,94 @@
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cadenza.loop.errors import EventError
+from cadenza.loop.events import Event
+from cadenza.loop.events import event as event_module
+from cadenza.loop.events.event import event_line
+
+
+def test_event_has_the_promised_order_and_defaults():
+    assert Event("run", "train", "job_started", 1, {"a": 1}, 3.0) == Event(
+        run_id="run", stage="train", kind="job_started", cycle=1, payload={"a": 1}, ts=3.0
+    )
+    before = time.time()
+    bare = Event("run", "train", "job_started")
+    assert (bare.cycle, bare.payload) == (None, {})
+    assert before <= bare.ts <= time.time()
+
+
+def test_paths_and_tuples_become_text_and_lists():
+    event = Event("run", "train", "x", payload={"log": Path("/a/b"), "cmd": ("a", Path("c"))})
+    assert event.payload == {"log": "/a/b", "cmd": ["a", "c"]}
+
+
+def test_later_changes_of_the_given_payload_do_not_reach_the_event():
+    cmd = ["a"]
+    event = Event("run", "train", "x", payload={"cmd": cmd})
+    cmd.append("b")
+    assert event.payload == {"cmd": ["a"]}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float64("nan")])
+def test_numbers_that_are_not_finite_are_refused_with_their_place(number):
+    with pytest.raises(EventError, match=r"payload\.a\[1\]\.b: expected a finite number"):
+        Event("run", "eval", "report", payload={"a": [0.0, {"b": number}]})
+    with pytest.raises(EventError, match=r"Event\.ts: expected finite"):
+        Event("run", "eval", "report", ts=float(number))
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"a": object()}, "payload.a: expected text, numbers"),
+        ({"a": {1, 2}}, "got set; convert it first"),
+        ({"a": b"bytes"}, "got bytes"),
+        ({1: "a"}, "expected text as keys, got 1"),
+        (["a"], "expected a mapping, got list"),
+    ],
+)
+def test_what_json_cannot_express_is_refused(payload, message):
+    with pytest.raises(EventError, match=message):
+        Event("run", "eval", "report", payload=payload)
+
+
+def test_payload_that_contains_itself_is_refused():
+    payload = {}
+    payload["self"] = payload
+    with pytest.raises(EventError, match="at most 32 levels"):
+        Event("run", "eval", "report", payload=payload)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x00", None, 3])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_names_must_be_printable_text(name, place):
+    fields = ["run", "eval", "report"]
+    fields[place] = name
+    with pytest.raises(EventError, match="expected printable text"):
+        Event(*fields)
+
+
+def test_line_has_the_promised_keys_and_three_more():
+    event = Event("run", "train", "job_finished", 2, {"log": "é\n", "duration_s": 0.1}, 1.25)
+    line = event_line(event, seq=7, mono=3.5)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+    assert json.loads(line) == {
+        "run_id": "run", "stage": "train", "kind": "job_finished", "cycle": 2,
+        "payload": {"log": "é\n", "duration_s": 0.1}, "ts": 1.25,
+        "seq": 7, "schema": 1, "mono": 3.5,
+    }  # fmt: skip
+
+
+def test_overlong_payload_is_refused(monkeypatch):
+    monkeypatch.setattr(event_module, "MAX_PAYLOAD_BYTES", 100)
+    fits = Event("run", "eval", "x", payload={"a": "b" * (100 - len('{"a": ""}'))})
+    assert len(fits.payload_json()) == 100
+    with pytest.raises(EventError, match="at most 100 bytes of JSON, got 101"):
+        event_line(Event("run", "eval", "x", payload={"a": "b" * 92}), seq=1, mono=0.0)

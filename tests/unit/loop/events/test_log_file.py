@@ -1,0 +1,116 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from cadenza.loop.errors import EventLogError
+from cadenza.loop.events import log_file
+from cadenza.loop.events.log_file import LogFile
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch):
+    monkeypatch.setattr(log_file, "LOCK_WAIT_S", 0.05)
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_lines_are_appended_and_made_durable(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    log = LogFile(tmp_path / "deep" / "events.jsonl")
+    assert log.last_line() is None
+    log.append(b"one\n")
+    assert synced[-1] == 4
+    log.append(b"two\nthree\n")
+    assert (synced[-1], log.last_line()) == (14, b"three\n")
+    log.close()
+    assert (tmp_path / "deep" / "events.jsonl").read_bytes() == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 1 << 16])
+@pytest.mark.parametrize(
+    ("content", "kept", "last"),
+    [
+        (b"", b"", None),
+        (b"torn", b"", None),
+        (b"one\n", b"one\n", b"one\n"),
+        (b"one\ntwo\n", b"one\ntwo\n", b"two\n"),
+        (b"one\ntwo\nto", b"one\ntwo\n", b"two\n"),
+        (b"\n", b"\n", b"\n"),
+    ],
+)
+def test_torn_last_line_is_cut_off_at_opening(tmp_path, monkeypatch, block, content, kept, last):
+    monkeypatch.setattr(log_file, "_BLOCK_BYTES", block)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(content)
+    log = LogFile(path)
+    assert (path.read_bytes(), log.last_line()) == (kept, last)
+    log.append(b"new\n")
+    log.close()
+    assert path.read_bytes() == kept + b"new\n"
+
+
+def test_second_writer_is_refused_until_the_first_lets_go(tmp_path):
+    path = tmp_path / "events.jsonl"
+    first = LogFile(path)
+    with pytest.raises(EventLogError, match="a lock held by another writer"):
+        LogFile(path)
+    first.close()
+    LogFile(path).close()
+
+
+def test_refused_writer_holds_nothing(tmp_path):
+    path = tmp_path / "events.jsonl"
+    first = LogFile(path)
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(EventLogError):
+            LogFile(path)
+    assert open_files() == before
+    first.close()
+
+
+def test_writer_that_is_forgotten_lets_go(tmp_path):
+    path = tmp_path / "events.jsonl"
+    first = LogFile(path)
+    del first
+    LogFile(path).close()
+
+
+def test_full_disk_leaves_the_lines_before_intact(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    log = LogFile(path)
+    log.append(b"one\n")
+    real = os.pwrite
+
+    def half(fd, data, place):
+        if len(data) > 3:
+            return real(fd, data[:3], place)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", half)
+        with pytest.raises(EventLogError, match="got 'No space left on device'"):
+            log.append(b"two\n")
+    assert path.read_bytes() == b"one\n"
+    log.append(b"three\n")
+    log.close()
+    assert path.read_bytes() == b"one\nthree\n"
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, place: real(fd, data[:2], place))
+    log = LogFile(tmp_path / "events.jsonl")
+    log.append(b"longer line\n")
+    log.close()
+    assert (tmp_path / "events.jsonl").read_bytes() == b"longer line\n"
+
+
+def test_folder_in_place_of_the_log_is_named(tmp_path):
+    with pytest.raises(EventLogError, match="expected to open this log, got 'Is a directory'"):
+        LogFile(tmp_path)

@@ -1,0 +1,60 @@
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.loop.events import EventPage, read_events, reading
+
+
+def test_pages_follow_one_another_by_offset(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"seq": 1}\n{"seq": 2}\n{"seq": 3}\n')
+    first = read_events(path, 0, 2)
+    assert first == EventPage(events=({"seq": 1}, {"seq": 2}), next_offset=22)
+    second = read_events(path, first.next_offset, 2)
+    assert second == EventPage(events=({"seq": 3},), next_offset=33)
+    assert read_events(path, 33) == EventPage(events=(), next_offset=33)
+
+
+def test_unfinished_line_is_left_for_later(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"seq": 1}\n{"seq"')
+    page = read_events(path)
+    assert page == EventPage(events=({"seq": 1},), next_offset=11)
+    with path.open("ab") as file:
+        file.write(b": 2}\n")
+    assert read_events(path, page.next_offset).events == ({"seq": 2},)
+
+
+def test_damaged_lines_are_skipped_and_counted(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'garbage\n{"a": NaN}\n[1]\n\xff\n{"seq": 1}\n')
+    assert read_events(path) == EventPage(
+        events=({"seq": 1},), next_offset=path.stat().st_size, skipped=4
+    )
+
+
+def test_offset_within_a_line_skips_its_rest(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a": {"b": 1}}\n{"seq": 2}\n')
+    for offset in range(1, 16):
+        assert read_events(path, offset).events == ({"seq": 2},)
+
+
+def test_overlong_line_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_MAX_LINE_BYTES", 16)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"x": "' + b"y" * 100 + b'"}\n{"seq": 2}\n{"z": "' + b"y" * 100)
+    page = read_events(path)
+    assert (page.events, page.skipped) == (({"seq": 2},), 1)
+    assert page.next_offset == 110 + 11
+
+
+def test_log_that_is_not_there_has_no_events_and_is_not_created(tmp_path):
+    path = tmp_path / "events.jsonl"
+    assert read_events(path, 5) == EventPage(events=(), next_offset=5)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(-1, 1), (0, 0), (0, -3)])
+def test_ranges_are_checked(tmp_path, offset, limit):
+    with pytest.raises(InputError, match="expected offset >= 0 and limit > 0"):
+        read_events(tmp_path / "events.jsonl", offset, limit)
