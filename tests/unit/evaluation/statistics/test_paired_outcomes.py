@@ -74,7 +74,7 @@ def test_interval_treating_the_count_of_disagreements_as_fixed_would_fail_the_en
     # the mutant: plain (wins - losses) / n bounds without the share's own uncertainty
     n, p_win, misses = 20, 0.1, 0.0
     for wins in range(n + 1):
-        low, high = exact_bounds(wins, wins, tail=0.05) if wins else (0.0, 0.0)
+        _, high = exact_bounds(wins, wins, tail=0.05) if wins else (0.0, 0.0)
         upper = wins / n * (2 * high - 1)
         misses += math.comb(n, wins) * p_win**wins * (1 - p_win) ** (n - wins) * (upper < p_win)
     assert misses > 0.05

@@ -1,0 +1,179 @@
+"""Invariants of decisions, evidence, sequential plans and seed ranges."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cadenza.loop.config import ThresholdConfig
+from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.orchestrator.evidence import paired_evidence
+from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, SeedLedger
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+
+rates = st.floats(0.0, 1.0)
+histories = st.lists(rates, max_size=5)
+
+
+@st.composite
+def thresholds(draw) -> ThresholdConfig:
+    promote, regression = draw(rates), draw(rates)
+    return ThresholdConfig(
+        promote_delta=promote,
+        regression_delta=regression,
+        plateau_epsilon=draw(st.floats(0.0, min(promote, regression))),
+        plateau_cycles=draw(st.integers(1, 4)),
+        escalate_floor=draw(rates),
+        min_promote=draw(rates),
+    )
+
+
+@given(candidate=rates, baseline=rates, history=histories, limits=thresholds())
+def test_decide_keeps_its_order(candidate, baseline, history, limits):
+    decision = decide(candidate, baseline, history, limits)
+    gain = candidate - baseline
+    assert (decision is Decision.PROMOTE) == (gain >= limits.promote_delta)
+    if decision is Decision.ROLLBACK:
+        assert gain <= -limits.regression_delta
+    if decision is Decision.ESCALATE:
+        assert len(history) + 1 >= limits.plateau_cycles
+        assert baseline >= limits.escalate_floor
+        assert abs(gain) < limits.plateau_epsilon
+    assert decision is not Decision.PROVISIONAL
+
+
+@given(low=rates, high=rates, baseline=rates, history=histories, limits=thresholds())
+def test_decide_of_a_higher_score_is_never_worse(low, high, baseline, history, limits):
+    assume(low <= high)
+    worse = decide(low, baseline, history, limits)
+    better = decide(high, baseline, history, limits)
+    assert worse is not Decision.PROMOTE or better is Decision.PROMOTE
+    assert better is not Decision.ROLLBACK or worse in (Decision.ROLLBACK, Decision.PROMOTE)
+
+
+pairs = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
+
+
+def _verdict(outcomes, alpha, limits, **options) -> Decision | None:
+    candidate, reference = (
+        [EpisodeOutcome(task="t", seed=i, success=s) for i, s in enumerate(side)]
+        for side in zip(*outcomes, strict=True)
+    )
+    found = paired_evidence(candidate, reference, metric="success", alpha=alpha, look=0, seed=0)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.difference is not None
+    assert -1.0 <= found.lower <= found.difference <= found.upper <= 1.0
+    assert found.lower < found.upper
+    return judge(found, (), limits, **options).decision
+
+
+@given(
+    outcomes=pairs,
+    alpha=st.sampled_from([0.3, 0.05, 1e-3, 1e-30]),
+    limits=thresholds(),
+    warm_up=st.booleans(),
+    looks_left=st.integers(0, 2),
+    data=st.data(),
+)
+def test_more_successes_never_take_a_promotion_nor_make_a_rollback(
+    outcomes, alpha, limits, warm_up, looks_left, data
+):
+    failures = [i for i, (candidate, _) in enumerate(outcomes) if not candidate]
+    assume(failures)
+    chosen = data.draw(st.sets(st.sampled_from(failures), min_size=1))
+    improved = [(c or i in chosen, r) for i, (c, r) in enumerate(outcomes)]
+    options = {"warm_up": warm_up, "looks_left": looks_left}
+    before = _verdict(outcomes, alpha, limits, **options)
+    after = _verdict(improved, alpha, limits, **options)
+    assert before is not Decision.PROMOTE or after is Decision.PROMOTE
+    assert after is not Decision.ROLLBACK or before is Decision.ROLLBACK
+    assert looks_left or (before is not None and after is not None)
+
+
+@given(outcomes=pairs, alpha=st.sampled_from([0.2, 0.02]), limits=thresholds())
+def test_exchanging_the_policies_exchanges_promotion_and_rollback(outcomes, alpha, limits):
+    exchanged = [(r, c) for c, r in outcomes]
+    mirrored = limits.model_copy(
+        update={
+            "promote_delta": limits.regression_delta,
+            "regression_delta": limits.promote_delta,
+        }
+    )
+    options = {"warm_up": False, "looks_left": 0}
+    decision = _verdict(outcomes, alpha, limits, **options)
+    assert (decision is Decision.PROMOTE) == (
+        _verdict(exchanged, alpha, mirrored, **options) is Decision.ROLLBACK
+    )
+
+
+plans = st.builds(
+    SequentialPlan,
+    first=st.integers(1, 200),
+    growth=st.floats(1.01, 10.0),
+    max_episodes=st.integers(200, 5_000),
+    alpha=st.floats(1e-4, 0.49),
+    comparisons=st.integers(1, 4096),
+    spending=st.sampled_from(["late", "even"]),
+)
+
+
+@given(plan=plans)
+def test_plan_sizes_increase_from_the_first_to_the_budget(plan):
+    sizes = plan.sizes
+    assert (sizes[0], sizes[-1]) == (plan.first, plan.max_episodes)
+    assert all(before < after for before, after in pairwise(sizes))
+
+
+@given(plan=plans)
+def test_plan_levels_sum_to_no_more_than_the_runs_level(plan):
+    assert len(plan.alphas) == len(plan.sizes)
+    assert all(alpha >= 0.0 for alpha in plan.alphas)
+    assert sum(plan.alphas) * plan.comparisons <= plan.alpha * (1 + 1e-12)
+    assert sum(plan.alphas) * plan.comparisons == pytest.approx(plan.alpha)
+
+
+@given(plan=plans)
+def test_plan_with_more_comparisons_is_stricter_at_every_look(plan):
+    stricter = replace(plan, comparisons=plan.comparisons + 1)
+    assert all(a <= b for a, b in zip(stricter.alphas, plan.alphas, strict=True))
+
+
+places = st.tuples(
+    st.sampled_from(["data", "harvest", "select", "compare"]), st.integers(0, MAX_CYCLES - 1)
+)
+
+
+@st.composite
+def ranges(draw):
+    """Return a place and a range in it."""
+    skip = draw(st.one_of(st.just(0), st.integers(0, BLOCK - 1)))
+    count = draw(st.one_of(st.just(BLOCK - skip), st.integers(1, BLOCK - skip)))
+    return draw(places), skip, count
+
+
+@given(seed=st.integers(0, 2**31 - 1), one=ranges(), other=ranges())
+def test_ranges_of_different_places_are_disjoint(seed, one, other):
+    ledger = SeedLedger(seed)
+    (place, skip, count), (other_place, other_skip, other_count) = one, other
+    first = ledger.range(*place, count=count, skip=skip)
+    second = ledger.range(*other_place, count=other_count, skip=other_skip)
+    assert first.start >= 0
+    assert first.start + first.count <= 2**30
+    overlap = max(skip, other_skip) < min(skip + count, other_skip + other_count)
+    assert first.overlaps(second) == (place == other_place and overlap)
+
+
+@given(plan=plans, seed=st.integers(0, 100), cycle=st.integers(0, MAX_CYCLES - 1))
+def test_looks_of_a_cycle_use_each_seed_once(plan, seed, cycle):
+    ledger = SeedLedger(seed)
+    starts = (0, *plan.sizes[:-1])
+    looks = [
+        ledger.range("compare", cycle, count=size - before, skip=before)
+        for before, size in zip(starts, plan.sizes, strict=True)
+    ]
+    assert all(a.start + a.count == b.start for a, b in pairwise(looks))
+    assert sum(look.count for look in looks) == plan.max_episodes

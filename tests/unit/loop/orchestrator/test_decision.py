@@ -1,0 +1,234 @@
+import math
+
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.loop.config import ThresholdConfig
+from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.orchestrator.evidence import Evidence
+
+THRESHOLDS = ThresholdConfig()
+
+
+def replay(scores: list[float]) -> list[str]:
+    """Return the decisions on a sequence of scores, kept as a loop keeps its books."""
+    baseline: float | None = None
+    history: list[float] = []
+    decisions: list[str] = []
+    for score in scores:
+        decision = decide(score, baseline, history, THRESHOLDS)
+        decisions.append(decision.value)
+        if decision is Decision.PROMOTE:
+            baseline, history = score, []
+        else:
+            history.append(score)
+    return decisions
+
+
+@pytest.mark.parametrize(
+    ("scores", "decisions"),
+    [
+        ([0.50, 0.53, 0.60], ["promote", "iterate", "promote"]),
+        ([0.50, 0.505, 0.502], ["promote", "iterate", "escalate"]),
+        ([0.50, 0.30], ["promote", "rollback"]),
+        ([0.0, 0.0, 0.0], ["promote", "iterate", "iterate"]),
+    ],
+)
+def test_decide_replays_the_promised_sequences(scores, decisions):
+    assert replay(scores) == decisions
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "history", "expected"),
+    [
+        (0.0, None, [], Decision.PROMOTE),
+        (0.75, 0.5, [], Decision.PROMOTE),  # 0.25 >= 0.25: inclusive
+        (0.74, 0.5, [], Decision.ITERATE),
+        (0.25, 0.5, [], Decision.ROLLBACK),
+        (0.26, 0.5, [], Decision.ITERATE),
+        (0.5, 0.5, [], Decision.ITERATE),  # one flat score is no plateau of two
+        (0.5, 0.5, [0.5], Decision.ESCALATE),
+        (0.5, 0.5, [0.5, 0.7], Decision.ITERATE),  # only the last two count
+        (0.5, 0.5, [0.7, 0.5], Decision.ESCALATE),
+        (0.625, 0.5, [0.5], Decision.ITERATE),  # 0.125 is not below plateau_epsilon
+        (0.04, 0.04, [0.04], Decision.ITERATE),  # below escalate_floor
+        (0.05, 0.05, [0.05], Decision.ESCALATE),  # at the floor
+    ],
+)
+def test_decide_at_the_edges_of_the_thresholds(candidate, baseline, history, expected):
+    thresholds = ThresholdConfig(promote_delta=0.25, regression_delta=0.25, plateau_epsilon=0.125)
+    assert decide(candidate, baseline, history, thresholds) is expected
+
+
+def test_decide_without_floor_escalates_at_zero():
+    assert decide(0.0, 0.0, [0.0], ThresholdConfig(escalate_floor=0.0)) is Decision.ESCALATE
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "history", "name"),
+    [
+        (math.nan, 0.5, [], "candidate"),
+        (math.nan, None, [], "candidate"),
+        (0.5, math.nan, [], "baseline"),
+        (0.5, math.inf, [], "baseline"),
+        (0.5, 0.5, [0.1, math.nan], r"history\[1\]"),
+    ],
+)
+def test_decide_refuses_scores_that_are_no_numbers(candidate, baseline, history, name):
+    with pytest.raises(InputError, match=rf"^{name}: expected a finite score, got (nan|inf)"):
+        decide(candidate, baseline, history, THRESHOLDS)
+
+
+def evidence(
+    difference: float,
+    lower: float | None,
+    upper: float | None,
+    *,
+    baseline: float = 0.5,
+) -> Evidence:
+    return Evidence(
+        candidate=baseline + difference,
+        baseline=baseline,
+        difference=difference,
+        lower=lower,
+        upper=upper,
+        n_pairs=100,
+        confidence=0.95,
+        method="test",
+    )
+
+
+def first(rate: float) -> Evidence:
+    return Evidence(candidate=rate, n_pairs=10, method="test")
+
+
+@pytest.mark.parametrize("looks_left", [0, 3])
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_judge_promotes_iff_bounds_lie_above_zero_and_the_gain_counts(looks_left, warm_up):
+    def decision(found: Evidence) -> Decision | None:
+        return judge(found, (), THRESHOLDS, warm_up=warm_up, looks_left=looks_left).decision
+
+    assert decision(evidence(0.05, 0.001, 0.09)) is Decision.PROMOTE
+    assert decision(evidence(0.20, 0.0, 0.40)) is not Decision.PROMOTE
+    assert decision(evidence(0.04, 0.001, 0.045)) is Decision.ITERATE
+
+
+def test_judge_rolls_back_iff_bounds_lie_below_zero_and_the_loss_counts():
+    def decision(found: Evidence) -> Decision | None:
+        return judge(found, (), THRESHOLDS, warm_up=False, looks_left=2).decision
+
+    assert decision(evidence(-0.05, -0.09, -0.001)) is Decision.ROLLBACK
+    assert decision(evidence(-0.20, -0.40, 0.0)) is None
+    assert decision(evidence(-0.04, -0.045, -0.001)) is Decision.ITERATE
+
+
+def test_judge_in_warm_up_iterates_where_it_would_roll_back():
+    found = evidence(-0.2, -0.3, -0.1)
+    verdict = judge(found, (), THRESHOLDS, warm_up=True, looks_left=2)
+    assert verdict.decision is Decision.ITERATE
+    assert "warms up" in verdict.reason
+
+
+def test_judge_in_warm_up_spends_no_look_on_a_possible_loss():
+    found = evidence(-0.02, -0.06, 0.02)
+    assert judge(found, (), THRESHOLDS, warm_up=False, looks_left=1).decision is None
+    assert judge(found, (), THRESHOLDS, warm_up=True, looks_left=1).decision is Decision.ITERATE
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [(-0.02, 0.05), (-0.05, 0.02), (-0.3, 0.4), (None, 0.01), (-0.01, None), (None, None)],
+)
+def test_judge_is_undecided_while_bounds_hold_a_difference_that_counts(lower, upper):
+    found = evidence(0.01, lower, upper)
+    open_ = judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=1)
+    assert open_.decision is None
+    assert open_.reason.startswith("Further episodes may decide")
+    closed = judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0)
+    assert closed.decision is Decision.ESCALATE
+
+
+def test_judge_stops_early_once_no_difference_that_counts_is_left():
+    found = evidence(0.0, -0.049, 0.049)
+    assert judge(found, (), THRESHOLDS, warm_up=False, looks_left=5).decision is Decision.ITERATE
+
+
+def test_judge_counts_what_the_episodes_cannot_resolve_as_equal():
+    # 0.03 exceeds plateau_epsilon 0.01, but not the half-width 0.06, nor the deltas 0.05
+    found = evidence(0.03, -0.03, 0.09)
+    assert judge(found, (0.47,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+        Decision.ESCALATE
+    )
+
+
+def test_judge_counts_no_resolved_difference_as_equal():
+    found = evidence(0.03, 0.01, 0.05)  # half-width 0.02
+    assert judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+        Decision.ITERATE
+    )
+
+
+def test_judge_never_counts_a_difference_as_large_as_the_deltas_as_equal():
+    found = evidence(0.08, -0.10, 0.26)
+    assert judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+        Decision.ITERATE
+    )
+    found = evidence(0.0, -0.2, 0.2)
+    assert judge(found, (0.3,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+        Decision.ITERATE
+    )
+
+
+def test_judge_on_a_plateau_below_the_floor_iterates_and_says_why():
+    found = evidence(0.0, -0.03, 0.03, baseline=0.02)
+    verdict = judge(found, (0.02,), THRESHOLDS, warm_up=False, looks_left=0)
+    assert verdict.decision is Decision.ITERATE
+    assert "escalate_floor is 0.050" in verdict.reason
+
+
+@pytest.mark.parametrize("looks_left", [0, 4])
+def test_judge_of_a_first_candidate_follows_min_promote(looks_left):
+    good = judge(first(0.05), (), THRESHOLDS, warm_up=False, looks_left=looks_left)
+    weak = judge(first(0.04), (), THRESHOLDS, warm_up=False, looks_left=looks_left)
+    assert good.decision is Decision.PROMOTE
+    assert weak.decision is Decision.PROVISIONAL
+    assert "too weak to be blessed: 0.040 in 10 episodes, min_promote is 0.050" in weak.reason
+
+
+def test_judge_against_a_provisional_reference_blesses_only_from_min_promote():
+    thresholds = ThresholdConfig(min_promote=0.3)
+    better = evidence(0.15, 0.05, 0.25, baseline=0.1)
+    verdict = judge(better, (), thresholds, warm_up=False, looks_left=0, provisional=True)
+    assert verdict.decision is Decision.PROVISIONAL
+    assert "replaces it, but below min_promote 0.300" in verdict.reason
+    verdict = judge(better, (), thresholds, warm_up=False, looks_left=0)
+    assert verdict.decision is Decision.PROMOTE
+    enough = evidence(0.25, 0.05, 0.45, baseline=0.1)
+    verdict = judge(enough, (), thresholds, warm_up=False, looks_left=0, provisional=True)
+    assert verdict.decision is Decision.PROMOTE
+
+
+def test_judge_tells_numbers_to_people():
+    verdict = judge(evidence(0.1, 0.02, 0.18), (), THRESHOLDS, warm_up=False, looks_left=0)
+    assert verdict.reason == (
+        "It is better: 0.600 against 0.500 on 100 shared initial states, difference +0.100 in "
+        "[+0.020, +0.180] at 95 %."
+    )
+    verdict = judge(evidence(0.1, None, None), (), THRESHOLDS, warm_up=False, looks_left=1)
+    assert "in [-inf, +inf]" in verdict.reason
+
+
+def test_judge_refuses_scores_that_are_no_numbers():
+    with pytest.raises(InputError, match=r"^history\[0\]: expected a finite score, got nan"):
+        judge(evidence(0.0, -1, 1), (math.nan,), THRESHOLDS, warm_up=False, looks_left=0)
+
+
+def test_judge_refuses_a_negative_number_of_looks():
+    with pytest.raises(InputError, match=r"judge\.looks_left: expected >= 0, got -1"):
+        judge(evidence(0.0, -1, 1), (), THRESHOLDS, warm_up=False, looks_left=-1)
+
+
+def test_judge_refuses_a_baseline_without_difference():
+    found = Evidence(candidate=0.5, baseline=0.5, n_pairs=1, method="test")
+    with pytest.raises(InputError, match="expected a difference beside the baseline"):
+        judge(found, (), THRESHOLDS, warm_up=False, looks_left=0)

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from cadenza.core.errors import InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.loop.config import ThresholdConfig
+from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.orchestrator.decision import Decision, judge
+from cadenza.loop.orchestrator.evidence import paired_evidence
+from cadenza.loop.orchestrator.operating_characteristics import (
+    ALIKE,
+    RECOMMENDED_MAX_EPISODES,
+    SHARED,
+    Scenario,
+    main,
+    plan_of,
+    simulate,
+)
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+
+#: Runs per cell, and the probability with which a true claim may fail its test.
+RUNS = 2_000
+ERROR = 1e-3
+
+
+def simulated(scenario: Scenario, cycles: int, budget: int = RECOMMENDED_MAX_EPISODES):
+    rng = derive_substream(f"test.{scenario}.{cycles}", root_seed=1).default_rng()
+    return simulate(scenario, plan_of(cycles, budget), ThresholdConfig(), runs=RUNS, rng=rng)
+
+
+def test_pair_probabilities_have_their_closed_forms():
+    # Alike states give q (1 - p) and p (1 - q), shared ones have E[p(u)^2] = p^2 + p (1 - p) / 1.5.
+    assert Scenario(reference=0.5, gain=0.1).pair_probabilities == pytest.approx((0.3, 0.2))
+    shared = Scenario(reference=0.3, concentration=SHARED).pair_probabilities
+    assert shared == pytest.approx((0.3 - (0.09 + 0.21 / 1.5),) * 2, abs=2e-4)
+
+
+def test_shared_difficulty_matches_a_simulation_of_single_states():
+    scenario = Scenario(reference=0.3, gain=0.1, concentration=2.0)
+    rng = np.random.default_rng(0)
+    ease = rng.uniform(size=400_000)
+    candidate = rng.uniform(size=ease.size) < stats.beta.ppf(ease, 0.8, 1.2)
+    reference = rng.uniform(size=ease.size) < stats.beta.ppf(ease, 0.6, 1.4)
+    only = ((candidate & ~reference).mean(), (reference & ~candidate).mean())
+    assert scenario.pair_probabilities == pytest.approx(only, abs=0.004)  # 5 standard errors
+
+
+@pytest.mark.parametrize("cycles", [3, 10])
+@pytest.mark.parametrize("concentration", [ALIKE, SHARED])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.8, 0.95])
+def test_runs_of_equal_policies_promote_in_at_most_five_percent(rate, concentration, cycles):
+    result = simulated(Scenario(reference=rate, concentration=concentration), cycles)
+    # If the true share is at most 5 %, more than this many happen with probability < ERROR.
+    assert result.promoted <= stats.binom.ppf(1 - ERROR, RUNS, 0.05)
+
+
+def test_looks_that_spend_the_whole_level_each_would_fail_the_claim():
+    # the mutant: every look of every comparison at 5 %, as one tests who forgets the repetition
+    sizes = plan_of(3, RECOMMENDED_MAX_EPISODES).sizes
+    loose = SequentialPlan(
+        first=10,
+        growth=2.0,
+        max_episodes=sizes[-1],
+        alpha=0.05 * len(sizes),
+        comparisons=1,
+        spending="even",
+    )
+    assert loose.alphas == pytest.approx([0.05] * 6)
+    rng = np.random.default_rng(0)
+    result = simulate(Scenario(reference=0.5), loose, ThresholdConfig(), runs=RUNS, rng=rng)
+    assert result.promoted > stats.binom.ppf(1 - ERROR, RUNS, 0.05)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("concentration", [ALIKE, SHARED])
+def test_true_gains_of_ten_points_are_promoted_within_the_budget(rate, concentration):
+    scenario = Scenario(reference=rate, gain=0.1, concentration=concentration)
+    at_least = stats.binom.ppf(ERROR, RUNS, 0.8)
+    assert simulated(scenario, 3).promoted_at_once >= at_least
+    assert simulated(scenario, 10).promoted >= at_least
+    assert simulated(scenario, 10, 600).promoted_at_once >= at_least
+
+
+def test_half_the_budget_would_fail_the_claim():
+    result = simulated(Scenario(reference=0.5, gain=0.1), 3, RECOMMENDED_MAX_EPISODES // 2)
+    assert result.promoted_at_once < stats.binom.ppf(ERROR, RUNS, 0.8)
+
+
+def test_simulation_agrees_with_runs_over_single_episodes():
+    scenario = Scenario(reference=0.4, gain=0.25)
+    plan, thresholds, runs = plan_of(2, 80), ThresholdConfig(), 400
+    rng = np.random.default_rng(7)
+    promoted = sum(_promotes(scenario, plan, thresholds, rng) for _ in range(runs))
+    expected = simulate(scenario, plan, thresholds, runs=20_000, rng=rng)
+    low, high = stats.binom.interval(1 - 2 * ERROR, runs, expected.promoted_at_once / 20_000)
+    assert low <= promoted <= high
+    assert 0.2 * runs < promoted < 0.95 * runs
+
+
+def _promotes(scenario, plan, thresholds, rng) -> bool:
+    """Return whether one comparison over drawn episodes ends in a promotion."""
+    sides: list[list[EpisodeOutcome]] = [[], []]
+    for look, (size, alpha) in enumerate(zip(plan.sizes, plan.alphas, strict=True)):
+        for side, rate in zip(sides, (0.65, scenario.reference), strict=True):
+            side.extend(
+                EpisodeOutcome(task="t", seed=seed, success=bool(rng.uniform() < rate))
+                for seed in range(len(side), size)
+            )
+        found = paired_evidence(*sides, metric="success", alpha=alpha, look=look, seed=0)
+        left = plan.looks_left(look)
+        verdict = judge(found, (), thresholds, warm_up=False, looks_left=left)
+        if verdict.decision is not None:
+            return verdict.decision is Decision.PROMOTE
+    raise AssertionError("undecided after the last look")
+
+
+def test_mean_episodes_lie_between_the_first_look_and_the_budget():
+    # a gain of 0.8 shows at the fourth look of 80; equal policies take nearly the whole budget
+    large = simulated(Scenario(reference=0.1, gain=0.8), 3)
+    equal = simulated(Scenario(reference=0.5), 3)
+    assert 10 <= large.mean_episodes < 100
+    assert 300 < equal.mean_episodes <= RECOMMENDED_MAX_EPISODES
+
+
+def test_equal_generators_give_equal_results():
+    scenario = Scenario(reference=0.5, gain=0.1)
+    assert simulated(scenario, 3) == simulated(scenario, 3)
+
+
+def test_command_writes_tables_that_depend_on_its_options(capsys):
+    assert main(["--runs", "20", "--max-episodes", "40", "--seed", "3"]) == 0
+    first = capsys.readouterr().out
+    lines = first.splitlines()
+    assert lines[0].startswith("| true success | difficulty | false promotion, 3 cycles |")
+    assert sum(line.startswith("| 0.") for line in lines) == 10 + 6
+    assert any(line.startswith("| 40 |") for line in lines)
+    main(["--runs", "20", "--max-episodes", "40", "--seed", "3"])
+    assert capsys.readouterr().out == first
+    main(["--runs", "20", "--max-episodes", "40", "--seed", "4"])
+    assert capsys.readouterr().out != first
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reference": 0.0}, r"expected success rates in \(0, 1\), got 0\.0 and 0\.0"),
+        ({"reference": 0.95, "gain": 0.1}, r"expected success rates in \(0, 1\), got 0\.95"),
+        ({"reference": 0.5, "concentration": 0.0}, "concentration: expected > 0, got 0.0"),
+    ],
+)
+def test_scenario_refuses_settings_out_of_range(settings, message):
+    with pytest.raises(InputError, match=message):
+        Scenario(**settings)
+
+
+def test_no_runs_are_refused():
+    with pytest.raises(InputError, match=r"simulate\.runs: expected >= 1, got 0"):
+        simulate(
+            Scenario(reference=0.5),
+            plan_of(3, 10),
+            ThresholdConfig(),
+            runs=0,
+            rng=np.random.default_rng(0),
+        )

@@ -1,0 +1,58 @@
+from itertools import pairwise
+
+import pytest
+
+from cadenza.core.errors import InputError
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, REGION, SeedLedger
+
+
+def test_purposes_lie_one_region_apart():
+    ledger = SeedLedger(7)
+    starts = [
+        ledger.range(purpose, 3, count=1).start
+        for purpose in ("data", "harvest", "select", "compare")
+    ]
+    assert [start - starts[0] for start in starts] == [0, REGION, 2 * REGION, 3 * REGION]
+
+
+def test_the_next_cycle_takes_the_next_block_and_wraps_at_the_end_of_the_region():
+    ledger = SeedLedger(0)
+    starts = [ledger.range("compare", cycle, count=1).start for cycle in range(MAX_CYCLES)]
+    steps = {after - before for before, after in pairwise(starts)}
+    assert steps == {BLOCK, BLOCK - REGION}
+    assert sorted(starts) == [3 * REGION + block * BLOCK for block in range(MAX_CYCLES)]
+
+
+def test_looks_extend_the_range_of_the_cycle():
+    ledger = SeedLedger(5)
+    whole = ledger.range("compare", 1, count=40)
+    assert ledger.range("compare", 1, count=10, skip=0) == SeedRange(start=whole.start, count=10)
+    assert ledger.range("compare", 1, count=30, skip=10) == SeedRange(
+        start=whole.start + 10, count=30
+    )
+
+
+def test_the_seed_picks_the_first_block():
+    starts = {SeedLedger(seed).range("data", 0, count=1).start for seed in range(20)}
+    assert len(starts) > 15
+    assert all(start % BLOCK == 0 and start < REGION for start in starts)
+    assert SeedLedger(4).range("data", 0, count=1) == SeedLedger(4).range("data", 0, count=1)
+
+
+def test_unknown_purpose_is_refused():
+    with pytest.raises(InputError, match="expected a purpose of data, harvest, select, compare"):
+        SeedLedger(0).range("eval", 0, count=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("cycle", [-1, MAX_CYCLES])
+def test_cycle_out_of_range_is_refused(cycle):
+    with pytest.raises(InputError, match=rf"expected a cycle in 0\.\.4095, got {cycle}"):
+        SeedLedger(0).range("data", cycle, count=1)
+
+
+@pytest.mark.parametrize(("count", "skip"), [(0, 0), (1, -1), (BLOCK + 1, 0), (1, BLOCK)])
+def test_counts_beyond_the_block_are_refused(count, skip):
+    with pytest.raises(InputError, match=rf"at most 65536 data seeds per cycle, got {count} after"):
+        SeedLedger(0).range("data", 0, count=count, skip=skip)
+    assert SeedLedger(0).range("data", 0, count=BLOCK).count == BLOCK
