@@ -3,6 +3,7 @@
 And the order of the tests: the long ones first.
 """
 
+import gc
 import os
 
 import pytest
@@ -18,3 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put modules with slow tests first, so that no worker begins one when the others are done."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections of the tests pass over what imports and collection made.
+
+    With thousands of tests and torch in memory, one collection takes 0.7 s otherwise.
+    """
+    gc.collect()
+    gc.freeze()
