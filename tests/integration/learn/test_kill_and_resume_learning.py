@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.commands import Started, environment
+
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -21,23 +23,30 @@ PACE_S = 0.02
 PATIENCE_S = 200.0
 
 
-def start(algorithm: str, folder: Path, pace_s: float = 0.0) -> "subprocess.Popen[bytes]":
-    words = ["-m", "tests.integration.learn.resume_process", algorithm, folder, STEPS, pace_s]
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)],
+PROGRAM = "tests.integration.learn.resume_process"
+
+
+def start(algorithm: str, folder: Path, pace_s: float = 0.0) -> Started:
+    words = [algorithm, str(folder), str(STEPS), str(pace_s)]
+    return Started(PROGRAM, *words, cwd=REPOSITORY, new_session=True)
+
+
+def unbroken_run(algorithm: str, folder: Path) -> dict[str, str]:
+    """Train to the end in a fresh interpreter, so with a hash seed of its own."""
+    subprocess.run(
+        [sys.executable, "-m", PROGRAM, algorithm, folder, str(STEPS), "0.0"],
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        env=environment(),
+        check=True,
+        timeout=PATIENCE_S,
     )
+    return json.loads((folder / "digest.json").read_text(encoding="utf-8"))
 
 
 def finished(algorithm: str, folder: Path) -> dict[str, str]:
     """Train to the end and return one digest per part."""
-    with start(algorithm, folder) as process:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, errors.decode()
+    done = start(algorithm, folder).outcome(PATIENCE_S)
+    assert done.code == 0, done.err
     return json.loads((folder / "digest.json").read_text(encoding="utf-8"))
 
 
@@ -56,27 +65,27 @@ def checkpoints(folder: Path) -> list[tuple[str, int]]:
 def kill_at_a_random_moment(algorithm: str, folder: Path, chance: random.Random) -> None:
     """Let a run write some checkpoints, wait a moment within a step or two, and kill it."""
     before = set(checkpoints(folder))
-    process = start(algorithm, folder, PACE_S)
+    started = start(algorithm, folder, PACE_S)
+    process = started.process
     deadline = time.monotonic() + PATIENCE_S
     new: set[tuple[str, int]] = set()
     wanted = chance.randint(1, 3)
     while len(new) < wanted:
         assert time.monotonic() < deadline, "no checkpoint came"
-        assert process.poll() is None, f"it ended too soon: {process.stderr.read().decode()}"
+        assert process.poll() is None, f"it ended too soon: {started.outcome(1.0).err}"
         new |= set(checkpoints(folder)) - before
         time.sleep(0.002)
     time.sleep(chance.uniform(0.0, 5 * PACE_S))
     assert process.poll() is None, "it ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    assert started.outcome(PATIENCE_S).code == -signal.SIGKILL
     assert not (folder / "digest.json").exists()
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "ppo", "model_based"])
 def test_killed_training_ends_with_the_bits_of_the_unbroken_one(algorithm, tmp_path):
-    unbroken = finished(algorithm, tmp_path / "unbroken")
+    unbroken = unbroken_run(algorithm, tmp_path / "unbroken")
     chance = random.Random()  # noqa: S311 -- truly another moment in every run of this test
     for _ in range(2):
         kill_at_a_random_moment(algorithm, tmp_path / "broken", chance)
