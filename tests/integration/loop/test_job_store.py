@@ -17,10 +17,12 @@ from cadenza.loop.errors import (
     SeedOverlapError,
     StaleLeaseError,
     StaleStateError,
+    StoreUnavailableError,
     UnknownRowError,
 )
 from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore, changes
+from cadenza.loop.store.lease_keeper import LeaseKeeper
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
 
 
@@ -86,6 +88,8 @@ def test_finished_run_tells_status_and_reason(store):
     )
     with pytest.raises(InputError, match="expected one of"):
         store.finish_run("run", "vanished")
+    store.finish_run("run", "failed", "no file 'a\udc80\0'")
+    assert store.get_run("run")["stop_reason"] == "no file 'a\\udc80\\x00'"
 
 
 def test_unknown_run_is_named(store):
@@ -245,6 +249,45 @@ def wait_until(condition):
     raise AssertionError("never came true")
 
 
+def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
+    store.create_run("run", "{}")
+    lease = store.leases.acquire("run", "first", ttl_s=0.3, gone=alive)
+    with LeaseKeeper(store.leases, lease) as keeper:
+        threading.Event().wait(0.9)
+        store.leases.renew(lease)  # still ours
+        with pytest.raises(LeaseHeldError):
+            store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
+        assert not keeper.lost
+    assert store.leases.holder("run") is None
+
+
+def test_keeper_notices_that_the_run_was_taken_over(store):
+    store.create_run("run", "{}")
+    lease = store.leases.acquire("run", "first", ttl_s=0.1, gone=alive)
+    with LeaseKeeper(store.leases, lease) as keeper:
+        store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
+        wait_until(lambda: keeper.lost)
+    assert store.leases.holder("run") == "second"
+
+
+def test_keeper_tries_again_after_the_database_did_not_answer(store, monkeypatch, caplog):
+    store.create_run("run", "{}")
+    lease = store.leases.acquire("run", "first", ttl_s=0.3, gone=alive)
+    renew, calls = store.leases.renew, []
+
+    def flaky(lease):
+        calls.append(lease)
+        if len(calls) == 1:
+            raise StoreUnavailableError("gone for lunch")
+        renew(lease)
+
+    monkeypatch.setattr(store.leases, "renew", flaky)
+    with LeaseKeeper(store.leases, lease) as keeper:
+        wait_until(lambda: len(calls) > 2)
+        assert not keeper.lost
+    assert "is not renewed: gone for lunch" in caplog.text
+
+
 # State
 
 
@@ -384,7 +427,8 @@ def test_job_of_one_key_with_another_command_is_refused(store, lease):
     with pytest.raises(RecordConflictError, match="must ask for the same job"):
         store.jobs.open(lease, job("train", ("cadenza", "job", "evaluate")))
     with pytest.raises(RecordConflictError, match=r"got .* on gpu"):
-        store.jobs.open(lease, job("train", device="gpu"))
+        store.jobs.open(lease, job("train", device="gpu"), [event(0, "job_started")])
+    assert store.events.after("run", 0) == []
 
 
 def test_job_of_another_run_is_refused(store, lease):
@@ -544,9 +588,10 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
     with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
         store.approvals.get("run", 0, "promote")
     store.approvals.request(lease, 0, "promote")
-    for reason, by in (("", "ada"), ("  ", "ada"), ("good", "")):
-        with pytest.raises(InputError, match="a reason and a name"):
+    for reason, by in (("", "ada"), ("  ", "ada"), ("good", ""), ("a\0", "ada"), ("a", "\udc80")):
+        with pytest.raises(InputError, match="expected text without NUL"):
             store.approvals.decide("run", 0, "promote", "approved", reason=reason, by=by)
+    assert store.approvals.get("run", 0, "promote").status == "pending"
     with pytest.raises(InputError, match="timeout_s > 0"):
         store.approvals.request(lease, 1, "promote", timeout_s=0.0)
 
@@ -567,6 +612,15 @@ def test_first_reply_of_a_place_is_the_reply(store, lease):
     assert store.replies.record(lease, 0, "plan", 1, later) == later
     assert store.replies.get("run", 0, "plan", 0) == REPLY
     assert store.replies.get("run", 0, "plan", 1) == later
+
+
+def test_reply_of_odd_characters_comes_back_as_it_was(store, lease):
+    odd = ReplyRow(
+        provider="x", model="m", prompt_sha256="p", text="a\0\ud800\n é", error="bad \udc80\0"
+    )
+    store.replies.record(lease, 0, "plan", 0, odd)
+    stored = store.replies.get("run", 0, "plan", 0)
+    assert (stored.text, stored.error) == (odd.text, "bad \\udc80\\x00")
 
 
 # Many at once

@@ -10,6 +10,7 @@ from cadenza.loop.store.changes import Change
 from cadenza.loop.store.database import Database, lock_run, now
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Approval
+from cadenza.loop.store.plain_text import require_plain
 from cadenza.loop.store.rows import ApprovalRow, Lease
 
 
@@ -48,13 +49,10 @@ class Approvals:
         Raises:
             ApprovalDecidedError: It was answered before.
             UnknownRowError: Nothing of the kind was asked.
-            InputError: The reason or the name is empty.
+            InputError: The reason or the name is empty or no plain text.
         """
-        if not (reason.strip() and by.strip()):
-            raise InputError(
-                f"approval of {gate!r}: expected a reason and a name, got {reason!r} by {by!r}; "
-                "both are kept with the run."
-            )
+        require_plain(f"reason for {status!r}", reason)
+        require_plain("name of who decides", by)
         with self._database.write() as connection:
             lock_run(connection, run_id)
             row = _get(connection, run_id, cycle, gate)

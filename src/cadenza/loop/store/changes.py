@@ -14,6 +14,7 @@ from cadenza.core.errors import InputError
 from cadenza.loop.errors import RecordConflictError, SeedOverlapError, UnknownRowError
 from cadenza.loop.store.database import now
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
+from cadenza.loop.store.plain_text import plain_text
 
 if TYPE_CHECKING:
     from cadenza.loop.backends.base import SeedRange
@@ -32,7 +33,8 @@ def set_run_status(status: str, stop_reason: str | None = None) -> Change:
         raise InputError(f"run status: expected one of {RUN_STATUSES}, got {status!r}.")
 
     def change(connection: Connection, run_id: str) -> None:
-        values = {"status": status, "stop_reason": stop_reason}
+        reason = None if stop_reason is None else plain_text(stop_reason)
+        values = {"status": status, "stop_reason": reason}
         connection.execute(update(Run).where(Run.id == run_id).values(values))
 
     return change

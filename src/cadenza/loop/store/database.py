@@ -153,7 +153,7 @@ def _engine_of(url: URL, *, create: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, create=create)
     try:
-        return create_engine(url, pool_pre_ping=True)
+        return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"store {url!r}: expected PostgreSQL's driver, got '{error}'; install "

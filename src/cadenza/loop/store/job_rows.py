@@ -48,14 +48,9 @@ class JobTable:
                         result_path=None if spec.result_path is None else str(spec.result_path),
                     )
                 )
-            append_events(connection, lease.run_id, events)
             row = _get(connection, spec.key)
-        if (row.command, row.device) != (spec.command, spec.device):
-            raise RecordConflictError(
-                f"{_name(spec.key)}: expected the recorded command {list(row.command)} on "
-                f"{row.device}, got {list(spec.command)} on {spec.device}; a repeated step must "
-                "ask for the same job."
-            )
+            _require_same(row, spec)
+            append_events(connection, lease.run_id, events)
         return row
 
     def begin_attempt(
@@ -270,6 +265,15 @@ def _require_running(row: JobRow) -> None:
     if row.status != "running":
         raise RecordConflictError(
             f"{_name(row.key)}: expected a running attempt, got a job that is {row.status}."
+        )
+
+
+def _require_same(row: JobRow, spec: JobSpec) -> None:
+    if (row.command, row.device) != (spec.command, spec.device):
+        raise RecordConflictError(
+            f"{_name(spec.key)}: expected the recorded command {list(row.command)} on "
+            f"{row.device}, got {list(spec.command)} on {spec.device}; a repeated step must "
+            "ask for the same job."
         )
 
 

@@ -229,7 +229,10 @@ class Approval(Base):
 
 
 class LlmReply(Base):
-    """One reply of a language model, kept so that a repeated step gets the same one."""
+    """One reply of a language model, kept so that a repeated step gets the same one.
+
+    ``text`` is a JSON string: models write characters that databases refuse.
+    """
 
     __tablename__ = "llm_replies"
 

@@ -1,5 +1,6 @@
 """Replies of language models, kept so that a repeated step gets the reply it got before."""
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -8,6 +9,7 @@ from cadenza.core.files import sha256_bytes
 from cadenza.loop.store.database import Database
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import LlmReply
+from cadenza.loop.store.plain_text import plain_text
 from cadenza.loop.store.rows import Lease, ReplyRow
 
 
@@ -43,12 +45,12 @@ class Replies:
                     provider=reply.provider,
                     model=reply.model,
                     prompt_sha256=reply.prompt_sha256,
-                    response_sha256=sha256_bytes(reply.text.encode()),
-                    text=reply.text,
+                    response_sha256=sha256_bytes(reply.text.encode("utf-8", "surrogatepass")),
+                    text=json.dumps(reply.text),
                     tokens_in=reply.tokens_in,
                     tokens_out=reply.tokens_out,
                     cost_usd=reply.cost_usd,
-                    error=reply.error,
+                    error=None if reply.error is None else plain_text(reply.error),
                 )
             )
         return reply
@@ -70,4 +72,4 @@ def _find(connection: Connection, key: dict[str, Any]) -> ReplyRow | None:
         LlmReply.error,
     )
     row = connection.execute(select(*columns).filter_by(**key)).mappings().one_or_none()
-    return None if row is None else ReplyRow(**row)
+    return None if row is None else ReplyRow(**{**row, "text": json.loads(row["text"])})
