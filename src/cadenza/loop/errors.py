@@ -1,6 +1,6 @@
 """Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
 
-from cadenza.core.errors import CadenzaError, InputError, StorageError
+from cadenza.core.errors import CadenzaError, InputError, StorageError, UnknownNameError
 
 
 class StoreError(CadenzaError, RuntimeError):
@@ -69,3 +69,31 @@ class EventError(InputError):
 
 class EvidenceError(InputError):
     """Episodes of two policies do not pair up, or lack what is to be compared."""
+
+
+class JobFailedError(CadenzaError, RuntimeError):
+    """A job failed in every attempt; the message names its command, exit code and log."""
+
+
+class BudgetExceededError(CadenzaError, RuntimeError):
+    """A run used up what it may spend; its jobs were ended and may go on with a larger budget.
+
+    Attributes:
+        limit: Key of the configuration's ``budgets`` that was reached.
+    """
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class StopRequestedError(CadenzaError, RuntimeError):
+    """Someone asked the run to stop; it can be resumed."""
+
+
+class UnknownProgramError(UnknownNameError):
+    """A command names a program that the table does not hold, or one that is not installed."""
+
+
+class JobHostError(CadenzaError, RuntimeError):
+    """The process in charge of a job shows no sign of life and cannot be ended from here."""

@@ -16,7 +16,7 @@ from cadenza.loop.contracts.records import (
     Proposal,
     Record,
 )
-from cadenza.loop.jobs.spec import Device
+from cadenza.loop.jobs.spec import Device, ExistingOutput
 
 
 class JobPlan(Record):
@@ -28,6 +28,7 @@ class JobPlan(Record):
         result_path: JSON file it writes as its last act; None if it has no such option.
         device: What its seconds are charged to.
         environment: Variables it needs.
+        on_existing: What happens to an ``output_dir`` that a killed attempt left.
     """
 
     command: tuple[str, ...]
@@ -35,6 +36,7 @@ class JobPlan(Record):
     result_path: Path | None = None
     device: Device = "cpu"
     environment: dict[str, str] = Field(default_factory=dict)
+    on_existing: ExistingOutput = "keep"
 
 
 class SeedRange(Record):

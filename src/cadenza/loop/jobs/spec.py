@@ -14,6 +14,8 @@ from cadenza.loop.contracts.records import Name, Record
 
 #: Devices that budgets are counted for.
 Device: TypeAlias = Literal["cpu", "gpu"]
+#: What happens, before an attempt, to an output folder that an earlier attempt left.
+ExistingOutput: TypeAlias = Literal["keep", "remove"]
 #: How a job stands.
 JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
@@ -46,6 +48,8 @@ class JobSpec(Record):
         device: What its seconds are charged to.
         time_limit_s: Wall-clock seconds before it is ended; None without a limit of its own.
         environment: Variables on top of the runner's own.
+        on_existing: ``"keep"`` for a command that goes on from what an earlier attempt left;
+            ``"remove"`` for one that refuses an existing ``output_dir``.
     """
 
     key: JobKey
@@ -56,6 +60,7 @@ class JobSpec(Record):
     device: Device = "cpu"
     time_limit_s: float | None = Field(default=None, gt=0.0)
     environment: dict[str, str] = Field(default_factory=dict)
+    on_existing: ExistingOutput = "keep"
 
 
 class JobEnd(Record):
@@ -88,5 +93,7 @@ class JobRunner(Protocol):
             JobFailedError: It failed in every attempt; the message names the log.
             BudgetExceededError: The budget ended before the job did.
             StopRequestedError: Someone asked the run to stop; the job was ended.
+            IntegrityError: It succeeded before, and its result file was changed since.
+            StaleLeaseError: Another controller took the run over.
         """
         ...
