@@ -35,7 +35,8 @@ def test_clone_succeeds_with_partners_it_never_met(example: Any, tmp_path: Path)
     assert len(returns) == 200  # four partners that leave a way
     assert np.mean(returns) >= 0.9
     assert run.result["env_steps"] > run.curve[0][0]  # simulated while it trained
-    assert run.curve[-1][1] < run.curve[0][1] / 2
+    # The noise of 0.5 m/s^2 in two components leaves 0.5 m^2/s^4, the first error is above 1.
+    assert run.curve[-1][1] < 0.9 * run.curve[0][1]
     bounds = np.full(2, 2.0, np.float32)
     seat = EgoSeat(uid="ego", observation_dim=10, low=-bounds, high=bounds)
     policy = load_policy("local://policy.pt", seat=seat, artifacts_root=tmp_path)
