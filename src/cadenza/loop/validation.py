@@ -35,7 +35,24 @@ _EXPECTED: Final = {
 
 def problems(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """Return what ``error`` found wrong in a document of ``model``, one sentence per problem."""
-    return tuple(_sentence(detail, model) for detail in error.errors(include_url=False))
+    # A list whose items were refused one by one is called too short as well: no news.
+    details = [
+        detail
+        for detail in error.errors(include_url=False)
+        if not (detail["type"] == "too_short" and detail["input"])
+    ]
+    return tuple(text for detail in details for text in _sentences(detail, model))
+
+
+def _sentences(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the sentences of one complaint; our own validators may raise several at once.
+
+    Their sentences begin with the key, relative to the section that the validator belongs to.
+    """
+    if detail["type"] != "value_error":
+        return (_sentence(detail, model),)
+    section = f"{_place(detail['loc'])}." if detail["loc"] else ""
+    return tuple(f"{section}{sentence}." for sentence in detail.get("ctx", {})["error"].args)
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
@@ -49,8 +66,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return (
             f"{place}: expected a known key, got {detail['loc'][-1]!r}; {_advice(detail, known)}."
         )
-    if kind == "value_error":
-        return f"{place}: {context['error']}."
+    if kind == "too_short":
+        return f"{place}: expected at least {context['min_length']}, got none."
     if kind in _EXPECTED:
         return f"{place}: expected {_EXPECTED[kind]}, got {given}."
     if kind == "string_pattern_mismatch":
@@ -73,7 +90,7 @@ def _advice(detail: ErrorDetails, known: Collection[str]) -> str:
     close = difflib.get_close_matches(str(detail["loc"][-1]), sorted(known), n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"known keys are {', '.join(sorted(known))}" if known else "remove it"
+    return f"known keys are {', '.join(sorted(known))}." if known else "remove it."
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[str, ...]:

@@ -66,11 +66,14 @@ class ExtraKey(BaseModel):
     def _bounded(self) -> Self:
         numeric = self.kind in ("integer", "number")
         if numeric != (self.high is not None):
-            raise ValueError(f"expected high for a number and for nothing else, got {self.high}")
+            raise ValueError(f"high: expected for a number and for nothing else, got {self.high}")
         if self.high is not None and self.high < self.low:
-            raise ValueError(f"expected low <= high, got {self.low} > {self.high}")
+            raise ValueError(f"low: expected at most high, got {self.low} > {self.high}")
         if (self.kind == "choice") != bool(self.choices):
-            raise ValueError("expected choices for the kind 'choice' and for nothing else")
+            raise ValueError(
+                "choices: expected for the kind 'choice' and for nothing else, got "
+                f"{list(self.choices)}"
+            )
         return self
 
     def as_kind(self) -> Kind:

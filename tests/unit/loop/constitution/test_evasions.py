@@ -374,17 +374,17 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer"}}}},
-            "expected high for a number",
+            r"eval\.x\.high: expected for a number",
         ),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 3, "high": 2}}}},
-            "expected low <= high, got 3.0 > 2.0",
+            r"low: expected at most high, got 3\.0 > 2\.0",
         ),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "choice"}}}},
-            "expected choices",
+            "choices: expected for the kind",
         ),
     ],
 )

@@ -1,0 +1,219 @@
+"""What a configuration means for its back end: defaults, names that fit, flags that are taken.
+
+Limits:  knows names alone; whether a back end runs here is found out by its own probe.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
+
+from cadenza.loop.constitution.flags import fold
+
+#: Environments and policy types of LeRobot, to tell its configurations from ours.
+LEROBOT_ENVIRONMENTS: Final = frozenset(
+    ("aloha", "pusht", "gym_manipulator", "libero", "metaworld", "isaaclab_arena")
+)
+LEROBOT_POLICIES: Final = frozenset(
+    (
+        *("act", "diffusion", "groot", "pi0", "pi0_fast", "pi05", "smolvla", "tdmpc", "vqbet"),
+        *("wall_x", "xvla", "sac", "reward_classifier", "sarm"),
+    )
+)
+#: Policy types of the native back end.
+NATIVE_POLICIES: Final = ("bc", "bc_large")
+
+#: Defaults that differ from those of the sections, by back end.
+_NATIVE: Final[dict[str, Any]] = {
+    "policy_ladder": [{"name": name} for name in NATIVE_POLICIES],
+    "train": {"steps": 2000, "batch_size": 256},
+    "eval": {
+        "env_type": "crossing",
+        "task_suite": "default",
+        "n_episodes": 50,
+        "max_episodes": 400,
+    },
+    "improve": {"device": "cpu"},
+}
+_LEROBOT: Final[dict[str, Any]] = {
+    "policy_ladder": [
+        {"name": "smolvla", "init": "lerobot/smolvla_base"},
+        {"name": "pi05", "init": "lerobot/pi05_base"},
+    ],
+    "constitution": "configs/constitution.yaml",
+}
+
+#: Flags that the back ends set themselves, with the key that they set them from. The seeds are the
+#: loop's own: the seed ledger keeps those of training data and of tests apart.
+_LEROBOT_TRAIN: Final = {
+    "policy.type": "policy_ladder",
+    "policy.path": "policy_ladder",
+    "policy.push_to_hub": "nothing: it is always false",
+    "dataset.repo_id": "seed_dataset",
+    "dataset.root": "seed_root",
+    "dataset.episodes": "data.initial_episodes and data.max_episodes",
+    "output_dir": "workdir",
+    "steps": "train.steps",
+    "batch_size": "train.batch_size",
+    "seed": "seed",
+    "resume": "nothing: resuming is the loop's",
+    "config_path": "nothing: resuming is the loop's",
+}
+_LEROBOT_EVAL: Final = {
+    "policy.path": "policy_ladder",
+    "env.type": "eval.env_type",
+    "env.task": "eval.task_suite",
+    "eval.n_episodes": "eval.n_episodes",
+    "eval.batch_size": "eval.batch_size",
+    "output_dir": "workdir",
+    "seed": "seed",
+}
+_LEROBOT_HARVEST: Final = {
+    "policy-path": "policy_ladder",
+    "env-type": "eval.env_type",
+    "task": "eval.task_suite",
+    "episodes": "improve.episodes",
+    "max-attempts": "improve.episodes",
+    "out": "workdir",
+    "repo-id": "run_name",
+    "device": "improve.device",
+    "task-text": "improve.task_text",
+    "seed": "seed",
+    "result-json": "workdir",
+}
+_NATIVE_PLACES: Final = {"out": "workdir", "result-json": "workdir"}
+_NATIVE_EPISODES: Final = {
+    "task": "eval.env_type",
+    "partners": "eval.task_suite",
+    "seed-start": "seed",
+    "policy": "policy_ladder",
+    **_NATIVE_PLACES,
+}
+_TAKEN: Final[dict[str, dict[str, Mapping[str, str]]]] = {
+    "lerobot": {
+        "train.extra_args": _LEROBOT_TRAIN,
+        "eval.extra_args": _LEROBOT_EVAL,
+        "improve.extra_args": _LEROBOT_HARVEST,
+    },
+    "native": {
+        "train.extra_args": {
+            "rung": "policy_ladder",
+            "init": "policy_ladder",
+            "dataset": "seed_root",
+            "episodes": "data.initial_episodes and data.max_episodes",
+            "mix": "improve.enabled",
+            "mix-ratio": "improve.mix_ratio",
+            "steps": "train.steps",
+            "batch-size": "train.batch_size",
+            "max-epochs": "train.max_epochs",
+            "seed": "seed",
+            **_NATIVE_PLACES,
+        },
+        "eval.extra_args": {
+            "episodes": "eval.n_episodes",
+            "batch-size": "eval.batch_size",
+            **_NATIVE_EPISODES,
+        },
+        "improve.extra_args": {
+            "episodes": "improve.episodes",
+            "seed-count": "improve.episodes",
+            "focus": "nothing: proposals name it",
+            "repo-id": "run_name",
+            **_NATIVE_EPISODES,
+        },
+    },
+}
+
+
+def with_backend_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``document``, a configuration, with its back end's defaults where it says nothing.
+
+    Sections may be mappings or section objects; of the latter, the fields that were set count.
+    """
+    lerobot = document.get("backend", "native") == "lerobot"
+    result = dict(document)
+    for key, default in (_LEROBOT if lerobot else _NATIVE).items():
+        given = result.get(key)
+        if isinstance(given, BaseModel):
+            given = given.model_dump(exclude_unset=True)
+        if key not in result:
+            result[key] = default
+        elif isinstance(default, dict) and isinstance(given, dict):
+            merged = {**cast("dict[str, Any]", default), **cast("dict[str, Any]", given)}
+            result[key] = _with_room_for_the_first_look(merged, cast("dict[str, Any]", given))
+    return result
+
+
+def _with_room_for_the_first_look(
+    section: dict[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return ``section`` with a defaulted ``max_episodes`` of at least ``n_episodes``."""
+    first, most = given.get("n_episodes"), section.get("max_episodes")
+    if "max_episodes" not in given and type(first) is int and type(most) is int and first > most:
+        return {**section, "max_episodes": first}
+    return section
+
+
+def misplaced_names(
+    *, backend: str, named: bool, rungs: Iterable[str], env_type: str, seed_dataset: str
+) -> list[str]:
+    """Return what belongs to another back end, one sentence each.
+
+    Args:
+        backend: The back end.
+        named: Whether the configuration names it, instead of taking the default.
+        rungs: Policy types of the ladder.
+        env_type: Environment.
+        seed_dataset: Seed dataset.
+    """
+    if backend == "lerobot":
+        return [
+            f"policy_ladder: expected policy types of LeRobot, got {name!r}; set backend: native"
+            for name in rungs
+            if name in NATIVE_POLICIES
+        ]
+    advice = "set backend: lerobot"
+    found = [
+        f"policy_ladder: expected one of {', '.join(NATIVE_POLICIES)}, got {name!r}; {advice}"
+        for name in rungs
+        if name in LEROBOT_POLICIES
+    ]
+    if env_type in LEROBOT_ENVIRONMENTS:
+        found.append(f"eval.env_type: expected one of our tasks, got {env_type!r}; {advice}")
+    owner, slash, _ = seed_dataset.partition("/")
+    if not named and slash and owner != "local":
+        found.append(
+            f"seed_dataset: expected a local name without a back end, got {seed_dataset!r}; "
+            f"{advice}, or backend: native"
+        )
+    return found
+
+
+def clashing_flags(
+    backend: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
+) -> list[str]:
+    """Return the further arguments that cannot be given, one sentence each.
+
+    Args:
+        backend: The back end.
+        extra: Further arguments of each command, by the key that holds them.
+        shared: Arguments that all these commands get, from ``eval.env_args``.
+    """
+    found: list[str] = []
+    for key, words in {"eval.env_args": shared, **extra}.items():
+        if words and not words[0].startswith("--"):
+            found.append(f"{key}: expected --key=value first, got {words[0]!r}")
+    for key, words in extra.items():
+        taken = {fold(flag): setting for flag, setting in _TAKEN[backend][key].items()}
+        seen: set[str] = set()
+        for source, word in [*(("eval.env_args", w) for w in shared), *((key, w) for w in words)]:
+            flag = word.partition("=")[0]
+            if not flag.startswith("--"):
+                continue
+            name = fold(flag)
+            if name in taken:
+                found.append(f"{source}: expected no {flag}, which is set from {taken[name]}")
+            elif name in seen:
+                found.append(f"{source}: expected {flag} once for a command, got it again")
+            seen.add(name)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,311 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.loop.config import EvalConfig, LoopConfig, PolicyRung, TrainConfig
+from cadenza.loop.config_backends import LEROBOT_POLICIES
+from cadenza.loop.constitution.lerobot_programs import POLICY_TYPES
+
+NATIVE = {"run_name": "r", "seed_dataset": "local/x"}
+LEROBOT = {"run_name": "r", "seed_dataset": "HuggingFaceVLA/libero", "backend": "lerobot"}
+
+
+def load(document):
+    return LoopConfig.from_document(document, source="loop.yaml")
+
+
+def value_at(config, key):
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("workdir", Path("runs")),
+        ("llm", None),
+        ("constitution", Path("configs/constitution.yaml")),
+        ("knowledge.enabled", True),
+        ("knowledge.root", Path("knowledge")),
+        ("data.initial_episodes", None),
+        ("data.growth", 2.0),
+        ("data.max_episodes", None),
+        ("data.task_filter", None),
+        (
+            "policy_ladder",
+            (
+                PolicyRung(name="smolvla", init="lerobot/smolvla_base"),
+                PolicyRung(name="pi05", init="lerobot/pi05_base"),
+            ),
+        ),
+        ("budgets.max_cycles", 3),
+        ("budgets.max_gpu_hours", 24.0),
+        ("thresholds.promote_delta", 0.05),
+        ("thresholds.regression_delta", 0.05),
+        ("thresholds.plateau_epsilon", 0.01),
+        ("thresholds.plateau_cycles", 2),
+        ("thresholds.escalate_floor", 0.05),
+        ("train.steps", 20_000),
+        ("train.batch_size", 64),
+        ("train.continue_from_blessed", True),
+        ("train.extra_args", ()),
+        ("eval.env_type", "libero"),
+        ("eval.task_suite", "libero_spatial"),
+        ("eval.n_episodes", 10),
+        ("eval.batch_size", 10),
+        ("eval.extra_args", ()),
+        ("improve.enabled", False),
+        ("improve.episodes", 20),
+        ("improve.adapt_steps", 0),
+        ("improve.device", "cuda"),
+        ("improve.task_text", None),
+        ("improve.extra_args", ()),
+        ("curation.enabled", False),
+        ("curation.candidates", 3),
+        ("curation.max_tokens", 8192),
+    ],
+)
+def test_lerobot_backend_has_the_promised_default(key, default):
+    assert value_at(load(LEROBOT), key) == default
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("backend", "native"),
+        ("policy_ladder", (PolicyRung(name="bc"), PolicyRung(name="bc_large"))),
+        ("eval.env_type", "crossing"),
+        ("eval.task_suite", "default"),
+        ("eval.n_episodes", 50),
+        ("eval.max_episodes", 400),
+        ("train.steps", 2000),
+        ("train.batch_size", 256),
+        ("improve.device", "cpu"),
+        ("improve.episodes", 20),
+        ("constitution", None),
+        ("seed_root", None),
+    ],
+)
+def test_native_backend_has_defaults_of_its_own(key, default):
+    assert value_at(load(NATIVE), key) == default
+
+
+def test_defaults_of_the_backend_fill_only_what_is_not_said():
+    config = load({**NATIVE, "train": {"steps": 7}, "eval": {"n_episodes": 600}})
+    assert (config.train.steps, config.train.batch_size) == (7, 256)
+    assert (config.eval.n_episodes, config.eval.max_episodes) == (600, 600)
+    assert load({**NATIVE, "eval": {"max_episodes": None}}).eval.max_episodes is None
+    assert load({**LEROBOT, "constitution": "mine.yaml"}).constitution == Path("mine.yaml")
+
+
+def test_sections_given_as_objects_are_filled_like_those_of_a_file():
+    given = {"train": TrainConfig(steps=7), "eval": EvalConfig(n_episodes=3)}
+    config = LoopConfig(run_name="r", seed_dataset="local/x", **given)
+    assert (config.train.steps, config.train.batch_size) == (7, 256)
+    assert (config.eval.env_type, config.eval.n_episodes) == ("crossing", 3)
+
+
+@pytest.mark.parametrize("document", [NATIVE, LEROBOT])
+def test_configuration_survives_its_json(document):
+    config = load({**document, "train": {"steps": 9, "max_epochs": 3}})
+    assert LoopConfig.model_validate_json(config.model_dump_json()) == config
+    assert load(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "env_type"),
+    [("native_crossing", "native", "crossing"), ("lerobot_pusht", "lerobot", "pusht")],
+)
+def test_shipped_sample_loads(name, backend, env_type):
+    config = LoopConfig.from_yaml(shipped_config(f"loop/{name}.yaml"))
+    assert (config.backend, config.eval.env_type) == (backend, env_type)
+    assert config.improve.enabled
+    assert (config.seed_root is not None) == (backend == "lerobot")
+
+
+def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
+    path = tmp_path / "m0.yaml"
+    path.write_text(
+        "run_name: m0\nseed_dataset: HuggingFaceVLA/libero\nllm: null\n"
+        "policy_ladder:\n- {name: smolvla, init: lerobot/smolvla_base}\n"
+        "eval: {env_type: libero, task_suite: libero_spatial, n_episodes: 10}\n"
+        "train: {steps: 20000, extra_args: ['--policy.device=cuda', '--num_workers=8']}\n"
+    )
+    with pytest.raises(ConfigurationError, match="set backend: lerobot") as caught:
+        LoopConfig.from_yaml(path)
+    assert str(caught.value).count("\n") == 3  # rung, environment and dataset
+    path.write_text(f"backend: lerobot\n{path.read_text()}")
+    config = LoopConfig.from_yaml(path)
+    assert config.train.extra_args == ("--policy.device=cuda", "--num_workers=8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"run_name": "a b"}, r"run_name: expected a text like .*, got 'a b'\."),
+        ({"run_name": None}, r"run_name: expected a text, got None\."),
+        ({"run_name": "../x"}, "run_name: expected a text like"),
+        ({"seed_dataset": "a/b/c"}, "seed_dataset: expected a text like"),
+        ({"seed": -1}, r"seed: expected greater than or equal to 0, got -1\."),
+        ({"seed": 2**31}, "seed: expected less than 2147483648"),
+        ({"seed": True}, r"seed: expected a whole number, got True\."),
+        ({"seed": "1"}, r"seed: expected a whole number, got '1'\."),
+        ({"seed": 1.0}, "seed: expected a whole number, got 1.0"),
+        ({"workdir": 3}, r"workdir: expected a path, got 3\."),
+        ({"backend": "Lerobot"}, "backend: expected 'native' or 'lerobot', got 'Lerobot'"),
+        ({"evall": {}}, r"evall: expected a known key, got 'evall'; did you mean 'eval'\?"),
+        ({"zzz": 1}, "zzz: expected a known key, got 'zzz'; known keys are approval, backend"),
+        ({"train": {"step": 1}}, r"train\.step: .*; did you mean 'steps'\?"),
+        ({"train": None}, "train: expected a mapping of keys to values, got None"),
+        ({"train": {"steps": 0}}, r"train\.steps: expected greater than 0, got 0\."),
+        ({"train": {"steps": True}}, r"train\.steps: expected a whole number, got True\."),
+        ({"train": {"extra_args": "--x=1"}}, r"train\.extra_args: expected a list, got '--x=1'"),
+        ({"train": {"extra_args": ["x\n"]}}, r"train\.extra_args\[0\]: expected a text like"),
+        ({"train": {"continue_from_blessed": "no"}}, r"continue_from_blessed: expected true or fa"),
+        ({"train": {"continue_from_blessed": 1}}, r"continue_from_blessed: expected true or false"),
+        ({"train": {"max_epochs": 0}}, r"train\.max_epochs: expected greater than 0, got 0"),
+        ({"policy_ladder": []}, r"policy_ladder: expected at least 1, got none\."),
+        ({"policy_ladder": ["bc"]}, r"policy_ladder\[0\]: expected a mapping of keys to values"),
+        ({"policy_ladder": [{}]}, r"policy_ladder\[0\]\.name: expected a value, got none; add"),
+        ({"policy_ladder": [{"name": "bc", "inti": "x"}]}, "did you mean 'init'"),
+        ({"policy_ladder": [{"name": "bc"}] * 2}, "policy_ladder: expected different rungs"),
+        ({"thresholds": {"promote_delta": -0.1}}, r"promote_delta: expected greater than or equa"),
+        ({"thresholds": {"promote_delta": float("nan")}}, r"promote_delta: expected a finite num"),
+        ({"thresholds": {"promote_delta": "0.1"}}, r"promote_delta: expected a number, got '0.1'"),
+        ({"thresholds": {"promote_delta": True}}, r"promote_delta: expected a number, got True"),
+        ({"thresholds": {"plateau_cycles": 0}}, r"plateau_cycles: expected greater than 0, got 0"),
+        (
+            {"thresholds": {"plateau_epsilon": 0.2}},
+            r"thresholds\.plateau_epsilon: expected at most promote_delta .* got 0\.2 > 0\.05\.",
+        ),
+        ({"thresholds": {"alpha": 0.5}}, r"thresholds\.alpha: expected less than 0\.5"),
+        ({"data": {"growth": 0.5}}, r"data\.growth: expected greater than or equal to 1"),
+        (
+            {"data": {"initial_episodes": 9, "max_episodes": 8}},
+            r"data\.initial_episodes: expected at most max_episodes = 8, got 9\.",
+        ),
+        ({"budgets": {"max_cycles": 5000}}, r"max_cycles: expected less than or equal to 4096"),
+        ({"budgets": {"max_gpu_hours": float("inf")}}, "max_gpu_hours: expected a finite number"),
+        (
+            {"eval": {"n_episodes": 9, "max_episodes": 8}},
+            r"eval\.max_episodes: expected at least n_episodes = 9, got 8\.",
+        ),
+        ({"eval": {"extension_growth": 1.0}}, r"extension_growth: expected greater than 1"),
+        ({"eval": {"metric": "reward"}}, r"eval\.metric: expected 'success' or 'score'"),
+        ({"eval": {"task_suite": ""}}, r"eval\.task_suite: expected at least 1 character"),
+        ({"improve": {"device": "tpu"}}, r"improve\.device: expected a text like"),
+        ({"improve": {"mix_ratio": 0.0}}, r"improve\.mix_ratio: expected greater than 0"),
+        ({"curation": {"candidates": 21}}, r"curation\.candidates: expected less than or equal"),
+        ({"jobs": {"runner": "slurm"}}, r"jobs\.runner: expected 'local' or 'ray', got 'slurm'"),
+        (
+            {"jobs": {"ray_address": "auto"}},
+            r"jobs\.ray_address: expected null with runner 'local', got 'auto'; set runner: ray\.",
+        ),
+        ({"approval": {"gates": ["merge"]}}, r"approval\.gates\[0\]: expected 'promote' or 'esc"),
+        ({"approval": {"timeout_s": 0}}, r"approval\.timeout_s: expected greater than 0"),
+        ({"backend": "native", "policy_ladder": [{"name": "act"}]}, "expected one of bc, bc_large"),
+        ({"eval": {"env_type": "pusht"}}, r"eval\.env_type: .* got 'pusht'; set backend: lerobot"),
+        (
+            {"seed_dataset": "lerobot/pusht"},
+            r"seed_dataset: .* set backend: lerobot, or ba",
+        ),
+        ({"backend": "lerobot", "policy_ladder": [{"name": "bc"}]}, "set backend: native"),
+    ],
+)
+def test_problem_is_told_with_key_expectation_and_value(change, message):
+    with pytest.raises(ConfigurationError, match=rf"^loop\.yaml: expected a .*\n  .*{message}"):
+        load({**NATIVE, **change})
+
+
+def test_named_native_backend_may_start_from_a_dataset_of_any_name():
+    assert load({**NATIVE, "backend": "native", "seed_dataset": "a/b"}).seed_dataset == "a/b"
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3])
+def test_document_that_is_no_mapping_is_refused(document):
+    with pytest.raises(ConfigurationError, match="the file: expected a mapping of keys to values"):
+        load(document)
+
+
+def test_every_problem_gets_a_line_of_its_own():
+    document = {"seed_dataset": "local/x", "seed": -1, "train": {"steps": 0}, "x": 1}
+    with pytest.raises(ConfigurationError) as caught:
+        load(document)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "run_name",
+        "seed",
+        "train.steps",
+        "x",
+    ]
+    assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "words", "message"),
+    [
+        ("train", "extra_args", ["--steps=9"], "no --steps, which is set from train.steps"),
+        ("train", "extra_args", ["--dataset.root=/x"], "--dataset.root, which is set from seed_ro"),
+        ("train", "extra_args", ["--policy.type", "act"], "set from policy_ladder"),
+        ("train", "extra_args", ["--output-dir=/x"], "--output-dir, which is set from workdir"),
+        ("train", "extra_args", ["--seed=3"], "set from seed"),
+        ("train", "extra_args", ["--resume=true"], "resuming is the loop's"),
+        ("train", "extra_args", ["--config_path=x"], "resuming is the loop's"),
+        ("train", "extra_args", ["--policy.push_to_hub=true"], "it is always false"),
+        ("train", "extra_args", ["--log_freq=1", "--log_freq=2"], "--log_freq once for a command"),
+        ("train", "extra_args", ["steps"], "--key=value first, got 'steps'"),
+        ("eval", "extra_args", ["--seed=1000"], "set from seed"),
+        ("eval", "extra_args", ["--env.type=aloha"], "set from eval.env_type"),
+        ("eval", "extra_args", ["--eval.n_episodes=1"], "set from eval.n_episodes"),
+        ("improve", "extra_args", ["--seed=1000"], "set from seed"),
+        ("improve", "extra_args", ["--max-attempts=9"], "set from improve.episodes"),
+        ("improve", "extra_args", ["--task-text=x"], "set from improve.task_text"),
+        ("eval", "env_args", ["--env.task=x"], "set from eval.task_suite"),
+        ("eval", "env_args", ["--steps=9"], "set from train.steps"),
+        ("eval", "env_args", ["x"], "--key=value first, got 'x'"),
+    ],
+)
+def test_flag_that_the_loop_sets_is_refused_when_loading(section, key, words, message):
+    document = {**LEROBOT, section: {key: words}}
+    with pytest.raises(ConfigurationError, match=rf"{section}\.{key}: expected .*{message}"):
+        load(document)
+
+
+def test_flag_shared_and_given_again_is_refused():
+    arguments = {"env_args": ["--env.obs_type=a"], "extra_args": ["--env.obs_type=b"]}
+    with pytest.raises(ConfigurationError, match=r"eval\.extra_args: expected --env\.obs_type onc"):
+        load({**LEROBOT, "eval": arguments})
+    fine = {"env_args": ["--env.obs_type=a"], "extra_args": ["--policy.device", "cpu"]}
+    assert load({**LEROBOT, "eval": fine}).eval.extra_args == ("--policy.device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("section", "word"),
+    [("train", "--max-epochs=3"), ("eval", "--partners=a"), ("improve", "--seed-count=3")],
+)
+def test_flag_of_a_native_job_that_the_loop_sets_is_refused(section, word):
+    with pytest.raises(ConfigurationError, match=f"expected no {word.partition('=')[0]}, which"):
+        load({**NATIVE, section: {"extra_args": [word]}})
+
+
+def test_flag_of_a_native_job_that_nothing_sets_is_passed_on():
+    config = load({**NATIVE, "eval": {"env_args": ["--filter=centralized"]}})
+    assert config.eval.env_args == ("--filter=centralized",)
+
+
+def test_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        load(NATIVE).seed = 3
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected a YAML file, got none"):
+        LoopConfig.from_yaml(tmp_path / "none.yaml")
+
+
+def test_policies_of_lerobot_are_known_to_the_configuration():
+    assert set(POLICY_TYPES) <= LEROBOT_POLICIES
