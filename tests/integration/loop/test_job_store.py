@@ -214,6 +214,17 @@ def test_lease_that_ran_out_is_taken_over_and_the_old_one_is_stale(store):
     assert store.leases.holder("run") == "second"
 
 
+def test_earlier_lease_of_the_same_owner_is_stale(store):
+    store.create_run("run", "{}")
+    old = store.leases.acquire("run", "first", ttl_s=60.0, gone=alive)
+    store.leases.release(old)
+    store.leases.acquire("run", "first", ttl_s=60.0, gone=alive)
+    with pytest.raises(StaleLeaseError, match="epoch 1, got epoch 2 of first"):
+        store.leases.renew(old)
+    store.leases.release(old)
+    assert store.leases.holder("run") == "first"
+
+
 def test_lease_that_ran_out_lives_on_when_renewed_in_time(store):
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=0.2, gone=alive)
