@@ -1,0 +1,281 @@
+"""The files through which a runner and the host of an attempt talk; both may die at any point.
+
+One folder per job, used by its attempts one after the other. Whoever holds the lock on
+``attempt.lock`` is in charge of it: a runner between two attempts, the host during one; a runner
+hands its lock to the host that it starts, so that nobody can come between.
+
+Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
+        attempt, renewed each second; ``deadline.json`` seconds it may take; ``stop`` asks for its
+        end; ``end.json`` how it ended. A document names its attempt, so that those of an earlier
+        one are told apart.
+"""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
+
+from cadenza.core.errors import IntegrityError
+from cadenza.core.files import atomic_write_json, make_folder
+from cadenza.core.strict_json import parse_json_object
+
+#: Why an attempt ended: by itself, at its time limit, by a request, or as the budget was used up.
+EndReason: TypeAlias = Literal["finished", "time_limit", "stopped", "budget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRequest:
+    """What one attempt is to run.
+
+    Attributes:
+        attempt: Number of the attempt, from 1.
+        key: Key of the job, ``<run>/<cycle>/<stage>``.
+        argv: Absolute executable and arguments.
+        cwd: Folder it starts in.
+        environment: Variables on top of the host's own.
+        log_path: File that gets its output.
+        time_limit_s: Seconds it may take; None for no limit.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+    """
+
+    attempt: int
+    key: str
+    argv: tuple[str, ...]
+    cwd: str
+    environment: dict[str, str]
+    log_path: str
+    time_limit_s: float | None
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcess:
+    """Who runs an attempt.
+
+    Attributes:
+        attempt: Number of the attempt.
+        pid: Host process.
+        start_ticks: When it started, clock ticks since boot.
+    """
+
+    attempt: int
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """How an attempt ended.
+
+    Attributes:
+        attempt: Number of the attempt.
+        exit_code: Exit status of the command, negative for the signal that ended it.
+        duration_s: Seconds it took.
+        reason: Why it ended.
+    """
+
+    attempt: int
+    exit_code: int
+    duration_s: float
+    reason: EndReason
+
+
+class AttemptLock:
+    """The right to be in charge of a job's folder; the kernel frees it when its holders die."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Hold the lock that the open file ``descriptor`` carries."""
+        self.descriptor = descriptor
+
+    def release(self) -> None:
+        """Give up this process's share of the lock."""
+        os.close(self.descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class AttemptFolder:
+    """The folder of one job's attempts."""
+
+    #: File that a host is started with.
+    REQUEST: Final = "request.json"
+
+    def __init__(self, path: Path) -> None:
+        """Use the folder ``path``."""
+        self.path = path.absolute()
+
+    @property
+    def host_log(self) -> Path:
+        """File that gets what hosts themselves have to say."""
+        return self.path / "host.log"
+
+    @property
+    def request_path(self) -> Path:
+        """File that says what to run."""
+        return self.path / self.REQUEST
+
+    # The lock
+
+    def try_lock(self) -> AttemptLock | None:
+        """Return the lock; None while someone else holds it."""
+        make_folder(self.path)
+        descriptor = os.open(self.path / "attempt.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return AttemptLock(descriptor)
+
+    # Written by a runner
+
+    def prepare(self, request: HostRequest, *, deadline_s: float | None) -> None:
+        """Make the folder ready for an attempt; the caller holds the lock."""
+        for name in ("end.json", "host.json", "stop", "heartbeat"):
+            (self.path / name).unlink(missing_ok=True)
+        self.set_deadline(deadline_s)
+        atomic_write_json(self.request_path, asdict(request))
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Say after how many seconds of the attempt the budget is used up."""
+        atomic_write_json(self.path / "deadline.json", {"attempt_s": seconds})
+
+    def ask_to_stop(self) -> None:
+        """Ask the host to end the attempt."""
+        (self.path / "stop").touch()
+
+    # Written by a host
+
+    def write_host(self, host: HostProcess) -> None:
+        """Say who runs the attempt."""
+        atomic_write_json(self.path / "host.json", asdict(host))
+
+    def write_end(self, end: AttemptEnd) -> None:
+        """Say how the attempt ended."""
+        atomic_write_json(self.path / "end.json", asdict(end))
+
+    def beat(self, attempt_s: float) -> None:
+        """Show a sign of life ``attempt_s`` seconds after the start, in one write."""
+        descriptor = os.open(self.path / "heartbeat", os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(descriptor, f"{attempt_s:016.3f}\n".encode())
+        finally:
+            os.close(descriptor)
+
+    # Read by both
+
+    def read_request(self) -> HostRequest:
+        """Return what to run.
+
+        Raises:
+            IntegrityError: The file is missing or holds something else.
+        """
+        document = self._read(self.REQUEST)
+        if document is None:
+            raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
+        take = _Taker(document, self.request_path)
+        return HostRequest(
+            attempt=take("attempt", int),
+            key=take("key", str),
+            argv=tuple(str(argument) for argument in take("argv", list)),
+            cwd=take("cwd", str),
+            environment={
+                str(name): str(value) for name, value in take("environment", dict).items()
+            },
+            log_path=take("log_path", str),
+            time_limit_s=take("time_limit_s", float, int, type(None)),
+            grace_s=take("grace_s", float, int),
+        )
+
+    def read_deadline(self) -> float | None:
+        """Return after how many seconds of the attempt the budget is used up."""
+        document = self._read("deadline.json")
+        if document is None:
+            return None
+        take = _Taker(document, self.path / "deadline.json")
+        return take("attempt_s", float, int, type(None))
+
+    def stop_asked(self) -> bool:
+        """Return whether the attempt is asked to end."""
+        return (self.path / "stop").exists()
+
+    def read_host(self, attempt: int) -> HostProcess | None:
+        """Return who runs ``attempt``; None if nobody said so.
+
+        Raises:
+            IntegrityError: The file holds something else.
+        """
+        document = self._read("host.json")
+        if document is None:
+            return None
+        take = _Taker(document, self.path / "host.json")
+        host = HostProcess(
+            attempt=take("attempt", int),
+            pid=take("pid", int),
+            start_ticks=take("start_ticks", int),
+        )
+        return host if host.attempt == attempt else None
+
+    def read_end(self, attempt: int) -> AttemptEnd | None:
+        """Return how ``attempt`` ended; None if nobody said so.
+
+        Raises:
+            IntegrityError: The file holds something else.
+        """
+        document = self._read("end.json")
+        if document is None:
+            return None
+        take = _Taker(document, self.path / "end.json")
+        end = AttemptEnd(
+            attempt=take("attempt", int),
+            exit_code=take("exit_code", int),
+            duration_s=take("duration_s", float, int),
+            reason=cast("EndReason", take("reason", str)),
+        )
+        if end.reason not in get_args(EndReason) or not end.duration_s >= 0.0:
+            raise IntegrityError(
+                f"{self.path / 'end.json'}: expected a reason of {get_args(EndReason)} and a "
+                f"duration >= 0, got {end.reason!r}, {end.duration_s}."
+            )
+        return end if end.attempt == attempt else None
+
+    def read_heartbeat(self) -> float:
+        """Return the seconds of the attempt at its last sign of life; 0 before the first."""
+        try:
+            return float((self.path / "heartbeat").read_bytes())
+        except (FileNotFoundError, ValueError):  # none yet, or caught in the middle of a write
+            return 0.0
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return parse_json_object(data, source=str(path))
+
+
+class _Taker:
+    """Takes entries of expected types out of a document."""
+
+    def __init__(self, document: Mapping[str, Any], path: Path) -> None:
+        self._document = document
+        self._path = path
+
+    def __call__(self, name: str, *types: type) -> Any:
+        value = self._document.get(name)
+        if type(value) not in types:
+            raise IntegrityError(
+                f"{self._path}: expected {name!r} of type "
+                f"{' or '.join(kind.__name__ for kind in types)}, got {value!r}."
+            )
+        return value

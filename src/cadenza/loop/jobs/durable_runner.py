@@ -1,0 +1,302 @@
+"""Running a job to its end, whoever is killed meanwhile, wherever its host runs.
+
+Whoever holds the lock of a job's folder is in charge of it. A runner that gets the lock knows that
+no host lives: it records how the last attempt ended, judges it, and closes the job or starts the
+next attempt by handing its lock to a new host. A runner that does not get it waits; for a host of
+its own, for one that a killed runner left, and for another runner alike.
+"""
+
+import logging
+import math
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import InputError
+from cadenza.loop.config import NAME_PATTERN, JobsConfig
+from cadenza.loop.errors import JobFailedError, StopRequestedError
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, HostRequest
+from cadenza.loop.jobs.budget import BudgetMeter
+from cadenza.loop.jobs.hosts import Hosts
+from cadenza.loop.jobs.outcomes import Outcome, judge
+from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.reaping import JobMark, reap
+from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
+from cadenza.loop.jobs.results import last_lines, remove_output, require_unchanged
+from cadenza.loop.jobs.spec import JobEnd, JobSpec
+from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
+from cadenza.loop.jobs.watching import Rhythm, Watch
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import JobRow, Lease
+
+_logger = logging.getLogger(__name__)
+
+#: First and longest pause between two looks at a running job, s.
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
+#: Longest pause between two attempts, s.
+_LONGEST_BACKOFF_S: Final = 300.0
+#: Seconds without a sign of life after which a host counts as stuck; it gives one each second.
+STUCK_S: Final = 120.0
+
+
+def job_folder(spec: JobSpec) -> Path:
+    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log.
+
+    Raises:
+        InputError: The stage cannot name a folder.
+    """
+    if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
+        raise InputError(
+            f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most 100; "
+            "it names a folder."
+        )
+    return spec.log_path.absolute().parent / "jobs" / spec.key.stage
+
+
+class DurableRunner:
+    """Runs jobs of one run, each key at most once to its end."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        lease: Lease,
+        config: JobsConfig,
+        programs: ProgramTable,
+        hosts: Hosts,
+        *,
+        budget: BudgetMeter | None = None,
+        stop: StopCheck = never,
+        on_progress: Callable[[JobProgress], None] | None = None,
+        on_incident: Callable[[Incident], None] | None = None,
+        stuck_s: float = STUCK_S,
+    ) -> None:
+        """Run jobs under ``lease``.
+
+        Args:
+            store: Store of the run; jobs are recorded in it.
+            lease: The controller's right to change the run; renewed while it waits.
+            config: Attempts, pauses and limits.
+            programs: What the names in commands stand for.
+            hosts: Where hosts run.
+            budget: What the run may spend; None for no limit.
+            stop: Says whether the run is asked to stop.
+            on_progress: Told every few seconds how a job stands.
+            on_incident: Told what went wrong on the way.
+            stuck_s: Seconds without a sign of life after which a host is killed.
+        """
+        self.store = store
+        self.lease = lease
+        self.config = config
+        self.programs = programs
+        self.hosts = hosts
+        self.budget = budget
+        self.stop = stop
+        self.on_progress = on_progress
+        self.on_incident = on_incident
+        self.stuck_s = stuck_s
+
+    def run(self, spec: JobSpec) -> JobEnd:
+        """Return the end of ``spec``: recorded, adopted from a live host, or run now.
+
+        Raises:
+            JobFailedError: It failed in every attempt.
+            BudgetExceededError: The budget ended before the job did.
+            StopRequestedError: Someone asked the run to stop; the job was ended.
+            IntegrityError: It succeeded before, and its result file was changed since.
+            UnknownProgramError: Its program is not in the table, or not installed.
+            StaleLeaseError: Another controller took the run over; the job goes on without us.
+            JobHostError: The job's host can neither be started nor ended.
+        """
+        try:
+            return _Job(self, spec).run()
+        finally:
+            self.hosts.collect()
+
+    def tell(self, incident: Incident) -> None:
+        """Report what went wrong on the way."""
+        _logger.warning("%s", incident.message, extra={"incident": incident.model_dump()})
+        if self.on_incident is not None:
+            self.on_incident(incident)
+
+
+class _Job:
+    """One job on its way to its end."""
+
+    def __init__(self, runner: DurableRunner, spec: JobSpec) -> None:
+        self._runner = runner
+        self._spec = spec
+        self._jobs = runner.store.jobs
+        self._folder = AttemptFolder(job_folder(spec))
+        key = spec.key
+        self._mark = JobMark.of(key.run_id, key.cycle, key.stage, self._folder.path)
+        self._started = 0  # attempt that this runner started last
+        self._rested_after = 0  # attempt that this runner made the pause after
+
+    def run(self) -> JobEnd:
+        row = self._jobs.open(self._runner.lease, self._spec)
+        while row.status in ("pending", "running"):
+            with self._take_charge(row) as lock:
+                row, pause_s = self._go_on(lock)
+            self._rest(pause_s)
+        return self._recorded(row)
+
+    def _go_on(self, lock: AttemptLock) -> tuple[JobRow, float]:
+        """Settle the last attempt and, unless a pause is due, close the job or start the next.
+
+        Returns:
+            The job's row, and the pause to make now, s.
+        """
+        row = self._jobs.open(self._runner.lease, self._spec)
+        if row.status == "running":
+            row = self._settle(row)
+        if row.status != "pending":
+            return row, 0.0
+        if row.attempt > 0:
+            outcome = judge(self._folder, row.attempt, self._spec.result_path)
+            if outcome.kind == "succeeded":
+                lease = self._runner.lease
+                row = self._jobs.close(lease, row.key, "succeeded", result_sha256=outcome.digest)
+                return row, 0.0
+            pause_s = self._pause_after(outcome, row)
+            if pause_s > 0.0 and self._rested_after != row.attempt:
+                self._rested_after = row.attempt
+                return row, pause_s
+        return self._start(lock), 0.0
+
+    # Waiting
+
+    def _take_charge(self, row: JobRow) -> AttemptLock:
+        """Return the lock once no host lives."""
+        watch = Watch(self._runner, self._spec, self._folder, row, own_attempt=self._started)
+        pause_s = _FIRST_POLL_S
+        while True:
+            lock = self._folder.try_lock()
+            if lock is not None:
+                if not self._runner.hosts.expected(self._folder):
+                    return lock
+                lock.release()
+            watch.look()
+            time.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
+
+    def _rest(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        renewal = Rhythm.of(self._runner.lease)
+        while (left_s := deadline - time.monotonic()) > 0.0:
+            self._require_no_stop()
+            if renewal.is_due():
+                self._runner.store.leases.renew(self._runner.lease)
+            time.sleep(min(left_s, _LONGEST_POLL_S))
+
+    def _require_no_stop(self) -> None:
+        if self._runner.stop() is not StopLevel.NONE:
+            raise StopRequestedError(
+                f"{self._mark.key}: expected to go on, got a request to stop; resume the run to "
+                "continue with this job."
+            )
+
+    # The end of an attempt
+
+    def _settle(self, row: JobRow) -> JobRow:
+        """Record how the attempt ended, after ending whatever it left."""
+        reaped = reap(self._mark)
+        if reaped:
+            self._tell("reaped", row, f"killed processes that a dead host left: {reaped}")
+        outcome = judge(self._folder, row.attempt, self._spec.result_path)
+        interrupted = outcome.kind == "ended_by_us" or (
+            outcome.kind == "interrupted"
+            and row.interruptions < self._runner.config.max_interruptions
+        )
+        end = outcome.end
+        if outcome.kind != "succeeded":
+            kind: IncidentKind = "interrupted" if interrupted else "attempt_failed"
+            self._tell(kind, row, outcome.problem)
+        return self._jobs.end_attempt(
+            self._runner.lease,
+            row.key,
+            attempt=row.attempt,
+            exit_code=None if end is None else end.exit_code,
+            duration_s=self._seconds_until_lost(row) if end is None else end.duration_s,
+            interrupted=interrupted,
+        )
+
+    def _seconds_until_lost(self, row: JobRow) -> float:
+        """Return the seconds of an attempt without an end, up to its last sign of life."""
+        if self._folder.read_host(row.attempt) is None:
+            return row.attempt_s
+        return max(row.attempt_s, self._folder.read_heartbeat())
+
+    def _pause_after(self, outcome: Outcome, row: JobRow) -> float:
+        """Return the pause before the next attempt, s.
+
+        Raises:
+            JobFailedError: There is none; the job is closed.
+        """
+        failures = row.attempt - row.interruptions
+        if failures >= self._runner.config.max_attempts:
+            self._jobs.close(self._runner.lease, row.key, "failed")
+            raise self._failure(row, outcome.problem)
+        if outcome.kind != "failed" or failures == 0:
+            return 0.0
+        return min(self._runner.config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
+
+    def _failure(self, row: JobRow, problem: str) -> JobFailedError:
+        tail = last_lines(self._spec.log_path)
+        return JobFailedError(
+            f"job {self._mark.key}: expected an end with exit code 0, got none in {row.attempt} "
+            f"attempts; the last one: {problem}. Command: {shlex.join(row.command)}. Log "
+            f"{self._spec.log_path}" + (f" ends with:\n{tail}" if tail else " is empty.")
+        )
+
+    def _recorded(self, row: JobRow) -> JobEnd:
+        """Return the recorded end of a closed job."""
+        if row.status != "succeeded":
+            raise self._failure(row, f"{row.status}, exit code {row.exit_code}")
+        if self._spec.result_path is not None:
+            require_unchanged(self._spec.result_path, row.result_sha256)
+        return JobEnd(
+            key=row.key,
+            exit_code=0,
+            duration_s=row.duration_s,
+            attempts=row.attempt,
+            log_path=self._spec.log_path,
+            result_sha256=row.result_sha256,
+        )
+
+    # The start of an attempt
+
+    def _start(self, lock: AttemptLock) -> JobRow:
+        """Start the next attempt and share ``lock`` with its host."""
+        runner, spec = self._runner, self._spec
+        argv = runner.programs.resolve(spec.command)
+        self._require_no_stop()
+        left_s = math.inf
+        if runner.budget is not None:
+            runner.budget.require(spec.device)
+            left_s = runner.budget.left_s(spec.device)
+        row = self._jobs.begin_attempt(runner.lease, spec.key)
+        if spec.on_existing == "remove":
+            remove_output(spec)
+        limits = [
+            limit for limit in (spec.time_limit_s, runner.config.time_limit_s) if limit is not None
+        ]
+        request = HostRequest(
+            attempt=row.attempt,
+            key=self._mark.key,
+            argv=argv,
+            cwd=str(Path.cwd()),
+            environment=spec.environment,
+            log_path=str(spec.log_path.absolute()),
+            time_limit_s=min(limits, default=None),
+            grace_s=runner.config.grace_s,
+        )
+        self._folder.prepare(request, deadline_s=None if math.isinf(left_s) else left_s)
+        self._started = row.attempt
+        runner.hosts.start(self._folder, lock, spec.device)
+        return row
+
+    def _tell(self, kind: IncidentKind, row: JobRow, message: str) -> None:
+        self._runner.tell(Incident(kind=kind, key=row.key, attempt=row.attempt, message=message))

@@ -1,0 +1,88 @@
+"""Starting and ending the hosts of attempts on this machine."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from typing import Final, Protocol
+
+from cadenza.loop.errors import JobHostError
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
+from cadenza.loop.jobs.processes import kill_if, start_ticks
+from cadenza.loop.jobs.spec import Device
+
+#: Longest wait for a host that wrote its end to be gone, s.
+_GONE_S: Final = 5.0
+
+
+class Hosts(Protocol):
+    """Where hosts run."""
+
+    def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:
+        """Start the host that does what ``folder`` requests; it is in charge from now on.
+
+        Raises:
+            JobHostError: It could not be started.
+        """
+        ...
+
+    def expected(self, folder: AttemptFolder) -> bool:
+        """Return whether a host that holds no lock yet is on its way."""
+        ...
+
+    def kill(self, folder: AttemptFolder, attempt: int) -> bool:
+        """Kill the host of an attempt; False if there is none that can be killed."""
+        ...
+
+    def collect(self) -> None:
+        """Wait for hosts that have ended."""
+        ...
+
+
+class LocalHosts:
+    """Hosts as processes of this machine, each in a session of its own."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - one machine
+        """Start a host and share the lock with it, so that the job is never without a keeper."""
+        argv = (
+            *(sys.executable, "-P", "-m", "cadenza.loop.jobs.host"),
+            *(str(folder.request_path), str(lock.descriptor)),
+        )
+        try:
+            with folder.host_log.open("ab") as log:
+                process = subprocess.Popen(  # noqa: S603 - our own module; no shell
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(lock.descriptor,),
+                )
+        except OSError as error:
+            raise JobHostError(
+                f"{folder.path}: expected to start the host of an attempt, got '{error}'; free "
+                "memory or processes and resume the run."
+            ) from error
+        self._started.append(process)
+
+    def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - hosts start with the lock
+        """Return False: hosts start with the lock."""
+        return False
+
+    def kill(self, folder: AttemptFolder, attempt: int) -> bool:
+        """Kill the host that ``folder`` names, if it is still the same process."""
+        host = folder.read_host(attempt)
+        if host is None:
+            return False
+        return kill_if(host.pid, lambda pid: start_ticks(pid) == host.start_ticks, wait_s=_GONE_S)
+
+    def collect(self) -> None:
+        """Take the exit status of hosts that have ended."""
+        deadline = time.monotonic() + _GONE_S
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        self._started = [process for process in self._started if process.returncode is None]

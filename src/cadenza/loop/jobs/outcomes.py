@@ -1,0 +1,71 @@
+"""What the end of an attempt means, decided from the files that it left."""
+
+import logging
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
+from cadenza.loop.jobs.results import result_digest
+
+_logger = logging.getLogger(__name__)
+
+#: Exit codes of a command that someone else ended: an administrator, a shutdown, a lack of memory.
+_FROM_OUTSIDE: Final = frozenset(
+    -number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an attempt came to.
+
+    Attributes:
+        kind: ``"ended_by_us"`` on a request to stop or at the end of the budget;
+            ``"interrupted"`` by a signal from outside, or with its host.
+        problem: Why it did not do the job; empty if it did.
+        digest: Digest of the result file; None without one.
+        end: How it ended; None if nobody saw it.
+    """
+
+    kind: Literal["succeeded", "failed", "interrupted", "ended_by_us"]
+    problem: str = ""
+    digest: str | None = None
+    end: AttemptEnd | None = None
+
+
+def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outcome:
+    """Return what ``attempt`` came to, once nothing of it lives."""
+    try:
+        end = folder.read_end(attempt)
+    except IntegrityError as error:
+        _logger.warning("the end of an attempt is unreadable: %s", error)
+        return Outcome(kind="interrupted", problem=f"its end was lost: {error}")
+    if end is None:
+        return Outcome(kind="interrupted", problem="its host was killed")
+    if end.reason in ("stopped", "budget"):
+        return Outcome(kind="ended_by_us", problem=f"it was ended ({end.reason})", end=end)
+    if end.reason == "time_limit":
+        problem = f"its time limit ended it after {end.duration_s:.1f} s, {_how(end.exit_code)}"
+        return Outcome(kind="failed", problem=problem, end=end)
+    if end.exit_code in _FROM_OUTSIDE:
+        return Outcome(kind="interrupted", problem=_how(end.exit_code), end=end)
+    if end.exit_code != 0:
+        return Outcome(kind="failed", problem=_how(end.exit_code), end=end)
+    if result_path is None:
+        return Outcome(kind="succeeded", end=end)
+    try:
+        return Outcome(kind="succeeded", digest=result_digest(result_path), end=end)
+    except IntegrityError as error:
+        return Outcome(kind="failed", problem=f"exit code 0, but {error}", end=end)
+
+
+def _how(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"exit code {exit_code} ({signal.Signals(-exit_code).name})"
+    except ValueError:
+        return f"exit code {exit_code}"

@@ -1,0 +1,46 @@
+"""What a runner tells while it works: how a job goes on, and what went wrong on the way."""
+
+from typing import Literal, TypeAlias
+
+from cadenza.loop.contracts.records import Record
+from cadenza.loop.jobs.spec import JobKey
+
+#: A live job of an earlier controller was taken over; processes of a dead host were killed; an
+#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed.
+IncidentKind: TypeAlias = Literal[
+    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed"
+]
+
+
+class Incident(Record):
+    """Something that a run survived; no event, as an undisturbed run does not have it.
+
+    Attributes:
+        kind: What happened.
+        key: To which job.
+        attempt: In which attempt.
+        message: Details for people.
+    """
+
+    kind: IncidentKind
+    key: JobKey
+    attempt: int
+    message: str
+
+
+class JobProgress(Record):
+    """How a running job stands.
+
+    Attributes:
+        key: Which job.
+        attempt: Number of the attempt.
+        attempt_s: Seconds of this attempt so far.
+        spent_s: Seconds of earlier attempts.
+        time_limit_s: Seconds it may take; None for no limit.
+    """
+
+    key: JobKey
+    attempt: int
+    attempt_s: float
+    spent_s: float
+    time_limit_s: float | None

@@ -1,0 +1,80 @@
+"""Ways to ask a run to stop: signals to the controller, and a request in the store."""
+
+import signal
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from types import FrameType
+from typing import Any, Final, Self, TypeAlias
+
+#: Pause between two questions to the store, s.
+_ASK_EVERY_S: Final = 1.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopLevel(IntEnum):
+    """How urgently a run is asked to stop."""
+
+    #: Not at all.
+    NONE = 0
+    #: Let the job end itself, then stop.
+    END = 1
+    #: Kill the job and stop.
+    KILL = 2
+
+
+#: Says how urgently the run is asked to stop; called often.
+StopCheck: TypeAlias = Callable[[], StopLevel]
+
+
+def never() -> StopLevel:
+    """Return that nobody asks to stop."""
+    return StopLevel.NONE
+
+
+class StopSignals:
+    """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
+
+    For the main thread, which alone may handle signals.
+    """
+
+    def __init__(self) -> None:
+        self._level = StopLevel.NONE
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __call__(self) -> StopLevel:
+        """Return how urgently signals ask to stop."""
+        return self._level
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._level = StopLevel.KILL if self._level else StopLevel.END
+
+
+def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
+    """Return a check that asks ``stop_requested``, e.g. of a store, at most once a second."""
+    next_time = -1.0
+    level = StopLevel.NONE
+
+    def check() -> StopLevel:
+        nonlocal next_time, level
+        moment = time.monotonic()
+        if moment >= next_time:
+            next_time = moment + _ASK_EVERY_S
+            level = StopLevel.END if stop_requested() else StopLevel.NONE
+        return level
+
+    return check
+
+
+def most_urgent(*checks: StopCheck) -> StopCheck:
+    """Return a check that answers with the most urgent of ``checks``."""
+    return lambda: max((check() for check in checks), default=StopLevel.NONE)

@@ -1,0 +1,162 @@
+"""Watching a live host: signs of life for the store, requests to stop, hosts that are stuck."""
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.errors import JobHostError, RecordConflictError, StoreUnavailableError
+from cadenza.loop.jobs.attempt_files import AttemptFolder, HostProcess
+from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
+from cadenza.loop.jobs.spec import JobSpec
+from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.store.rows import JobRow, Lease
+
+if TYPE_CHECKING:
+    from cadenza.loop.jobs.durable_runner import DurableRunner
+
+_logger = logging.getLogger(__name__)
+
+#: Longest pause between two signs of life in the store, s; a short lease asks for more of them.
+_HEARTBEAT_S: Final = 2.0
+#: Signs of life per duration of a lease.
+_PER_LEASE: Final = 4
+
+
+class Rhythm:
+    """Says when a certain time has passed again."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._next = time.monotonic()
+
+    @classmethod
+    def of(cls, lease: Lease) -> Self:
+        """Return the rhythm in which a lease is renewed."""
+        return cls(min(_HEARTBEAT_S, lease.ttl_s / _PER_LEASE))
+
+    def is_due(self) -> bool:
+        """Return whether the time has passed, and begin anew if so; true at first."""
+        moment = time.monotonic()
+        if moment < self._next:
+            return False
+        self._next = moment + self._period_s
+        return True
+
+
+class Watch:
+    """One wait for whoever is in charge of a job."""
+
+    def __init__(
+        self,
+        runner: "DurableRunner",
+        spec: JobSpec,
+        folder: AttemptFolder,
+        row: JobRow,
+        *,
+        own_attempt: int,
+    ) -> None:
+        """Watch the attempt that ``row`` tells; ``own_attempt`` is the one we started, or 0."""
+        self._runner = runner
+        self._spec = spec
+        self._folder = folder
+        self._row = row
+        self._own_attempt = own_attempt
+        self._rhythm = Rhythm.of(runner.lease)
+        self._host: HostProcess | None = None
+        self._asked_to_stop = False
+        self._last_life = (-1.0, time.monotonic())  # heartbeat, when we first saw it
+
+    def look(self) -> None:
+        """Do what is due; called every fraction of a second.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over; the job goes on without us.
+            JobHostError: Whoever is in charge is stuck and cannot be killed.
+        """
+        self._pass_on_stop()
+        if self._rhythm.is_due():
+            self._meet_host()
+            self._require_life()
+            try:
+                self._show_life()
+            except StoreUnavailableError as error:  # the job needs no store; we try again
+                _logger.warning("no sign of life could be stored: %s", error)
+
+    def _pass_on_stop(self) -> None:
+        level = self._runner.stop()
+        if level is StopLevel.NONE:
+            return
+        if not self._asked_to_stop:
+            self._asked_to_stop = True
+            self._folder.ask_to_stop()
+        if level is StopLevel.KILL:
+            self._runner.hosts.kill(self._folder, self._row.attempt)
+
+    def _meet_host(self) -> None:
+        """Note the host once it has said who it is."""
+        if self._host is not None and self._host.attempt == self._row.attempt:
+            return
+        try:
+            self._host = self._folder.read_host(self._row.attempt)
+        except IntegrityError as error:
+            _logger.warning("the host's name is unreadable: %s", error)
+        if self._host is None:
+            return
+        if self._row.attempt != self._own_attempt:
+            self._tell("adopted", f"took over attempt {self._row.attempt} of a live host")
+            self._move_deadline()
+
+    def _move_deadline(self) -> None:
+        """Tell an adopted host what the budget allows now."""
+        if self._runner.budget is None:
+            return
+        left_s = self._runner.budget.left_s(self._spec.device)
+        until_s = self._row.attempt_s + left_s  # what is left counts from the recorded seconds
+        self._folder.set_deadline(None if math.isinf(until_s) else until_s)
+
+    def _show_life(self) -> None:
+        store, lease, key = self._runner.store, self._runner.lease, self._spec.key
+        store.leases.renew(lease)
+        attempt_s = 0.0 if self._host is None else self._folder.read_heartbeat()
+        try:
+            if self._host is not None and self._row.pid != self._host.pid:
+                start = float(self._host.start_ticks)
+                store.jobs.set_process(lease, key, pid=self._host.pid, pid_start_time=start)
+            self._row = store.jobs.heartbeat(lease, key, attempt_s=attempt_s)
+        except RecordConflictError:  # another runner of ours has just recorded the end
+            return
+        if self._runner.on_progress is not None:
+            self._runner.on_progress(
+                JobProgress(
+                    key=key,
+                    attempt=self._row.attempt,
+                    attempt_s=attempt_s,
+                    spent_s=self._row.duration_s,
+                    time_limit_s=self._spec.time_limit_s,
+                )
+            )
+
+    def _require_life(self) -> None:
+        """Kill a host that is stuck; time counts only while this process runs too."""
+        moment = time.monotonic()
+        beat = self._folder.read_heartbeat()
+        if beat != self._last_life[0]:
+            self._last_life = (beat, moment)
+            return
+        silent_s = moment - self._last_life[1]
+        if silent_s < self._runner.stuck_s:
+            return
+        if not self._runner.hosts.kill(self._folder, self._row.attempt):
+            raise JobHostError(
+                f"{self._folder.path}: expected a sign of life of whoever holds attempt.lock, got "
+                f"none for {silent_s:.0f} s; find that process (fuser attempt.lock), end it and "
+                "resume the run."
+            )
+        self._last_life = (-1.0, moment)
+        self._tell("host_killed", f"killed a host without a sign of life for {silent_s:.0f} s")
+
+    def _tell(self, kind: IncidentKind, message: str) -> None:
+        key = self._spec.key
+        self._runner.tell(Incident(kind=kind, key=key, attempt=self._row.attempt, message=message))

@@ -1,0 +1,108 @@
+"""Real jobs for the tests of this folder: tiny commands, a store, and what is left of them."""
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from cadenza.loop.config import JobsConfig
+from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.durable_runner import job_folder
+from cadenza.loop.jobs.local_runner import LocalJobRunner
+from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.reaping import JobMark, find_marked
+from cadenza.loop.jobs.spec import JobKey, JobSpec
+from cadenza.loop.store import JobStore
+from cadenza.loop.store.owners import this_process
+
+RUN = "run-1"
+PROGRAMS = ProgramTable({"python": (sys.executable, "-S")})
+CONFIG = JobsConfig(max_attempts=3, backoff_s=0.01, grace_s=0.3)
+#: Writes its result as a job must: atomically, as its last act.
+RESULT = """
+import json, os, sys
+def finish(path, **result):
+    with open(path + ".part", "w") as file:
+        json.dump(result, file)
+    os.replace(path + ".part", path)
+"""
+
+
+def spec_of(folder: Path, script: str, *arguments: str, stage: str = "train", **changes) -> JobSpec:
+    """Return a job that runs ``script``; its first argument is the result file."""
+    cycle = folder / RUN / "cycle_0"
+    result = cycle / stage / "result.json"
+    result.parent.mkdir(parents=True, exist_ok=True)
+    values = {
+        "key": JobKey(run_id=RUN, cycle=0, stage=stage),
+        "command": ("python", "-c", RESULT + script, str(result), *arguments),
+        "output_dir": result.parent,
+        "log_path": cycle / f"{stage}.log",
+        "result_path": result,
+    }
+    return JobSpec(**(values | changes))
+
+
+class Bench:
+    """A store with one run, and runners for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = JobStore(folder / "cadenza.db")
+        if not self.store.list_runs():
+            self.store.create_run(RUN, "{}")
+        self.lease = self.store.leases.acquire(RUN, this_process(), ttl_s=20.0)
+        self.incidents = []
+
+    def runner(self, config: JobsConfig = CONFIG, **options) -> LocalJobRunner:
+        options.setdefault("on_incident", self.incidents.append)
+        return LocalJobRunner(self.store, self.lease, config, PROGRAMS, **options)
+
+    def row(self, spec: JobSpec):
+        return self.store.jobs.get(spec.key)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [incident.kind for incident in self.incidents]
+
+
+def mark_of(spec: JobSpec) -> JobMark:
+    key = spec.key
+    return JobMark.of(key.run_id, key.cycle, key.stage, job_folder(spec))
+
+
+def files_of(spec: JobSpec) -> AttemptFolder:
+    return AttemptFolder(job_folder(spec))
+
+
+def wait_for(condition, *, seconds: float = 20.0):
+    """Return the first true value of ``condition()``."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+    return value
+
+
+def nothing_left_of(spec: JobSpec) -> bool:
+    """Return whether no process of the job is left."""
+    return not find_marked(mark_of(spec))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return status not in "ZX"
+
+
+@contextmanager
+def bench_in(folder: Path):
+    bench = Bench(folder)
+    try:
+        yield bench
+    finally:
+        bench.store.close()
