@@ -189,6 +189,21 @@ def test_two_journals_of_one_run_are_refused(store, lease, open_journal, log_pat
         EventJournal(store, "run", lease, log_path)
 
 
+def test_journal_lets_go_of_its_log_at_the_end_of_a_block(store, lease, log_path):
+    for kind in ("one", "two"):
+        with EventJournal(store, "run", lease, log_path) as journal, journal.step(kind):
+            journal.emit(event(kind))
+    assert kinds(log_path) == [(1, "one"), (2, "two")]
+
+
+def test_step_that_fails_is_closed(open_journal):
+    journal = open_journal()
+    with pytest.raises(ZeroDivisionError), journal.step("a"):
+        raise ZeroDivisionError
+    with journal.step("b"):
+        journal.emit(event("one"))
+
+
 def test_event_outside_a_step_is_refused(open_journal):
     journal = open_journal()
     with pytest.raises(NotReadyError, match="emit inside `with journal"):

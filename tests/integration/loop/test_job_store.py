@@ -5,8 +5,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import update
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.errors import (
@@ -23,6 +24,7 @@ from cadenza.loop.errors import (
 from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.lease_keeper import LeaseKeeper
+from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
 
 
@@ -344,6 +346,18 @@ def test_commit_of_another_runs_state_is_refused(store, lease):
     state, version = store.load_state("run")
     with pytest.raises(InputError, match="expected a state of run 'run'"):
         store.commit(lease, version, state.model_copy(update={"run_id": "other"}))
+
+
+def test_state_of_another_version_of_the_package_is_refused(store):
+    store.create_run("run", "{}")
+    for document, message in (
+        ('{"run_id": "run", "warp": 9}', "warp"),
+        ('{"run_id": "run", "baseline": NaN}', "expected strict JSON"),
+    ):
+        with store._database.write() as connection:
+            connection.execute(update(Run).values(state_json=document))
+        with pytest.raises(IntegrityError, match=f"(?s)state of run 'run'.*{message}"):
+            store.load_state("run")
 
 
 def test_taken_over_controller_writes_nothing_anywhere(store, lease):

@@ -199,6 +199,17 @@ def test_writer_that_waits_too_long_says_so(tmp_path, monkeypatch):
         store.create_run("run", "{}")
 
 
+def test_creator_that_waits_too_long_for_another_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    path = tmp_path / "cadenza.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match="database is locked"):
+        JobStore(path)
+    other.close()
+
+
 def test_file_that_is_no_database_is_refused(tmp_path):
     path = tmp_path / "cadenza.db"
     path.write_bytes(b"this is not a database, and long enough to be looked at" * 100)
