@@ -13,11 +13,16 @@ Source:    Lan and DeMets 1983, Biometrika 70, 659-663 (O'Brien-Fleming type). A
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from cadenza.core.errors import InputError
 from cadenza.core.quantiles import normal_level, normal_quantile
 from cadenza.loop.config import LoopConfig
+
+#: Smallest multiple of 10 episodes with which a true gain of 10 points is promoted in at least
+#: 80 % of comparisons of a run of 3 cycles, whatever the reference's success;
+#: `cadenza.loop.orchestrator.operating_characteristics` measures it.
+RECOMMENDED_MAX_EPISODES: Final = 420
 
 #: ``"late"`` keeps most of the level for the last look, ``"even"`` gives every look the same.
 Spending: TypeAlias = Literal["late", "even"]
@@ -62,12 +67,14 @@ class SequentialPlan:
     def of_run(cls, config: LoopConfig) -> Self:
         """Return the plan of a run; its first cycle has nothing to compare with.
 
-        Without ``eval.max_episodes`` there is one look.
+        Without ``eval.max_episodes`` the budget is `RECOMMENDED_MAX_EPISODES`, or ``n_episodes`` if
+        that is more.
         """
+        recommended = max(config.eval.n_episodes, RECOMMENDED_MAX_EPISODES)
         return cls(
             first=config.eval.n_episodes,
             growth=config.eval.extension_growth,
-            max_episodes=config.eval.max_episodes or config.eval.n_episodes,
+            max_episodes=config.eval.max_episodes or recommended,
             alpha=config.thresholds.alpha,
             comparisons=max(1, config.budgets.max_cycles - 1),
         )

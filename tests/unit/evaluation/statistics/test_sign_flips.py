@@ -67,6 +67,16 @@ def test_sum_that_cancels_is_exactly_zero():
     assert low == 0.0
 
 
+def test_lower_bound_fails_with_exactly_its_tail_even_with_few_replicates():
+    # 9 replicates and a tail of 10 %: the smallest of 9 subset means fails in 1 of 10 samples
+    rng = np.random.default_rng(11)
+    trials, method = 3000, flips(2, n_resamples=9)
+    misses = sum(
+        method.interval(row, confidence=0.8)[0] > 0.0 for row in rng.normal(size=(trials, 20))
+    )
+    assert stats.binom.ppf(0.001, trials, 0.1) <= misses <= stats.binom.ppf(0.999, trials, 0.1)
+
+
 @pytest.mark.parametrize("n", [6, 12, 40])
 def test_level_holds_for_rare_large_differences_where_student_t_fails(n):
     # Equal policies, 0/1 scores that always disagree: t is far too sure, sign flips are exact.

@@ -179,6 +179,22 @@ def test_judge_never_counts_a_difference_as_large_as_the_deltas_as_equal():
     )
 
 
+@pytest.mark.parametrize("deltas", [(0.05, 0.2), (0.2, 0.05)])
+def test_judge_counts_as_equal_only_what_is_below_both_deltas(deltas):
+    limits = ThresholdConfig(promote_delta=deltas[0], regression_delta=deltas[1])
+    for difference, expected in ((0.04, Decision.ESCALATE), (0.06, Decision.ITERATE)):
+        found = evidence(difference, difference - 0.3, difference + 0.3)
+        verdict = judge(found, (0.5,), limits, warm_up=False, looks_left=0)
+        assert verdict.decision is expected
+
+
+def test_judge_on_a_plateau_at_the_floor_escalates():
+    found = evidence(0.0, -0.03, 0.03, baseline=0.05)
+    verdict = judge(found, (0.05,), THRESHOLDS, warm_up=False, looks_left=0)
+    assert verdict.decision is Decision.ESCALATE
+    assert verdict.reason.startswith("The last 2 candidates are within 0.030 of the reference: ")
+
+
 def test_judge_on_a_plateau_below_the_floor_iterates_and_says_why():
     found = evidence(0.0, -0.03, 0.03, baseline=0.02)
     verdict = judge(found, (0.02,), THRESHOLDS, warm_up=False, looks_left=0)

@@ -1,3 +1,7 @@
+import re
+from itertools import takewhile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,14 +14,13 @@ from cadenza.loop.orchestrator.decision import Decision, judge
 from cadenza.loop.orchestrator.evidence import paired_evidence
 from cadenza.loop.orchestrator.operating_characteristics import (
     ALIKE,
-    RECOMMENDED_MAX_EPISODES,
     SHARED,
     Scenario,
     main,
     plan_of,
     simulate,
 )
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.sequential_plan import RECOMMENDED_MAX_EPISODES, SequentialPlan
 
 #: Runs per cell, and the probability with which a true claim may fail its test.
 RUNS = 2_000
@@ -72,7 +75,7 @@ def test_looks_that_spend_the_whole_level_each_would_fail_the_claim():
     assert result.promoted > stats.binom.ppf(1 - ERROR, RUNS, 0.05)
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("rate", [0.3, 0.45, 0.5, 0.8])
 @pytest.mark.parametrize("concentration", [ALIKE, SHARED])
 def test_true_gains_of_ten_points_are_promoted_within_the_budget(rate, concentration):
     scenario = Scenario(reference=rate, gain=0.1, concentration=concentration)
@@ -133,7 +136,7 @@ def test_command_writes_tables_that_depend_on_its_options(capsys):
     first = capsys.readouterr().out
     lines = first.splitlines()
     assert lines[0].startswith("| true success | difficulty | false promotion, 3 cycles |")
-    assert sum(line.startswith("| 0.") for line in lines) == 10 + 6
+    assert sum(line.startswith("| 0.") for line in lines) == 10 + 8
     assert any(line.startswith("| 40 |") for line in lines)
     main(["--runs", "20", "--max-episodes", "40", "--seed", "3"])
     assert capsys.readouterr().out == first
@@ -163,3 +166,50 @@ def test_no_runs_are_refused():
             runs=0,
             rng=np.random.default_rng(0),
         )
+
+
+def _page_rows(header: str) -> list[list[str]]:
+    """Return the cells below a table header of the page."""
+    page = Path(__file__).parents[4] / "docs" / "loop.md"
+    lines = page.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(header)) + 2
+    rows = takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def _percentages(cell: str) -> tuple[float, float]:
+    """Return the share and the bound of a cell like ``4.1 % (<= 4.4 %)``, in [0, 1]."""
+    share, bound = re.findall(r"([0-9.]+) %", cell)
+    return float(share) / 100, float(bound) / 100
+
+
+def test_page_shows_that_equal_policies_keep_the_level():
+    rows = _page_rows("| true success | difficulty | false promotion")
+    assert len(rows) == 10
+    for rate, difficulty, *cells in rows:
+        concentration = ALIKE if difficulty == "independent" else SHARED
+        scenario = Scenario(reference=float(rate), concentration=concentration)
+        for cycles, cell in zip((3, 10), cells, strict=True):
+            share, bound = _percentages(cell)
+            assert bound <= 0.05
+            low, high = stats.binom.interval(1 - 1e-4, RUNS, [max(share - 5e-4, 0), share + 5e-4])
+            assert low[0] <= simulated(scenario, cycles).promoted <= high[1]
+
+
+def test_page_shows_that_true_gains_are_promoted():
+    rows = _page_rows("| true success | difficulty | promoted at once")
+    assert len(rows) == 8
+    for name, difficulty, at_once, in_run, _, _, long_run, _ in rows:
+        concentration = ALIKE if difficulty == "independent" else SHARED
+        scenario = Scenario(reference=float(name[:4]), gain=0.1, concentration=concentration)
+        assert min(_percentages(cell)[0] for cell in (at_once, in_run, long_run)) >= 0.8
+        share, _ = _percentages(at_once)
+        low, high = stats.binom.interval(1 - 1e-4, RUNS, [share - 5e-4, min(share + 5e-4, 1)])
+        assert low[0] <= simulated(scenario, 3).promoted_at_once <= high[1]
+
+
+def test_page_names_the_recommended_budget():
+    budgets = {int(row[0]): row[1:] for row in _page_rows("| budget |")}
+    late = {budget: float(cells[0].rstrip(" %")) for budget, cells in budgets.items()}
+    enough = [budget for budget, power in late.items() if power >= 80.0]
+    assert min(enough) == RECOMMENDED_MAX_EPISODES

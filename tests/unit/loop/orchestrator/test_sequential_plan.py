@@ -68,6 +68,19 @@ def test_plan_of_a_run_of_one_cycle_has_a_comparison_left():
     assert (made.comparisons, made.sizes) == (1, (7,))
 
 
+@pytest.mark.parametrize(("n_episodes", "budget"), [(10, 420), (500, 500)])
+def test_plan_of_a_run_without_budget_takes_the_recommended_one(n_episodes, budget):
+    config = LoopConfig.model_validate(
+        {
+            "run_name": "r",
+            "seed_dataset": "d",
+            "policy_ladder": [{"name": "bc"}],
+            "eval": {"n_episodes": n_episodes, "max_episodes": None},
+        }
+    )
+    assert SequentialPlan.of_run(config).max_episodes == budget
+
+
 def test_looks_left_counts_down_to_zero():
     assert [plan().looks_left(look) for look in range(4)] == [3, 2, 1, 0]
 
