@@ -1,6 +1,12 @@
 """Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
 
-from cadenza.core.errors import CadenzaError, InputError, StorageError, UnknownNameError
+from cadenza.core.errors import (
+    CadenzaError,
+    InputError,
+    MissingExtraError,
+    StorageError,
+    UnknownNameError,
+)
 
 
 class StoreError(CadenzaError, RuntimeError):
@@ -97,3 +103,27 @@ class UnknownProgramError(UnknownNameError):
 
 class JobHostError(CadenzaError, RuntimeError):
     """The process in charge of a job shows no sign of life and cannot be ended from here."""
+
+
+class LLMCallError(CadenzaError, RuntimeError):
+    """A language model gave no usable reply; the message holds no key.
+
+    Attributes:
+        passing: Whether another try may succeed.
+        retry_after_s: Pause that the service asked for, s; None if it did not.
+    """
+
+    def __init__(
+        self, message: str, *, passing: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.retry_after_s = retry_after_s
+
+
+class LLMPackageMissingError(MissingExtraError, RuntimeError):
+    """The official package of a language model's service is not installed."""
+
+
+class KnowledgeLockError(StorageError):
+    """Another process writes the knowledge pages and does not come to an end."""
