@@ -114,6 +114,16 @@ def test_many_processes_may_create_one_store_at_once(empty_url):
         assert len(store.list_runs()) == 4
 
 
+def test_threads_may_create_several_stores_at_once(tmp_path):
+    def create(number):
+        JobStore(tmp_path / f"{number}.db").close()
+        return JobStore.open_existing(tmp_path / f"{number}.db")
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(create, number) for number in range(4)]:
+            future.result().close()
+
+
 def test_database_itself_refuses_a_second_blessed_policy_and_a_run_that_is_not_there(store_url):
     insert = (
         "INSERT INTO checkpoints (run_id, cycle_idx, policy_type, path, blessed) "

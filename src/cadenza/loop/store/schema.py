@@ -1,5 +1,6 @@
 """Version of the tables in a database, and the way to the present one."""
 
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,8 @@ from cadenza.loop.errors import StoreVersionError
 #: Newest migration; a store at another one is migrated or refused.
 HEAD: Final = "0001"
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
+#: Alembic keeps the migration that runs in a global variable.
+_ONE_AT_A_TIME: Final = threading.Lock()
 _VERSION_TABLE: Final = "alembic_version"
 #: Key of PostgreSQL's lock that lets one process at a time migrate: "cadenza" as a number.
 _LOCK_KEY: Final = int.from_bytes(b"cadenza", "big")
@@ -43,7 +46,8 @@ def upgrade(connection: Connection) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if version is not None and version not in known:
         raise newer_version(connection, version)
-    command.upgrade(config, "head")
+    with _ONE_AT_A_TIME:
+        command.upgrade(config, "head")
 
 
 def require_present(connection: Connection) -> None:
