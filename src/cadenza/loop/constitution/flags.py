@@ -16,9 +16,9 @@ from typing import Final
 
 from cadenza.loop.constitution.verdict import denied, quoted
 
-#: Words and characters of one command; a list of 100 000 episode indices fits.
+#: Words of one command, and bytes of one word: Linux starts no program with a longer one.
 MAX_WORDS: Final = 512
-MAX_CHARACTERS: Final = 1_000_000
+MAX_WORD_BYTES: Final = 131_071
 #: A flag's name: words joined by dots, underscores or hyphens.
 KEY_PATTERN: Final = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
 #: Text of a flag that makes LeRobot import a package; it is looked for anywhere in a word.
@@ -60,9 +60,12 @@ def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
             raise denied("control_character", f"expected printable text, got {quoted(word)}")
         if _PLUGIN_TEXT in word:
             raise denied("plugin", f"expected no flag that imports packages, got {quoted(word)}")
+        size = len(word.encode())
+        if size > MAX_WORD_BYTES:
+            raise denied(
+                "too_long", f"expected at most {MAX_WORD_BYTES} bytes in a word, got {size}"
+            )
         words.append(word)
-    if sum(map(len, words)) > MAX_CHARACTERS:
-        raise denied("too_long", f"expected at most {MAX_CHARACTERS} characters in all")
     return tuple(words)
 
 

@@ -177,7 +177,8 @@ class MergeJob(TypedJob):
         repo_id: Name of the new dataset.
         sources: Folders of its parts; empty when they are named by ``source_ids``.
         source_ids: Names of its parts.
-        output_dir: Folder it creates; None for one below the program's home of datasets.
+        output_dir: Folder it creates; None for one below the program's home of datasets, which
+            the environment of the job sets.
     """
 
     repo_id: str

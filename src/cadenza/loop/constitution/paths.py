@@ -1,4 +1,7 @@
-"""Where the paths of a command may lie, with links and ``..`` resolved."""
+"""Where the paths of a command may lie, with links and ``..`` resolved.
+
+Limits:  a link that is made after a command was cleared, and before it runs, is not seen.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

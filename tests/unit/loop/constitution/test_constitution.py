@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cadenza.core import shipped_configs
 from cadenza.core.shipped_configs import shipped_config
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import (
     Constitution,
     ConstitutionError,
@@ -22,6 +24,7 @@ from cadenza.loop.constitution.jobs import (
     SelectJob,
     TrainJob,
 )
+from cadenza.loop.constitution.kinds import Given, Switch
 from cadenza.loop.orchestrator import constitution as promised
 
 RUN = Path("/srv/runs/friday").resolve()
@@ -276,3 +279,35 @@ def test_error_survives_a_copy():
     error = ConstitutionError(Verdict(allowed=False, rule="range", reason="expected less"))
     assert copy.copy(error).verdict == error.verdict
     assert str(copy.copy(error)) == "refused by the rule range: expected less"
+
+
+def test_switch_takes_no_value_even_when_asked_directly():
+    with pytest.raises(ConstitutionError, match="switch_value: expected --x without a value"):
+        Switch().read(Given(key="x", text="true"))
+
+
+def test_installed_package_finds_its_rules_inside_itself(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "cadenza"
+    path = package / "_configs" / "loop" / "constitution.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("max_train_steps: 7\n")
+    monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
+    assert load_constitution(None).rules.max_train_steps == 7
+
+
+def test_arguments_of_the_shipped_lerobot_sample_are_allowed():
+    config = LoopConfig.from_yaml(shipped_config("loop/lerobot_pusht.yaml"))
+    env = config.eval.env_args
+    rung = config.policy_ladder[0].name
+    train = clear(
+        *("lerobot-train", f"--policy.type={rung}", "--policy.push_to_hub=false"),
+        *("--dataset.repo_id=local/x", f"--output_dir={OUTPUT}/t"),
+        *(f"--steps={config.train.steps}", *config.train.extra_args, *env),
+    )
+    assert dict(train.flags)["num_workers"] == "0"
+    evaluate = clear(
+        *("lerobot-eval", f"--policy.path={OUTPUT}/t", f"--env.type={config.eval.env_type}"),
+        *(f"--eval.n_episodes={config.eval.max_episodes}", f"--output_dir={OUTPUT}/e"),
+        *(*config.eval.extra_args, *env),
+    )
+    assert evaluate.episodes == config.eval.max_episodes

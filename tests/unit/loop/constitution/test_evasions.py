@@ -130,7 +130,7 @@ EVASIONS = [
     ("control_character", train("--job_name=a\udcffb")),  # a byte that is not UTF-8
     ("control_character", train("--job_name=a\u2028b")),
     ("too_long", train(*[f"--job_name={number}" for number in range(600)])),
-    ("too_long", train("--job_name=" + "x" * 1_000_001)),
+    ("too_long", train("--job_name=" + "x" * (131_072 - 11))),
     ("forbidden_args", train("--robot.type=so100")),
     ("forbidden_args", train("--teleop")),
     ("forbidden_args", train("--job_name", "--robot")),
@@ -299,6 +299,8 @@ def test_evasion_is_refused_by_its_rule_and_logged(rule, command, roots, tmp_pat
         train("--steps", "200000", without=("--steps",)),
         evaluate("--eval.n_episodes=500", without=("--eval.n_episodes",)),
         evaluate("--policy.path=lerobot/smolvla_base", without=("--policy.path",)),
+        [*HARVEST, "--episodes=5", "--task-text=schiebe das Stück, bitte"],
+        train("--dataset.episodes=" + str(list(range(18_000)))),
         train("--output_dir={tmp}/run/way_in/x", without=("--output_dir",)),
         train("--output_dir={tmp}/run/cycle_1/../cycle_2", without=("--output_dir",)),
     ],
@@ -370,6 +372,11 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"env.hub_path": {"kind": "name"}}}},
             "expected the name of a flag that can be allowed",
+        ),
+        (
+            "unknown_rule",
+            {"extra_keys": {"lerobot-eval": {"x": {"kind": "name", "hihg": 3}}}},
+            r"lerobot-eval\.x\.hihg: expected a known key, got 'hihg'; remove it",
         ),
         (
             "malformed_rule",
