@@ -1,25 +1,16 @@
 """Processes that emit are killed at random; log and table stay one gapless sequence."""
 
-import multiprocessing
 import signal
 import time
 
 import numpy as np
-import pytest
 
 from cadenza.loop.events import EventJournal, read_events
-from tests.integration.loop.emitting import work
+from tests.integration.loop.store_processes import work
 from tests.integration.loop.test_event_journal import assert_log_is_table
 
 #: Kills per database; each process gets this many seconds at most.
 KILLS, LONGEST_S = 32, 0.1
-
-
-@pytest.fixture(scope="module")
-def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.loop.emitting", "sqlalchemy.dialects"])
-    return context
 
 
 def test_killed_emitters_leave_log_and_table_equal(store, store_url, tmp_path, processes):

@@ -2,7 +2,6 @@
 
 import sqlite3
 import stat
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.store import JobStore, database, schema
 from cadenza.loop.store.models import Base
+from tests.integration.loop.store_processes import create_store
 
 
 @pytest.fixture
@@ -99,17 +99,17 @@ def test_reader_does_not_migrate(empty_url, engine):
     assert inspect(engine).get_table_names() == ["theirs"]
 
 
-def test_many_processes_may_create_one_store_at_once(empty_url):
-    barrier = threading.Barrier(4)
-
-    def create(number):
-        barrier.wait()
-        with JobStore(empty_url) as store:
-            store.create_run(f"run{number}", "{}")
-
-    with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(create, number) for number in range(4)]:
-            future.result()
+def test_many_processes_may_create_one_store_at_once(empty_url, processes):
+    barrier = processes.Barrier(4)
+    creators = [
+        processes.Process(target=create_store, args=(empty_url, f"run{number}", barrier))
+        for number in range(4)
+    ]
+    for creator in creators:
+        creator.start()
+    for creator in creators:
+        creator.join(timeout=60.0)
+    assert [creator.exitcode for creator in creators] == [0, 0, 0, 0]
     with JobStore.open_existing(empty_url) as store:
         assert len(store.list_runs()) == 4
 

@@ -1,4 +1,4 @@
-"""A process that emits events until it is killed; each step may be repeated, as in a run."""
+"""What test processes do: emit events until they are killed, or create a store all at once."""
 
 import os
 import signal
@@ -10,8 +10,15 @@ from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.owners import this_process
 
 
+def create_store(url, run_id, barrier):
+    """Open a store that is not there yet, when everybody is ready, and add a run."""
+    barrier.wait(60.0)
+    with JobStore(url) as store:
+        store.create_run(run_id, "{}")
+
+
 def work(url, log_path, seed, *, deadly_writes):
-    """Go through the steps from where the state says; three events each, one with the commit."""
+    """Go through the steps from where the state says: in each three events, one in the commit."""
     if deadly_writes:
         die_within_writes(np.random.default_rng(seed))
     store = JobStore(url)
