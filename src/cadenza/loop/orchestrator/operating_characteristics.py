@@ -26,7 +26,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.quantiles import beta_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
-from cadenza.loop.config import EvalConfig, ThresholdConfig
+from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.orchestrator.decision import Decision, judge
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import (
@@ -49,6 +49,9 @@ HARDEST: Final = 0.45
 GAINS: Final = (0.3, HARDEST, 0.5, 0.8)
 #: True gain of the power tables.
 GAIN: Final = 0.1
+#: Episodes of the first look, and factor from look to look, of the simulated runs.
+FIRST_LOOK: Final = 10
+GROWTH: Final = 2.0
 #: Cycles of the simulated runs.
 CYCLES: Final = (3, 10)
 #: Budgets whose power is shown.
@@ -215,10 +218,10 @@ def _compare(
 
 
 def plan_of(cycles: int, max_episodes: int, *, spending: Spending = "late") -> SequentialPlan:
-    """Return the plan of a run of ``cycles`` cycles with all other settings at their defaults."""
+    """Return the plan of a run of ``cycles`` cycles at the default level."""
     return SequentialPlan(
-        first=min(EvalConfig().n_episodes, max_episodes),
-        growth=EvalConfig().extension_growth,
+        first=min(FIRST_LOOK, max_episodes),
+        growth=GROWTH,
         max_episodes=max_episodes,
         alpha=ThresholdConfig().alpha,
         comparisons=cycles - 1,
