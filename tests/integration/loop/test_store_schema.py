@@ -252,6 +252,18 @@ def test_location_that_cannot_hold_a_store_is_refused(location, message):
 # PostgreSQL
 
 
+def test_creators_wait_for_one_another(empty_postgres_url):
+    engine = create_engine(empty_postgres_url)
+    with ThreadPoolExecutor(1) as pool, engine.connect() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": schema._LOCK_KEY})
+        opening = pool.submit(lambda: JobStore(empty_postgres_url).close())
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=0.5)
+        connection.rollback()
+        opening.result(timeout=60.0)
+    engine.dispose()
+
+
 def test_password_is_not_shown(empty_postgres_url):
     url = empty_postgres_url.replace("postgres@", "postgres:hunter2@")
     with pytest.raises(StoreVersionError) as caught:
