@@ -8,7 +8,7 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,8 @@ from torch import Tensor
 from cadenza.core.errors import NotReadyError, OnlineDataWorkerError
 from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
+from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg, check_settings
-from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
 from cadenza.stream.live_draws import LiveDraws
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _START_POLL_S = 0.01
 
 
-class OnlineDataEngine:
+class OnlineDataEngine(ChunkSource):
     """Streams episodes from producers to whoever trains.
 
     Use it as a context manager, or call `start` and `stop`.
@@ -198,54 +198,8 @@ class OnlineDataEngine:
                 error.add_note(f"While the engine stopped: {late}")
         self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
 
-    def sample_batch(
-        self,
-        batch_size: int,
-        chunk_size: int,
-        *,
-        sampling_mode: SamplingMode = "episode",
-        weighting: Weighting = "episode",
-        short: Short = "exclude",
-        stratified: bool = False,
-        select: Sequence[str] | None = None,
-        out: "TensorDict | None" = None,
-        generator: torch.Generator | None = None,
-        timeout: float | None = None,
-    ) -> "TensorDict":
-        """Draw chunks.
-
-        Args:
-            batch_size: Chunks, n.
-            chunk_size: Steps of each, c.
-            sampling_mode: See `DrawOptions`, like the three that follow.
-            weighting: See there.
-            short: See there.
-            stratified: See there.
-            select: Keys to return, see `chunk_keys`; None returns all stored ones.
-            out: Batch to write into and return, shape [n, c]; None makes a new one.
-            generator: Source of the draws; None takes one that this process owns.
-            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``.
-
-        Returns:
-            Batch of shape [n, c].
-
-        Raises:
-            InputError: A size is out of range.
-            NotReadyError: The engine is not serving, or no episode is long enough.
-            StaleDataError: Fresh data did not come in time.
-            OnlineDataWorkerError: The engine failed.
-        """
-        options = DrawOptions(
-            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
-        )
-        return self._draws.draw(
-            (batch_size, chunk_size),
-            options,
-            select=select,
-            out=out,
-            generator=generator,
-            timeout=timeout,
-        )
+    def _draw(self, request: DrawRequest) -> "TensorDict":
+        return self._draws.draw(request)
 
     def recording(self, folder: Path) -> AbstractContextManager[None]:
         """Write down every draw of this process in the block, for `RecordedStream`.

@@ -5,7 +5,7 @@ Axes:   n = chunks, c = steps of a chunk.
 """
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,9 +17,9 @@ from cadenza.core.seeding import derive_substream
 from cadenza.stream.back_pressure import FlowRules, request_fill_if_due, wait_until_fresh
 from cadenza.stream.batches import chunk_targets, moved_batch
 from cadenza.stream.chunk_batch import nested_batch
+from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import SlotReader
@@ -49,26 +49,9 @@ class LiveDraws:
         self._consumer = ConsumerRow(store)
         self._generators: dict[tuple[int, int], torch.Generator] = {}
 
-    def draw(
-        self,
-        size: tuple[int, int],
-        options: DrawOptions,
-        *,
-        select: Sequence[str] | None,
-        out: "TensorDict | None",
-        generator: torch.Generator | None,
-        timeout: float | None,
-    ) -> "TensorDict":
-        """Draw chunks; arguments and errors are those of `OnlineDataEngine.sample_batch`.
-
-        Args:
-            size: (n, c).
-            options: Distribution of the chunks.
-            select: Keys to return.
-            out: Batch to write into and return.
-            generator: Source of the draws.
-            timeout: Longest wait for fresh data, s.
-        """
+    def draw(self, request: DrawRequest) -> "TensorDict":
+        """Draw chunks, see `ChunkSource.sample_batch`."""
+        size, options, timeout = request.size, request.options, request.timeout
         _check_size(size, self._store.layout.steps)
         self._serving.require()
         wait_until_fresh(
@@ -79,14 +62,16 @@ class LiveDraws:
             check=self._serving.require,
             note=self._consumer.note_blocked,
         )
-        landing = out if self._device.type == "cpu" else None
-        targets = chunk_targets(self._store.layout, size, options, select, landing)
-        drawn = self._reader.draw(*size, targets, generator or self._own_generator(), options)
+        landing = request.out if self._device.type == "cpu" else None
+        targets = chunk_targets(self._store.layout, size, options, request.select, landing)
+        drawn = self._reader.draw(
+            *size, targets, request.generator or self._own_generator(), options
+        )
         self._consumer.note(drawn, size[1])
         request_fill_if_due(self._store, self._rules)
         if landing is not None:
             return landing
-        return moved_batch(nested_batch(targets, size), self._device, out)
+        return moved_batch(nested_batch(targets, size), self._device, request.out)
 
     @contextmanager
     def recording(self, folder: Path) -> Generator[None]:
