@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, listings, quickstart, safety, stream, train
+from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_text, typed_exits
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 eval_app = typer.Typer(help="Evaluate policies and verify results.", no_args_is_help=True)
+job_app = typer.Typer(help="Steps of an improvement loop.", no_args_is_help=True)
 partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
 safety_app = typer.Typer(help="Attack the safety filter, show its reports.", no_args_is_help=True)
 stream_app = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
@@ -29,12 +30,18 @@ app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
 eval_app.command("run")(evaluate.run)
 eval_app.command("verify")(evaluate.verify)
+job_app.command("collect")(job.collect)
+job_app.command("train")(job.train)
+job_app.command("evaluate")(job.evaluate)
+job_app.command("harvest")(job.harvest)
+job_app.command("merge")(job.merge)
 safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 tasks_app.command("list")(listings.tasks)
 app.add_typer(eval_app, name="eval")
+app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")
 app.add_typer(stream_app, name="stream")
 app.add_typer(partners_app, name="partners")

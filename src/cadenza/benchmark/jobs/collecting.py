@@ -1,0 +1,337 @@
+"""Collecting successful episodes: of a scripted expert (`collect`) or of a policy (`harvest`).
+
+Attempt i starts from the initial-state seed ``seed_start + i`` beside partner i of the rounds of
+`encounters.partner_round`, until as many succeeded as are wanted or the seeds are used up. So a
+larger collection begins with the smaller one.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cadenza.benchmark.jobs.blocks import Blocks
+from cadenza.benchmark.jobs.dataset_files import (
+    KeptEpisode,
+    feature_shapes,
+    read_info,
+    read_page,
+    write_dataset,
+)
+from cadenza.benchmark.jobs.encounters import (
+    Encounters,
+    NoisyExpert,
+    Recording,
+    chosen_partners,
+    is_filtered,
+    job_task,
+    partner_round,
+)
+from cadenza.benchmark.jobs.job_folder import JobFolder, open_job_folder
+from cadenza.benchmark.jobs.policy_files import open_policy
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat
+from cadenza.benchmark.stream_experts import EXPERTS, find_expert
+from cadenza.benchmark.tasks import TaskSpec
+from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
+from cadenza.core.tree_digest import tree_digest
+from cadenza.stream.bridges.episodes import Episode
+
+#: Attempts between two saves: half a second of work or so.
+BLOCK: Final = 16
+#: Folder of the dataset inside the job's folder.
+DATASET: Final = "dataset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """What to collect.
+
+    Attributes:
+        task: Task.
+        partners: Whom the ego may meet; see `encounters.chosen_partners`.
+        focus: Partners with a larger share.
+        episodes: Successful episodes wanted, >= 1.
+        seed_start: Initial-state seed of the first attempt.
+        seed_count: Most attempts, >= 1.
+        repo_id: Name of the dataset.
+        out: Folder of the job.
+        result: Result file.
+    """
+
+    task: str
+    partners: tuple[str, ...] = ()
+    focus: tuple[str, ...] = ()
+    episodes: int
+    seed_start: int
+    seed_count: int
+    repo_id: str
+    out: Path
+    result: Path
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or self.seed_count < self.episodes or self.seed_start < 0:
+            raise ConfigurationError(
+                "expected --episodes >= 1, --seed-count >= --episodes and --seed-start >= 0, got "
+                f"{self.episodes}, {self.seed_count} and {self.seed_start}."
+            )
+
+    def flags(self, round_: Sequence[str]) -> dict[str, Any]:
+        """Return what determines the product, as JSON values."""
+        return {
+            "task": self.task,
+            "round": list(round_),
+            "episodes": self.episodes,
+            "seed_start": self.seed_start,
+            "seed_count": self.seed_count,
+            "repo_id": self.repo_id,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Player:
+    """Who plays a collection.
+
+    Attributes:
+        kind: Name of the job.
+        facts: Where the episodes come from, as JSON values.
+        filtered: Whether the safety filter is on.
+        make_policy: Builds the ego for its seat.
+        must_succeed: Whether too few successes are an error.
+    """
+
+    kind: str
+    facts: Mapping[str, Any]
+    filtered: bool
+    make_policy: Callable[[EgoSeat], EgoPolicy]
+    must_succeed: bool
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What the attempts brought.
+
+    Attributes:
+        kept: Successful episodes.
+        attempts: Episodes played.
+    """
+
+    kept: list[KeptEpisode]
+    attempts: int = 0
+
+
+def collect(collection: Collection, *, expert: str | None = None) -> dict[str, Any]:
+    """Let a scripted expert play behind the safety filter, where there is one; return the result.
+
+    Args:
+        collection: What to collect.
+        expert: Name of the expert; None takes the task's first one.
+
+    Raises:
+        ConfigurationError: A flag does not fit, or the folder belongs to another job.
+        NotReadyError: The expert succeeded too rarely, or another process works in the folder.
+        StorageError: The file system refused.
+    """
+    task = job_task(collection.task)
+    name = _expert_of(task, expert)
+    law = find_expert(name).law
+    player = _Player(
+        kind="collect",
+        facts={"expert": name, "filter": task.supports_safety},
+        filtered=task.supports_safety,
+        make_policy=lambda seat: NoisyExpert(seat, law),
+        must_succeed=True,
+    )
+    return _run(collection, task, player)
+
+
+def harvest(collection: Collection, *, policy: Path, filtered: str) -> dict[str, Any]:
+    """Keep a policy's own successes and return the result; none at all is a result too.
+
+    Args:
+        collection: What to collect; its seed count bounds the attempts.
+        policy: Checkpoint.
+        filtered: ``on`` or ``off``: the safety filter.
+
+    Raises:
+        CheckpointError: The policy is missing, damaged or of another task.
+        ConfigurationError: A flag does not fit, or the folder belongs to another job.
+        NotReadyError: Another process works in the folder.
+        StorageError: The file system refused.
+    """
+    task = job_task(collection.task)
+    trained = open_policy(policy, task=task.task_id)
+    is_on = is_filtered(filtered)
+    player = _Player(
+        kind="harvest",
+        facts={"policy_sha256": trained.sha256, "filter": is_on},
+        filtered=is_on,
+        make_policy=trained.load,
+        must_succeed=False,
+    )
+    with single_torch_thread():
+        return _run(collection, task, player)
+
+
+def _expert_of(task: TaskSpec, name: str | None) -> str:
+    own = [known for known, expert in EXPERTS.items() if expert.task == task.task_id]
+    if name is None and own:
+        return own[0]
+    if name is None or name not in own:
+        raise ConfigurationError(
+            f"--expert: expected one of {task.task_id!r} ({', '.join(own) or 'none'}), got "
+            f"{name!r}."
+        )
+    return name
+
+
+def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, Any]:
+    """Do the job in its folder."""
+    partners = partner_round(chosen_partners(task, collection.partners), collection.focus)
+    request = {**collection.flags(partners), **player.facts}
+    with (
+        Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
+        open_job_folder(collection.out, player.kind, request) as folder,
+    ):
+        dataset = folder.root / DATASET
+        attempts = 0
+        if not dataset.exists():
+            gathered = _gather(collection, partners, encounters, folder)
+            attempts = gathered.attempts
+            if player.must_succeed and len(gathered.kept) < collection.episodes:
+                raise NotReadyError(
+                    f"{player.kind}: expected {collection.episodes} successful episodes within "
+                    f"{collection.seed_count} attempts, got {len(gathered.kept)}; raise "
+                    "--seed-count or choose another --expert."
+                )
+            if gathered.kept:
+                _publish(collection, gathered, encounters, folder, player.facts)
+        return folder.write_result(collection.result, _facts(collection, dataset, attempts))
+
+
+def _gather(
+    collection: Collection, partners: Sequence[str], encounters: Encounters, folder: JobFolder
+) -> _Gathered:
+    """Play, or read what an earlier process has played, until enough was kept."""
+    blocks = Blocks(folder=folder.work / "blocks", request_sha256=folder.request_sha256)
+    gathered = _Gathered(kept=[])
+    for number, first in enumerate(range(0, collection.seed_count, BLOCK)):
+        stored = blocks.read(number)
+        if stored is None:
+            wanted = collection.episodes - len(gathered.kept)
+            last = min(first + BLOCK, collection.seed_count)
+            stored = {"attempts": _play(collection, partners, encounters, first, last, wanted)}
+            blocks.write(number, stored)
+        for attempt in stored["attempts"]:
+            gathered.attempts += 1
+            if attempt["arrays"] is not None:
+                gathered.kept.append(_kept(attempt))
+        if len(gathered.kept) >= collection.episodes:
+            break
+    return gathered
+
+
+def _play(
+    collection: Collection,
+    partners: Sequence[str],
+    encounters: Encounters,
+    first: int,
+    last: int,
+    wanted: int,
+) -> list[dict[str, Any]]:
+    """Play the attempts from ``first`` up to ``last``, or until ``wanted`` have succeeded."""
+    attempts: list[dict[str, Any]] = []
+    for index in range(first, last):
+        partner, seed = partners[index % len(partners)], collection.seed_start + index
+        result, recording = encounters.play(partner, seed)
+        arrays = _packed(recording) if result.success else None
+        attempts.append({"seed": seed, "partner": partner, "arrays": arrays})
+        wanted -= result.success
+        if not wanted:
+            break
+    return attempts
+
+
+def _packed(recording: Recording) -> dict[str, Any]:
+    """Return a recording as JSON values, to the last bit."""
+    return {
+        "states": _text(np.stack(recording.states)),
+        "actions": _text(np.stack(recording.actions)),
+        "rewards": _text(np.array(recording.rewards, dtype=np.float32)),
+        "terminated": recording.terminated,
+        "length": len(recording.actions),
+    }
+
+
+def _text(array: Float32Array) -> str:
+    return base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")
+
+
+def _array(text: str, rows: int) -> Float32Array:
+    flat = np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
+    return flat.reshape(rows, -1)
+
+
+def _kept(attempt: Mapping[str, Any]) -> KeptEpisode:
+    """Return the episode of a successful attempt."""
+    arrays, length = attempt["arrays"], attempt["arrays"]["length"]
+    steps = {
+        "actions": _array(arrays["actions"], length),
+        "rewards": _array(arrays["rewards"], length)[:, 0],
+    }
+    states = {"obs": _array(arrays["states"], length + 1)}
+    episode = Episode(steps=steps, states=states, success=True)
+    return KeptEpisode(seed=attempt["seed"], partner=attempt["partner"], episode=episode)
+
+
+def _publish(
+    collection: Collection,
+    gathered: _Gathered,
+    encounters: Encounters,
+    folder: JobFolder,
+    facts: Mapping[str, Any],
+) -> None:
+    """Write the dataset beside what is unfinished, and move it into place."""
+    draft = folder.new_draft(DATASET)
+    write_dataset(
+        draft,
+        gathered.kept,
+        task=collection.task,
+        fps=encounters.control_rate_hz(),
+        page={"repo_id": collection.repo_id, "source": facts, "attempts": gathered.attempts},
+    )
+    folder.publish(draft, DATASET)
+
+
+def _facts(collection: Collection, dataset: Path, attempts: int) -> dict[str, Any]:
+    """Return what the result file says."""
+    facts: dict[str, Any] = {"kept": 0, "successes": 0, "attempts": attempts, "dataset": None}
+    if dataset.exists():
+        page, kept = read_page(dataset), 0
+        if page is None:
+            raise IntegrityError(
+                f"{dataset}: expected the page of this job, got a dataset without one; remove the "
+                "folder of the job and run it again."
+            )
+        kept = len(page["episodes"])
+        facts = {"kept": kept, "successes": kept, "attempts": page["attempts"]}
+        facts["dataset"] = dataset_facts(dataset, collection.repo_id)
+    used = {"start": collection.seed_start, "count": facts["attempts"]}
+    return {**facts, "seeds": used}
+
+
+def dataset_facts(dataset: Path, repo_id: str) -> dict[str, Any]:
+    """Return what result files say about a dataset in the folder of a job."""
+    info = read_info(dataset)
+    return {
+        "folder": dataset.name,
+        "repo_id": repo_id,
+        "sha256": tree_digest(dataset),
+        "episodes": info["total_episodes"],
+        "frames": info["total_frames"],
+        "features": feature_shapes(info, source=dataset),
+    }

@@ -1,0 +1,273 @@
+"""Who meets whom from which initial state, and how one such episode is played and recorded.
+
+Pairing:  an episode follows from task, partner, seed, policy and filter alone, to the last bit:
+          everybody begins it afresh, and the environment's root seed is fixed.
+Rounds:   the partner of attempt i is entry i of an endless repetition of one round: every partner
+          once, then the partners in focus `FOCUS_WEIGHT` - 1 times more. More attempts extend
+          fewer ones.
+Axes:     L = steps of an episode, D = entries of the ego's state, A = action.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, run_episode
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat
+from cadenza.benchmark.stream_experts import Law
+from cadenza.benchmark.tasks import TaskSpec, get_task
+from cadenza.benchmark.worlds import open_world
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.core.seeding import derive_substream
+from cadenza.core.types import Observation
+from cadenza.evaluation.results import EpisodeResult
+from cadenza.partners.registry import partner_card
+
+#: Episodes of a partner in focus for each episode of another one.
+FOCUS_WEIGHT: Final = 3
+#: Root seed of every environment: initial-state seeds alone tell episodes apart.
+ROOT_SEED: Final = 0
+#: Standard deviation of what disturbs the expert's wanted action, unit of the action: shows
+#: clones how to get back. Source: noise injection, arXiv:1703.09327.
+EXPERT_NOISE: Final = 0.5
+#: All partners of the task.
+ALL: Final = "all"
+#: Those of them that leave the ego a way to its goal.
+LEAVING_WAY: Final = "leaving_way"
+
+
+def job_task(task_id: str) -> TaskSpec:
+    """Return a task that says which episodes succeed.
+
+    Raises:
+        ConfigurationError: There is none of this name, or it has no success predicate.
+    """
+    try:
+        task = get_task(task_id)
+    except UnknownNameError as error:
+        raise ConfigurationError(f"--task: {error}") from error
+    if not task.has_success:
+        raise ConfigurationError(
+            f"--task: expected a task with a success predicate, got {task_id!r}, which has none; "
+            "`cadenza tasks list` tells."
+        )
+    return task
+
+
+def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the partners that ``names`` mean.
+
+    Args:
+        task: The task.
+        names: Partner classes, or one of ``"all"`` (also if empty) and ``"leaving_way"`` alone.
+
+    Raises:
+        ConfigurationError: A name is no partner of the task, or repeated.
+    """
+    if not names or list(names) == [ALL]:
+        return task.partners
+    if list(names) == [LEAVING_WAY]:
+        return tuple(name for name in task.partners if partner_card(name).leaves_way)
+    for name in names:
+        if name not in task.partners:
+            raise ConfigurationError(
+                f"--partners: expected {ALL}, {LEAVING_WAY} or partners of {task.task_id!r} "
+                f"({', '.join(task.partners)}), got {name!r}."
+            )
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"--partners: expected each partner once, got {','.join(names)}.")
+    return tuple(names)
+
+
+def partner_round(partners: Sequence[str], focus: Sequence[str]) -> tuple[str, ...]:
+    """Return one round of partners; see the module.
+
+    Args:
+        partners: Everybody, in order.
+        focus: Who gets the larger share.
+
+    Raises:
+        ConfigurationError: Somebody in focus is no partner, or repeated.
+    """
+    for name in focus:
+        if name not in partners:
+            raise ConfigurationError(
+                f"--focus: expected partners of this job ({', '.join(partners)}), got {name!r}."
+            )
+    if len(set(focus)) != len(focus):
+        raise ConfigurationError(f"--focus: expected each partner once, got {','.join(focus)}.")
+    return (*partners, *(tuple(focus) * (FOCUS_WEIGHT - 1)))
+
+
+def is_filtered(text: str) -> bool:
+    """Return whether ``--filter`` turns the safety filter on.
+
+    Raises:
+        ConfigurationError: Neither ``on`` nor ``off``.
+    """
+    if text not in ("on", "off"):
+        raise ConfigurationError(f"--filter: expected on or off, got {text!r}.")
+    return text == "on"
+
+
+@dataclass(slots=True)
+class Recording:
+    """What the ego saw and did in one episode.
+
+    Attributes:
+        states: What it saw, L + 1 entries (D,).
+        actions: What was executed, L entries (A,).
+        rewards: What it got, L entries.
+        terminated: Whether the episode ended by itself.
+    """
+
+    states: list[Float32Array] = field(default_factory=list[Float32Array])
+    actions: list[Float32Array] = field(default_factory=list[Float32Array])
+    rewards: list[float] = field(default_factory=list[float])
+    terminated: bool = False
+
+
+class _RecordedEnv:
+    """An environment whose episode is written down."""
+
+    def __init__(self, env: Any, seat: EgoSeat) -> None:
+        self._env, self._seat = env, seat
+        self.recording = Recording()
+
+    def __getattr__(self, name: str) -> Any:
+        """Forward what is not recorded."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode and its recording."""
+        obs, info = self._env.reset(seed=seed, options=options)
+        self.recording = Recording(states=[self._state(obs)])
+        return obs, info
+
+    def step(self, action: Mapping[str, NDArray[Any]]) -> Any:
+        """Advance one step."""
+        result = self._env.step(action)
+        done = np.clip(action[self._seat.uid], self._seat.low, self._seat.high)
+        self.recording.actions.append(done.astype(np.float32))
+        self.recording.rewards.append(float(result[1]))
+        self.recording.states.append(self._state(result[0]))
+        self.recording.terminated = bool(result[2])
+        return result
+
+    def _state(self, obs: Observation) -> Float32Array:
+        return np.array(obs["agent"][self._seat.uid]["state"], dtype=np.float32)
+
+
+class Encounters:
+    """Plays episodes of one ego with any of some partners; a context manager."""
+
+    def __init__(
+        self, task: TaskSpec, *, filtered: bool, make_policy: Callable[[EgoSeat], EgoPolicy]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            task: The task.
+            filtered: Whether the safety filter stands between ego and environment.
+            make_policy: Builds the ego for its seat.
+
+        Raises:
+            ConfigurationError: The task does not support the filter.
+        """
+        if filtered and not task.supports_safety:
+            raise ConfigurationError(
+                f"--filter: expected off, got on; task {task.task_id!r} has no safety filter."
+            )
+        self._task = task
+        self._filtered = filtered
+        self._make_policy = make_policy
+        self._stack = ExitStack()
+        self._worlds: dict[str, tuple[EpisodeWorld, _RecordedEnv]] = {}
+
+    def __enter__(self) -> Self:
+        """Return the player."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the environments."""
+        self._stack.close()
+
+    def play(self, partner: str, seed: int) -> tuple[EpisodeResult, Recording]:
+        """Play the episode of ``seed`` with ``partner``.
+
+        Raises:
+            InputError: The policy's action is not finite.
+        """
+        world, recorded = self._world(partner)
+        tag = EpisodeTag(
+            seed=seed,
+            episode_idx=0,
+            initial_state_seed=seed,
+            policy="ego",
+            condition="filter_on" if self._filtered else "filter_off",
+            partner=partner,
+        )
+        return run_episode(world, tag), recorded.recording
+
+    def features(self) -> dict[str, list[int]]:
+        """Return the shapes of what the ego sees and does."""
+        seat = self._world(self._task.partners[0])[0].seat
+        return {"observation.state": [seat.observation_dim], "action": [seat.action_dim]}
+
+    def control_rate_hz(self) -> int:
+        """Return the steps per second, rounded."""
+        env: Any = self._world(self._task.partners[0])[0].env
+        return max(1, round(1.0 / float(env.control_timestep)))
+
+    def _world(self, partner: str) -> tuple[EpisodeWorld, _RecordedEnv]:
+        """Return the world with ``partner``, opened at its first use."""
+        if partner not in self._worlds:
+            world = self._stack.enter_context(
+                open_world(
+                    env=EnvConfig(
+                        task=self._task.task_id, episode_length=self._task.episode_length
+                    ),
+                    partner=PartnerConfig(class_name=partner),
+                    safety=SafetyConfig(enabled=self._filtered),
+                    root_seed=ROOT_SEED,
+                    make_policy=self._make_policy,
+                )
+            )
+            recorded = _RecordedEnv(world.env, world.seat)
+            self._worlds[partner] = (replace(world, env=recorded, monitor=None), recorded)
+        return self._worlds[partner]
+
+
+class NoisyExpert:
+    """A scripted ego whose wishes are disturbed, other ones every episode."""
+
+    def __init__(self, seat: EgoSeat, law: Law) -> None:
+        """Play ``law`` from ``seat``."""
+        self._seat, self._law = seat, law
+        self._rng = derive_substream("benchmark.jobs.noise").default_rng()
+
+    def reset(self, *, seed: int) -> None:
+        """Begin the noise of the episode."""
+        self._rng = derive_substream("benchmark.jobs.noise", root_seed=seed).default_rng()
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return what is wanted, float32, (A,); may leave the bounds by the noise."""
+        state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
+        law: FloatArray = self._law(state[None])[0]
+        noise = EXPERT_NOISE * self._rng.standard_normal(law.shape)
+        wanted: FloatArray = np.clip(law, self._seat.low, self._seat.high) + noise
+        return wanted.astype(np.float32)

@@ -1,0 +1,200 @@
+"""The folder of one job: claimed by its flags, locked while a process works in it.
+
+A job started again finds its own folder and goes on. One with other flags is refused, so that a
+product never mixes two requests; code that has changed since makes the job start over.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from cadenza.benchmark.source_identity import source_digest
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
+from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
+from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Version of every result file.
+SCHEMA_VERSION: Final = 1
+_CLAIM: Final = "job.json"
+_CLAIM_KIND: Final = "cadenza-job"
+_LOCK: Final = "job.lock"
+_WORK: Final = "work"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFolder:
+    """A folder that belongs to one job.
+
+    Attributes:
+        root: The folder.
+        kind: Name of the job.
+        request: Its flags and the digests of what it reads; no paths.
+    """
+
+    root: Path
+    kind: str
+    request: Mapping[str, Any]
+
+    @property
+    def work(self) -> Path:
+        """Folder of what is unfinished; made on the first write."""
+        return self.root / _WORK
+
+    @property
+    def request_sha256(self) -> str:
+        """Digest of the request."""
+        return sha256_bytes(canonical_json(dict(self.request)))
+
+    def new_draft(self, name: str) -> Path:
+        """Return where to write a folder that `publish` moves into place; nothing lies there."""
+        draft = self.work / name
+        if draft.exists():
+            shutil.rmtree(draft)
+        return draft
+
+    def publish(self, draft: Path, name: str) -> Path:
+        """Move ``draft``, a finished folder, to ``name`` in one step, and drop what is unfinished.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        target = self.root / name
+        try:
+            draft.rename(target)
+            fsync_folder(self.root)
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{target}: expected to move the finished {name} here, got '{error.strerror}'; "
+                "run the same command again",
+            ) from error
+        self.drop_work()
+        return target
+
+    def drop_work(self) -> None:
+        """Remove what is unfinished."""
+        if self.work.exists():
+            shutil.rmtree(self.work)
+
+    def write_result(self, path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the result file, the job's last act, and return its facts.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        full = {
+            **facts,
+            "job": self.kind,
+            "request": dict(self.request),
+            "request_sha256": self.request_sha256,
+            "code_sha256": source_digest(),
+        }
+        write_sealed_json(path, full, kind="cadenza-job-result", schema_version=SCHEMA_VERSION)
+        return full
+
+
+@contextmanager
+def open_job_folder(root: Path, kind: str, request: Mapping[str, Any]) -> Generator[JobFolder]:
+    """Yield the folder of a job, claimed and locked.
+
+    Args:
+        root: The folder; made if it does not exist.
+        kind: Name of the job.
+        request: Flags and digests that determine the product.
+
+    Raises:
+        ConfigurationError: The folder belongs to another request, or holds foreign files.
+        NotReadyError: Another process works in it.
+        StorageError: The file system refused.
+    """
+    folder = JobFolder(root=root, kind=kind, request=request)
+    with _locked(root):
+        _claim(folder)
+        yield folder
+
+
+@contextmanager
+def _locked(root: Path) -> Generator[None]:
+    """Hold the folder's lock; the system lets go of it when the process ends, however it ends."""
+    try:
+        make_folder(root)
+        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"{root}: expected a folder to write to, got '{error.strerror}'; choose another --out",
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"{root}: expected no other process in this folder, got one at work; wait for it "
+                "or choose another --out."
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _claim(folder: JobFolder) -> None:
+    """Make the folder this request's, or find that it is."""
+    path = folder.root / _CLAIM
+    facts = {"job": folder.kind, "request": dict(folder.request), "code_sha256": source_digest()}
+    if not path.exists():
+        foreign = sorted(p.name for p in folder.root.iterdir() if not _is_ours(p.name))
+        if foreign:
+            raise ConfigurationError(
+                f"--out {folder.root}: expected a new folder or one of this job, got "
+                f"{foreign[0]!r} in it; choose another one."
+            )
+        write_sealed_json(path, facts, kind=_CLAIM_KIND)
+        return
+    try:
+        before = read_sealed_json(path, kind=_CLAIM_KIND)
+    except IntegrityError as error:
+        raise ConfigurationError(
+            f"--out {folder.root}: expected the folder of this job, got a damaged {_CLAIM} "
+            f"({error}); choose another one."
+        ) from error
+    changed = _differences(before, facts)
+    if changed:
+        raise ConfigurationError(
+            f"--out {folder.root}: expected the folder of this job, got that of another request "
+            f"(different: {', '.join(changed)}); choose another one."
+        )
+    if before != facts:
+        _LOGGER.warning("%s: the code has changed since, the job starts over", folder.root)
+        _empty(folder.root)
+        write_sealed_json(path, facts, kind=_CLAIM_KIND)
+
+
+def _is_ours(name: str) -> bool:
+    return name == _LOCK or name.startswith(f".{_CLAIM}.")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of what two claims disagree on, the code left out."""
+    if before.get("job") != now["job"]:
+        return ["job"]
+    old, new = cast("dict[str, Any]", before["request"]), now["request"]
+    return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+
+
+def _empty(root: Path) -> None:
+    """Remove everything of an earlier attempt but the lock."""
+    for path in root.iterdir():
+        if path.name == _LOCK:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

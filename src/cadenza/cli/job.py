@@ -1,0 +1,232 @@
+"""`cadenza job collect | train | evaluate | harvest | merge`: the steps of an improvement loop.
+
+Equal flags give equal bytes. A job that was killed goes on when the same command runs again.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cadenza.cli.output import print_text, typed_exits
+
+if TYPE_CHECKING:
+    from cadenza.benchmark.jobs.collecting import Collection
+
+_GO_ON: Final = "finished work is kept, run the same command again to go on"
+
+_Out = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
+_Result = Annotated[Path, typer.Option("--result-json", help="Written last, in one step.")]
+_Task = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
+_Partners = Annotated[
+    str,
+    typer.Option("--partners", help="Classes, comma between them; or all, or leaving_way."),
+]
+_Focus = Annotated[
+    str, typer.Option("--focus", help="Partners with three times the share, comma between them.")
+]
+_Filter = Annotated[str, typer.Option("--filter", help="Safety filter: on or off.")]
+_SeedStart = Annotated[int, typer.Option("--seed-start", help="First initial-state seed.")]
+_SeedCount = Annotated[int, typer.Option("--seed-count", help="Most attempts.")]
+_Wanted = Annotated[int, typer.Option("--episodes", help="Successful episodes wanted.")]
+_RepoId = Annotated[str, typer.Option("--repo-id", help="Name of the dataset.")]
+_Policy = Annotated[Path, typer.Option("--policy", help="Checkpoint that a training wrote.")]
+
+
+def collect(
+    task: _Task,
+    episodes: _Wanted,
+    seed_start: _SeedStart,
+    seed_count: _SeedCount,
+    out: _Out,
+    repo_id: _RepoId,
+    result_json: _Result,
+    partners: _Partners = "all",
+    focus: _Focus = "",
+    expert: Annotated[
+        str | None, typer.Option("--expert", help="Scripted ego; the task's first by default.")
+    ] = None,
+) -> None:
+    """Collect successful episodes of a scripted expert."""
+    with typed_exits(go_on=_GO_ON):
+        from cadenza.benchmark.jobs import collecting
+
+        collection = _collection(
+            task, partners, focus, episodes, seed_start, seed_count, repo_id, out, result_json
+        )
+        _show_collected(collecting.collect(collection, expert=expert), result_json)
+
+
+def harvest(
+    policy: _Policy,
+    task: _Task,
+    episodes: _Wanted,
+    seed_start: _SeedStart,
+    seed_count: _SeedCount,
+    out: _Out,
+    repo_id: _RepoId,
+    result_json: _Result,
+    partners: _Partners = "all",
+    focus: _Focus = "",
+    filter_: _Filter = "on",
+) -> None:
+    """Collect a policy's own successful episodes; none at all is a result too."""
+    with typed_exits(go_on=_GO_ON):
+        from cadenza.benchmark.jobs import collecting
+
+        collection = _collection(
+            task, partners, focus, episodes, seed_start, seed_count, repo_id, out, result_json
+        )
+        result = collecting.harvest(collection, policy=policy, filtered=filter_)
+        _show_collected(result, result_json)
+
+
+def train(
+    rung: Annotated[str, typer.Option("--rung", help="Policy type: bc or bc_large.")],
+    dataset: Annotated[Path, typer.Option("--dataset", help="Folder of a LeRobotDataset v3.0.")],
+    steps: Annotated[int, typer.Option("--steps", help="Updates.")],
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Samples per update.")],
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and batches.")],
+    out: _Out,
+    result_json: _Result,
+    episodes: Annotated[
+        str, typer.Option("--episodes", help="Episodes of the dataset that count; all if empty.")
+    ] = "",
+    mix: Annotated[Path | None, typer.Option("--mix", help="Second dataset, to blend in.")] = None,
+    mix_ratio: Annotated[
+        float, typer.Option("--mix-ratio", help="Share of samples from the second dataset.")
+    ] = 0.5,
+    max_epochs: Annotated[
+        float | None, typer.Option("--max-epochs", help="Most passes over the dataset.")
+    ] = None,
+    init: Annotated[
+        Path | None, typer.Option("--init", help="Checkpoint of the same rung to start from.")
+    ] = None,
+) -> None:
+    """Clone the behaviour that a dataset shows."""
+    with typed_exits(go_on=_GO_ON):
+        from cadenza.benchmark.jobs.cloning_job import Training
+        from cadenza.benchmark.jobs.cloning_job import train as train_clone
+
+        result = train_clone(
+            Training(
+                rung=rung,
+                dataset=dataset,
+                episodes=_numbers("--episodes", episodes),
+                mix=mix,
+                mix_ratio=mix_ratio,
+                steps=steps,
+                batch_size=batch_size,
+                max_epochs=max_epochs,
+                init=init,
+                seed=seed,
+                out=out,
+                result=result_json,
+            )
+        )
+        print_text(
+            f"{result['updates']} updates on {result['frames']} steps, squared error "
+            f"{result['loss']:.4g}: {result_json}"
+        )
+
+
+def evaluate(
+    policy: _Policy,
+    task: _Task,
+    seed_start: _SeedStart,
+    episodes: Annotated[int, typer.Option("--episodes", help="Episodes, one seed each.")],
+    out: _Out,
+    result_json: _Result,
+    partners: _Partners = "all",
+    filter_: _Filter = "on",
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Episodes between two saves.")
+    ] = 16,
+) -> None:
+    """Measure a policy from given initial states."""
+    with typed_exits(go_on=_GO_ON):
+        from cadenza.benchmark.jobs.evaluating import Evaluation
+        from cadenza.benchmark.jobs.evaluating import evaluate as evaluate_policy
+
+        result = evaluate_policy(
+            Evaluation(
+                policy=policy,
+                task=task,
+                partners=_names(partners),
+                filtered=filter_,
+                seed_start=seed_start,
+                episodes=episodes,
+                batch_size=batch_size,
+                out=out,
+                result=result_json,
+            )
+        )
+        overall = result["overall"]
+        print_text(
+            f"success {overall['success_rate']:.1%} of {overall['n_episodes']} episodes: "
+            f"{result_json}"
+        )
+
+
+def merge(
+    sources: Annotated[
+        str, typer.Option("--sources", help="Folders of datasets, comma between them.")
+    ],
+    out: _Out,
+    repo_id: _RepoId,
+    result_json: _Result,
+) -> None:
+    """Join datasets of equal features."""
+    with typed_exits(go_on=_GO_ON):
+        from cadenza.benchmark.jobs.merging import Merge
+        from cadenza.benchmark.jobs.merging import merge as merge_datasets
+
+        paths = tuple(Path(name) for name in _names(sources))
+        result = merge_datasets(Merge(sources=paths, repo_id=repo_id, out=out, result=result_json))
+        print_text(f"{result['dataset']['episodes']} episodes: {result_json}")
+
+
+def _collection(
+    task: str,
+    partners: str,
+    focus: str,
+    episodes: int,
+    seed_start: int,
+    seed_count: int,
+    repo_id: str,
+    out: Path,
+    result: Path,
+) -> "Collection":
+    from cadenza.benchmark.jobs.collecting import Collection
+
+    return Collection(
+        task=task,
+        partners=_names(partners),
+        focus=_names(focus),
+        episodes=episodes,
+        seed_start=seed_start,
+        seed_count=seed_count,
+        repo_id=repo_id,
+        out=out,
+        result=result,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
+    from cadenza.core.errors import ConfigurationError
+
+    parts = _names(text)
+    for part in parts:
+        if not (part.isascii() and part.isdigit()):
+            raise ConfigurationError(
+                f"{flag}: expected numbers with commas between them, got {text!r}."
+            )
+    return tuple(int(part) for part in parts)
+
+
+def _show_collected(result: dict[str, Any], path: Path) -> None:
+    print_text(f"kept {result['kept']} episodes of {result['attempts']} attempts: {path}")
