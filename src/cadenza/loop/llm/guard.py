@@ -1,0 +1,190 @@
+"""A language model that cannot harm the loop: bounded in time, tries and size, and never raising.
+
+A call runs in a thread of its own, which is left behind when its time is up: no package bounds
+the time in which a slow server trickles its headers. The thread ends with its connection's own
+time-out, or with the process.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.loop.errors import LLMCallError, StoreError
+from cadenza.loop.llm.prices import Price, cost_usd
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Asker, LLMClient, Question
+from cadenza.loop.llm.redaction import storable
+from cadenza.loop.store.rows import ReplyRow
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """What one reply may take.
+
+    Attributes:
+        timeout_s: Seconds of one call, > 0.
+        retries: Further calls after failures that may pass, >= 0.
+        backoff_s: Pause before the first further call, doubled each time, s, >= 0.
+        max_pause_s: Longest pause, whatever the service asks for, s, >= 0.
+        max_prompt_chars: Longest prompt with its instructions, characters, > 0; a longer one is
+            not sent.
+    """
+
+    timeout_s: float = 120.0
+    retries: int = 2
+    backoff_s: float = 1.0
+    max_pause_s: float = 60.0
+    max_prompt_chars: int = 200_000
+
+    def __post_init__(self) -> None:
+        in_range = (
+            self.timeout_s > 0.0
+            and self.retries >= 0
+            and self.backoff_s >= 0.0
+            and self.max_pause_s >= 0.0
+            and self.max_prompt_chars > 0
+        )
+        if not in_range:
+            raise ConfigurationError(
+                "CallLimits: expected timeout_s and max_prompt_chars > 0, the others >= 0, got "
+                f"{self}."
+            )
+
+
+class GuardedLLM:
+    """Asks, tries again where that may help, and turns every failure into the empty text."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        limits: CallLimits | None = None,
+        prices: Mapping[str, Price] | None = None,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Guard ``asker``.
+
+        Args:
+            asker: The model.
+            limits: What a reply may take; the defaults if None.
+            prices: Prices by name of model; costs of other models are unknown.
+            sleep: Waits so many seconds.
+        """
+        self._asker = asker
+        self._limits = limits or CallLimits()
+        self._price = (prices or {}).get(asker.model)
+        self._sleep = sleep
+
+    def complete(
+        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> str:
+        """Return the reply; the empty text after any failure."""
+        return self.reply(prompt, system=system, max_tokens=max_tokens).text
+
+    def reply(
+        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> ReplyRow:
+        """Return the reply with what is to be recorded of it; after a failure, with its error."""
+        question = Question(
+            prompt=prompt,
+            system=system,
+            max_tokens=max_tokens,
+            timeout_s=self._limits.timeout_s,
+        )
+        try:
+            answer, error = self._answer(question), None
+        except LLMCallError as failure:
+            answer, error = Answer(text=""), str(failure)
+            _LOGGER.warning("%s:%s: %s", self._asker.provider, self._asker.model, failure)
+        return ReplyRow(
+            provider=self._asker.provider,
+            model=self._asker.model,
+            prompt_sha256=question.sha256(),
+            text=storable(answer.text),
+            tokens_in=answer.tokens_in,
+            tokens_out=answer.tokens_out,
+            cost_usd=cost_usd(self._price, answer.tokens_in, answer.tokens_out),
+            error=error,
+        )
+
+    def _answer(self, question: Question) -> Answer:
+        length = len(question.prompt) + len(question.system or "")
+        if length > self._limits.max_prompt_chars:
+            raise LLMCallError(
+                f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
+            )
+        for attempt in range(self._limits.retries + 1):
+            try:
+                answer = _ask_in_time(self._asker, question)
+            except LLMCallError as failure:
+                if not failure.passing or attempt == self._limits.retries:
+                    raise
+                self._sleep(self._pause_s(attempt, failure.retry_after_s))
+            else:
+                if not answer.text.strip():
+                    raise LLMCallError("the reply holds no text")
+                return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pause_s(self, attempt: int, asked_s: float | None) -> float:
+        own = self._limits.backoff_s * 2.0**attempt
+        return min(self._limits.max_pause_s, own if asked_s is None else asked_s)
+
+
+def ask_safely(
+    llm: LLMClient, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+) -> str:
+    """Return the reply of any client; the empty text if it raises or returns something else.
+
+    Args:
+        llm: The client; `GuardedLLM` and `RecordedLLM` do not raise for a model's failures.
+        prompt: What is asked.
+        system: Standing instructions; None for none.
+        max_tokens: Most tokens of the reply.
+
+    Raises:
+        StoreError: The run itself cannot go on, e.g. another controller took it over.
+        StorageError: The file system refused a recording.
+    """
+    complete = cast("Callable[..., object]", llm.complete)
+    try:
+        text = complete(prompt, system=system, max_tokens=max_tokens)
+    except (StoreError, StorageError):
+        raise
+    except Exception as error:  # noqa: BLE001  # a client may fail in any way; a traceback may hold its key
+        _LOGGER.warning("language model: client failed with %s", type(error).__name__)
+        return ""
+    return text if isinstance(text, str) else ""
+
+
+def _ask_in_time(asker: Asker, question: Question) -> Answer:
+    """Return the answer if it comes within the question's time.
+
+    Raises:
+        LLMCallError: It did not, or the call failed.
+    """
+    results: list[Answer | LLMCallError] = []
+
+    def call() -> None:
+        try:
+            results.append(asker.ask(question))
+        except LLMCallError as failure:
+            results.append(failure)
+        except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
+            results.append(LLMCallError(f"client failed with {type(error).__name__}"))
+
+    thread = threading.Thread(target=call, name="language-model-call", daemon=True)
+    thread.start()
+    thread.join(question.timeout_s)
+    match list(results):
+        case [Answer() as answer]:
+            return answer
+        case [LLMCallError() as failure]:
+            raise failure
+        case _:
+            raise LLMCallError(f"no reply within {question.timeout_s:g} s", passing=True)

@@ -1,0 +1,328 @@
+"""The clients of all providers, through their official packages, against a local server."""
+
+import json
+import logging
+import re
+import threading
+import time
+
+import pytest
+
+from cadenza.loop.errors import LLMCallError
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, wire
+from cadenza.loop.llm.recording import ReplyFile, recorded_llm, replay
+from tests.integration.loop.llm_server import (
+    Reply,
+    anthropic_body,
+    error_body,
+    openai_body,
+    serving,
+)
+
+KEY = "sk-secret-0123456789-abcdef"
+PROVIDERS = ["anthropic", "openai", "gemini"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _clean(server, monkeypatch):
+    server.requests.clear()
+    server.say(Reply())
+    for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.address)
+
+
+def client(server, provider):
+    return make_llm(f"{provider}:test-model{address(server, provider)}")
+
+
+def address(server, provider):
+    paths = {"openai": "/v1", "gemini": "/v1beta/openai/"}
+    return f"@{server.address}{paths[provider]}" if provider in paths else ""
+
+
+def good(provider, text="fine", **more):
+    make = anthropic_body if provider == "anthropic" else openai_body
+    return Reply(body=make(text, **more))
+
+
+def guarded(server, provider, *, retries=0, timeout_s=20.0, pauses=None, prices=None):
+    limits = CallLimits(timeout_s=timeout_s, retries=retries, backoff_s=0.5, max_pause_s=30.0)
+    sleep = (lambda _: None) if pauses is None else pauses.append
+    return GuardedLLM(client(server, provider), limits, prices, sleep=sleep)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_good_answer_brings_text_tokens_and_cost(server, provider):
+    server.say(good(provider))
+    prices = {"test-model": Price(input_usd=3.0, output_usd=15.0)}
+    row = guarded(server, provider, prices=prices).reply("why?", system="be brief", max_tokens=77)
+    assert (row.text, row.error) == ("fine", None)
+    assert (row.provider, row.model) == (provider, "test-model")
+    assert (row.tokens_in, row.tokens_out) == (2095, 503)
+    # 2095 tokens at 3 dollars and 503 at 15 dollars per million
+    assert row.cost_usd == pytest.approx(0.013830)
+
+
+def test_anthropic_request_is_a_message(server):
+    server.say(good("anthropic"))
+    client(server, "anthropic").complete("why?", system="be brief", max_tokens=77)
+    (request,) = server.requests
+    assert request.path == "/v1/messages"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body == {
+        "model": "test-model",
+        "max_tokens": 77,
+        "system": "be brief",
+        "messages": [{"role": "user", "content": "why?"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("provider", "path"),
+    [("openai", "/v1/chat/completions"), ("gemini", "/v1beta/openai/chat/completions")],
+)
+def test_compatible_request_is_a_chat_completion(server, provider, path):
+    server.say(good(provider))
+    client(server, provider).complete("why?", system="be brief", max_tokens=77)
+    (request,) = server.requests
+    assert request.path == path
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body == {
+        "model": "test-model",
+        "max_tokens": 77,
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "why?"},
+        ],
+    }
+
+
+def test_own_service_of_openai_gets_the_newer_name_of_the_limit(server, monkeypatch):
+    server.say(good("openai"))
+    llm = make_llm("openai:test-model")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.address}/v1")  # read by the package alone
+    llm.complete("why?", max_tokens=77)
+    assert server.requests[0].body["max_completion_tokens"] == 77
+    assert "max_tokens" not in server.requests[0].body
+    assert [message["role"] for message in server.requests[0].body["messages"]] == ["user"]
+
+
+def test_server_without_a_key_gets_the_placeholder(server, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server.say(good("openai"))
+    assert client(server, "openai").complete("why?") == "fine"
+    assert server.requests[0].headers["authorization"] == "Bearer not-needed"
+
+
+def test_text_blocks_are_joined_and_other_blocks_left_out(server):
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "text", "text": "one "},
+        {"type": "tool_use", "id": "t", "name": "n", "input": {}},
+        {"type": "text", "text": "two"},
+        {"type": "text", "text": 7},
+    ]
+    server.say(Reply(body=anthropic_body(content=blocks)))
+    assert client(server, "anthropic").complete("why?") == "one two"
+
+
+UNUSABLE = {
+    "refusal": (
+        "refused",
+        anthropic_body("no", stop_reason="refusal"),
+        openai_body(None, refusal="no"),
+    ),
+    "empty content": ("no text", anthropic_body(), openai_body(None)),
+    "blank": ("no text", anthropic_body(" \n"), openai_body(" \n")),
+    "other shape": ("expected", anthropic_body(content={"a": 1}), openai_body("x", choices=[])),
+    "non-text content": (
+        "no text|expected",
+        anthropic_body(content=[7, None, {"type": "image"}]),
+        openai_body("x", choices=[{"message": {"content": 7}}]),
+    ),
+    "a list": ("no JSON", b"[]", b"[]"),
+    "NaN": ("no JSON", b'{"a": NaN}', b'{"a": NaN}'),
+    "garbage": ("no JSON", b"\xff{{garbage", b"<html>gateway</html>"),
+    "nothing": ("no JSON", b"", b""),
+    "deep": ("no JSON", b'{"a":' + b"[" * 200_000, b'{"a":' + b"[" * 200_000),
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_body_becomes_the_empty_text_with_an_error(server, provider, case):
+    problem, anthropic, openai = UNUSABLE[case]
+    server.say(Reply(body=anthropic if provider == "anthropic" else openai))
+    row = guarded(server, provider).reply("why?")
+    assert row.text == ""
+    assert re.search(problem, row.error or "")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_refused_request_is_not_repeated(server, provider, status):
+    body = error_body(provider, "some_error", f"Incorrect key {KEY} or AIzaSyOther1234 given")
+    server.say(Reply(status=status, body=body))
+    row = guarded(server, provider, retries=3).reply("why?")
+    assert len(server.requests) == 1
+    assert row.text == ""
+    assert row.error is not None
+    assert f"status {status}" in row.error
+    assert KEY not in row.error
+    assert "AIzaSy" not in row.error
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+def test_passing_failure_is_repeated_with_doubled_pauses(server, provider, status):
+    failure = Reply(status=status, body=error_body(provider, "overloaded_error", "Overloaded"))
+    server.say(failure, failure, good(provider))
+    pauses = []
+    assert guarded(server, provider, retries=2, pauses=pauses).complete("why?") == "fine"
+    assert pauses == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_pause_is_what_the_service_asks_for_within_the_bound(server, provider):
+    limited = [
+        Reply(status=429, body=b"{}", headers={"retry-after": text})
+        for text in ("7", "999999999", "Wed, 21 Oct 2026 07:28:00 GMT", "-3")
+    ]
+    server.say(*limited, good(provider))
+    pauses = []
+    assert guarded(server, provider, retries=4, pauses=pauses).complete("why?") == "fine"
+    # seven seconds; the bound; then our own 0.5 * 2^2 and 0.5 * 2^3 for what is no number
+    assert pauses == [7.0, 30.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_retries_are_bounded(server, provider):
+    server.say(Reply(status=500, body=b"oops", content_type="text/plain"))
+    row = guarded(server, provider, retries=2).reply("why?")
+    assert len(server.requests) == 3
+    assert (row.text, "status 500" in (row.error or "")) == ("", True)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_connection_lost_in_the_body_is_repeated(server, provider):
+    whole = good(provider)
+    server.say(Reply(body=whole.body, cut=40), whole)
+    assert guarded(server, provider, retries=1).complete("why?") == "fine"
+    server.say(Reply(body=whole.body, cut=40))
+    row = guarded(server, provider, retries=1).reply("why?")
+    assert row.text == ""
+    assert "connection failed" in (row.error or "")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_wrong_content_type_does_not_matter(server, provider):
+    server.say(Reply(body=good(provider).body, content_type="text/html; charset=latin-1"))
+    assert guarded(server, provider).complete("why?") == "fine"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_huge_body_is_not_read_to_its_end(server, provider, monkeypatch):
+    monkeypatch.setattr(wire, "MAX_BODY_BYTES", 100_000)
+    server.say(good(provider, "x" * 5_000_000))
+    row = guarded(server, provider).reply("why?")
+    assert row.text == ""
+    assert "at most 100000 bytes" in (row.error or "")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_silent_server_costs_no_more_than_the_time_limit(server, provider):
+    released = threading.Event()
+    server.say(Reply(before=lambda: released.wait(10.0)))
+    started = time.monotonic()
+    row = guarded(server, provider, timeout_s=0.3).reply("why?")
+    took_s = time.monotonic() - started
+    released.set()
+    assert row.text == ""
+    assert row.error in {"time-out", "no reply within 0.3 s"}
+    assert took_s < 5.0
+
+
+def test_nobody_listening_is_a_failed_connection(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    row = GuardedLLM(make_llm("anthropic:m"), CallLimits(retries=0)).reply("why?")
+    assert "connection failed" in (row.error or "")
+
+
+@pytest.mark.parametrize("address", ["not an address", "ftp://127.0.0.1", "http://[::1", "http://"])
+def test_unusable_address_is_an_error_of_the_call(address):
+    row = GuardedLLM(make_llm(f"openai:m@{address}"), CallLimits(retries=0)).reply("why?")
+    assert row.text == ""
+    assert row.error
+
+
+def test_missing_key_is_an_error_of_the_call(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    row = GuardedLLM(make_llm("anthropic:m"), CallLimits(retries=0)).reply("why?")
+    assert row.text == ""
+    assert "CredentialsError" in (row.error or "") or "auth" in (row.error or "")
+
+
+def test_bare_client_raises_a_typed_error(server):
+    server.say(Reply(status=404, body=error_body("anthropic", "not_found_error", "model: m")))
+    with pytest.raises(LLMCallError, match="status 404") as caught:
+        client(server, "anthropic").complete("why?")
+    assert caught.value.__context__ is None  # no traceback tells what the package knows
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_key_appears_nowhere(server, provider, caplog, tmp_path):
+    caplog.set_level(logging.DEBUG)
+    path = tmp_path / "recording.jsonl"
+    failure = error_body(provider, "authentication_error", f"bad key {KEY}")
+    server.say(Reply(status=401, body=failure), good(provider, f"your key is {KEY}"))
+    log = ReplyFile(path)
+    llm = RecordedLLM(guarded(server, provider), log)
+    with asking(0, "propose"):
+        assert llm.complete("why?") == ""
+        assert llm.complete("why?") == "your key is [key]"
+    log.close()
+    assert len(server.requests) == 2
+    assert "secret" in str(server.requests[0].headers)  # it was sent
+    assert "secret" not in caplog.text
+    assert "secret" not in path.read_text()
+    assert "secret" not in repr(vars(llm))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_recording_replays_without_a_server(server, provider, tmp_path):
+    path = tmp_path / "recording.jsonl"
+    log = ReplyFile(path)
+    llm = recorded_llm(
+        f"{provider}:m{address(server, provider)}",
+        log,
+        prices={"m": Price(input_usd=1.0, output_usd=0.0)},
+    )
+    replies = [good(provider, f"r{i} \ud800\0") for i in range(3)]
+    server.say(*replies)
+    said = []
+    for cycle, purpose in [(0, "propose"), (0, "lessons"), (1, "propose")]:
+        with asking(cycle, purpose):
+            said.append(llm.complete(f"{cycle} {purpose}"))
+    log.close()
+    assert said == [f"r{i} ?\N{REPLACEMENT CHARACTER}" for i in range(3)]
+    again = replay(path)
+    with asking(1, "propose"):
+        assert again.complete("anything") == said[2]
+        assert again.complete("beyond the recording") == ""
+    with asking(0, "lessons"):
+        assert again.complete("anything") == said[1]
+    assert len(server.requests) == 3
+    line = json.loads(path.read_text().splitlines()[0])
+    assert (line["cycle"], line["purpose"], line["ordinal"]) == (0, "propose", 0)
+    assert line["cost_usd"] == pytest.approx(0.002095)

@@ -1,0 +1,115 @@
+import logging
+import threading
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.loop.errors import LLMCallError, StaleLeaseError
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm.guard import ask_safely
+from cadenza.loop.llm.prices import cost_usd
+from cadenza.loop.llm.protocol import Answer
+
+
+class Scripted:
+    """Answers, or raises, in turn; the last one again and again."""
+
+    provider, model = "scripted", "m"
+
+    def __init__(self, *script):
+        self.script, self.questions = list(script), []
+
+    def ask(self, question):
+        self.questions.append(question)
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(step, Exception):
+            raise step
+        return step() if callable(step) else Answer(text=step)
+
+
+def test_prompt_beyond_the_budget_is_not_sent():
+    asker = Scripted("x")
+    llm = GuardedLLM(asker, CallLimits(max_prompt_chars=10))
+    assert llm.complete("12345678", system="12") == "x"
+    row = llm.reply("123456789", system="12")
+    assert len(asker.questions) == 1
+    assert row.error == "prompt: expected at most 10 characters, got 11"
+    assert row.text == ""
+
+
+def test_foreign_failure_is_told_by_its_type_only(caplog):
+    row = GuardedLLM(Scripted(KeyError("sk-secret"))).reply("why?")
+    assert (row.text, row.error) == ("", "client failed with KeyError")
+    assert "secret" not in caplog.text
+
+
+def test_call_that_hangs_is_left_behind():
+    released = threading.Event()
+
+    def hang():
+        released.wait(20.0)
+        return Answer(text="late")
+
+    llm = GuardedLLM(Scripted(hang), CallLimits(timeout_s=0.05, retries=1, backoff_s=0.0))
+    row = llm.reply("why?")
+    released.set()
+    assert (row.text, row.error) == ("", "no reply within 0.05 s")
+
+
+def test_prompt_digest_depends_on_prompt_and_instructions():
+    llm = GuardedLLM(Scripted("x"))
+    digests = {llm.reply(*a, **k).prompt_sha256 for a, k in [
+        (("a",), {}), (("b",), {}), (("a",), {"system": "b"}), (("a\ud800",), {}),
+    ]}  # fmt: skip
+    assert len(digests) == 4
+
+
+def test_cost_needs_a_price_and_both_counts():
+    price = Price(input_usd=2.0, output_usd=10.0)
+    assert cost_usd(price, 1_000_000, 500_000) == pytest.approx(7.0)
+    assert cost_usd(None, 1, 1) is None
+    assert cost_usd(price, None, 1) is None
+    assert cost_usd(price, 1, None) is None
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_price_must_be_a_price(value):
+    with pytest.raises(ConfigurationError, match="expected US dollars per million"):
+        Price(input_usd=value, output_usd=0.0)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"timeout_s": 0.0}, {"retries": -1}, {"backoff_s": -1.0}, {"max_pause_s": float("nan")},
+     {"max_prompt_chars": 0}],
+)  # fmt: skip
+def test_limits_out_of_range_are_refused(limits):
+    with pytest.raises(ConfigurationError, match="CallLimits: expected timeout_s"):
+        CallLimits(**limits)
+
+
+class Client:
+    def __init__(self, result):
+        self.result = result
+
+    def complete(self, prompt, *, system=None, max_tokens=1024):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("result", [None, 7, b"x", LLMCallError("x"), RuntimeError("sk-secret1")])
+def test_any_client_is_asked_safely(result, caplog):
+    caplog.set_level(logging.DEBUG)
+    assert ask_safely(Client(result), "why?") == ""
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("error", [StaleLeaseError("lost"), StorageError("full")])
+def test_failures_of_the_run_itself_pass(error):
+    with pytest.raises(type(error)):
+        ask_safely(Client(error), "why?")
+
+
+def test_reply_passes():
+    assert ask_safely(Client("yes"), "why?") == "yes"

@@ -1,0 +1,161 @@
+import json
+
+import pytest
+
+from cadenza.core.errors import IntegrityError, NotReadyError
+from cadenza.loop.llm import GuardedLLM, NullLLM, RecordedLLM, asking
+from cadenza.loop.llm.protocol import Answer
+from cadenza.loop.llm.recording import (
+    MirroredReplies,
+    ReplyFile,
+    StoreReplies,
+    read_recording,
+    recorded_llm,
+    replay,
+)
+from cadenza.loop.store import JobStore
+
+
+class Counting:
+    """Says how often it was asked."""
+
+    provider, model = "counting", "m"
+
+    def __init__(self):
+        self.asked = 0
+
+    def ask(self, question):
+        self.asked += 1
+        return Answer(text=f"{question.prompt}:{self.asked}", tokens_in=1, tokens_out=2)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with JobStore(tmp_path / "cadenza.db") as opened:
+        opened.create_run("r", "{}")
+        yield opened
+
+
+def test_repeated_step_gets_the_replies_of_the_store(store, tmp_path):
+    asker = Counting()
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    for _ in range(2):  # the second time as another controller that executes the step again
+        llm = RecordedLLM(GuardedLLM(asker), StoreReplies(store.replies, lease))
+        with asking(0, "propose"):
+            assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:2"]
+        with asking(0, "lessons"):
+            assert llm.complete("c") == "c:3"
+    assert asker.asked == 3
+    row = store.replies.get("r", 0, "propose", 1)
+    assert (row.text, row.tokens_in, row.tokens_out, row.cost_usd) == ("b:2", 1, 2, None)
+
+
+def test_lease_may_be_taken_at_each_call(store):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    llm = RecordedLLM(GuardedLLM(Counting()), StoreReplies(store.replies, lambda: lease))
+    with asking(3, "propose"):
+        assert llm.complete("a") == "a:1"
+    assert store.replies.get("r", 3, "propose", 0) is not None
+
+
+def test_recorded_failure_holds(store):
+    class Failing(Counting):
+        def ask(self, question):
+            self.asked += 1
+            raise RuntimeError("no network")
+
+    asker = Failing()
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    for _ in range(2):
+        llm = RecordedLLM(GuardedLLM(asker), StoreReplies(store.replies, lease))
+        with asking(0, "propose"):
+            assert llm.complete("a") == ""
+    assert asker.asked == 1
+    assert store.replies.get("r", 0, "propose", 0).error == "client failed with RuntimeError"
+
+
+def test_mirror_gets_what_a_kill_kept_from_it(store, tmp_path):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    replies = StoreReplies(store.replies, lease)
+    llm = RecordedLLM(GuardedLLM(Counting()), replies)
+    with asking(0, "propose"):
+        llm.complete("a")  # in the store, and the kill comes before the file
+    mirror = ReplyFile(tmp_path / "llm.jsonl")
+    llm = RecordedLLM(GuardedLLM(Counting()), MirroredReplies(replies, mirror))
+    with asking(0, "propose"):
+        assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:1"]
+    mirror.close()
+    assert [row.text for row in read_recording(tmp_path / "llm.jsonl").values()] == ["a:1", "b:1"]
+
+
+def test_call_outside_a_place_is_refused(tmp_path):
+    llm = RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"))
+    with pytest.raises(NotReadyError, match="expected a call inside"):
+        llm.complete("a")
+
+
+def test_places_nest(tmp_path):
+    llm = RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"))
+    with asking(0, "outer"):
+        llm.complete("a")
+        with asking(0, "inner"):
+            llm.complete("b")
+        llm.complete("c")
+    assert list(read_recording(tmp_path / "f.jsonl")) == [
+        (0, "outer", 0),
+        (0, "inner", 0),
+        (0, "outer", 1),
+    ]
+
+
+def test_no_model_records_nothing(tmp_path):
+    log = ReplyFile(tmp_path / "f.jsonl")
+    assert isinstance(recorded_llm(None, log), NullLLM)
+    assert (tmp_path / "f.jsonl").read_bytes() == b""
+
+
+def recording(tmp_path):
+    log = ReplyFile(tmp_path / "f.jsonl")
+    llm = RecordedLLM(GuardedLLM(Counting()), log)
+    with asking(0, "propose"):
+        llm.complete("a")
+        llm.complete("b")
+    log.close()
+    return tmp_path / "f.jsonl"
+
+
+def test_torn_last_line_is_cut_and_asked_again(tmp_path):
+    path = recording(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(read_recording(path)) == 1
+    asker = Counting()
+    log = ReplyFile(path)
+    with asking(0, "propose"):
+        llm = RecordedLLM(GuardedLLM(asker), log)
+        assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:1"]
+    log.close()
+    assert len(read_recording(path)) == 2
+
+
+def test_changed_reply_is_refused(tmp_path):
+    path = recording(tmp_path)
+    path.write_text(path.read_text().replace("a:1", "a:2"))
+    with pytest.raises(IntegrityError, match=r"line 1: expected a text of digest"):
+        replay(path)
+    with pytest.raises(IntegrityError, match=r"line 1: expected a text of digest"):
+        ReplyFile(path)
+
+
+@pytest.mark.parametrize("key", ["cycle", "purpose", "ordinal", "text", "response_sha256"])
+def test_line_that_is_no_reply_is_refused(tmp_path, key):
+    path = recording(tmp_path)
+    document = json.loads(path.read_text().splitlines()[1])
+    document[key] = [1]
+    path.write_text(json.dumps(document) + "\n")
+    with pytest.raises(IntegrityError, match="line 1: expected a recorded reply"):
+        read_recording(path)
+
+
+def test_missing_recording_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match="expected a recording of replies, got no file"):
+        replay(tmp_path / "none.jsonl")
