@@ -293,8 +293,8 @@ def test_flag_of_a_native_job_that_the_loop_sets_is_refused(section, word):
 
 
 def test_flag_of_a_native_job_that_nothing_sets_is_passed_on():
-    config = load({**NATIVE, "eval": {"env_args": ["--filter=centralized"]}})
-    assert config.eval.env_args == ("--filter=centralized",)
+    config = load({**NATIVE, "eval": {"env_args": ["--filter=off"]}})
+    assert config.eval.env_args == ("--filter=off",)
 
 
 def test_configuration_cannot_be_changed():

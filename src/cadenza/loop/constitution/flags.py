@@ -96,12 +96,7 @@ def read_flags(
         seen[fold(key)] = key
         _require_known(key, known, folded)
         position += 1
-        if key in switches:
-            if text is not None:
-                raise denied(
-                    "switch_value", f"expected --{key} without a value, got {quoted(text)}"
-                )
-        elif text is None:
+        if text is None and key not in switches:
             text = _value_after(key, words, position)
             position += 1
         if text is not None:

@@ -277,7 +277,7 @@ class Switch:
     """A flag without a value: there or not there."""
 
     def read(self, given: Given) -> Reading:
-        """Refuse: the reader of flags never hands a switch a value."""
+        """Refuse: where there is a text, a value was given."""
         raise given.refusal("switch_value", "without a value")
 
 

@@ -6,6 +6,7 @@ from cadenza.loop.constitution.jobs import CollectJob, EvalJob, HarvestJob, Merg
 from cadenza.loop.constitution.kinds import (
     NAME,
     REPOSITORY,
+    Choice,
     FilePath,
     Integer,
     Kind,
@@ -21,6 +22,7 @@ _SEED_COUNT: Final = Integer(1, 2**16)
 _BATCH: Final = Integer(1, 2**16)
 _READ: Final = FilePath()
 _WRITE: Final = FilePath(write=True)
+_FILTER: Final = Choice(("on", "off"))
 _NAMES: Final = Listing(NAME, longest=1000)
 
 _COLLECTING: Final[dict[str, Kind]] = {
@@ -55,7 +57,7 @@ COLLECT: Final = Program(
 HARVEST: Final = Program(
     words=("cadenza", "job", "harvest"),
     job=HarvestJob,
-    keys={"policy": _READ, **_COLLECTING, "filter": NAME},
+    keys={"policy": _READ, **_COLLECTING, "filter": _FILTER},
     fields={"policy": "policy", **_COLLECTING_FIELDS, "seed-count": "attempts"},
     required=(*each("policy"), *_COLLECTING_REQUIRED),
 )
@@ -93,7 +95,7 @@ EVALUATE: Final = Program(
         "policy": _READ,
         "task": NAME,
         "partners": _NAMES,
-        "filter": NAME,
+        "filter": _FILTER,
         "seed-start": _SEED,
         "episodes": _COUNT,
         "batch-size": _BATCH,

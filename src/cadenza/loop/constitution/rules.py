@@ -5,7 +5,7 @@ rules are refused too, since a misspelt prohibition would otherwise prohibit not
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -150,14 +150,10 @@ def read_rules(path: Path) -> Rules:
         content = read_yaml(path)
     except ConfigurationError as error:
         raise denied("unreadable_rules", str(error)) from error
-    if not isinstance(content, dict):
-        raise denied(
-            "malformed_rule", f"{path}: expected a mapping of rules, got {type(content).__name__}"
-        )
-    return parse_rules(cast("dict[str, Any]", content), source=str(path))
+    return parse_rules(content, source=str(path))
 
 
-def parse_rules(content: dict[str, Any], *, source: str) -> Rules:
+def parse_rules(content: object, *, source: str) -> Rules:
     """Return the rules that ``content`` gives; see `read_rules`.
 
     Args:

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from cadenza.cli.main import app
 from cadenza.core import shipped_configs
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
@@ -58,7 +60,7 @@ def test_native_commands_become_typed_jobs():
     assert collect.output_dir == RUN / "cycle_0" / "out"
     harvest = clear(
         *("cadenza", "job", "harvest", f"--policy={OUTPUT}/train/policy", *COLLECTING),
-        *("--repo-id=local/harvest", "--filter=centralized", *end),
+        *("--repo-id=local/harvest", "--filter=off", *end),
     )
     assert isinstance(harvest, HarvestJob)
     assert (harvest.policy, harvest.attempts) == (RUN / "cycle_0/train/policy", 64)
@@ -311,3 +313,13 @@ def test_arguments_of_the_shipped_lerobot_sample_are_allowed():
         *(*config.eval.extra_args, *env),
     )
     assert evaluate.episodes == config.eval.max_episodes
+
+
+@pytest.mark.parametrize("name", ["collect", "train", "evaluate", "harvest", "merge"])
+def test_table_lists_the_flags_of_the_command_itself(name):
+    options = get_command(app).commands["job"].commands[name].params
+    flags = {option.opts[0].removeprefix("--") for option in options}
+    program = PROGRAMS["cadenza", "job", name]
+    assert set(program.keys) == flags
+    required = {option.opts[0].removeprefix("--") for option in options if option.required}
+    assert {key for group in program.required for key in group} == required
