@@ -17,10 +17,10 @@ from cadenza.benchmark.cells import (
 )
 from cadenza.benchmark.executor import FailurePolicy
 from cadenza.benchmark.policies import policy_weights_sha256
-from cadenza.benchmark.source_identity import source_digest
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.source_identity import source_digest
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings

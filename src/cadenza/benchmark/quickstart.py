@@ -28,7 +28,6 @@ from cadenza.benchmark.evaluation_config import (
 from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
 from cadenza.benchmark.quickstart_report import QuickstartRun, build_view
-from cadenza.benchmark.source_identity import source_digest
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
@@ -37,6 +36,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
+from cadenza.core.source_identity import source_digest
 from cadenza.evaluation.bundle_schema import CellSummary
 from cadenza.evaluation.report.render import write_report
 from cadenza.evaluation.results import ResultBundle, load_run_archive

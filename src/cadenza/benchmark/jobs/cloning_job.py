@@ -30,7 +30,6 @@ from cadenza.benchmark.jobs.dataset_files import (
     read_page,
 )
 from cadenza.benchmark.jobs.job_folder import JobFolder, open_job_folder
-from cadenza.benchmark.source_identity import source_digest
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
@@ -44,6 +43,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import Substream, derive_substream
+from cadenza.core.source_identity import source_digest
 from cadenza.core.tree_digest import tree_digest
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 

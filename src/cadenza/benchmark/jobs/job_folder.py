@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.benchmark.source_identity import source_digest
 from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
 from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
 from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+from cadenza.core.source_identity import source_digest
 
 _LOGGER = logging.getLogger(__name__)
 

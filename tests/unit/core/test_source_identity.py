@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from cadenza.benchmark.source_identity import digest_of_sources, source_digest
+from cadenza.core.source_identity import digest_of_sources, source_digest
 
 
 @pytest.fixture

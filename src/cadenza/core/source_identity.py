@@ -1,7 +1,7 @@
-"""Digest of the code that can change the result of an evaluation.
+"""Digest of the code that can change the result of an evaluation or a job.
 
 Covered:  every Python file of the package except the folders that only start runs or show results.
-Use:      part of every cell key, so that results of other code are never mixed in.
+Use:      part of every cell key and job, so that results of other code are never mixed in.
 """
 
 import hashlib
