@@ -1,6 +1,9 @@
 """Jobs that end: well, badly, too late, without a result, and once for ever."""
 
-import sys
+import json
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -8,10 +11,12 @@ import pytest
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.loop.config import JobsConfig
-from cadenza.loop.errors import JobFailedError, UnknownProgramError
+from cadenza.loop.errors import JobFailedError, StopRequestedError, UnknownProgramError
+from cadenza.loop.jobs.durable_runner import job_folder
+from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
-    CONFIG,
     bench_in,
+    files_of,
     is_alive,
     nothing_left_of,
     spec_of,
@@ -23,6 +28,29 @@ COUNT = """
 with open(sys.argv[2], "a") as file:
     file.write("done\\n")
 finish(sys.argv[1], value=1)
+"""
+#: Fails as often as told, then succeeds.
+FLAKY = """
+tries = open(sys.argv[2], "a+")
+tries.write("x")
+print("try", tries.tell(), flush=True)
+if tries.tell() <= int(sys.argv[3]):
+    sys.exit(3)
+finish(sys.argv[1])
+"""
+#: Ignores SIGTERM, as does a grandchild that hides in a session of its own; names them both.
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[2] + ".part", "w") as file:
+            file.write(f"{os.getpid()} {os.getppid()}")
+        os.replace(sys.argv[2] + ".part", sys.argv[2])
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
 """
 
 
@@ -42,3 +70,252 @@ def test_job_that_succeeds_is_recorded_and_not_run_again(bench, tmp_path):
     assert count.read_text() == "done\n"
     assert bench.row(spec).status == "succeeded"
     assert bench.kinds == []
+
+
+def test_job_without_a_result_option_is_trusted_by_its_exit_code(bench, tmp_path):
+    spec = spec_of(tmp_path, "print('fine')", result_path=None)
+    assert bench.runner().run(spec).result_sha256 is None
+
+
+def test_job_that_fails_twice_is_attempted_a_third_time(bench, tmp_path):
+    spec = spec_of(tmp_path, FLAKY, str(tmp_path / "tries"), "2")
+    end = bench.runner().run(spec)
+    assert (end.exit_code, end.attempts) == (0, 3)
+    assert bench.kinds == ["attempt_failed", "attempt_failed"]
+    lines = spec.log_path.read_text().splitlines()
+    assert [line for line in lines if line.startswith("try")] == ["try 1", "try 2", "try 3"]
+    assert sum("attempt" in line and line.startswith("===") for line in lines) == 6
+
+
+def test_job_that_fails_always_names_command_exit_code_and_end_of_log(bench, tmp_path):
+    spec = spec_of(tmp_path, FLAKY, str(tmp_path / "tries"), "9")
+    with pytest.raises(JobFailedError, match=r"run-1/0/train.*3 attempts; .*exit code 3") as caught:
+        bench.runner().run(spec)
+    message = str(caught.value)
+    assert "python -c" in message
+    assert f"{spec.log_path} ends with" in message
+    assert "try 3" in message
+    row = bench.row(spec)
+    assert (row.status, row.attempt, row.exit_code) == ("failed", 3, 3)
+    assert row.duration_s > 0.0
+    with pytest.raises(JobFailedError, match="failed, exit code 3"):  # it is recorded
+        bench.runner().run(spec)
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_failed_job_that_is_reopened_runs_again(bench, tmp_path):
+    spec = spec_of(tmp_path, FLAKY, str(tmp_path / "tries"), "3")
+    with pytest.raises(JobFailedError, match="exit code 3"):
+        bench.runner().run(spec)
+    bench.store.jobs.reopen(bench.lease, spec.key)
+    assert bench.runner().run(spec).attempts == 4
+
+
+def test_pause_between_attempts_doubles(bench, tmp_path):
+    config = JobsConfig(max_attempts=3, backoff_s=0.4)
+    began = time.monotonic()
+    with pytest.raises(JobFailedError, match="exit code 3"):
+        bench.runner(config).run(spec_of(tmp_path, "sys.exit(3)"))
+    assert time.monotonic() - began >= 0.4 + 0.8
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("pass", "exit code 0, but .*got 'No such file or directory'"),
+        ("open(sys.argv[1], 'w').write('{\"a\": NaN}')", "exit code 0, but .*strict JSON"),
+        ("open(sys.argv[1], 'w').write('[1]')", "exit code 0, but .*a JSON object"),
+    ],
+)
+def test_exit_code_0_without_a_sound_result_is_a_failure(bench, tmp_path, script, problem):
+    config = JobsConfig(max_attempts=2, backoff_s=0.0)
+    with pytest.raises(JobFailedError, match=problem):
+        bench.runner(config).run(spec_of(tmp_path, script))
+    assert bench.kinds == ["attempt_failed"] * 2
+
+
+@pytest.mark.parametrize("change", ["other", None], ids=["changed", "removed"])
+def test_result_file_that_was_tampered_with_is_refused(bench, tmp_path, change):
+    spec = spec_of(tmp_path, COUNT, str(tmp_path / "count"))
+    bench.runner().run(spec)
+    if change is None:
+        spec.result_path.unlink()
+    else:
+        spec.result_path.write_text('{"value":2}')
+    with pytest.raises(IntegrityError, match=r"result.json: expected the result"):
+        bench.runner().run(spec)
+
+
+def test_arguments_with_spaces_quotes_and_foreign_letters_arrive_unchanged(bench, tmp_path):
+    arguments = ["two words", "$HOME `id` ; & | > x", "żółć 日本", "", "\"'\\", "--a=[0, 1]\n", "*"]
+    spec = spec_of(
+        tmp_path,
+        "finish(sys.argv[1], got=sys.argv[2:], mark=os.environ['CADENZA_JOB'],"
+        " extra=os.environ['EXTRA'], stdin=sys.stdin.read())",
+        *arguments,
+        environment={"EXTRA": "é x", "CADENZA_JOB": "forged"},
+    )
+    bench.runner().run(spec)
+    result = json.loads(spec.result_path.read_text())
+    assert result == {"got": arguments, "mark": "run-1/0/train", "extra": "é x", "stdin": ""}
+
+
+def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_sessions(
+    bench, tmp_path
+):
+    pids = tmp_path / "pids"
+    spec = spec_of(tmp_path, STUBBORN, str(pids), time_limit_s=1.5)
+    bystander = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+    try:
+        with pytest.raises(JobFailedError, match=r"time limit ended it after .*SIGKILL"):
+            bench.runner(JobsConfig(max_attempts=1, grace_s=0.3)).run(spec)
+        grandchild = int(pids.read_text().split()[0])
+        assert not is_alive(grandchild)
+        assert nothing_left_of(spec)
+        assert is_alive(bystander)
+    finally:
+        os.kill(bystander, signal.SIGKILL)
+        os.waitpid(bystander, 0)
+    assert 1.5 <= bench.row(spec).duration_s < 10.0
+
+
+def test_what_a_command_leaves_running_is_ended_with_it(bench, tmp_path):
+    pids = tmp_path / "pids"
+    leave = """
+import subprocess, time
+child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+open(sys.argv[2], "w").write(str(child.pid))
+finish(sys.argv[1])
+"""
+    spec = spec_of(tmp_path, leave, str(pids))
+    bench.runner().run(spec)
+    assert not is_alive(int(pids.read_text()))
+
+
+def test_command_that_cannot_be_started_fails_with_a_note_in_the_log(bench, tmp_path):
+    spec = spec_of(tmp_path, "pass", environment={"bad\0name": "x"})
+    with pytest.raises(JobFailedError, match=r"exit code 127") as caught:
+        bench.runner().run(spec)
+    assert "could not be started" in str(caught.value)
+
+
+def test_unknown_program_is_refused_before_an_attempt_counts(bench, tmp_path):
+    spec = spec_of(tmp_path, "pass", command=("bash", "-c", "true"))
+    with pytest.raises(UnknownProgramError, match=r"'bash'.*expected one of python"):
+        bench.runner().run(spec)
+    assert bench.row(spec).attempt == 0
+
+
+@pytest.mark.parametrize(("policy", "seen"), [("keep", True), ("remove", False)])
+def test_output_of_an_earlier_attempt_is_kept_or_removed(bench, tmp_path, policy, seen):
+    script = """
+folder = os.path.dirname(sys.argv[1])
+part = os.path.join(folder, "part")
+tries = open(sys.argv[2], "a+")
+tries.write("x")
+if tries.tell() == 1:
+    open(part, "w").close()
+    sys.exit(1)
+there = os.path.exists(part)
+os.makedirs(folder, exist_ok=True)
+finish(sys.argv[1], there=there)
+"""
+    spec = spec_of(tmp_path, script, str(tmp_path / "tries"), on_existing=policy)
+    bench.runner().run(spec)
+    assert spec.result_path.read_text() == f'{{"there": {str(seen).lower()}}}'
+
+
+@pytest.mark.parametrize("kind", ["outside", "cycle", "link"])
+def test_output_folder_that_is_not_the_jobs_own_is_never_removed(bench, tmp_path, kind):
+    spec = spec_of(tmp_path, "sys.exit(1)", on_existing="remove")
+    folder = {
+        "outside": tmp_path / "precious",
+        "cycle": spec.log_path.parent,
+        "link": spec.log_path.parent / "link",
+    }[kind]
+    (tmp_path / "precious").mkdir()
+    if kind == "link":
+        folder.symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="expected a plain folder inside"):
+        bench.runner().run(spec.model_copy(update={"output_dir": folder}))
+    assert (tmp_path / "precious").is_dir()
+    assert spec.log_path.parent.is_dir()
+
+
+def test_stage_that_is_no_plain_name_is_refused(bench, tmp_path):
+    spec = spec_of(tmp_path, "pass")
+    key = spec.key.model_copy(update={"stage": "../up"})
+    with pytest.raises(InputError, match=r"stage '\.\./up': expected letters"):
+        job_folder(spec.model_copy(update={"key": key}))
+
+
+def test_stop_request_ends_the_job_and_leaves_it_resumable(bench, tmp_path):
+    script = """
+import time
+open(sys.argv[2], "a").write("x")
+if os.path.getsize(sys.argv[2]) == 1:
+    time.sleep(600)
+finish(sys.argv[1])
+"""
+    started = tmp_path / "started"
+    spec = spec_of(tmp_path, script, str(started))
+
+    def stop():
+        return StopLevel.END if started.exists() else StopLevel.NONE
+
+    with pytest.raises(StopRequestedError, match="run-1/0/train"):
+        bench.runner(stop=stop).run(spec)
+    row = bench.row(spec)
+    assert (row.status, row.attempt, row.interruptions) == ("pending", 1, 1)
+    assert nothing_left_of(spec)
+    with pytest.raises(StopRequestedError, match="resume the run"):
+        bench.runner(stop=stop).run(spec)  # nothing starts while the request stands
+    assert bench.row(spec).attempt == 1
+    end = bench.runner().run(spec)
+    assert (end.exit_code, end.attempts) == (0, 2)
+
+
+def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path):
+    pids = tmp_path / "pids"
+    spec = spec_of(tmp_path, STUBBORN, str(pids))
+
+    def stop():
+        return StopLevel.KILL if pids.exists() else StopLevel.NONE
+
+    began = time.monotonic()
+    with pytest.raises(StopRequestedError, match="run-1/0/train"):
+        bench.runner(JobsConfig(grace_s=60.0), stop=stop).run(spec)
+    assert time.monotonic() - began < 20.0
+    assert nothing_left_of(spec)
+    assert not is_alive(int(pids.read_text().split()[0]))
+    assert bench.row(spec).status == "pending"
+
+
+def test_two_runners_of_one_key_share_one_run_of_the_command(bench, tmp_path):
+    count = tmp_path / "count"
+    spec = spec_of(tmp_path, "import time; time.sleep(0.7)\n" + COUNT, str(count))
+    ends = []
+    threads = [
+        threading.Thread(target=lambda: ends.append(bench.runner().run(spec))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert len(ends) == 3
+    assert ends[0] == ends[1] == ends[2]
+    assert (ends[0].attempts, count.read_text()) == (1, "done\n")
+
+
+def test_progress_tells_attempt_and_seconds_and_the_store_learns_the_process(bench, tmp_path):
+    heard = []
+    spec = spec_of(tmp_path, "import time; time.sleep(3.0); finish(sys.argv[1])", time_limit_s=60.0)
+    bench.runner(on_progress=heard.append).run(spec)
+    assert [(step.attempt, step.time_limit_s) for step in heard] == [(1, 60.0)] * len(heard)
+    assert 1.0 <= heard[-1].attempt_s <= 4.0
+    row = bench.row(spec)
+    host = files_of(spec).read_host(1)
+    assert (row.pid, row.pid_start_time) == (host.pid, float(host.start_ticks))
+    assert 3.0 <= row.duration_s < 6.0
+    assert Path(spec.log_path).read_text().count("===") == 2
+    wait_for(lambda: nothing_left_of(spec))

@@ -9,7 +9,6 @@ its own, for one that a killed runner left, and for another runner alike.
 import logging
 import math
 import re
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +16,16 @@ from typing import Final
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import NAME_PATTERN, JobsConfig
-from cadenza.loop.errors import JobFailedError, StopRequestedError
+from cadenza.loop.errors import StopRequestedError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, HostRequest
 from cadenza.loop.jobs.budget import BudgetMeter
+from cadenza.loop.jobs.ends import job_failure, recorded_end
 from cadenza.loop.jobs.hosts import Hosts
 from cadenza.loop.jobs.outcomes import Outcome, judge
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.reaping import JobMark, reap
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
-from cadenza.loop.jobs.results import last_lines, remove_output, require_unchanged
+from cadenza.loop.jobs.results import remove_output
 from cadenza.loop.jobs.spec import JobEnd, JobSpec
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
 from cadenza.loop.jobs.watching import Rhythm, Watch
@@ -110,10 +110,7 @@ class DurableRunner:
             StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: The job's host can neither be started nor ended.
         """
-        try:
-            return _Job(self, spec).run()
-        finally:
-            self.hosts.collect()
+        return _Job(self, spec).run()
 
     def tell(self, incident: Incident) -> None:
         """Report what went wrong on the way."""
@@ -141,7 +138,7 @@ class _Job:
             with self._take_charge(row) as lock:
                 row, pause_s = self._go_on(lock)
             self._rest(pause_s)
-        return self._recorded(row)
+        return recorded_end(self._spec, row)
 
     def _go_on(self, lock: AttemptLock) -> tuple[JobRow, float]:
         """Settle the last attempt and, unless a pause is due, close the job or start the next.
@@ -176,6 +173,7 @@ class _Job:
             lock = self._folder.try_lock()
             if lock is not None:
                 if not self._runner.hosts.expected(self._folder):
+                    self._runner.hosts.collect(self._folder)
                     return lock
                 lock.release()
             watch.look()
@@ -238,33 +236,10 @@ class _Job:
         failures = row.attempt - row.interruptions
         if failures >= self._runner.config.max_attempts:
             self._jobs.close(self._runner.lease, row.key, "failed")
-            raise self._failure(row, outcome.problem)
+            raise job_failure(self._spec, row, outcome.problem)
         if outcome.kind != "failed" or failures == 0:
             return 0.0
         return min(self._runner.config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
-
-    def _failure(self, row: JobRow, problem: str) -> JobFailedError:
-        tail = last_lines(self._spec.log_path)
-        return JobFailedError(
-            f"job {self._mark.key}: expected an end with exit code 0, got none in {row.attempt} "
-            f"attempts; the last one: {problem}. Command: {shlex.join(row.command)}. Log "
-            f"{self._spec.log_path}" + (f" ends with:\n{tail}" if tail else " is empty.")
-        )
-
-    def _recorded(self, row: JobRow) -> JobEnd:
-        """Return the recorded end of a closed job."""
-        if row.status != "succeeded":
-            raise self._failure(row, f"{row.status}, exit code {row.exit_code}")
-        if self._spec.result_path is not None:
-            require_unchanged(self._spec.result_path, row.result_sha256)
-        return JobEnd(
-            key=row.key,
-            exit_code=0,
-            duration_s=row.duration_s,
-            attempts=row.attempt,
-            log_path=self._spec.log_path,
-            result_sha256=row.result_sha256,
-        )
 
     # The start of an attempt
 

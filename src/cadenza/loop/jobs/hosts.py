@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import Final, Protocol
 
 from cadenza.loop.errors import JobHostError
@@ -11,7 +11,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
 from cadenza.loop.jobs.processes import kill_if, start_ticks
 from cadenza.loop.jobs.spec import Device
 
-#: Longest wait for a host that wrote its end to be gone, s.
+#: Longest wait for a host to be gone, s; one that ends takes milliseconds.
 _GONE_S: Final = 5.0
 
 
@@ -34,8 +34,8 @@ class Hosts(Protocol):
         """Kill the host of an attempt; False if there is none that can be killed."""
         ...
 
-    def collect(self) -> None:
-        """Wait for hosts that have ended."""
+    def collect(self, folder: AttemptFolder) -> None:
+        """Wait until the host that gave up the lock of ``folder`` is gone."""
         ...
 
 
@@ -43,7 +43,7 @@ class LocalHosts:
     """Hosts as processes of this machine, each in a session of its own."""
 
     def __init__(self) -> None:
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: dict[Path, subprocess.Popen[bytes]] = {}
 
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - one machine
         """Start a host and share the lock with it, so that the job is never without a keeper."""
@@ -66,7 +66,7 @@ class LocalHosts:
                 f"{folder.path}: expected to start the host of an attempt, got '{error}'; free "
                 "memory or processes and resume the run."
             ) from error
-        self._started.append(process)
+        self._started[folder.path] = process
 
     def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - hosts start with the lock
         """Return False: hosts start with the lock."""
@@ -79,10 +79,9 @@ class LocalHosts:
             return False
         return kill_if(host.pid, lambda pid: start_ticks(pid) == host.start_ticks, wait_s=_GONE_S)
 
-    def collect(self) -> None:
-        """Take the exit status of hosts that have ended."""
-        deadline = time.monotonic() + _GONE_S
-        for process in self._started:
+    def collect(self, folder: AttemptFolder) -> None:
+        """Take the exit status of a host that gave up its lock, which it does by ending."""
+        process = self._started.pop(folder.path, None)
+        if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        self._started = [process for process in self._started if process.returncode is None]
+                process.wait(_GONE_S)

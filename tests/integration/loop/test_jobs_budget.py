@@ -1,0 +1,104 @@
+"""Budgets: enforced before a job and during it, failed attempts included."""
+
+import pytest
+
+from cadenza.loop.config import BudgetConfig, JobsConfig
+from cadenza.loop.errors import BudgetExceededError, JobFailedError
+from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from tests.integration.loop.job_harness import RUN, bench_in, files_of, nothing_left_of, spec_of
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with bench_in(tmp_path) as opened:
+        yield opened
+
+
+def meter_of(bench, **limits) -> BudgetMeter:
+    return BudgetMeter(bench.store.jobs, RUN, BudgetLimits(**limits))
+
+
+@pytest.mark.parametrize("limit", ["max_gpu_hours", "max_wall_hours"])
+def test_job_is_ended_when_the_budget_is_used_up(bench, tmp_path, limit):
+    limits = {"max_gpu_hours": 99.0} | {limit: 0.8}
+    spec = spec_of(tmp_path, SLEEP, device="gpu")
+    with pytest.raises(BudgetExceededError, match=rf"within {limit} = .*hours spent") as caught:
+        bench.runner(budget=meter_of(bench, **limits)).run(spec)
+    assert caught.value.limit == limit
+    assert nothing_left_of(spec)
+    row = bench.row(spec)
+    assert (row.status, row.attempt, row.interruptions) == ("pending", 1, 1)
+    assert 0.8 <= row.duration_s < 8.0
+    with pytest.raises(BudgetExceededError, match=limit):  # nothing more is started
+        bench.runner(budget=meter_of(bench, **limits)).run(spec)
+    assert bench.row(spec).attempt == 1
+
+
+def test_job_goes_on_once_the_budget_was_raised(bench, tmp_path):
+    spec = spec_of(tmp_path, "import time; time.sleep(1.5); finish(sys.argv[1])", device="gpu")
+    with pytest.raises(BudgetExceededError, match="max_gpu_hours"):
+        bench.runner(budget=meter_of(bench, max_gpu_hours=0.4)).run(spec)
+    end = bench.runner(budget=meter_of(bench, max_gpu_hours=60.0)).run(spec)
+    assert end.attempts == 2
+    assert end.duration_s >= 0.4 + 1.5
+
+
+def test_seconds_of_failed_jobs_count(bench, tmp_path):
+    config = JobsConfig(max_attempts=2, backoff_s=0.0)
+    failing = spec_of(tmp_path, "import time; time.sleep(0.3); sys.exit(1)", stage="fails")
+    with pytest.raises(JobFailedError, match="exit code 1"):
+        bench.runner(config).run(failing)
+    with pytest.raises(BudgetExceededError, match="max_wall_hours"):
+        bench.runner(budget=meter_of(bench, max_gpu_hours=9.0, max_wall_hours=0.6)).run(
+            spec_of(tmp_path, SLEEP)
+        )
+
+
+def test_job_on_the_other_device_is_not_charged_for(bench, tmp_path):
+    budget = meter_of(bench, max_gpu_hours=0.4)
+    with pytest.raises(BudgetExceededError, match="max_gpu_hours"):
+        bench.runner(budget=budget).run(spec_of(tmp_path, SLEEP, device="gpu"))
+    spec = spec_of(tmp_path, "finish(sys.argv[1])", stage="data", device="cpu")
+    assert bench.runner(budget=budget).run(spec).exit_code == 0
+    assert files_of(spec).read_deadline() is None
+
+
+class Spent:
+    def __init__(self, cpu: float, gpu: float) -> None:
+        self.seconds = {"cpu": cpu, "gpu": gpu}
+
+    def spent_s(self, run_id):
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("uses_gpu", "device", "left_s"),
+    [
+        (True, "gpu", 7200.0 - 600.0),  # two hours on the GPU, 600 s of them gone
+        (True, "cpu", 10800.0 - 1600.0),  # three hours of everything, 1600 s gone
+        (False, "cpu", 7200.0 - 1600.0),  # without a GPU the two hours are those of all jobs
+    ],
+)
+def test_limits_of_a_configuration_are_hours_per_device(uses_gpu, device, left_s):
+    config = BudgetConfig(max_gpu_hours=2.0, max_wall_hours=3.0)
+    limits = BudgetLimits.of(config, uses_gpu=uses_gpu)
+    meter = BudgetMeter(Spent(cpu=1000.0, gpu=600.0), RUN, limits)
+    assert meter.left_s(device) == left_s
+    meter.require(device)
+
+
+def test_budget_without_a_wall_limit_leaves_the_cpu_free():
+    limits = BudgetLimits.of(BudgetConfig(), uses_gpu=True)
+    meter = BudgetMeter(Spent(cpu=1e9, gpu=0.0), RUN, limits)
+    assert meter.left_s("cpu") == float("inf")
+    assert meter.left_s("gpu") == 24 * 3600.0
+
+
+def test_budget_that_is_overdrawn_leaves_nothing():
+    limits = BudgetLimits.of(BudgetConfig(max_gpu_hours=1.0), uses_gpu=True)
+    meter = BudgetMeter(Spent(cpu=0.0, gpu=4000.0), RUN, limits)
+    assert meter.left_s("gpu") == 0.0
+    with pytest.raises(BudgetExceededError, match=r"max_gpu_hours = 1, got 1\.11 hours spent"):
+        meter.require("gpu")

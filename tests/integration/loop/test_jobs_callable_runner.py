@@ -1,0 +1,92 @@
+"""A plain function as a job runner."""
+
+import sys
+
+import pytest
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.agents import RunResult, dry_runner, subprocess_runner
+from cadenza.loop.errors import JobFailedError, UnknownProgramError
+from cadenza.loop.jobs import CallableRunner
+from tests.integration.loop.job_harness import PROGRAMS, bench_in, spec_of
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with bench_in(tmp_path) as opened:
+        yield opened
+
+
+def runner_of(bench, call, **options) -> CallableRunner:
+    return CallableRunner(bench.store, bench.lease, call, **options)
+
+
+def test_dry_runner_notes_the_command_and_runs_nothing(bench, tmp_path):
+    spec = spec_of(tmp_path, "sys.exit(1)", result_path=None, command=("lerobot-train", "--a=[0]"))
+    end = runner_of(bench, dry_runner).run(spec)
+    assert (end.exit_code, end.attempts, end.duration_s) == (0, 1, 0.0)
+    assert spec.log_path.read_text() == "DRY RUN: lerobot-train '--a=[0]'\n"
+    assert bench.row(spec).status == "succeeded"
+
+
+def test_subprocess_runner_writes_both_outputs_to_the_log_and_times_the_command(tmp_path):
+    log = tmp_path / "logs" / "a.log"
+    script = "import sys, time; print('out', flush=True); print('err', file=sys.stderr); "
+    command = [sys.executable, "-c", script + "time.sleep(0.2); sys.exit(5)"]
+    result = subprocess_runner(command, log)
+    assert (result.cmd, result.exit_code, result.log_path) == (command, 5, log)
+    assert 0.2 <= result.duration_s < 10.0
+    assert log.read_text() == "out\nerr\n"
+
+
+def test_result_of_a_run_has_a_log_only_if_told():
+    assert RunResult(["a"], 0, 1.0).log_path is None
+
+
+def test_command_is_resolved_where_a_table_is_given(bench, tmp_path):
+    spec = spec_of(tmp_path, "finish(sys.argv[1], a=1)")
+    end = runner_of(bench, subprocess_runner, programs=PROGRAMS).run(spec)
+    assert len(end.result_sha256) == 64
+    assert runner_of(bench, dry_runner, programs=PROGRAMS).run(spec) == end  # recorded
+    other = spec_of(tmp_path, "", stage="other", command=("bash",))
+    with pytest.raises(UnknownProgramError, match="expected one of python"):
+        runner_of(bench, subprocess_runner, programs=PROGRAMS).run(other)
+
+
+@pytest.mark.parametrize(("exit_code", "problem"), [(4, "exit code 4"), (0, "exit code 0, but ")])
+def test_call_that_fails_or_leaves_no_result_fails_the_job(bench, tmp_path, exit_code, problem):
+    spec = spec_of(tmp_path, "")
+    calls = []
+
+    def call(command, log_path):
+        calls.append(command)
+        return RunResult(list(command), exit_code, 1.5, log_path)
+
+    runner = runner_of(bench, call)
+    with pytest.raises(JobFailedError, match=rf"(?s){problem}.*\. Log .*is empty"):
+        runner.run(spec)
+    assert bench.row(spec).duration_s == 1.5
+    with pytest.raises(JobFailedError, match=f"failed, exit code {exit_code}"):
+        runner.run(spec)
+    assert calls == [spec.command]
+
+
+def test_call_that_was_cut_short_by_a_kill_is_made_again(bench, tmp_path):
+    spec = spec_of(tmp_path, "", result_path=None, on_existing="remove")
+    bench.store.jobs.open(bench.lease, spec)
+    bench.store.jobs.begin_attempt(bench.lease, spec.key)
+    bench.store.jobs.heartbeat(bench.lease, spec.key, attempt_s=2.0)
+    left = spec.output_dir / "half"
+    left.touch()
+    end = runner_of(bench, dry_runner).run(spec)
+    assert (end.attempts, end.duration_s) == (2, 2.0)
+    assert not left.exists()
+
+
+def test_result_that_was_changed_is_refused(bench, tmp_path):
+    spec = spec_of(tmp_path, "finish(sys.argv[1])")
+    runner = runner_of(bench, subprocess_runner, programs=PROGRAMS)
+    runner.run(spec)
+    spec.result_path.write_text('{"a":1}')
+    with pytest.raises(IntegrityError, match="was changed after the job ended"):
+        runner.run(spec)

@@ -1,0 +1,29 @@
+import os
+import signal
+
+from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
+
+
+def test_first_signal_asks_to_end_and_the_second_to_kill():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as stop:
+        assert stop() is StopLevel.NONE
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop() is StopLevel.END
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop() is StopLevel.KILL
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_store_is_asked_at_most_once_a_second(monkeypatch):
+    moments = iter([10.0, 10.5, 10.9, 11.1, 12.2])
+    monkeypatch.setattr("cadenza.loop.jobs.stopping.time.monotonic", lambda: next(moments))
+    answers = iter([False, True, False])
+    check = asked_in_store(lambda: next(answers))
+    levels = [check() for _ in range(5)]
+    assert levels == [StopLevel.NONE] * 3 + [StopLevel.END, StopLevel.NONE]
+
+
+def test_most_urgent_check_wins():
+    assert most_urgent(never, lambda: StopLevel.END, never)() is StopLevel.END
+    assert most_urgent()() is StopLevel.NONE
