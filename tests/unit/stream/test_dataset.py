@@ -3,6 +3,7 @@
 import gc
 import itertools
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -144,6 +145,14 @@ def test_epochs_of_loader_workers_are_counted_however_workers_start(context: str
     assert epochs() == first
 
 
+@pytest.fixture
+def _nothing_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_only_loader_workers_keep_their_objects_from_the_search_for_cycles(workers: int) -> None:
     def note(batch: TensorDict) -> TensorDict:

@@ -32,7 +32,6 @@ from cadenza.stream.bridges.lerobot_files import (
     FilePlace,
     episodes_table,
     frames_table,
-    load_arrow,
     tasks_table,
     write_tables,
 )
@@ -84,9 +83,7 @@ class LeRobotWriter:
         Raises:
             ConfigurationError: A number is below one, or two features have one key.
             StorageError: ``root`` exists or cannot be made, or another writer is at work there.
-            MissingExtraError: The extra ``lerobot-format`` is not installed.
         """
-        load_arrow()
         limits = {"fps": fps, "chunks_size": chunks_size}
         limits["data_files_size_in_mb"] = data_files_size_in_mb
         for name, value in limits.items():

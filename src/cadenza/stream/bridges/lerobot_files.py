@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cadenza.core.errors import MissingExtraError
 from cadenza.core.files import atomic_writer
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 
@@ -59,18 +58,8 @@ class FilePlace:
 
 
 def load_arrow(module: str = "pyarrow") -> Any:
-    """Import PyArrow, which ships no types.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "LeRobotWriter: PyArrow is not installed; install the extra: "
-            "pip install 'cadenza[lerobot-format]'."
-        ) from error
+    """Import PyArrow, which ships no types."""
+    return importlib.import_module(module)
 
 
 def write_tables(path: Path, tables: Sequence[Any]) -> None:

@@ -12,12 +12,11 @@ from PIL import Image
 from cadenza.core.errors import (
     ConfigurationError,
     InputError,
-    MissingExtraError,
     NotReadyError,
     StorageError,
     UnknownNameError,
 )
-from cadenza.stream.bridges import lerobot, lerobot_files
+from cadenza.stream.bridges import lerobot
 from cadenza.stream.bridges.dataset_folder import MARKER
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
@@ -317,16 +316,6 @@ def test_limit_below_one_is_refused(tmp_path: Path, name: str) -> None:
 def test_features_without_distinct_keys_are_refused(tmp_path: Path, features: list) -> None:
     with pytest.raises(ConfigurationError, match="expected features with distinct keys"):
         LeRobotWriter(tmp_path / "ds", features, fps=30)
-
-
-def test_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(lerobot_files.importlib, "import_module", absent)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[lerobot-format\]'"):
-        LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_last_file_of_a_folder_is_followed_by_the_next_folder() -> None:
