@@ -222,9 +222,11 @@ EVASIONS = [
     ("name", train("--dataset.revision=a b")),
     ("name", train("--dataset.repo_id=../../etc", without=("--dataset.repo_id",))),
     ("name", train("--dataset.repo_id=local/..", without=("--dataset.repo_id",))),
+    ("name", train("--dataset.revision=a..b")),
     ("name", train("--policy.device=cuda;rm")),
     ("list", train("--dataset.episodes=0,1")),
     ("list", train("--dataset.episodes=(0, 1)")),
+    ("list", train("--dataset.episodes=[0, 1)")),
     ("list", train("--dataset.episodes=[]")),
     ("list", train("--dataset.episodes=[0,,1]")),
     ("list", train("--dataset.episodes=[[0]]")),
@@ -428,3 +430,10 @@ def test_leagents_path_is_obeyed_where_it_exists(tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     (tmp_path / LEAGENTS_PATH).write_text("max_train_steps: 7\n")
     assert load_constitution(LEAGENTS_PATH).rules.max_train_steps == 7
+
+
+def test_forbidden_argument_is_found_in_both_forms_of_a_flag():
+    rules = Constitution.from_rules({**FULL, "forbidden_args": ["--policy.type=act"]})
+    split = train("--policy.type", "act", without=("--policy.type",))
+    assert rules.check_command(train()).rule == "forbidden_args"
+    assert rules.check_command(split).rule == "forbidden_args"
