@@ -263,3 +263,22 @@ def test_subscriber_that_emits_is_told_each_event_once(open_journal, log_path):
         journal.emit(event("question"))
     assert seen == ["question", "answer"]
     assert kinds(log_path) == [(1, "question"), (2, "answer")]
+
+
+def test_subscriber_that_emits_among_several_events_is_told_each_once(
+    store, lease, open_journal, log_path
+):
+    journal = open_journal()
+    seen = []
+
+    def answer(told):
+        seen.append(told.kind)
+        if told.kind == "one":
+            journal.emit(event("answer"))
+
+    journal.subscribe(answer)
+    with journal.step("a"):
+        store.events.append(lease, [journal.draft(event("one")), journal.draft(event("two"))])
+        journal.publish()
+    assert seen == ["one", "two", "answer"]
+    assert [kind for _, kind in kinds(log_path)] == seen
