@@ -20,7 +20,7 @@ _Result = Annotated[Path, typer.Option("--result-json", help="Written last, in o
 _Task = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
 _Partners = Annotated[
     str,
-    typer.Option("--partners", help="Classes, comma between them; or all, or leaving_way."),
+    typer.Option("--partners", help="Classes, comma between them; or default, or leaving_way."),
 ]
 _Focus = Annotated[
     str, typer.Option("--focus", help="Partners with three times the share, comma between them.")
@@ -41,7 +41,7 @@ def collect(
     out: _Out,
     repo_id: _RepoId,
     result_json: _Result,
-    partners: _Partners = "all",
+    partners: _Partners = "default",
     focus: _Focus = "",
     expert: Annotated[
         str | None, typer.Option("--expert", help="Scripted ego; the task's first by default.")
@@ -66,7 +66,7 @@ def harvest(
     out: _Out,
     repo_id: _RepoId,
     result_json: _Result,
-    partners: _Partners = "all",
+    partners: _Partners = "default",
     focus: _Focus = "",
     filter_: _Filter = "on",
 ) -> None:
@@ -137,7 +137,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option("--episodes", help="Episodes, one seed each.")],
     out: _Out,
     result_json: _Result,
-    partners: _Partners = "all",
+    partners: _Partners = "default",
     filter_: _Filter = "on",
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="Episodes between two saves.")

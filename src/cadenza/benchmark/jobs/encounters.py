@@ -38,7 +38,7 @@ ROOT_SEED: Final = 0
 #: clones how to get back. Source: noise injection, arXiv:1703.09327.
 EXPERT_NOISE: Final = 0.5
 #: All partners of the task.
-ALL: Final = "all"
+ALL: Final = "default"
 #: Those of them that leave the ego a way to its goal.
 LEAVING_WAY: Final = "leaving_way"
 
@@ -66,7 +66,7 @@ def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         task: The task.
-        names: Partner classes, or one of ``"all"`` (also if empty) and ``"leaving_way"`` alone.
+        names: Partner classes, or one of ``"default"`` (also if empty) and ``"leaving_way"`` alone.
 
     Raises:
         ConfigurationError: A name is no partner of the task, or repeated.
@@ -103,7 +103,10 @@ def partner_round(partners: Sequence[str], focus: Sequence[str]) -> tuple[str, .
             )
     if len(set(focus)) != len(focus):
         raise ConfigurationError(f"--focus: expected each partner once, got {','.join(focus)}.")
-    return (*partners, *(tuple(focus) * (FOCUS_WEIGHT - 1)))
+    chosen = tuple(name for name in partners if name in focus)
+    if chosen == tuple(partners):
+        return chosen
+    return (*partners, *(chosen * (FOCUS_WEIGHT - 1)))
 
 
 def is_filtered(text: str) -> bool:

@@ -1,0 +1,402 @@
+"""The native back end: our environments, cloning, evaluation and datasets, as `cadenza job` runs.
+
+Data:      the first cycle's seeds in every cycle, so that more episodes extend the earlier ones; a
+           proposal's focus changes the order of partners. With ``seed_root`` nothing is collected:
+           a cycle takes episodes of that dataset, in order, partners in focus first served.
+Training:  afresh or from given weights, with another seed every cycle.
+Tasks:     the partners of the environment; ``eval.task_suite`` names them.
+Check:     results are taken only with the digests of what they stand for; see `native_files`.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.seeding import derive_substream
+from cadenza.core.source_identity import source_digest
+from cadenza.core.tree_digest import tree_digest
+from cadenza.loop.backends.base import (
+    DataRequest,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
+)
+from cadenza.loop.backends.native_episodes import outcomes_of, selected_episodes
+from cadenza.loop.backends.native_files import (
+    RESULT,
+    checkpoint_facts,
+    dataset_features,
+    dataset_task,
+    read_dataset,
+    read_result,
+    require_weights,
+    seed_page,
+)
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
+
+#: Further flags that ``eval.env_args`` may give, by job.
+_SHARED: Final[Mapping[str, frozenset[str]]] = {
+    "collect": frozenset({"expert"}),
+    "train": frozenset(),
+    "evaluate": frozenset({"filter"}),
+    "harvest": frozenset({"filter"}),
+}
+_FLAGS: Final = frozenset({"expert", "filter"})
+
+
+class NativeBackend:
+    """Commands of this package, and readers of what they leave.
+
+    Attributes:
+        name: Name in configurations.
+    """
+
+    name: Final = "native"
+
+    def __init__(self, config: LoopConfig) -> None:
+        """Check the settings.
+
+        Args:
+            config: The run's configuration.
+
+        Raises:
+            ConfigurationError: A further argument is no flag of the jobs, or given twice.
+        """
+        self._config = config
+        self._shared = _parsed("eval.env_args", config.eval.env_args)
+        unknown = sorted(set(self._shared) - _FLAGS)
+        if unknown:
+            raise ConfigurationError(
+                f"eval.env_args: expected flags among {sorted(_FLAGS)}, got {unknown[0]!r}."
+            )
+
+    @property
+    def capabilities(self) -> dict[str, str]:
+        """Version and digest of the code that the jobs run."""
+        return {"cadenza": metadata.version("cadenza"), "code_sha256": source_digest()}
+
+    def plan_data(self, request: DataRequest) -> JobPlan | None:
+        """Return the command that collects; None with a seed dataset of the user's."""
+        if self._config.seed_root is not None:
+            return None
+        flags = {
+            "task": self._config.eval.env_type,
+            "partners": self._config.eval.task_suite,
+            "episodes": self._wanted(request),
+            "seed-start": request.seeds.start,
+            "seed-count": request.seeds.count,
+            "repo-id": request.proposal.dataset,
+        }
+        if request.proposal.focus:
+            flags["focus"] = ",".join(request.proposal.focus)
+        return self._plan("collect", flags, request.folder)
+
+    def read_data(self, request: DataRequest) -> DatasetRef:
+        """Return the data of the cycle.
+
+        Raises:
+            ConfigurationError: The seed dataset is missing, or a name in focus is no partner.
+            IntegrityError: The data is not what the job wrote.
+        """
+        if self._config.seed_root is not None:
+            return self._seed_data(request, self._config.seed_root)
+        facts = read_result(
+            request.folder,
+            "collect",
+            {
+                "task": self._config.eval.env_type,
+                "episodes": self._wanted(request),
+                "seed_start": request.seeds.start,
+                "seed_count": request.seeds.count,
+                "repo_id": request.proposal.dataset,
+            },
+        )
+        return read_dataset(request.folder, facts["dataset"], request.proposal.notes)
+
+    def plan_train(self, request: TrainRequest) -> JobPlan:
+        """Return the command that trains.
+
+        Raises:
+            ConfigurationError: A dataset is not local.
+        """
+        flags: dict[str, Any] = {
+            "rung": request.rung,
+            "dataset": _root(request.dataset),
+            "steps": request.steps,
+            "batch-size": request.batch_size,
+            "seed": self._training_seed(request.cycle),
+        }
+        chosen = _chosen(request.dataset)
+        if chosen:
+            flags["episodes"] = ",".join(str(number) for number in chosen)
+        if request.mix is not None:
+            flags |= {"mix": _root(request.mix), "mix-ratio": repr(request.mix_ratio)}
+        if self._config.train.max_epochs is not None:
+            flags["max-epochs"] = repr(self._config.train.max_epochs)
+        if request.init is not None:
+            flags["init"] = request.init
+        return self._plan("train", flags, request.folder, request.extra_args)
+
+    def read_train(self, request: TrainRequest) -> CheckpointRecord:
+        """Return the trained policy with its digest.
+
+        Raises:
+            IntegrityError: The weights are not those that the job wrote, or not of this data.
+        """
+        expected: dict[str, Any] = {
+            "rung": request.rung,
+            "steps": request.steps,
+            "batch_size": request.batch_size,
+            "seed": self._training_seed(request.cycle),
+        }
+        if request.dataset.sha256 is not None:
+            expected["dataset_sha256"] = request.dataset.sha256
+        if request.mix is not None and request.mix.sha256 is not None:
+            expected["mix_sha256"] = request.mix.sha256
+        facts = read_result(request.folder, "train", expected)
+        path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
+        require_weights(path, digest)
+        return CheckpointRecord(
+            policy_type=request.rung, path=str(path), cycle=request.cycle, sha256=digest
+        )
+
+    def plan_eval(self, request: EvalRequest) -> JobPlan:
+        """Return the command that evaluates."""
+        flags = {
+            "policy": request.checkpoint.path,
+            "task": self._config.eval.env_type,
+            "partners": self._config.eval.task_suite,
+            "seed-start": request.seeds.start,
+            "episodes": request.seeds.count,
+            "batch-size": request.batch_size,
+        }
+        return self._plan("evaluate", flags, request.folder, request.extra_args)
+
+    def read_eval(self, request: EvalRequest) -> EvalReport:
+        """Return what the evaluation measured, with every episode.
+
+        Raises:
+            IntegrityError: The result is of other weights or seeds, or its figures do not follow
+                from its episodes.
+        """
+        expected: dict[str, Any] = {
+            "task": self._config.eval.env_type,
+            "seed_start": request.seeds.start,
+            "episodes": request.seeds.count,
+        }
+        if request.checkpoint.sha256 is not None:
+            expected["policy_sha256"] = request.checkpoint.sha256
+        facts = read_result(request.folder, "evaluate", expected)
+        features = checkpoint_facts(request.checkpoint)["features"]
+        if facts["features"] != features:
+            raise IntegrityError(
+                f"{request.folder}: expected an environment with the policy's features {features}, "
+                f"got {facts['features']}; evaluate on the task that it was trained for."
+            )
+        outcomes = outcomes_of(facts, request.seeds, source=request.folder)
+        return EvalReport(
+            checkpoint=request.checkpoint.path,
+            env_type=self._config.eval.env_type,
+            task_suite=self._config.eval.task_suite,
+            n_episodes=len(outcomes),
+            success_rate=facts["overall"]["success_rate"],
+            per_task={name: one["success_rate"] for name, one in facts["per_task"].items()},
+            raw={key: value for key, value in facts.items() if key != "episodes"},
+            outcomes=outcomes,
+        )
+
+    def plan_harvest(self, request: HarvestRequest) -> JobPlan:
+        """Return the command that collects the policy's successes.
+
+        Raises:
+            ConfigurationError: A device other than the CPU, or a text for the task.
+        """
+        if request.device != "cpu" or request.task_text is not None:
+            raise ConfigurationError(
+                "improve: expected device cpu and no task_text with the native back end, got "
+                f"{request.device!r} and {request.task_text!r}; correct the configuration."
+            )
+        flags = {
+            "policy": request.checkpoint.path,
+            "task": self._config.eval.env_type,
+            "partners": self._config.eval.task_suite,
+            "episodes": min(request.episodes, request.seeds.count),
+            "seed-start": request.seeds.start,
+            "seed-count": request.seeds.count,
+            "repo-id": request.repo_id,
+        }
+        if request.focus:
+            flags["focus"] = ",".join(request.focus)
+        return self._plan("harvest", flags, request.folder, request.extra_args)
+
+    def read_harvest(self, request: HarvestRequest) -> Harvest:
+        """Return what the collection brought.
+
+        Raises:
+            IntegrityError: The result is of another policy, or the data is not what it wrote.
+        """
+        expected: dict[str, Any] = {
+            "task": self._config.eval.env_type,
+            "seed_start": request.seeds.start,
+            "seed_count": request.seeds.count,
+            "repo_id": request.repo_id,
+        }
+        if request.checkpoint.sha256 is not None:
+            expected["policy_sha256"] = request.checkpoint.sha256
+        facts = read_result(request.folder, "harvest", expected)
+        dataset = facts["dataset"]
+        notes = f"successes of {request.checkpoint.policy_type}, cycle {request.cycle}"
+        return Harvest(
+            kept=facts["kept"],
+            successes=facts["successes"],
+            attempts=facts["attempts"],
+            dataset=None if dataset is None else read_dataset(request.folder, dataset, notes),
+        )
+
+    def plan_merge(self, request: MergeRequest) -> JobPlan:
+        """Return the command that joins datasets.
+
+        Raises:
+            ConfigurationError: A source is not local.
+        """
+        flags = {
+            "sources": ",".join(_root(source) for source in request.sources),
+            "repo-id": request.repo_id,
+        }
+        return self._plan("merge", flags, request.folder)
+
+    def read_merge(self, request: MergeRequest) -> DatasetRef:
+        """Return the joined dataset with its digest.
+
+        Raises:
+            IntegrityError: It is not what the job wrote, or joins other sources.
+        """
+        expected: dict[str, Any] = {"repo_id": request.repo_id}
+        digests = [source.sha256 for source in request.sources]
+        if None not in digests:
+            expected["sources_sha256"] = digests
+        facts = read_result(request.folder, "merge", expected)
+        notes = f"{len(digests)} datasets joined"
+        return read_dataset(request.folder, facts["dataset"], notes)
+
+    def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
+        """Raise unless dataset, policy and environment agree on names and shapes.
+
+        Raises:
+            ConfigurationError: They differ; the message names the feature and both shapes.
+            IntegrityError: A description is damaged.
+        """
+        shapes, task = dataset_features(dataset), dataset_task(dataset)
+        wanted = self._config.eval.env_type
+        if task not in (None, wanted):
+            raise ConfigurationError(
+                f"dataset {dataset.repo_id!r}: expected episodes of eval.env_type {wanted!r}, got "
+                f"those of {task!r}."
+            )
+        if checkpoint is None:
+            return
+        facts = checkpoint_facts(checkpoint)
+        if facts.get("task", wanted) != wanted:
+            raise ConfigurationError(
+                f"{checkpoint.path}: expected a policy of eval.env_type {wanted!r}, got one of "
+                f"{facts['task']!r}."
+            )
+        for key, shape in shapes.items():
+            if facts["features"].get(key) != shape:
+                raise ConfigurationError(
+                    f"feature {key!r}: expected the dataset's shape {shape} in {checkpoint.path}, "
+                    f"got {facts['features'].get(key)}; train a policy on this dataset."
+                )
+
+    def _plan(
+        self, job: str, flags: Mapping[str, Any], folder: Path, extra: Sequence[str] = ()
+    ) -> JobPlan:
+        """Return the plan of a job with all its flags."""
+        given = {name: str(value) for name, value in flags.items()}
+        own = _SHARED.get(job, frozenset())
+        shared = {name: value for name, value in self._shared.items() if name in own}
+        for source in (shared, _parsed(f"further arguments of {job}", extra)):
+            for name, value in source.items():
+                if name in given:
+                    raise ConfigurationError(
+                        f"{job}: expected --{name} once, got it again in the further arguments; "
+                        "remove it there."
+                    )
+                if name not in own:
+                    raise ConfigurationError(
+                        f"{job}: expected further flags among {sorted(own)}, got --{name}."
+                    )
+                given[name] = value
+        result = folder / RESULT
+        given |= {"out": str(folder), "result-json": str(result)}
+        command = ("cadenza", "job", job, *(f"--{name}={value}" for name, value in given.items()))
+        return JobPlan(command=command, output_dir=folder, result_path=result)
+
+    def _wanted(self, request: DataRequest) -> int:
+        """Return the episodes to collect."""
+        wanted = request.proposal.num_episodes
+        if wanted is None:
+            raise ConfigurationError(
+                "data.initial_episodes: expected a number without seed_root, got null; say how "
+                "many episodes cycle 0 collects."
+            )
+        return wanted
+
+    def _seed_data(self, request: DataRequest, root: Path) -> DatasetRef:
+        """Return the part of the user's dataset that the cycle takes."""
+        chosen = selected_episodes(
+            seed_page(root), request.proposal.num_episodes, request.proposal.focus
+        )
+        return DatasetRef(
+            repo_id=request.proposal.dataset,
+            root=str(root),
+            episodes=chosen,
+            num_episodes=None if chosen is None else len(chosen),
+            notes=request.proposal.notes,
+            sha256=tree_digest(root),
+        )
+
+    def _training_seed(self, cycle: int) -> int:
+        stream = derive_substream("loop.native.training", root_seed=self._config.seed)
+        return stream.child(cycle).integer_seed()
+
+
+def _parsed(source: str, arguments: Sequence[str]) -> dict[str, str]:
+    """Return ``--key=value`` arguments as a mapping.
+
+    Raises:
+        ConfigurationError: One has another form, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or not name or name in found:
+            raise ConfigurationError(
+                f"{source}: expected distinct arguments of the form --key=value, got {argument!r}."
+            )
+        found[name] = value
+    return found
+
+
+def _root(dataset: DatasetRef) -> str:
+    if dataset.root is None:
+        raise ConfigurationError(
+            f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
+        )
+    return dataset.root
+
+
+def _chosen(dataset: DatasetRef) -> tuple[int, ...]:
+    """Return the episodes that count; empty for all."""
+    if dataset.episodes is not None:
+        return dataset.episodes
+    total = seed_page(Path(_root(dataset))).total
+    if dataset.num_episodes is None or dataset.num_episodes >= total:
+        return ()
+    return tuple(range(dataset.num_episodes))
