@@ -15,7 +15,7 @@ LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-he
 DEMO   ?= runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-lerobot explore lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot explore lint format bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +42,22 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about three minutes)
 	@$(BIN)/cadenza quickstart --out $(DEMO)
 
-test: $(VENV)/.installed-dev ## Run every test
+# The job store is tested on a real PostgreSQL server; Debian's own cluster is not wanted for that.
+postgresql:
+	@command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "No PostgreSQL server programs: its tests are skipped (apt-get install postgresql)" >&2; \
+		else \
+			mkdir -p /etc/postgresql-common && \
+			echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf && \
+			apt-get update -qq && \
+			DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends postgresql >/dev/null; \
+		fi; }
+
+test: $(VENV)/.installed-dev postgresql ## Run every test
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-test-fast: $(VENV)/.installed-dev ## Run the tests that take seconds
+test-fast: $(VENV)/.installed-dev postgresql ## Run the tests that take seconds
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
 
 test-lerobot: $(VENV)/.installed-dev ## Load a dataset written here with the real LeRobot (8.5 GB once)
