@@ -17,17 +17,16 @@ seeds do not give equal bits here.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 from harness import Run, main
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
 from cadenza.benchmark.evaluation_config import EvaluationConfig, PartnerChoice, PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
+from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
@@ -36,76 +35,28 @@ from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.clusters import group_by_seed
 from cadenza.evaluation.statistics.rates import rate_estimate
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset
 
 TASK = "crossing"
-#: Entries of the ego's state and of its action with two robots.
-OBSERVATION_DIM = 10
+#: Entries of the ego's action.
 ACTION_DIM = 2
 #: Largest acceleration of the ego per component, m/s^2.
 ACTION_BOUND = 2.0
-HIDDEN_DIM = 128
+#: Widths of the hidden layers.
+HIDDEN = (128, 128)
 #: Chunks of a batch, and steps of each.
 BATCH_SIZE = 64
 CHUNK_SIZE = 8
 #: Standard deviation of what disturbs the expert's wanted acceleration, m/s^2.
 NOISE = 0.5
-#: Step size of Adam at the first update; it falls to zero along half a cosine.
-LEARNING_RATE = 2e-3
 CURVE_POINTS = 50
 #: Evaluation seeds: the clusters of the intervals.
 SEEDS = (100, 101, 102, 103, 104)
 CONDITION = "filter_on"
 #: Partners beside whom the score is taken.
 SCORED = {name for name in get_task(TASK).partners if partner_card(name).leaves_way}
-
-
-class Clone(nn.Module):
-    """Three-layer perceptron from states to accelerations."""
-
-    def __init__(self, states: Tensor, generator: torch.Generator) -> None:
-        """Scale inputs by the moments of ``states``, (..., D), and draw the weights."""
-        super().__init__()
-        flat = states.flatten(0, -2)
-        self.moments = torch.stack((flat.mean(0), flat.var(0)))
-        sizes = (OBSERVATION_DIM, HIDDEN_DIM, HIDDEN_DIM, ACTION_DIM)
-        self.layers: list[nn.Linear] = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-        for layer in self.layers:
-            nn.init.orthogonal_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
-        self.trained = nn.ModuleList(self.layers)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return accelerations, (..., 2), not clipped."""
-        x = (states - self.moments[0]) / torch.sqrt(self.moments[1] + 1e-8)
-        for layer in self.layers[:-1]:
-            x = torch.relu(layer(x))
-        return self.layers[-1](x)
-
-    def portable(self) -> MlpPolicy:
-        """Return the policy as plain data."""
-        bound = torch.full((ACTION_DIM,), ACTION_BOUND)
-        return MlpPolicy(
-            weights=[p for layer in self.layers for p in (layer.weight, layer.bias)],
-            activation="relu",
-            output="mean",
-            low=-bound,
-            high=bound,
-            moments=self.moments,
-        )
-
-
-def cloning_loss(predicted: Tensor, done: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean squared error of the action over the steps that count, m^2/s^4.
-
-    Args:
-        predicted: Actions of the clone, (n, c, 2).
-        done: Actions of the expert, (n, c, 2).
-        valid: Steps that belong to their episode, (n, c).
-    """
-    return ((predicted - done) ** 2).sum(-1)[valid].mean()
 
 
 def clone_expert(run: Run) -> tuple[Clone, int]:
@@ -133,7 +84,7 @@ def clone_expert(run: Run) -> tuple[Clone, int]:
             )
         )
         first = engine.sample_batch(1024, 1, weighting="window", generator=generator)
-        clone = Clone(first["obs"], generator)
+        clone = Clone(state_moments(first["obs"]), HIDDEN, ACTION_DIM, generator)
         optimizer = torch.optim.Adam(clone.parameters(), lr=LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, run.steps)
         for update, batch in zip(range(run.steps), batches, strict=False):
@@ -158,8 +109,9 @@ def save(clone: Clone, run: Run) -> str:
         seed=run.seed, run_kind="behaviour_cloning", repo_root=Path(__file__).parents[1]
     )
     address = f"{LOCAL_URI_SCHEME}policy.pt"
+    bound = torch.full((ACTION_DIM,), ACTION_BOUND)
     save_checkpoint(
-        state_dict={MLP_POLICY_KEY: clone.portable().state_dict()},
+        state_dict={MLP_POLICY_KEY: clone.portable(-bound, bound).state_dict()},
         uri=address,
         metadata=CheckpointMetadata(
             run_id=context.run_id,

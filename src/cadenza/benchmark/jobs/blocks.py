@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.errors import IntegrityError
+from cadenza.core.files import remove_temporaries
 from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 
 _LOGGER = logging.getLogger(__name__)
@@ -25,6 +26,9 @@ class Blocks:
 
     folder: Path
     request_sha256: str
+
+    def __post_init__(self) -> None:
+        remove_temporaries(self.folder)
 
     def read(self, number: int) -> dict[str, Any] | None:
         """Return part ``number``; None if it was never finished, or cannot be used."""

@@ -35,6 +35,7 @@ from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
     load_checkpoint,
+    pending_path,
     read_metadata,
     save_checkpoint,
 )
@@ -386,7 +387,8 @@ def _save(
 
 def _finished(folder: JobFolder) -> dict[str, Any] | None:
     """Return the facts of the trained policy; None if there is none, or a damaged one."""
-    if not (folder.root / POLICY).exists():
+    path = folder.root / POLICY
+    if not path.exists() or pending_path(path).exists():  # else killed while it was saved
         return None
     try:
         metadata = read_metadata(uri=LOCAL_URI_SCHEME + POLICY, artifacts_root=folder.root)
@@ -394,7 +396,7 @@ def _finished(folder: JobFolder) -> dict[str, Any] | None:
         _LOGGER.warning("training starts over: %s", error)
         return None
     if metadata.config_hash != folder.request_sha256:
-        _LOGGER.warning("training starts over: %s is of another job", folder.root / POLICY)
+        _LOGGER.warning("training starts over: %s is of another job", path)
         return None
     facts = {
         name: metadata.extra.get(name)

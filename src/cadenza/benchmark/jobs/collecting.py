@@ -210,6 +210,8 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
                 )
             if gathered.kept:
                 _publish(collection, gathered, encounters, folder, player.facts)
+        if dataset.exists():
+            folder.drop_work()
         return folder.write_result(collection.result, _facts(collection, dataset, attempts))
 
 

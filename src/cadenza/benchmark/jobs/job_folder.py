@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
-from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
+from cadenza.core.files import (
+    canonical_json,
+    fsync_folder,
+    make_folder,
+    remove_temporaries,
+    sha256_bytes,
+)
 from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 from cadenza.core.source_identity import source_digest
 
@@ -61,7 +67,7 @@ class JobFolder:
         return draft
 
     def publish(self, draft: Path, name: str) -> Path:
-        """Move ``draft``, a finished folder, to ``name`` in one step, and drop what is unfinished.
+        """Move ``draft``, a finished folder, to ``name`` in one step.
 
         Raises:
             StorageError: The file system refused.
@@ -76,7 +82,6 @@ class JobFolder:
                 f"{target}: expected to move the finished {name} here, got '{error.strerror}'; "
                 "run the same command again",
             ) from error
-        self.drop_work()
         return target
 
     def drop_work(self) -> None:
@@ -118,6 +123,7 @@ def open_job_folder(root: Path, kind: str, request: Mapping[str, Any]) -> Genera
     folder = JobFolder(root=root, kind=kind, request=request)
     with _locked(root):
         _claim(folder)
+        remove_temporaries(root)
         yield folder
 
 
@@ -190,9 +196,9 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _empty(root: Path) -> None:
-    """Remove everything of an earlier attempt but the lock."""
+    """Remove everything of an earlier attempt but lock and claim."""
     for path in root.iterdir():
-        if path.name == _LOCK:
+        if path.name in (_LOCK, _CLAIM):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

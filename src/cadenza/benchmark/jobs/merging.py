@@ -95,6 +95,7 @@ def merge(job: Merge) -> dict[str, Any]:
             draft = folder.new_draft(DATASET)
             _join(job, infos, digests, draft)
             folder.publish(draft, DATASET)
+        folder.drop_work()
         facts = {
             "dataset": dataset_facts(folder.root / DATASET, job.repo_id),
             "sources": [
