@@ -8,7 +8,7 @@ class ExitCode(IntEnum):
     """What the number a command ends with means."""
 
     OK = 0
-    #: A verification or comparison ran and found a failing check.
+    #: A verification or comparison ran and found a failing check, or there is no store of runs.
     CHECK_FAILED = 1
     #: Wrong arguments, missing file, unknown name, unreadable configuration.
     USAGE = 2
@@ -34,7 +34,11 @@ class ExitCode(IntEnum):
     INCOMPLETE = 15
     #: The job does not fit into memory; the message says what to lower.
     OUT_OF_MEMORY = 16
-    #: Stopped by the user; run again with --resume to go on.
+    #: A job of a loop failed in every attempt; the run can be resumed.
+    JOB_FAILED = 17
+    #: The constitution refuses a command; the message names the rule.
+    REFUSED = 18
+    #: Stopped by the user; run again with --resume, or resume the loop, to go on.
     INTERRUPTED = 130
     #: Whoever read the output has left, as `| head` does; what was asked for is done.
     OUTPUT_CLOSED = 141

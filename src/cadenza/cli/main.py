@@ -9,6 +9,7 @@ import typer
 from cadenza import __version__
 from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
 from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")
 app.add_typer(stream_app, name="stream")
+app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")
 app.add_typer(tasks_app, name="tasks")
 

@@ -31,6 +31,19 @@ from cadenza.core.errors import (
     StorageError,
     UnknownNameError,
 )
+from cadenza.loop.errors import (
+    JobFailedError,
+    JobHostError,
+    LeaseHeldError,
+    RefusedError,
+    StageError,
+    StaleLeaseError,
+    StopRequestedError,
+    StoreCorruptError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
 
 #: Columns of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 120
@@ -75,6 +88,17 @@ _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (StorageError, ExitCode.STORAGE),
     (MissingExtraError, ExitCode.MISSING_EXTRA),
     (NotReadyError, ExitCode.NOT_READY),
+    (StoreNotFoundError, ExitCode.CHECK_FAILED),
+    (StoreUnavailableError, ExitCode.STORAGE),
+    (StoreCorruptError, ExitCode.DAMAGED_DATA),
+    (StoreVersionError, ExitCode.NOT_READY),
+    (LeaseHeldError, ExitCode.NOT_READY),
+    (StaleLeaseError, ExitCode.NOT_READY),
+    (JobFailedError, ExitCode.JOB_FAILED),
+    (JobHostError, ExitCode.JOB_FAILED),
+    (StageError, ExitCode.JOB_FAILED),
+    (RefusedError, ExitCode.REFUSED),
+    (StopRequestedError, ExitCode.INTERRUPTED),
     (ConfigurationError, ExitCode.USAGE),
     (UnknownNameError, ExitCode.USAGE),
     (InputError, ExitCode.BAD_INPUT),

@@ -78,7 +78,19 @@ class EvidenceError(InputError):
 
 
 class JobFailedError(CadenzaError, RuntimeError):
-    """A job failed in every attempt; the message names its command, exit code and log."""
+    """A job failed in every attempt; the message names its command, exit code and log.
+
+    Attributes:
+        exit_code: Exit status of the last attempt; None if nobody saw it.
+        duration_s: Seconds of all attempts.
+    """
+
+    def __init__(
+        self, message: str, *, exit_code: int | None = None, duration_s: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.duration_s = duration_s
 
 
 class BudgetExceededError(CadenzaError, RuntimeError):
@@ -127,3 +139,35 @@ class LLMPackageMissingError(MissingExtraError, RuntimeError):
 
 class KnowledgeLockError(StorageError):
     """Another process writes the knowledge pages and does not come to an end."""
+
+
+class StoreOutdatedError(StoreVersionError):
+    """The store was written by an older version of the package; a writer brings it up to date."""
+
+
+class RunEndedError(StoreError):
+    """The run has come to its end; there is nothing to stop, to answer or to go on with."""
+
+
+class RefusedError(CadenzaError, RuntimeError):
+    """The constitution refuses a command, or its own file; base of `ConstitutionError`."""
+
+
+class StageError(CadenzaError, RuntimeError):
+    """A step of a cycle did not do its work: its job failed, or left what nobody can use."""
+
+
+class DataError(StageError):
+    """There is no data for the cycle."""
+
+
+class TrainError(StageError):
+    """Training failed."""
+
+
+class EvalError(StageError):
+    """An evaluation failed, or measured nothing usable."""
+
+
+class ImproveError(StageError):
+    """The harvest of successes, or joining it to the others, failed; a run goes on without it."""

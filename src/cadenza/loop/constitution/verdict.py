@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from cadenza.core.errors import CadenzaError
+from cadenza.loop.errors import RefusedError
 
 #: Characters of an argument that a reason quotes.
 _MAX_QUOTED: Final = 80
@@ -24,7 +24,7 @@ class Verdict:
     reason: str | None = None
 
 
-class ConstitutionError(CadenzaError, RuntimeError):
+class ConstitutionError(RefusedError):
     """The constitution refuses a command, or its own file is no constitution.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, text
 
-from cadenza.loop.errors import StoreVersionError
+from cadenza.loop.errors import StoreOutdatedError, StoreVersionError
 
 #: Newest migration; a store at another one is migrated or refused.
 HEAD: Final = "0001"
@@ -54,13 +54,14 @@ def require_present(connection: Connection) -> None:
     """Raise unless the database is at `HEAD`; for readers, who change nothing.
 
     Raises:
-        StoreVersionError: It is older, newer or no store at all.
+        StoreOutdatedError: It is older, or empty.
+        StoreVersionError: It is newer.
     """
     version = version_of(connection)
     if version == HEAD:
         return
     if version is None or version < HEAD:
-        raise StoreVersionError(
+        raise StoreOutdatedError(
             f"job store {connection.engine.url!r}: expected tables of version {HEAD}, got "
             f"{version or 'none'}; `cadenza loop run` or `resume` brings them up to date."
         )

@@ -1,0 +1,234 @@
+"""`cadenza loop`: the commands that look at runs and answer them."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.loop_status import CYCLE_COLUMNS, cycle_rows, headline, notes
+from cadenza.cli.loop_store import (
+    AsJson,
+    RunId,
+    StoreUrl,
+    Workdir,
+    command,
+    complete_run_ids,
+    open_store,
+    store_location,
+)
+from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from cadenza.loop.doctor import Check
+    from cadenza.loop.requests import StopOutcome
+    from cadenza.loop.status_report import RunStatus
+
+loop_app = typer.Typer(
+    help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",
+    no_args_is_help=True,
+)
+
+_RUNS: Final = Path("runs")
+_KNOWLEDGE: Final = Path("knowledge")
+#: Pause between two looks of ``status --watch``, s.
+_WATCH_S: Final = 2.0
+#: Statuses of runs that may still change.
+_GOING_ON: Final = ("running", "pending_approval")
+_MARKS: Final = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
+
+
+@loop_app.command()
+def status(
+    run_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN_ID]",
+            help="Id of one run; all runs without it.",
+            autocompletion=complete_run_ids,
+            show_default=False,
+        ),
+    ] = None,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again until the runs end.")
+    ] = False,
+) -> None:
+    """Show how runs stand: cycles, decisions, success with intervals, jobs, hours, questions."""
+    with typed_exits(as_json=as_json, go_on="the runs go on"), open_store(workdir, store) as opened:
+        from cadenza.loop.status_report import all_statuses, run_status
+
+        def look() -> "Sequence[RunStatus]":
+            if run_id is None:
+                return all_statuses(opened, workdir=workdir)
+            return [run_status(opened, run_id, workdir=workdir)]
+
+        def lines(one: "RunStatus") -> list[str]:
+            words = (one.run_id, workdir, store)
+            ask = command("approve", *words, "--by NAME --reason TEXT", "[--reject]")
+            return notes(one, resume=command("resume", *words), approve=ask)
+
+        if as_json:
+            print_json({"runs": [one.model_dump(mode="json") for one in look()]})
+        elif watch:
+            _follow(look, lines)
+        else:
+            _print_statuses(look(), lines)
+
+
+@loop_app.command()
+def stop(
+    run_id: RunId,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a run so that it can be gone on with: its job is ended first, nothing done is lost."""
+    with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
+        from cadenza.loop.requests import stop_run
+
+        outcome = stop_run(opened, run_id, workdir=workdir)
+        if as_json:
+            print_json(outcome.model_dump(mode="json"))
+        else:
+            print_text(_stopped(outcome))
+            print_text(f"go on with: {command('resume', run_id, workdir, store)}")
+
+
+@loop_app.command()
+def approve(
+    run_id: RunId,
+    by: Annotated[str, typer.Option("--by", help="Who answers.", show_default=False)],
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, for the record.", show_default=False)
+    ],
+    reject: Annotated[bool, typer.Option("--reject", help="Say no instead of yes.")] = False,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer the decision that a run waits with, once and for good."""
+    with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
+        from dataclasses import asdict
+
+        from cadenza.loop.requests import answer
+
+        row = answer(opened, run_id, approve=not reject, reason=reason, by=by)
+        if as_json:
+            print_json(asdict(row))
+            return
+        print_text(f"run {run_id}: {row.gate} in cycle {row.cycle} is {row.status} by {row.by}")
+        if opened.leases.holder(run_id) is None:
+            print_text(
+                f"nobody works on it; go on with: {command('resume', run_id, workdir, store)}"
+            )
+
+
+@loop_app.command()
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", help="Configuration that must be able to run.", show_default=False
+        ),
+    ] = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(
+            "--workdir",
+            "-w",
+            help="Folder of all runs; the configuration's, or runs.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that this machine can run loops, and say what to do where it cannot."""
+    with typed_exits(as_json=as_json):
+        from cadenza.loop.config import LoopConfig
+        from cadenza.loop.doctor import examine
+
+        settings = None if config is None else LoopConfig.from_yaml(config)
+        folder = workdir or (_RUNS if settings is None else settings.workdir)
+        url = store or (None if settings is None else settings.store)
+        checks = examine(config=settings, store=store_location(folder, url), workdir=folder)
+        healthy = all(check.level != "fail" for check in checks)
+        if as_json:
+            print_json({"ok": healthy, "checks": [check.model_dump() for check in checks]})
+        else:
+            _print_checks(checks)
+    if not healthy:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _stopped(outcome: "StopOutcome") -> str:
+    if outcome.controller is not None:
+        return (
+            f"run {outcome.run_id}: {outcome.controller} was asked to stop it; it ends its job "
+            "and leaves the run at the step that it is at"
+        )
+    jobs = f", {', '.join(outcome.jobs)} asked to end" if outcome.jobs else ""
+    return f"run {outcome.run_id}: nobody worked on it; it is stopped{jobs}"
+
+
+def _print_checks(checks: "Sequence[Check]") -> None:
+    rows = [
+        (_MARKS[check.level], check.name, check.detail + (f"; {check.fix}" if check.fix else ""))
+        for check in checks
+    ]
+    counts = ", ".join(
+        f"{sum(check.level == level for check in checks)} {_MARKS[level]}" for level in _MARKS
+    )
+    print_table("Loop runs on this machine", ("", "what", "found"), rows, note=counts)
+
+
+def _print_statuses(
+    statuses: "Sequence[RunStatus]", lines: "Callable[[RunStatus], list[str]]"
+) -> None:
+    if not statuses:
+        print_text("no runs yet")
+    for one in statuses:
+        print_text(headline(one))
+        if one.cycles:
+            print_table("", CYCLE_COLUMNS, cycle_rows(one))
+        for line in lines(one):
+            print_text(line)
+        if one is not statuses[-1]:
+            print_text("")
+
+
+def _follow(
+    look: "Callable[[], Sequence[RunStatus]]", lines: "Callable[[RunStatus], list[str]]"
+) -> None:
+    """Show the runs anew until none of them may change any more."""
+    from rich.live import Live
+
+    statuses = look()
+    with Live(_group(statuses, lines), auto_refresh=False) as live:
+        while any(one.status in _GOING_ON for one in statuses):
+            time.sleep(_WATCH_S)
+            statuses = look()
+            live.update(_group(statuses, lines), refresh=True)
+
+
+def _group(statuses: "Sequence[RunStatus]", lines: "Callable[[RunStatus], list[str]]") -> "Group":
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Table | Text] = []
+    for one in statuses:
+        table = Table(*CYCLE_COLUMNS, box=SIMPLE_HEAD, pad_edge=False)
+        for row in cycle_rows(one):
+            table.add_row(*(escape(cell) for cell in row))
+        parts += [Text(headline(one), style="bold"), table, Text("\n".join(lines(one)) + "\n")]
+    return Group(*parts)

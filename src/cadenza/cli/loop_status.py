@@ -1,0 +1,150 @@
+"""`cadenza loop status`: the tables and lines of a run."""
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from cadenza.cli.loop_words import duration, plain
+
+if TYPE_CHECKING:
+    from cadenza.loop.status_report import (
+        CycleStatus,
+        LiveJob,
+        Measurement,
+        PendingApproval,
+        RunStatus,
+    )
+
+#: Columns of the table of cycles.
+CYCLE_COLUMNS: Final = (
+    "cycle",
+    "rung",
+    "stage",
+    "decision",
+    "success",
+    "reference",
+    "n",
+    "cpu",
+    "gpu",
+)
+#: Silence of a job that is worth a word, s; a host gives a sign of life each second.
+_SILENT_S: Final = 10.0
+#: Statuses of runs that somebody should be working on.
+_GOING_ON: Final = ("running", "pending_approval")
+#: Runs of these statuses can be gone on with.
+_RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
+
+
+def headline(status: "RunStatus") -> str:
+    """Return the line above the table of cycles."""
+    begun = datetime.fromtimestamp(status.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    of = "" if status.max_cycles is None else f" of {status.max_cycles}"
+    word = status.status.replace("_", " ")
+    if status.status in _GOING_ON and status.worked_on_by is None:
+        word += ", but nobody works on it"
+    why = f" ({plain(status.stop_reason)})" if status.stop_reason else ""
+    return f"Run {status.run_id}: {word}{why}, begun {begun}, {len(status.cycles)}{of} cycles"
+
+
+def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
+    """Return one row per cycle, fit for `CYCLE_COLUMNS`."""
+    return [_row(cycle) for cycle in status.cycles]
+
+
+def notes(status: "RunStatus", *, resume: str, approve: str) -> list[str]:
+    """Return the lines below the table.
+
+    Args:
+        status: The run.
+        resume: Command that goes on with the run.
+        approve: Command that answers its question.
+    """
+    lines = [
+        f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}"
+        for cycle in status.cycles
+        if cycle.reason
+    ]
+    lines.append(_blessed(status))
+    lines += [_job(job) for job in status.jobs]
+    for question in status.pending:
+        lines.append(
+            f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
+            f"answer with: {approve}"
+        )
+    lines.append(_spending(status))
+    if status.knowledge_pages:
+        lines.append(f"knowledge: {', '.join(plain(page) for page in status.knowledge_pages)}")
+    lines.append(_controller(status, resume))
+    return [line for line in lines if line]
+
+
+def _row(cycle: "CycleStatus") -> tuple[str, ...]:
+    n = max((m.n_episodes for m in (cycle.candidate, cycle.baseline) if m), default=0)
+    return (
+        str(cycle.idx),
+        cycle.rung or "",
+        cycle.stage,
+        cycle.decision or "",
+        _success(cycle.candidate),
+        _success(cycle.baseline),
+        str(n) if n else "",
+        _seconds(cycle, "cpu"),
+        _seconds(cycle, "gpu"),
+    )
+
+
+def _success(measured: "Measurement | None") -> str:
+    if measured is None:
+        return ""
+    return f"{measured.rate:.1%} [{100.0 * measured.low:.0f}, {100.0 * measured.high:.0f}]"
+
+
+def _seconds(cycle: "CycleStatus", device: str) -> str:
+    seconds = {str(name): value for name, value in cycle.seconds.items()}.get(device)
+    return "" if seconds is None else duration(seconds)
+
+
+def _blessed(status: "RunStatus") -> str:
+    best = status.blessed
+    if best is None:
+        return "blessed: nothing yet"
+    success = "" if best.success is None else f", success {best.success:.1%}"
+    return f"blessed: {plain(best.path)} ({best.policy_type}, cycle {best.cycle}{success})"
+
+
+def _job(job: "LiveJob") -> str:
+    process = "" if job.pid is None else f" as process {job.pid}"
+    done = "" if job.done is None else f", {job.done:.0%} done"
+    left = "" if job.left_s is None else f", about {duration(job.left_s)} left"
+    silent = f", last sign of life {duration(job.silent_s)} ago" if job.silent_s > _SILENT_S else ""
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    return (
+        f"job: {job.stage} of cycle {job.cycle}{process}{attempt}, runs for "
+        f"{duration(job.elapsed_s)}{done}{left}{silent}"
+    )
+
+
+def _deadline(question: "PendingApproval") -> str:
+    if question.deadline is None:
+        return ""
+    if question.overdue:
+        return ", overdue"
+    return f", decides by itself in {duration(max(0.0, question.deadline - time.time()))}"
+
+
+def _spending(status: "RunStatus") -> str:
+    spent = status.spending
+    counted = f"{spent.gpu_hours:.2f}"
+    counted += "" if spent.max_gpu_hours is None else f" of {spent.max_gpu_hours:g}"
+    wall = f"{spent.wall_hours:.2f}"
+    wall += "" if spent.max_wall_hours is None else f" of {spent.max_wall_hours:g}"
+    return f"hours: {counted} that count as GPU hours, {wall} of all jobs"
+
+
+def _controller(status: "RunStatus", resume: str) -> str:
+    if status.worked_on_by is not None:
+        asked = ", asked to stop" if status.stop_requested else ""
+        return f"controller: {plain(status.worked_on_by)}{asked}"
+    if status.status in _RESUMABLE:
+        return f"go on with: {resume}"
+    return ""

@@ -1,0 +1,82 @@
+"""Where a loop command finds its runs: options, store, completion of run ids."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from cadenza.loop.store.jobstore import JobStore
+
+#: File of the job store below the folder of all runs.
+STORE_FILE: Final = "cadenza.db"
+
+
+def complete_run_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of known runs that begin with ``incomplete``, for the shell."""
+    from cadenza.core.errors import CadenzaError
+
+    workdir = Path(context.params.get("workdir") or "runs")
+    try:
+        with open_store(workdir, context.params.get("store")) as store:
+            ids = [row["id"] for row in store.list_runs()]
+    except (CadenzaError, OSError):  # a completion has nobody to tell
+        return []
+    return [run_id for run_id in reversed(ids) if run_id.startswith(incomplete)]
+
+
+RunId: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_ID", help="Id of the run.", autocompletion=complete_run_ids, show_default=False
+    ),
+]
+Workdir: TypeAlias = Annotated[
+    Path, typer.Option("--workdir", "-w", help="Folder of all runs.", is_eager=True)
+]
+StoreUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="CADENZA_STORE",
+        help="SQLAlchemy URL of the job store, if it is not WORKDIR/cadenza.db.",
+        show_default=False,
+        is_eager=True,
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Neither events nor progress.")
+]
+
+
+def store_location(workdir: Path, store: str | None) -> Path | str:
+    """Return where the job store is."""
+    return store or workdir / STORE_FILE
+
+
+def open_store(workdir: Path, store: str | None) -> "JobStore":
+    """Open the job store for reading and for answers; never creates one.
+
+    Raises:
+        StoreNotFoundError: There is none.
+        StoreError: It does not answer, is damaged or of another version.
+    """
+    from cadenza.loop.store.jobstore import JobStore
+
+    return JobStore.open_existing(store_location(workdir, store))
+
+
+def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
+    """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store."""
+    import os
+    import shlex
+
+    words = ["cadenza", "loop", verb, run_id]
+    if workdir != Path("runs"):
+        words += ["--workdir", str(workdir)]
+    if store is not None and store != os.environ.get("CADENZA_STORE"):
+        from sqlalchemy.engine import make_url
+
+        words += ["--store", make_url(store).render_as_string(hide_password=True)]
+    return " ".join([shlex.join(words), *more])

@@ -1,0 +1,104 @@
+"""What people ask of a run from outside: to stop, or to go on with a decision that waits for them.
+
+Neither needs the lease of the run's controller; both are safe while it works.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from cadenza.loop.contracts.records import Record
+from cadenza.loop.errors import LeaseHeldError, RunEndedError, UnknownRowError
+from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.owners import this_process
+from cadenza.loop.store.rows import ApprovalRow
+
+#: Runs of these statuses are over; a failed one may still be resumed.
+_OVER: Final = ("finished", "failed")
+#: Longest the run is kept from others while it is stopped, s.
+_LEASE_S: Final = 30.0
+#: Why a run ended that was asked to stop.
+STOP_REQUESTED: Final = "stop requested"
+
+
+class StopOutcome(Record):
+    """What became of a request to stop.
+
+    Attributes:
+        run_id: The run.
+        controller: Process that works on the run and will stop it; None if nobody did, and the
+            run is stopped already.
+        jobs: Stages of jobs that a dead controller left running and that were asked to end.
+    """
+
+    run_id: str
+    controller: str | None
+    jobs: tuple[str, ...] = ()
+
+
+def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
+    """Ask whoever works on a run to stop it; if nobody does, stop it and what it left running.
+
+    Args:
+        store: Store of the run.
+        run_id: The run.
+        workdir: Folder of all runs.
+
+    Raises:
+        UnknownRowError: There is no such run.
+        RunEndedError: It has ended.
+    """
+    run = store.get_run(run_id)
+    if run["status"] in _OVER:
+        raise RunEndedError(
+            f"run {run_id!r}: expected one that goes on, got one that is {run['status']} "
+            f"({run['stop_reason']}); there is nothing to stop."
+        )
+    store.request_stop(run_id)
+    try:
+        lease = store.leases.acquire(run_id, this_process(), ttl_s=_LEASE_S)
+    except LeaseHeldError:
+        return StopOutcome(run_id=run_id, controller=store.leases.holder(run_id) or "unknown")
+    try:
+        asked: list[str] = []
+        for job in store.jobs.of_run(run_id):
+            folder = _folder(workdir, job.key)
+            if job.status == "running" and folder.is_dir():
+                AttemptFolder(folder).ask_to_stop()
+                asked.append(f"cycle {job.key.cycle} {job.key.stage}")
+        store.finish_run(run_id, "stopped", STOP_REQUESTED)
+    finally:
+        store.leases.release(lease)
+    return StopOutcome(run_id=run_id, controller=None, jobs=tuple(asked))
+
+
+def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:
+    """Answer the question that a run waits with.
+
+    Args:
+        store: Store of the run.
+        run_id: The run.
+        approve: Yes or no.
+        reason: Why, for the record.
+        by: Who says so.
+
+    Raises:
+        UnknownRowError: There is no such run, or it waits for nothing.
+        ApprovalDecidedError: Somebody answered meanwhile.
+        InputError: The reason or the name is empty or no plain text.
+    """
+    state, _ = store.load_state(run_id)
+    asked = [row for row in store.approvals.pending(run_id) if row.cycle == state.cycle]
+    if not asked:
+        raise UnknownRowError(
+            f"run {run_id!r}: expected a decision that waits for approval, got none; "
+            "`cadenza loop status` shows what waits."
+        )
+    status = "approved" if approve else "rejected"
+    gate = asked[0].gate
+    return store.approvals.decide(run_id, state.cycle, gate, status, reason=reason, by=by)
+
+
+def _folder(workdir: Path, key: JobKey) -> Path:
+    return workdir / key.run_id / f"cycle_{key.cycle}" / "jobs" / key.stage

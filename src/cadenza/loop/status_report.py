@@ -1,0 +1,357 @@
+"""How runs stand, read from their store without changing it: what `cadenza loop status` shows.
+
+Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs, running ones
+            included; times are Unix seconds.
+Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
+            are those that the decision used.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import Field
+
+from cadenza.loop.contracts.records import EpisodeOutcome, Record
+from cadenza.loop.job_estimates import JobEstimates
+from cadenza.loop.jobs.spec import Device
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, RunRow, StoredEvent
+
+#: Probability that each bound of a success rate may fail.
+_TAIL: Final = 0.025
+_HOUR_S: Final = 3600.0
+#: Events read at once.
+_PAGE: Final = 10_000
+
+
+class Measurement(Record):
+    """Success of one policy.
+
+    Attributes:
+        rate: Share of episodes that succeeded.
+        low: Lower bound of its 95 % interval.
+        high: Upper bound.
+        n_episodes: Episodes played.
+    """
+
+    rate: float
+    low: float
+    high: float
+    n_episodes: int = Field(ge=1)
+
+
+class CycleStatus(Record):
+    """One cycle.
+
+    Attributes:
+        idx: Its number, from 0.
+        rung: Policy type it trains.
+        stage: What it does, or did last.
+        decision: What became of its candidate; None before.
+        reason: Why, in one sentence; None before.
+        candidate: What the candidate solved; None before its evaluation.
+        baseline: What the reference solved on the same initial states; None without one.
+        difference: Bounds of the difference that the decision was made on; None without them.
+        seconds: Seconds of its jobs by device.
+        checkpoint: Policy it trained; None before.
+        started_at: When it began.
+        finished_at: When it ended; None while it goes on.
+    """
+
+    idx: int
+    rung: str | None
+    stage: str
+    decision: str | None
+    reason: str | None
+    candidate: Measurement | None
+    baseline: Measurement | None
+    difference: tuple[float | None, float | None] | None
+    seconds: dict[Device, float]
+    checkpoint: str | None
+    started_at: float
+    finished_at: float | None
+
+
+class LiveJob(Record):
+    """A job that runs now.
+
+    Attributes:
+        cycle: Its cycle.
+        stage: What it is for.
+        attempt: Number of the attempt.
+        pid: Process in charge of it; None if that has not said so yet.
+        elapsed_s: Seconds of this attempt so far.
+        silent_s: Seconds since its last sign of life.
+        left_s: Estimated seconds until its end; None if there is nothing to estimate from.
+        done: Share that it says it has done; None if it says nothing.
+    """
+
+    cycle: int
+    stage: str
+    attempt: int
+    pid: int | None
+    elapsed_s: float
+    silent_s: float
+    left_s: float | None
+    done: float | None
+
+
+class PendingApproval(Record):
+    """A question that waits for a person.
+
+    Attributes:
+        cycle: Cycle that asks.
+        gate: Decision that it wants to make.
+        requested_at: When it asked.
+        deadline: When it acts on silence; None never.
+        overdue: Whether that has passed.
+    """
+
+    cycle: int
+    gate: str
+    requested_at: float
+    deadline: float | None
+    overdue: bool
+
+
+class Spending(Record):
+    """What jobs took and may take.
+
+    Attributes:
+        gpu_hours: Hours that count against ``max_gpu_hours``: on a GPU, or all without one.
+        max_gpu_hours: Limit; None if the stored configuration names none.
+        wall_hours: Hours of all jobs.
+        max_wall_hours: Limit; None for none.
+    """
+
+    gpu_hours: float
+    max_gpu_hours: float | None
+    wall_hours: float
+    max_wall_hours: float | None
+
+
+class BlessedPolicy(Record):
+    """The run's best policy.
+
+    Attributes:
+        path: Its weights.
+        policy_type: Rung that trained it.
+        cycle: Cycle that trained it.
+        success: What it solved in its own cycle; None if not recorded.
+    """
+
+    path: str
+    policy_type: str
+    cycle: int
+    success: float | None
+
+
+class RunStatus(Record):
+    """One run.
+
+    Attributes:
+        run_id: Its id.
+        status: ``running``, ``pending_approval``, ``stopped``, ``finished`` or ``failed``.
+        stop_reason: Why it ended; None while it goes on.
+        worked_on_by: Process that works on it; None if nobody does.
+        stop_requested: Whether it is asked to stop.
+        created_at: When it began.
+        step: Step it does next, or ``finished``.
+        max_cycles: Cycles it may make; None if the stored configuration names no number.
+        cycles: Its cycles, in order.
+        blessed: Best policy; None before a promotion.
+        pending: Questions to a person.
+        jobs: Jobs that run now.
+        spending: What its jobs took.
+        knowledge_pages: Pages that it wrote to, in order of their names.
+    """
+
+    run_id: str
+    status: str
+    stop_reason: str | None
+    worked_on_by: str | None
+    stop_requested: bool
+    created_at: float
+    step: str
+    max_cycles: int | None
+    cycles: tuple[CycleStatus, ...]
+    blessed: BlessedPolicy | None
+    pending: tuple[PendingApproval, ...]
+    jobs: tuple[LiveJob, ...]
+    spending: Spending
+    knowledge_pages: tuple[str, ...]
+
+
+def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
+    """Return how one run stands.
+
+    Args:
+        store: Store of the run.
+        run_id: The run.
+        workdir: Folder of all runs; jobs leave signs of life and progress below it.
+
+    Raises:
+        UnknownRowError: There is no such run.
+    """
+    run = store.get_run(run_id)
+    jobs = store.jobs.of_run(run_id)
+    events = _events(store, run_id)
+    config = _object(run["config_json"])
+    estimates = JobEstimates(jobs, folder=workdir / run_id)
+    return RunStatus(
+        run_id=run_id,
+        status=run["status"],
+        stop_reason=run["stop_reason"],
+        worked_on_by=store.leases.holder(run_id),
+        stop_requested=run["stop_requested_at"] is not None,
+        created_at=run["created_at"],
+        step=str(_object(run["state_json"]).get("step", "")),
+        max_cycles=_section(config, "budgets").get("max_cycles"),
+        cycles=_cycles(store, run_id, jobs, events),
+        blessed=_blessed(store.blessed_checkpoint(run_id)),
+        pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
+        jobs=tuple(_live(job, estimates) for job in jobs if job.status == "running"),
+        spending=_spending(run, jobs),
+        knowledge_pages=_knowledge_pages(events),
+    )
+
+
+def all_statuses(store: JobStore, *, workdir: Path) -> list[RunStatus]:
+    """Return how every run of a store stands, oldest first."""
+    return [run_status(store, run["id"], workdir=workdir) for run in store.list_runs()]
+
+
+def measure(outcomes: Sequence[EpisodeOutcome]) -> Measurement | None:
+    """Return the share of successes with its exact 95 % interval; None without episodes."""
+    if not outcomes:
+        return None
+    from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
+
+    successes = sum(outcome.success for outcome in outcomes)
+    low, high = exact_bounds(successes, len(outcomes), tail=_TAIL)
+    rate = successes / len(outcomes)
+    return Measurement(rate=rate, low=low, high=high, n_episodes=len(outcomes))
+
+
+def _cycles(
+    store: JobStore, run_id: str, jobs: Sequence[JobRow], events: Sequence[StoredEvent]
+) -> tuple[CycleStatus, ...]:
+    decisions = {
+        event.cycle: _object(event.payload)
+        for event in events
+        if (event.stage, event.kind) == ("decide", "decision")
+    }
+    checkpoints = {row["cycle_idx"]: row["path"] for row in store.checkpoints_for(run_id)}
+    found: list[CycleStatus] = []
+    for row in store.cycles_for(run_id):
+        idx = row["idx"]
+        decided = decisions.get(idx, {})
+        found.append(
+            CycleStatus(
+                idx=idx,
+                rung=row["rung"],
+                stage=row["stage"],
+                decision=row["decision"] or decided.get("decision"),
+                reason=decided.get("reason"),
+                candidate=measure(store.episodes(run_id, idx, "candidate")),
+                baseline=measure(store.episodes(run_id, idx, "baseline")),
+                difference=_bounds(decided),
+                seconds=_seconds([job for job in jobs if job.key.cycle == idx]),
+                checkpoint=checkpoints.get(idx),
+                started_at=row["started_at"],
+                finished_at=row["finished_at"],
+            )
+        )
+    return tuple(found)
+
+
+def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None:
+    evidence = _section(decided, "evidence") or decided
+    if evidence.get("difference") is None:
+        return None
+    return evidence.get("lower"), evidence.get("upper")
+
+
+def _seconds(jobs: Sequence[JobRow]) -> dict[Device, float]:
+    seconds: dict[Device, float] = {}
+    for job in jobs:
+        seconds[job.device] = seconds.get(job.device, 0.0) + job.duration_s + job.attempt_s
+    return seconds
+
+
+def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
+    signs = estimates.signs_of_life(job, moment=time.time())
+    done = estimates.share_done(job.key)
+    return LiveJob(
+        cycle=job.key.cycle,
+        stage=job.key.stage,
+        attempt=job.attempt,
+        pid=job.pid,
+        elapsed_s=signs.elapsed_s,
+        silent_s=signs.silent_s,
+        left_s=estimates.left_s(job.key, signs.elapsed_s, done=done),
+        done=done,
+    )
+
+
+def _pending(row: ApprovalRow) -> PendingApproval:
+    return PendingApproval(
+        cycle=row.cycle,
+        gate=row.gate,
+        requested_at=row.requested_at,
+        deadline=row.deadline,
+        overdue=row.overdue,
+    )
+
+
+def _blessed(row: CheckpointRow | None) -> BlessedPolicy | None:
+    if row is None:
+        return None
+    report = _object(row["eval_json"]) if row["eval_json"] else {}
+    return BlessedPolicy(
+        path=row["path"],
+        policy_type=row["policy_type"],
+        cycle=row["cycle_idx"],
+        success=report.get("success_rate"),
+    )
+
+
+def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
+    limits = _section(_object(run["config_json"]), "budgets")
+    seconds = _seconds(jobs)
+    everything = sum(seconds.values())
+    counted = seconds.get("gpu", everything)
+    return Spending(
+        gpu_hours=counted / _HOUR_S,
+        max_gpu_hours=limits.get("max_gpu_hours"),
+        wall_hours=everything / _HOUR_S,
+        max_wall_hours=limits.get("max_wall_hours"),
+    )
+
+
+def _knowledge_pages(events: Sequence[StoredEvent]) -> tuple[str, ...]:
+    pages: set[str] = set()
+    for event in events:
+        if (event.stage, event.kind) == ("knowledge", "knowledge_updated"):
+            pages.update(str(page) for page in _object(event.payload).get("pages", ()))
+    return tuple(sorted(pages))
+
+
+def _events(store: JobStore, run_id: str) -> list[StoredEvent]:
+    found: list[StoredEvent] = []
+    while page := store.events.after(run_id, found[-1].seq if found else 0, limit=_PAGE):
+        found += page
+    return found
+
+
+def _object(document: str) -> dict[str, Any]:
+    """Return a document that the store wrote itself."""
+    return json.loads(document)
+
+
+def _section(document: dict[str, Any], name: str) -> dict[str, Any]:
+    section = document.get(name)
+    return cast("dict[str, Any]", section) if isinstance(section, dict) else {}

@@ -1,0 +1,231 @@
+"""`cadenza loop status | stop | approve | doctor`: what they print, and how they end."""
+
+import json
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+
+from cadenza.loop.store.owners import this_process
+from tests.e2e.commands import REPOSITORY, cadenza
+from tests.loop_runs import REASON, RUN, begun_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Folder of a run that nobody works on."""
+    begun_run(tmp_path / "runs").close()
+    return tmp_path
+
+
+def loop(*words, cwd):
+    return cadenza("loop", *words, cwd=cwd, timeout=60.0)
+
+
+def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
+    done = loop("status", cwd=runs)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"Run {RUN}: running, but nobody works on it, begun ")
+    assert "2 of 4 cycles" in lines[0]
+    first, second = (next(line.split() for line in lines if line[1:2] == n) for n in "01")
+    assert first == [
+        "0",
+        "bc",
+        "done",
+        "promote",
+        "60.0%",
+        "[26,",
+        "88]",
+        "10",
+        "2",
+        "min",
+        "06",
+        "s",
+    ]
+    assert second == ["1", "bc", "train", "30", "s"]
+    assert f"cycle 0: promote. {REASON}" in lines
+    assert "blessed: cycle_0/train/policy (bc, cycle 0, success 60.0%)" in lines
+    assert "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s left" in lines
+    assert "hours: 0.04 of 0.5 that count as GPU hours, 0.04 of all jobs" in lines
+    assert "knowledge: policies/bc.md, tasks/crossing.md" in lines
+    assert f"go on with: cadenza loop resume {RUN}" in lines
+
+
+def test_status_as_json_is_one_object_with_the_numbers(runs):
+    done = loop("status", RUN, "--json", cwd=runs)
+    [run] = done.json["runs"]
+    assert (run["run_id"], run["status"], run["worked_on_by"]) == (RUN, "running", None)
+    assert run["cycles"][0]["candidate"] == {
+        "rate": 0.6,
+        "low": pytest.approx(0.2624, abs=1e-4),
+        "high": pytest.approx(0.8784, abs=1e-4),
+        "n_episodes": 10,
+    }
+    assert run["cycles"][0]["seconds"] == {"cpu": 126.0}
+    assert run["spending"]["wall_hours"] == pytest.approx(156.0 / 3600.0)
+    assert run["jobs"][0]["left_s"] == pytest.approx(70.0)
+
+
+def test_watch_ends_with_the_runs(runs):
+    with begun_run(runs / "runs", run_id="other") as store:
+        for run_id in (RUN, "other"):
+            store.finish_run(run_id, "finished", "budget: max_cycles")
+    done = loop("status", "--watch", cwd=runs)
+    assert done.code == 0
+    assert "Run other: finished (budget: max_cycles)" in done.out
+
+
+@pytest.mark.parametrize("words", [["status"], ["stop", RUN], ["status", "--json"]])
+def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, words):
+    done = loop(*words, cwd=tmp_path)
+    assert done.code == 1
+    assert done.err == (
+        "error: runs/cadenza.db: expected a job store, got no file; start a run first, or name "
+        "its folder.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "nobody"], ["stop", "nobody"], ["approve", "nobody", "--by", "M", "--reason", "r"]],
+)
+def test_unknown_run_ends_with_the_usage_code(runs, words):
+    done = loop(*words, "--json", cwd=runs)
+    assert done.code == 2
+    assert done.json["error"] == {
+        "kind": "UnknownRowError",
+        "message": "run 'nobody': expected a run of this store, got none; `cadenza loop status` "
+        "lists them.",
+    }
+
+
+def test_a_file_that_is_no_database_ends_with_the_code_for_damaged_data(runs):
+    (runs / "runs" / "cadenza.db").write_bytes(b"no database at all, but long enough to be read")
+    done = loop("status", cwd=runs)
+    assert done.code == 10
+    assert done.err.startswith("error: job store ")
+
+
+def test_a_store_of_a_newer_version_asks_for_an_upgrade(runs):
+    with sqlite3.connect(runs / "runs" / "cadenza.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    done = loop("status", cwd=runs)
+    assert done.code == 13
+    assert "upgrade this installation" in done.err
+
+
+def test_a_server_that_does_not_answer_ends_with_the_storage_code_and_hides_the_password(tmp_path):
+    url = "postgresql+psycopg://me:secret@127.0.0.1:9/x"
+    done = loop("status", "--store", url, cwd=tmp_path)
+    assert done.code == 11
+    assert "expected an answer" in done.err
+    assert "secret" not in done.err
+
+
+def test_a_run_that_nobody_works_on_is_stopped_at_once(runs):
+    done = loop("stop", RUN, cwd=runs)
+    assert done.out.splitlines() == [
+        f"run {RUN}: nobody worked on it; it is stopped",
+        f"go on with: cadenza loop resume {RUN}",
+    ]
+    [run] = loop("status", "--json", cwd=runs).json["runs"]
+    assert (run["status"], run["stop_reason"]) == ("stopped", "stop requested")
+
+
+def test_jobs_that_a_dead_controller_left_are_asked_to_end(runs):
+    folder = runs / "runs" / RUN / "cycle_1" / "jobs" / "train"
+    folder.mkdir(parents=True)
+    done = loop("stop", RUN, "--json", cwd=runs)
+    assert done.json == {"run_id": RUN, "controller": None, "jobs": ["cycle 1 train"]}
+    assert (folder / "stop").exists()
+
+
+def test_a_live_controller_is_asked_to_stop(tmp_path):
+    begun_run(tmp_path / "runs", owner=this_process()).close()
+    done = loop("stop", RUN, cwd=tmp_path)
+    assert f"{this_process()} was asked to stop it" in done.out
+    [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
+    assert (run["status"], run["stop_requested"]) == ("running", True)
+    assert f"controller: {this_process()}, asked to stop" in loop("status", cwd=tmp_path).out
+
+
+def test_a_run_that_ended_cannot_be_stopped(runs):
+    with begun_run(runs / "runs", run_id="old") as store:
+        store.finish_run("old", "finished", "budget: max_cycles")
+    done = loop("stop", "old", cwd=runs)
+    assert done.code == 2
+    assert "expected one that goes on, got one that is finished (budget: max_cycles)" in done.err
+
+
+@pytest.fixture
+def asking(runs):
+    """Folder of a run that waits for an answer."""
+    with begun_run(runs / "runs", run_id="asking") as store:
+        lease = store.leases.acquire("asking", "someone", ttl_s=60.0)
+        store.approvals.request(lease, 0, "promote", timeout_s=3000.0)
+        store.leases.release(lease)
+    return runs
+
+
+@pytest.mark.parametrize(("more", "word"), [([], "approved"), (["--reject"], "rejected")])
+def test_an_answer_is_recorded_once(asking, more, word):
+    shown = loop("status", "asking", cwd=asking).out
+    assert "waits for approval: promote in cycle 0, decides by itself in " in shown
+    assert "cadenza loop approve asking --by NAME --reason TEXT" in shown
+    words = ["approve", "asking", "--by", "Ada", "--reason", "watched the videos", *more]
+    done = loop(*words, cwd=asking)
+    assert done.out.splitlines() == [
+        f"run asking: promote in cycle 0 is {word} by Ada",
+        "nobody works on it; go on with: cadenza loop resume asking",
+    ]
+    again = loop(*words, cwd=asking)
+    assert again.code == 2
+    assert "expected a decision that waits for approval, got none" in again.err
+
+
+def test_an_answer_needs_a_reason_and_a_name(asking):
+    done = loop("approve", "asking", "--by", "Ada", cwd=asking)
+    assert done.code == 2
+    assert "--reason" in done.err
+    done = loop("approve", "asking", "--by", "Ada", "--reason", " ", cwd=asking)
+    assert done.code == 12
+    assert "reason" in done.err
+
+
+def test_doctor_ends_with_0_and_counts(tmp_path):
+    done = loop("doctor", cwd=tmp_path)
+    assert done.code == 0, done.out
+    assert done.out.splitlines()[0].startswith("Loop runs on this machine")
+    assert done.out.splitlines()[-1].strip().endswith("0 FAIL")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
+    text = (REPOSITORY / "configs" / "loop" / "lerobot_pusht.yaml").read_text()
+    config = tmp_path / "config.yaml"
+    config.write_text(text + "\nstore: postgresql+psycopg://me:secret@127.0.0.1:9/x\n")
+    done = loop("doctor", "--config", config, "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert not done.json["ok"]
+    failed = {check["name"]: check for check in done.json["checks"] if check["level"] == "fail"}
+    assert {"store", "seed data"} <= set(failed)
+    assert "secret" not in done.out
+
+
+def test_completion_knows_the_run_ids(runs):
+    from cadenza.cli.loop_store import complete_run_ids
+
+    context = SimpleNamespace(params={"workdir": str(runs / "runs"), "store": None})
+    assert complete_run_ids(context, "cross") == [RUN]
+    assert complete_run_ids(context, "x") == []
+    context.params = {"workdir": str(runs / "elsewhere")}
+    assert complete_run_ids(context, "") == []
+
+
+def test_json_of_status_is_strict(runs):
+    def refuse(name):
+        raise AssertionError(name)
+
+    json.loads(loop("status", "--json", cwd=runs).out, parse_constant=refuse)
