@@ -1,0 +1,113 @@
+"""A proposal by one call of a language model, with one more to repair a malformed reply."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import InputError
+from cadenza.loop.contracts.records import EvalReport, Proposal
+from cadenza.loop.events import EventSink
+from cadenza.loop.knowledge.page_files import newest_pages
+from cadenza.loop.llm.guard import ask_safely
+from cadenza.loop.llm.place import asking
+from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.orchestrator.proposer_plans import Plan, bounded_proposal, strict_plan
+from cadenza.loop.orchestrator.proposer_prompt import (
+    MAX_PROMPT_CHARS,
+    PromptSource,
+    emit_used,
+)
+from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+#: Most characters of one page in a prompt.
+_PAGE_CHARS: Final = 8000
+_REQUEST: Final = "Plan the cycle."
+SYSTEM: Final = (
+    "You plan the next training cycle of a robot policy. Reply with only a JSON object "
+    '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
+    '"num_episodes": whole number or null, "notes": one sentence, "focus": names of failing '
+    "tasks}. Its JSON schema: " + json.dumps(Plan.model_json_schema(), sort_keys=True)
+)
+
+
+class LLMProposer:
+    """Asks a language model, and falls back to the schedule; the bounds hold either way."""
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        knowledge_root: Path,
+        fallback: DeterministicProposer,
+        max_pages: int = 6,
+        *,
+        bus: EventSink | None = None,
+        run_id: str = "proposal",
+        max_prompt_chars: int = MAX_PROMPT_CHARS,
+    ) -> None:
+        """Propose with ``llm`` within the bounds of ``fallback``.
+
+        Args:
+            llm: The model.
+            knowledge_root: Folder of the pages; it may be missing.
+            fallback: Seed dataset, cap, and the proposal without a usable reply.
+            max_pages: Most pages in the prompt, the newest.
+            bus: Gets the event ``orchestrator/knowledge_used``; None for nobody.
+            run_id: Run of that event.
+            max_prompt_chars: Longest prompt, characters, at least
+                `cadenza.loop.orchestrator.proposer_prompt.MIN_PROMPT_CHARS`.
+        """
+        self._llm = llm
+        self._root = Path(knowledge_root)
+        self._fallback = fallback
+        self._max_pages = max_pages
+        self._bus = bus
+        self._run_id = run_id
+        self._max_chars = max_prompt_chars
+
+    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+        """Return the model's proposal within the bounds, or the schedule's."""
+        source = self._source(cycle, last_report)
+        prompt = source.build(_REQUEST)
+        with asking(cycle, "propose"):
+            reply = ask_safely(self._llm, prompt.text, system=SYSTEM)
+            if not reply:
+                return self._fallback(cycle, last_report)
+            emit_used(self._bus, prompt, self._run_id, cycle)
+            plan = self._plan(source, reply)
+        if plan is None:
+            return self._fallback(cycle, last_report)
+        return bounded_proposal(plan, self._fallback, last_report)
+
+    def _plan(self, source: PromptSource, reply: str) -> Plan | None:
+        try:
+            return strict_plan(reply)
+        except InputError as error:
+            problem = str(error)
+        again = source.repair(reply, problem, "the JSON object")
+        try:
+            return strict_plan(ask_safely(self._llm, again.text, system=SYSTEM))
+        except InputError as error:
+            _LOGGER.warning("proposal: falling back to the schedule: %s; then %s", problem, error)
+            return None
+
+    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
+        cap = self._fallback.max_episodes
+        facts = "\n".join(
+            [
+                f"Cycle: {cycle}",
+                f"Seed dataset, the only one allowed: {json.dumps(self._fallback.seed_dataset)}",
+                f"Most episodes: {'no limit' if cap is None else cap}",
+                "The last evaluation and pages about earlier runs follow.",
+            ]
+        )
+        return PromptSource(
+            facts=facts,
+            report=report,
+            pages=newest_pages(self._root, self._max_pages),
+            raw=True,
+            max_chars=self._max_chars,
+            page_chars=_PAGE_CHARS,
+        )

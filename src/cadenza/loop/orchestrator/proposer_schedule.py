@@ -1,0 +1,111 @@
+"""What a cycle trains on, by a fixed schedule.
+
+Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap.
+"""
+
+import math
+from typing import Final, Protocol
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
+
+#: Most episodes that any proposal asks for, even without a cap: beyond any dataset of this kind.
+MAX_EPISODES: Final = 1_000_000
+#: Most failing tasks that a proposal names.
+MAX_FOCUS: Final = 5
+#: Longest name of a task that a record takes, characters.
+MAX_NAME: Final = 200
+
+
+class Proposer(Protocol):
+    """Says what the next cycle trains on; control flow never depends on how."""
+
+    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+        """Return what cycle ``cycle`` trains on, given the evaluation of the cycle before."""
+        ...
+
+
+class DeterministicProposer:
+    """Grows the data from cycle to cycle and names the tasks that fail.
+
+    Attributes:
+        seed_dataset: The only dataset.
+        initial_episodes: Episodes of cycle 0; None for all there are, in every cycle.
+        growth: Factor from cycle to cycle.
+        max_episodes: Most a cycle gets; None for no limit.
+        failing_threshold: Success below which a task fails.
+    """
+
+    def __init__(
+        self,
+        seed_dataset: str,
+        initial_episodes: int | None = None,
+        growth: float = 2.0,
+        max_episodes: int | None = None,
+        failing_threshold: float = 0.5,
+    ) -> None:
+        """Check and keep the schedule.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
+        for name, count in (("initial_episodes", initial_episodes), ("max_episodes", max_episodes)):
+            if count is not None and count < 1:
+                raise ConfigurationError(
+                    f"{name}: expected at least 1 episode, or None, got {count}."
+                )
+        if not (math.isfinite(growth) and growth >= 1.0):
+            raise ConfigurationError(f"growth: expected a factor of at least 1, got {growth}.")
+        if not 0.0 <= failing_threshold <= 1.0:
+            raise ConfigurationError(
+                f"failing_threshold: expected a share in [0, 1], got {failing_threshold}."
+            )
+        self.seed_dataset = seed_dataset
+        self.initial_episodes = initial_episodes
+        self.growth = growth
+        self.max_episodes = max_episodes
+        self.failing_threshold = failing_threshold
+
+    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+        """Return the schedule's count, with a focus on the tasks that failed last."""
+        episodes = self.scheduled_episodes(cycle)
+        if last_report is None or not last_report.per_task:
+            return Proposal(action="reuse_seed", dataset=self.seed_dataset, num_episodes=episodes)
+        named = sorted(self._failing(last_report))[:MAX_FOCUS]
+        notes = f"focus tasks: {named}" if named else "no failing tasks"
+        return Proposal(
+            action="recollect_failing",
+            dataset=self.seed_dataset,
+            num_episodes=episodes,
+            notes=notes[:MAX_NOTES],
+            focus=self.focus(last_report),
+        )
+
+    def scheduled_episodes(self, cycle: int) -> int | None:
+        """Return the episodes of a cycle; None for all there are."""
+        if self.initial_episodes is None:
+            return None
+        try:
+            count = int(self.initial_episodes * self.growth**cycle)
+        except OverflowError:  # the power of a late cycle is beyond a float
+            count = MAX_EPISODES
+        return self.capped(count)
+
+    def capped(self, count: int) -> int:
+        """Return a count of episodes within the bounds: at least 1, at most the cap."""
+        cap = MAX_EPISODES if self.max_episodes is None else self.max_episodes
+        return max(1, min(count, cap))
+
+    def focus(self, report: EvalReport | None) -> tuple[str, ...]:
+        """Return the tasks that failed, worst first, equally bad ones by name, at most five."""
+        if report is None:
+            return ()
+        worst_first = sorted(self._failing(report), key=lambda task: (report.per_task[task], task))
+        return tuple(worst_first[:MAX_FOCUS])
+
+    def _failing(self, report: EvalReport) -> list[str]:
+        return [
+            task
+            for task, rate in report.per_task.items()
+            if rate < self.failing_threshold and 1 <= len(task) <= MAX_NAME
+        ]

@@ -1,0 +1,333 @@
+import json
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.config_sections import DataConfig
+from cadenza.loop.contracts.records import EvalReport
+from cadenza.loop.errors import StaleLeaseError
+from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.llm import NullLLM
+from cadenza.loop.orchestrator.proposer import (
+    CuratedProposer,
+    DeterministicProposer,
+    LLMProposer,
+    Proposer,
+)
+
+SEED = "local/seed"
+
+
+class Scripted:
+    """Replies in turn, then with the empty text; keeps what it was asked."""
+
+    def __init__(self, *replies):
+        self.replies, self.prompts = list(replies), []
+
+    def complete(self, prompt, *, system=None, max_tokens=1024):
+        self.prompts.append(prompt)
+        reply = self.replies.pop(0) if self.replies else ""
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, str) else json.dumps(reply)
+
+
+def report(per_task=None, **more):
+    return EvalReport(
+        checkpoint="c", env_type="e", task_suite="s", n_episodes=10, success_rate=0.5,
+        per_task=per_task or {}, **more,
+    )  # fmt: skip
+
+
+def plan(**changes):
+    return {"action": "reuse_seed", "dataset": SEED, "num_episodes": 7, "notes": "n"} | changes
+
+
+def schedule(**more):
+    return DeterministicProposer(SEED, **({"initial_episodes": 10, "max_episodes": 50} | more))
+
+
+# The schedule
+
+
+def test_schedule_doubles_up_to_the_cap():
+    proposer = schedule()
+    assert [proposer(cycle, None).num_episodes for cycle in range(5)] == [10, 20, 40, 50, 50]
+
+
+def test_schedule_rounds_down():
+    # 10 * 1.5^2 = 22.5
+    assert schedule(growth=1.5)(2, None).num_episodes == 22
+
+
+def test_late_cycle_does_not_overflow():
+    assert schedule()(4095, None).num_episodes == 50
+    assert schedule(max_episodes=None)(4095, None).num_episodes == 1_000_000
+
+
+def test_no_schedule_takes_everything():
+    assert DeterministicProposer(SEED)(3, None).num_episodes is None
+
+
+@pytest.mark.parametrize("last", [None, report()])
+def test_without_tasks_the_seed_is_reused(last):
+    proposal = schedule()(0, last)
+    assert (proposal.action, proposal.notes, proposal.focus) == ("reuse_seed", "", ())
+    assert proposal.dataset == SEED
+
+
+def test_failing_tasks_are_named_in_order_and_focused_worst_first():
+    rates = {"g": 0.5, "f": 0.4, "e": 0.1, "d": 0.3, "c": 0.1, "b": 0.2, "a": 0.45, "ok": 0.9}
+    proposal = schedule()(0, report(rates))
+    assert proposal.action == "recollect_failing"
+    assert proposal.notes == "focus tasks: ['a', 'b', 'c', 'd', 'e']"
+    assert proposal.focus == ("c", "e", "b", "d", "f")
+
+
+def test_nothing_failing_is_said():
+    proposal = schedule()(0, report({"a": 0.5}))
+    assert (proposal.notes, proposal.focus) == ("no failing tasks", ())
+    assert schedule(failing_threshold=0.6)(0, report({"a": 0.5})).focus == ("a",)
+
+
+def test_names_no_record_takes_are_left_out_and_notes_are_bounded():
+    rates = {"": 0.0, "x" * 201: 0.0} | {c * 200: 0.1 for c in "abcdef"}
+    proposal = schedule()(0, report(rates))
+    assert proposal.focus == tuple(c * 200 for c in "abcde")
+    assert len(proposal.notes) == 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"initial_episodes": 0}, "initial_episodes: expected at least 1"),
+        ({"max_episodes": -1}, "max_episodes: expected at least 1"),
+        ({"growth": 0.5}, "growth: expected a factor"),
+        ({"growth": float("nan")}, "growth: expected a factor"),
+        ({"failing_threshold": 1.5}, "failing_threshold: expected a share"),
+    ],
+)
+def test_schedule_out_of_range_is_refused(changes, match):
+    with pytest.raises(ConfigurationError, match=match):
+        schedule(**changes)
+
+
+# One call of a language model
+
+
+def llm_proposer(tmp_path, *replies, **more):
+    llm = Scripted(*replies)
+    return LLMProposer(llm, tmp_path / "pages", schedule(), **more), llm
+
+
+def test_usable_plan_is_taken_within_the_bounds(tmp_path):
+    proposer, llm = llm_proposer(tmp_path, "Sure!\n```json\n" + json.dumps(plan()) + "\n```")
+    proposal = proposer(1, None)
+    assert (proposal.num_episodes, proposal.notes, len(llm.prompts)) == (7, "n", 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(50, 50), (51, 50), (10**30, 50), (None, 50), (1, 1)]
+)
+def test_count_is_capped(tmp_path, count, expected):
+    proposer, llm = llm_proposer(tmp_path, plan(num_episodes=count))
+    assert proposer(0, None).num_episodes == expected
+    assert len(llm.prompts) == 1
+
+
+def test_dataset_is_pinned(tmp_path):
+    proposer, _ = llm_proposer(tmp_path, plan(dataset="evil/data"))
+    assert proposer(0, None).dataset == SEED
+
+
+BAD = [
+    "I would rather not.", "{", "}{", "[]", "{}", plan(action="delete"), plan(num_episodes=0),
+    plan(num_episodes=-5), plan(num_episodes=True), plan(num_episodes=2.5), plan(notes=7),
+    plan(num_episodes="many"), '{"action": "reuse_seed", "num_episodes": NaN}',
+    '{"action": "reuse_seed", "num_episodes": Infinity}', '{"a":' * 50_000 + "}",
+    '{"action": "reuse_seed", "num_episodes": ' + "9" * 5000 + "}", plan(focus="all"),
+    "{" + " " * 300_000 + "}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", BAD)
+def test_bad_reply_gets_one_repair_turn(tmp_path, reply):
+    proposer, llm = llm_proposer(tmp_path, reply, plan(num_episodes=3))
+    assert proposer(1, None).num_episodes == 3
+    assert len(llm.prompts) == 2
+    assert "what is wrong with it" in llm.prompts[1]
+
+
+@pytest.mark.parametrize("second", ["", "no", *BAD[5:8]])
+def test_second_bad_reply_falls_back(tmp_path, second):
+    proposer, llm = llm_proposer(tmp_path, "no", second, plan(num_episodes=3))
+    assert proposer(1, None) == schedule()(1, None)
+    assert len(llm.prompts) == 2
+
+
+def test_problems_are_told(tmp_path):
+    proposer, llm = llm_proposer(tmp_path, plan(action="dance", num_episodes=-5))
+    proposer(0, None)
+    assert "action: Input should be" in llm.prompts[1]
+    assert "num_episodes: Input should be greater than or equal to 1" in llm.prompts[1]
+
+
+@pytest.mark.parametrize("reply", ["", RuntimeError("network"), OSError("reset")])
+def test_no_reply_falls_back(tmp_path, reply):
+    proposer, llm = llm_proposer(tmp_path, reply)
+    assert proposer(1, report({"a": 0.1})) == schedule()(1, report({"a": 0.1}))
+    assert len(llm.prompts) == 1
+
+
+def test_lost_lease_is_no_failure_of_the_model(tmp_path):
+    proposer, _ = llm_proposer(tmp_path, StaleLeaseError("another controller"))
+    with pytest.raises(StaleLeaseError, match="another controller"):
+        proposer(0, None)
+
+
+def test_focus_names_tasks_of_the_report_only(tmp_path):
+    rates = {"a": 0.9, "b": 0.1, "c": 0.2}
+    wanted = plan(action="recollect_failing", focus=["rm -rf", "a", "c", "a", "B"])
+    proposer, _ = llm_proposer(tmp_path, wanted)
+    assert proposer(0, report(rates)).focus == ("a", "c")
+    proposer, _ = llm_proposer(tmp_path, wanted | {"focus": ["unknown"]})
+    assert proposer(0, report(rates)).focus == ("b", "c")
+    proposer, _ = llm_proposer(tmp_path, wanted | {"action": "reuse_seed"})
+    assert proposer(0, report(rates)).focus == ()
+
+
+def test_notes_are_one_short_printable_line(tmp_path):
+    notes = "a\nb\t\x1b[31mred\u202e" + "x" * 1000
+    proposer, _ = llm_proposer(tmp_path, plan(notes=notes))
+    proposal = proposer(0, None)
+    assert proposal.notes.startswith("a b [31mredxxx")
+    assert len(proposal.notes) == 500
+    assert proposal.model_dump_json().isascii()
+
+
+def test_every_proposer_fits_the_protocol(tmp_path):
+    proposers: list[Proposer] = [
+        schedule(),
+        LLMProposer(NullLLM(), tmp_path, schedule()),
+        CuratedProposer(NullLLM(), tmp_path, schedule(), DataConfig()),
+    ]
+    assert [proposer(1, None).num_episodes for proposer in proposers] == [20, 20, 20]
+
+
+# Propose, score, refine
+
+
+def curated(tmp_path, *replies, cap=None, bus=None, **more):
+    llm = Scripted(*replies)
+    data = DataConfig(max_episodes=cap)
+    return CuratedProposer(llm, tmp_path / "pages", schedule(), data, bus=bus, **more), llm
+
+
+def counts(*numbers):
+    return [plan(num_episodes=n, notes=f"plan {n}") for n in numbers]
+
+
+def events(bus):
+    return [(e["stage"], e["kind"], e["payload"]) for e in read_events(bus.log_path).events]
+
+
+def test_best_plan_is_refined(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    scores = [{"index": 0, "score": 3}, {"index": 1, "score": 9.5, "reason": "r"}]
+    proposer, llm = curated(
+        tmp_path, counts(5, 6, 7), scores, plan(num_episodes=8, notes="better"), bus=bus
+    )
+    proposal = proposer(2, None)
+    assert (proposal.num_episodes, proposal.notes) == (8, "better")
+    assert len(llm.prompts) == 3
+    assert '"notes": "plan 6"' in llm.prompts[2]
+    assert events(bus) == [
+        ("orchestrator", "knowledge_used", {"pages": [], "chars": 0}),
+        ("curation", "curation_candidates", {"count": 3, "notes": ["plan 5", "plan 6", "plan 7"]}),
+        ("curation", "curation_scored", {"winner": 1, "scores": [3.0, 9.5, None]}),
+        ("curation", "curation_final", {"proposal": proposal.model_dump(mode="json")}),
+    ]
+    assert {e["run_id"] for e in read_events(bus.log_path).events} == {"curation"}
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(-5, 1), (0, 1), (3.9, 3), (10**40, 30), (1e300, 30), ("many", 30), (None, 30), (True, 30),
+     (float("nan"), 30), (float("inf"), 30), ([], 30)],
+)  # fmt: skip
+def test_candidate_count_is_whole_and_within_the_smaller_cap(tmp_path, count, expected):
+    proposer, _ = curated(tmp_path, json.dumps([plan(num_episodes=count)]), cap=30)
+    assert proposer(2, None).num_episodes == expected  # the schedule says 40
+
+
+@pytest.mark.parametrize(
+    ("scores", "winner"),
+    [
+        ([{"index": 1, "score": 5}, {"index": 2, "score": 5}, {"index": 0, "score": 4}], 6),
+        ([{"index": 3, "score": 10}, {"index": -1, "score": 10}, {"index": 2, "score": 1}], 7),
+        ([{"index": True, "score": 9}, {"index": 0, "score": True}, {"index": 2, "score": 0}], 7),
+        ('[{"index": 0, "score": NaN}, {"index": 1, "score": 1e999}, {"index": 2, "score": 1}]', 7),
+        ([{"index": 1, "score": 10.5}, {"index": 0, "score": -1}], 5),
+        ([7, None, "x", {"index": 2}, {"score": 1}], 5),
+        ("no idea", 5),
+        ("", 5),
+    ],
+)
+def test_unusable_scores_are_dropped(tmp_path, scores, winner):
+    proposer, _ = curated(tmp_path, counts(5, 6, 7), scores, "refuse")
+    assert proposer(0, None).num_episodes == winner
+
+
+def test_one_plan_is_not_scored(tmp_path):
+    proposer, llm = curated(tmp_path, counts(5), "not json")
+    assert proposer(0, None).num_episodes == 5
+    assert len(llm.prompts) == 2
+
+
+def test_more_plans_than_asked_for_are_left_out(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    proposer, _ = curated(tmp_path, counts(*range(1, 9)), bus=bus, candidates=2)
+    proposer(0, None)
+    assert events(bus)[1][2]["count"] == 2
+
+
+def test_unusable_plans_get_one_repair_turn_then_the_schedule(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    proposer, llm = curated(tmp_path, [plan(action="x"), 7, None], counts(4), bus=bus)
+    assert proposer(0, None).num_episodes == 4
+    proposer, llm = curated(tmp_path, "[" * 9999, [plan(action="x")], counts(4), bus=bus)
+    assert proposer(1, None).num_episodes == 20
+    assert len(llm.prompts) == 2
+    assert events(bus)[-1] == (
+        "curation",
+        "curation_fallback",
+        {"error": "expected plans with a known action, got none"},
+    )
+
+
+@pytest.mark.parametrize("reply", ["", ConnectionError("down"), KeyError("x")])
+def test_client_without_a_reply_falls_back(tmp_path, reply):
+    bus = EventBus(tmp_path / "events.jsonl")
+    proposer, _ = curated(tmp_path, reply, bus=bus, cap=15)
+    assert proposer(1, report({"a": 0.0})).num_episodes == 15
+    assert events(bus) == [
+        ("curation", "curation_fallback", {"error": "the language model gave no reply"})
+    ]
+
+
+@pytest.mark.parametrize("refined", [plan(action="x"), "{", "", 7, plan(dataset=["a"])])
+def test_failed_refinement_keeps_the_winner_in_bounds(tmp_path, refined):
+    proposer, _ = curated(tmp_path, counts(5), refined)
+    proposal = proposer(0, None)
+    assert (proposal.dataset, proposal.num_episodes in (5, 7)) == (SEED, True)
+
+
+def test_no_candidates_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="candidates: expected at least 1"):
+        curated(tmp_path, candidates=0)
+
+
+def test_small_budget_is_refused(tmp_path):
+    proposer, _ = llm_proposer(tmp_path, max_prompt_chars=100)
+    with pytest.raises(ConfigurationError, match="max_prompt_chars: expected at least 6000"):
+        proposer(0, None)
