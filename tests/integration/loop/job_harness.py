@@ -1,6 +1,7 @@
 """Real jobs for the tests of this folder: tiny commands, a store, and what is left of them."""
 
 import os
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import job_folder
 from cadenza.loop.jobs.local_runner import LocalJobRunner
 from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.ray_runner import RayJobRunner
 from cadenza.loop.jobs.reaping import JobMark, find_marked
 from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore
@@ -28,6 +30,19 @@ def finish(path, **result):
     with open(path + ".part", "w") as file:
         json.dump(result, file)
     os.replace(path + ".part", path)
+"""
+
+
+#: Says that it runs, works for the seconds it is told, and adds a line when it is done.
+WORK = """
+import time
+with open(sys.argv[2] + ".part", "w") as file:
+    file.write(str(os.getpid()))
+os.replace(sys.argv[2] + ".part", sys.argv[2])
+time.sleep(float(sys.argv[3]))
+with open(sys.argv[2] + ".done", "a") as file:
+    file.write("done\\n")
+finish(sys.argv[1])
 """
 
 
@@ -60,6 +75,11 @@ class Bench:
     def runner(self, config: JobsConfig = CONFIG, **options) -> LocalJobRunner:
         options.setdefault("on_incident", self.incidents.append)
         return LocalJobRunner(self.store, self.lease, config, PROGRAMS, **options)
+
+    def ray_runner(self, address: str, **options) -> RayJobRunner:
+        options.setdefault("on_incident", self.incidents.append)
+        config = CONFIG.model_copy(update={"runner": "ray", "ray_address": address})
+        return RayJobRunner(self.store, self.lease, config, PROGRAMS, **options)
 
     def row(self, spec: JobSpec):
         return self.store.jobs.get(spec.key)
@@ -108,3 +128,22 @@ def bench_in(folder: Path):
         yield bench
     finally:
         bench.store.close()
+
+
+def work_of(folder: Path, seconds: float, *, before: str = "", **changes):
+    """Return a job that works for ``seconds``, and the file that will name its process."""
+    running = folder / "running"
+    return spec_of(folder, before + WORK, str(running), str(seconds), **changes), running
+
+
+def done(running: Path) -> str:
+    """Return one line for each time that the job of `work_of` came to its end."""
+    return running.with_name("running.done").read_text()
+
+
+def start_controller(folder: Path, spec: JobSpec, *arguments: str):
+    """Start a controller of one job in a process of its own."""
+    path = folder / "spec.json"
+    path.write_text(spec.model_dump_json())
+    argv = [sys.executable, "-m", "tests.integration.loop.job_controller", str(folder), str(path)]
+    return subprocess.Popen([*argv, *arguments], stdin=subprocess.DEVNULL)

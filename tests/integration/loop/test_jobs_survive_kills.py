@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import subprocess
-import sys
+from functools import partial
 
 import pytest
 
@@ -16,26 +16,18 @@ from cadenza.loop.jobs.reaping import JobMark, find_marked, reap
 from tests.integration.loop.job_harness import (
     TTL_S,
     bench_in,
+    done,
     files_of,
     is_alive,
     mark_of,
     nothing_left_of,
     spec_of,
+    start_controller,
     wait_for,
+    work_of,
 )
 
-#: Says that it runs, works for the seconds it is told, and adds a line when it is done.
-WORK = """
-import time
-with open(sys.argv[2] + ".part", "w") as file:
-    file.write(str(os.getpid()))
-os.replace(sys.argv[2] + ".part", sys.argv[2])
-time.sleep(float(sys.argv[3]))
-with open(sys.argv[2] + ".done", "a") as file:
-    file.write("done\\n")
-finish(sys.argv[1])
-"""
-#: The same with a grandchild in a session of its own, which only its mark gives away.
+#: Begins with a grandchild in a session of its own, which only its mark gives away.
 FAMILY = """
 if os.fork() == 0:
     os.setsid()
@@ -48,30 +40,12 @@ if os.fork() == 0:
 
 @pytest.fixture
 def work(tmp_path):
-    """Returns a job that works, and the file that names its process."""
-
-    def make(seconds, *, before="", **changes):
-        running = tmp_path / "running"
-        return spec_of(tmp_path, before + WORK, str(running), str(seconds), **changes), running
-
-    return make
-
-
-def controller(folder, spec):
-    """Start a controller in a process of its own."""
-    path = folder / "spec.json"
-    path.write_text(spec.model_dump_json())
-    argv = [sys.executable, "-m", "tests.integration.loop.job_controller", str(folder), str(path)]
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-
-
-def done(running) -> str:
-    return running.with_name("running.done").read_text()
+    return partial(work_of, tmp_path)
 
 
 def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path):
     spec, running = work(2.5)
-    first = controller(tmp_path, spec)
+    first = start_controller(tmp_path, spec)
     wait_for(running.exists)
     first.kill()
     first.wait()
@@ -89,7 +63,7 @@ def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path):
 
 def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_path):
     spec, running = work(0.5)
-    first = controller(tmp_path, spec)
+    first = start_controller(tmp_path, spec)
     wait_for(running.exists)
     first.kill()
     first.wait()
@@ -102,7 +76,7 @@ def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_pat
 
 def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp_path):
     spec, running = work(1.0, before=FAMILY)
-    first = controller(tmp_path, spec)
+    first = start_controller(tmp_path, spec)
     wait_for(running.exists)
     first.kill()
     first.wait()
@@ -153,7 +127,7 @@ def test_crash_of_the_command_itself_counts_as_a_failure(work, tmp_path):
 
 def test_seconds_of_an_attempt_whose_host_was_killed_are_charged(work, tmp_path):
     spec, running = work(600)
-    first = controller(tmp_path, spec)
+    first = start_controller(tmp_path, spec)
     wait_for(lambda: running.exists() and files_of(spec).read_heartbeat() >= 1.0)
     first.kill()
     first.wait()
@@ -250,7 +224,7 @@ def test_end_that_cannot_be_read_counts_as_an_interruption(work, tmp_path, conte
 
 def test_signal_to_the_controller_ends_the_job_and_leaves_it_resumable(work, tmp_path):
     spec, running = work(1.5)
-    first = controller(tmp_path, spec)
+    first = start_controller(tmp_path, spec)
     wait_for(running.exists)
     first.terminate()
     assert first.wait(20.0) == 3
@@ -279,7 +253,7 @@ def test_kills_of_the_controller_at_random_moments_neither_lose_nor_repeat_a_job
         spec.result_path.unlink(missing_ok=True)
         ended.unlink(missing_ok=True)
         while not ended.exists():
-            process = controller(tmp_path, spec)
+            process = start_controller(tmp_path, spec)
             try:
                 process.wait(rng.uniform(0.25, 1.0))
             except subprocess.TimeoutExpired:

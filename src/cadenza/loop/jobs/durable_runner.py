@@ -176,7 +176,7 @@ class _Job:
                     self._runner.hosts.collect(self._folder)
                     return lock
                 lock.release()
-            watch.look()
+            watch.look(host_has_lock=lock is None)
             time.sleep(pause_s)
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
 

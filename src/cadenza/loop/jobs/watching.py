@@ -68,14 +68,19 @@ class Watch:
         self._asked_to_stop = False
         self._last_life = (-1.0, time.monotonic())  # heartbeat, when we first saw it
 
-    def look(self) -> None:
+    def look(self, *, host_has_lock: bool) -> None:
         """Do what is due; called every fraction of a second.
+
+        Args:
+            host_has_lock: Off while a host is on its way, e.g. waits for room on a cluster.
 
         Raises:
             StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: Whoever is in charge is stuck and cannot be killed.
         """
-        self._pass_on_stop()
+        self._pass_on_stop(host_has_lock=host_has_lock)
+        if not host_has_lock:
+            self._last_life = (-1.0, time.monotonic())
         if self._rhythm.is_due():
             self._meet_host()
             self._require_life()
@@ -84,14 +89,14 @@ class Watch:
             except StoreUnavailableError as error:  # the job needs no store; we try again
                 _logger.warning("no sign of life could be stored: %s", error)
 
-    def _pass_on_stop(self) -> None:
+    def _pass_on_stop(self, *, host_has_lock: bool) -> None:
         level = self._runner.stop()
         if level is StopLevel.NONE:
             return
         if not self._asked_to_stop:
             self._asked_to_stop = True
             self._folder.ask_to_stop()
-        if level is StopLevel.KILL:
+        if level is StopLevel.KILL or not host_has_lock:
             self._runner.hosts.kill(self._folder, self._row.attempt)
 
     def _meet_host(self) -> None:

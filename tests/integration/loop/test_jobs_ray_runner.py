@@ -1,0 +1,207 @@
+"""Jobs on a real Ray cluster of this machine: the promises of the local runner hold there too."""
+
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cadenza.core.errors import MissingExtraError
+from cadenza.loop.errors import JobHostError, StopRequestedError
+from cadenza.loop.jobs.processes import running_pids
+from cadenza.loop.jobs.ray_runner import NAMESPACE, RayHosts
+from cadenza.loop.jobs.stopping import StopLevel
+from tests.integration.loop.job_harness import (
+    bench_in,
+    done,
+    files_of,
+    is_alive,
+    nothing_left_of,
+    spec_of,
+    start_controller,
+    wait_for,
+    work_of,
+)
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Address of a cluster that no controller owns."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="cz", dir="/tmp")  # sockets need short paths
+    context = ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=128 << 20,
+        log_to_driver=False,
+        namespace=NAMESPACE,
+        _temp_dir=folder,
+    )
+    yield context.address_info["address"]
+    ray.shutdown()
+    wait_for(lambda: not processes_of(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_ray():
+    """Keep Ray to the loopback address, and its token out of the home folder."""
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    from ray._private import ray_constants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # if it was imported before
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+def processes_of(folder):
+    found = []
+    for pid in running_pids():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if folder.encode() in command and is_alive(pid):
+            found.append(pid)
+    return found
+
+
+def parent_of(pid) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
+def test_cluster_of_the_tests_listens_on_the_loopback_address_only(address):
+    assert address.startswith("127.0.0.1:")
+
+
+@pytest.mark.slow
+def test_job_runs_once_on_the_cluster(address, tmp_path):
+    spec, running = work_of(tmp_path, 0.2)
+    with bench_in(tmp_path) as bench:
+        first = bench.ray_runner(address).run(spec)
+        assert bench.ray_runner(address).run(spec) == first
+        assert (first.attempts, bench.kinds) == (1, [])
+    assert done(running) == "done\n"
+    wait_for(lambda: nothing_left_of(spec))
+
+
+@pytest.mark.slow
+def test_killed_worker_takes_host_and_command_with_it_and_the_job_is_tried_again(address, tmp_path):
+    spec, running = work_of(tmp_path, 2.0)
+
+    def kill_worker(progress):
+        host = files_of(spec).read_host(1)
+        if progress.attempt == 1 and running.exists() and host is not None:
+            killed.append((host.pid, int(running.read_text())))
+            os.kill(parent_of(host.pid), signal.SIGKILL)
+
+    killed = []
+    with bench_in(tmp_path) as bench:
+        end = bench.ray_runner(address, on_progress=kill_worker).run(spec)
+        assert (end.attempts, bench.kinds[-1]) == (2, "interrupted")
+    assert len(killed) == 1
+    assert not any(is_alive(pid) for pid in killed[0])
+    assert done(running) == "done\n"
+    assert nothing_left_of(spec)
+
+
+@pytest.mark.slow
+def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
+    spec, running = work_of(tmp_path, 6.0)
+    first = start_controller(tmp_path, spec, address)
+    wait_for(running.exists, seconds=60.0)
+    first.kill()
+    first.wait()
+    pid = running.read_text()
+    with bench_in(tmp_path) as bench:
+        runner = bench.ray_runner(address)
+        assert runner.hosts.expected(files_of(spec))
+        end = runner.run(spec)
+        assert (end.attempts, bench.kinds) == (1, ["adopted"])
+    assert running.read_text() == pid
+    assert done(running) == "done\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [StopLevel.END, StopLevel.KILL])
+def test_stop_ends_the_job_on_the_cluster(address, tmp_path, level):
+    spec, running = work_of(tmp_path, 600.0)
+    with bench_in(tmp_path) as bench:
+        runner = bench.ray_runner(
+            address, stop=lambda: level if running.exists() else StopLevel.NONE
+        )
+        with pytest.raises(StopRequestedError, match="resume the run"):
+            runner.run(spec)
+        assert bench.row(spec).status == "pending"
+        assert not runner.hosts.expected(files_of(spec))
+    assert nothing_left_of(spec)
+
+
+@pytest.mark.slow
+def test_job_without_room_waits_without_counting_as_stuck_and_can_be_stopped(address, tmp_path):
+    spec = spec_of(tmp_path, "finish(sys.argv[1])", device="gpu")  # the cluster has no GPU
+    looks = []
+    with bench_in(tmp_path) as bench:
+        runner = bench.ray_runner(
+            address,
+            stuck_s=0.5,
+            on_progress=looks.append,
+            stop=lambda: StopLevel.END if len(looks) > 5 else StopLevel.NONE,
+        )
+        with pytest.raises(StopRequestedError, match="resume the run"):
+            runner.run(spec)
+        assert "host_killed" not in bench.kinds
+        assert looks[-1].attempt_s == 0.0
+        assert not runner.hosts.kill(files_of(spec), 1)
+
+
+@pytest.mark.slow
+def test_second_host_of_a_job_is_refused(address, tmp_path):
+    spec = spec_of(tmp_path, "pass", device="gpu")
+    hosts, folder = RayHosts(address), files_of(spec)
+    with folder.try_lock() as lock:
+        hosts.start(folder, lock, "gpu")
+        with pytest.raises(JobHostError, match="another controller has started this job"):
+            hosts.start(folder, lock, "gpu")
+    assert hosts.kill(folder, 1)
+    wait_for(lambda: not hosts.expected(folder))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"cadenza\[ray\]"):
+        RayHosts("127.0.0.1:1")
+
+
+def test_without_an_address_a_cluster_of_this_machine_is_used(monkeypatch):
+    asked = {}
+    fake = SimpleNamespace(is_initialized=lambda: bool(asked), init=asked.update)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    RayHosts(None)
+    assert asked["address"] is None
+    assert asked["include_dashboard"] is False
+    assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    asked["address"] = "kept"
+    RayHosts("another")  # what this process is connected to stays
+    assert asked["address"] == "kept"
+
+
+def test_cluster_that_does_not_answer_is_reported(monkeypatch):
+    def init(**options):
+        raise ConnectionError("nobody there")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    with pytest.raises(JobHostError, match=r"127.0.0.1:1: expected a cluster, got 'nobody there'"):
+        RayHosts("127.0.0.1:1")
