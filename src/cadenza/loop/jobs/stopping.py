@@ -35,11 +35,22 @@ def never() -> StopLevel:
 class StopSignals:
     """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
 
-    For the main thread, which alone may handle signals.
+    The third raises `KeyboardInterrupt`, for a program that does not get to ask. For the main
+    thread, which alone may handle signals.
+
+    Attributes:
+        first: The first signal; None before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[StopLevel], object] | None = None) -> None:
+        """Take signals within the block.
+
+        Args:
+            tell: Told each new level, inside the signal's handler.
+        """
+        self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
+        self._tell = tell
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -55,8 +66,13 @@ class StopSignals:
         """Return how urgently signals ask to stop."""
         return self._level
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._level is StopLevel.KILL:
+            raise KeyboardInterrupt
+        self.first = self.first or signal.Signals(number)
         self._level = StopLevel.KILL if self._level else StopLevel.END
+        if self._tell is not None:
+            self._tell(self._level)
 
 
 def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:

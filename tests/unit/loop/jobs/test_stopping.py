@@ -1,6 +1,8 @@
 import os
 import signal
 
+import pytest
+
 from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
 
 
@@ -13,6 +15,24 @@ def test_first_signal_asks_to_end_and_the_second_to_kill():
         os.kill(os.getpid(), signal.SIGINT)
         assert stop() is StopLevel.KILL
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_first_signal_is_remembered_and_each_new_level_told():
+    told = []
+    with StopSignals(told.append) as stop:
+        assert stop.first is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert stop.first is signal.SIGTERM
+    assert told == [StopLevel.END, StopLevel.KILL]
+
+
+def test_the_third_signal_interrupts_a_program_that_does_not_ask():
+    with StopSignals():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_store_is_asked_at_most_once_a_second(monkeypatch):
