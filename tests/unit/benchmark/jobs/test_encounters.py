@@ -1,0 +1,131 @@
+"""Who meets whom: shares of partners, names, and recordings that are what was played."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from cadenza.benchmark.jobs.encounters import (
+    FOCUS_WEIGHT,
+    Encounters,
+    NoisyExpert,
+    chosen_partners,
+    is_filtered,
+    job_task,
+    partner_round,
+)
+from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.stream_experts import swerve
+from cadenza.core.errors import ConfigurationError
+
+CROSSING = job_task("crossing")
+
+
+def expert_encounters(filtered=True):
+    return Encounters(
+        CROSSING, filtered=filtered, make_policy=lambda seat: NoisyExpert(seat, swerve)
+    )
+
+
+def test_partner_in_focus_gets_three_episodes_for_one():
+    counts = collections.Counter(partner_round(("a", "b", "c"), ("c",)))
+    assert counts == {"a": 1, "b": 1, "c": FOCUS_WEIGHT} == {"a": 1, "b": 1, "c": 3}
+
+
+@pytest.mark.parametrize("focus", [(), ("b", "a")])
+def test_focus_on_nobody_or_everybody_gives_equal_shares(focus):
+    assert partner_round(("a", "b"), focus) == ("a", "b")
+
+
+def test_focus_on_a_stranger_is_refused():
+    with pytest.raises(ConfigurationError, match=r"--focus: expected partners.*\(a, b\), got 'z'"):
+        partner_round(("a", "b"), ("z",))
+
+
+def test_repeated_focus_is_refused():
+    with pytest.raises(ConfigurationError, match="--focus: expected each partner once"):
+        partner_round(("a", "b"), ("a", "a"))
+
+
+def test_suites_of_partners():
+    assert chosen_partners(CROSSING, ()) == chosen_partners(CROSSING, ("default",))
+    assert chosen_partners(CROSSING, ("default",)) == CROSSING.partners
+    leaving = chosen_partners(CROSSING, ("leaving_way",))
+    assert set(CROSSING.partners) - set(leaving) == {"crossing_chaser"}
+
+
+def test_unknown_partner_is_refused():
+    with pytest.raises(ConfigurationError, match=r"--partners: expected default, .* got 'nobody'"):
+        chosen_partners(CROSSING, ("nobody",))
+
+
+def test_repeated_partner_is_refused():
+    with pytest.raises(ConfigurationError, match="expected each partner once"):
+        chosen_partners(CROSSING, ("crossing_wanderer", "crossing_wanderer"))
+
+
+def test_unknown_task_is_refused():
+    with pytest.raises(ConfigurationError, match="--task: Unknown env task 'nothing'"):
+        job_task("nothing")
+
+
+def test_task_without_success_is_refused():
+    with pytest.raises(ConfigurationError, match="expected a task with a success predicate"):
+        job_task("mpe_cooperative_push")
+
+
+def test_filter_is_on_or_off():
+    assert is_filtered("on")
+    assert not is_filtered("off")
+    with pytest.raises(ConfigurationError, match="expected on or off, got 'true'"):
+        is_filtered("true")
+
+
+def test_filter_on_a_task_without_one_is_refused():
+    bare = CROSSING.model_copy(update={"supports_safety": False})
+    with pytest.raises(ConfigurationError, match="--filter: expected off, got on"):
+        Encounters(bare, filtered=True, make_policy=lambda seat: NoisyExpert(seat, swerve))
+
+
+def test_episode_does_not_depend_on_those_before_it():
+    with expert_encounters() as first, expert_encounters() as second:
+        first.play("crossing_wanderer", 1)
+        result, recording = first.play("crossing_wanderer", 7)
+        again, repeated = second.play("crossing_wanderer", 7)
+    assert result == again
+    assert np.array_equal(recording.states, repeated.states)
+    assert np.array_equal(recording.actions, repeated.actions)
+
+
+def test_recording_replays_to_the_same_states():
+    # With the partner standing still, the recorded actions alone determine what the ego sees.
+    with expert_encounters() as encounters:
+        result, recording = encounters.play("crossing_stationary", 3)
+        env = encounters._world("crossing_stationary")[0].env  # the recorded environment itself
+        states = [env.reset(seed=3)[0]["agent"]["ego"]["state"]]
+        still = np.zeros(2, dtype=np.float32)
+        for action in recording.actions.copy():
+            step = env.step({"ego": action, "partner": still})
+            states.append(step[0]["agent"]["ego"]["state"])
+    assert len(recording.rewards) == result.n_steps
+    assert len(recording.states) == result.n_steps + 1
+    assert sum(recording.rewards) == pytest.approx(result.episode_return)
+    assert recording.terminated
+    assert np.array_equal(np.stack(states), np.stack(recording.states))
+
+
+def test_filter_prevents_contacts_of_an_expert_that_ignores_the_chaser():
+    contacts = {}
+    for filtered in (True, False):
+        with Encounters(
+            CROSSING, filtered=filtered, make_policy=lambda seat: NoisyExpert(seat, goal_pull)
+        ) as encounters:
+            played = [encounters.play("crossing_chaser", seed)[0] for seed in range(4)]
+        contacts[filtered] = sum(bool(result.contact) for result in played)
+    assert contacts == {True: 0, False: 4}
+
+
+def test_features_and_rate_are_those_of_the_environment():
+    with expert_encounters() as encounters:
+        assert encounters.features() == {"observation.state": [10], "action": [2]}
+        assert encounters.control_rate_hz() == 20

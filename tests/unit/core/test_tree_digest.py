@@ -1,0 +1,51 @@
+"""The digest of a folder changes with names and bytes, and with nothing else."""
+
+import pytest
+
+from cadenza.core.errors import IntegrityError
+from cadenza.core.tree_digest import tree_digest
+
+
+def make_tree(root, files):
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+def test_equal_contents_give_equal_digests_whatever_the_order_of_creation(tmp_path):
+    first = make_tree(tmp_path / "a", {"x": "1", "sub/y": "2"})
+    second = make_tree(tmp_path / "b", {"sub/y": "2", "x": "1"})
+    (second / "empty").mkdir()
+    assert tree_digest(first) == tree_digest(second)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"x": "1", "sub/y": "3"},
+        {"x": "1", "sub/z": "2"},
+        {"x": "1", "y": "2"},
+        {"x": "1"},
+        {"x": "12", "sub/y": ""},
+    ],
+)
+def test_any_change_changes_the_digest(tmp_path, files):
+    before = make_tree(tmp_path / "a", {"x": "1", "sub/y": "2"})
+    assert tree_digest(make_tree(tmp_path / "b", files)) != tree_digest(before)
+
+
+def test_missing_folder_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match="expected a folder, got none"):
+        tree_digest(tmp_path / "none")
+
+
+def test_empty_folder_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match="expected at least one file"):
+        tree_digest(tmp_path)
+
+
+def test_link_is_refused(tmp_path):
+    (tmp_path / "x").symlink_to("/etc/hostname")
+    with pytest.raises(IntegrityError, match="got a link or special file"):
+        tree_digest(tmp_path)
