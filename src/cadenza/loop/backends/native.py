@@ -51,13 +51,7 @@ _FLAGS: Final = frozenset({"expert", "filter"})
 
 
 class NativeBackend:
-    """Commands of this package, and readers of what they leave.
-
-    Attributes:
-        name: Name in configurations.
-    """
-
-    name: Final = "native"
+    """Commands of this package, and readers of what they leave."""
 
     def __init__(self, config: LoopConfig) -> None:
         """Check the settings.
@@ -75,6 +69,11 @@ class NativeBackend:
             raise ConfigurationError(
                 f"eval.env_args: expected flags among {sorted(_FLAGS)}, got {unknown[0]!r}."
             )
+
+    @property
+    def name(self) -> str:
+        """Name in configurations."""
+        return "native"
 
     @property
     def capabilities(self) -> dict[str, str]:

@@ -6,11 +6,12 @@ A run itself emits through `cadenza.loop.events.journal.EventJournal`.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import IntegrityError, NotReadyError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import EventLogError
 from cadenza.loop.events.event import Event, event_line
@@ -71,6 +72,7 @@ class EventBus:
         self._subscribers = Subscribers()
         self._lock = threading.RLock()
         self._log: LogFile | None = None
+        self._sink: EventSink | None = None
         self._seq = 0
 
     @property
@@ -82,6 +84,30 @@ class EventBus:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
         self._subscribers.add(subscriber)
 
+    @contextmanager
+    def routed(self, sink: EventSink) -> Generator[None]:
+        """Hand all events to ``sink``, who owns the log, while the block lasts.
+
+        A run does so with its journal: workers keep the bus that they were made with. Subscribers
+        are told by ``sink``.
+
+        Raises:
+            NotReadyError: The events go elsewhere already.
+        """
+        with self._lock:
+            if self._sink is not None:
+                raise NotReadyError(
+                    f"event bus of {self._path}: expected a bus of no run, got one whose events a "
+                    "run takes; make a bus for each run."
+                )
+            self.close()
+            self._sink = sink
+        sink.subscribe(self._subscribers.tell)
+        try:
+            yield
+        finally:
+            self._sink = None
+
     def emit(self, event: Event) -> None:
         """Append the event, durably, then tell the subscribers in turn.
 
@@ -89,6 +115,9 @@ class EventBus:
             EventLogError: Another writer owns the log, or the file system refused.
             EventError: The payload is too long.
         """
+        if self._sink is not None:
+            self._sink.emit(event)
+            return
         with self._lock:
             if self._log is None:
                 log = LogFile(self._path)

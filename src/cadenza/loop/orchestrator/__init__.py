@@ -1,1 +1,32 @@
-"""Orchestrator: what to do next, and whether a policy is better."""
+"""Orchestrator: what to do next, and whether a policy is better.
+
+Start at:    `LoopController` (a run), `build_loop` (a run from a configuration), `decide`.
+Promise:     the store is the only state: a run that is killed anywhere goes on from there; what was
+             decided, blessed and told is one transaction.
+May import:  every folder of the loop.
+Layout:      `state`, `machine` (pure), `session`, `steps` (the work), `controller`, `assembly`;
+             `decision`, `evidence`, `sequential_plan`, `seeds`; `proposer`.
+Import time: names are imported at first use.
+"""
+
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
+
+#: Names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "Constitution": "constitution",
+    "ConstitutionError": "constitution",
+    "CuratedProposer": "proposer",
+    "Decision": "decision",
+    "DeterministicProposer": "proposer",
+    "LLMProposer": "proposer",
+    "LoopController": "controller",
+    "RunSummary": "summary",
+    "build_loop": "assembly",
+    "decide": "decision",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

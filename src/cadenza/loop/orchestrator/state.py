@@ -8,7 +8,7 @@ Steps:  propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> 
         -> [harvest -> merge] -> propose of the next cycle, or finished.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ from cadenza.loop.contracts.records import (
     Proposal,
     Record,
 )
+
+_Value = TypeVar("_Value")
 
 Step: TypeAlias = Literal[
     "propose",
@@ -80,7 +82,9 @@ class LoopState(Record):
         last_report: Evaluation of the last cycle, for the proposer.
         decisions: Decisions of completed cycles.
         current: The present cycle.
-        stop_reason: Why the run ended; None while it goes on.
+        stop_reason: Why the run ended; None while it goes on. A run that a budget ended keeps the
+            step that is to be done when there is more.
+        restarts: Times the run went on after a failure or the end of a budget.
     """
 
     run_id: str
@@ -98,8 +102,24 @@ class LoopState(Record):
     decisions: tuple[str, ...] = ()
     current: CycleState = CycleState()
     stop_reason: str | None = None
+    restarts: int = Field(default=0, ge=0)
 
     @property
     def reference(self) -> CheckpointRecord | None:
         """Policy that candidates are compared with; None before the first evaluation."""
         return self.blessed or self.provisional
+
+
+def needed(value: _Value | None, what: str) -> _Value:
+    """Return what an earlier step of the cycle made.
+
+    Args:
+        value: What the state holds.
+        what: What it is, for the message.
+
+    Raises:
+        AssertionError: It is not there: the steps were done in another order.
+    """
+    if value is None:
+        raise AssertionError(f"expected {what} from an earlier step, got None")
+    return value

@@ -1,0 +1,140 @@
+"""Data worker: finds, or lets a back end collect, the data of a cycle."""
+
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.agents.base import Runner, subprocess_runner
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.backends.base import Backend, DataRequest, SeedRange
+from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.constitution import Constitution, load_constitution
+from cadenza.loop.contracts.records import DatasetRef, Proposal
+from cadenza.loop.errors import DataError, JobFailedError
+from cadenza.loop.events.bus import EventSink
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.orchestrator.seeds import SeedLedger
+
+__all__ = ["DataAgent", "DataError"]
+
+#: Job key of the step.
+STAGE: Final = "data"
+#: Initial states of a worker used on its own.
+_LEDGER: Final = SeedLedger(0)
+
+
+class DataAgent:
+    """Resolves proposals to data.
+
+    Without a back end and a task filter it takes a proposal at its word, as LeAgents does.
+    """
+
+    def __init__(
+        self,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        task_filter: str | None = None,
+        *,
+        backend: Backend | None = None,
+        constitution: Constitution | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            bus: Where events go.
+            runner: Runs commands where `run` gets no job runner.
+            task_filter: Suite whose episodes alone are taken; None for all.
+            backend: Training stack; None for LeRobot where there is a filter.
+            constitution: What commands must obey; None for the shipped rules.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        if backend is None and task_filter is not None:
+            backend = lerobot_backend(task_filter=task_filter)
+        self.bus = bus
+        self.runner = runner
+        self.task_filter = task_filter
+        self._backend = backend
+        self._desk = JobDesk(
+            event_stage="collect",
+            constitution=constitution or load_constitution(None),
+            bus=bus,
+            runner=runner,
+            read_roots=read_roots,
+        )
+
+    def run(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        proposal: Proposal,
+        workdir: Path | None = None,
+        seeds: SeedRange | None = None,
+        jobs: JobRunner | None = None,
+    ) -> DatasetRef:
+        """Return the data of a cycle.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            proposal: What to take.
+            workdir: Folder of the run; needed where the back end collects or selects.
+            seeds: Initial states that new episodes may use; None for a fixed range.
+            jobs: Runs the command; None for one call of the worker's own runner.
+
+        Raises:
+            DataError: The command failed.
+            ConstitutionError: It is refused.
+            ConfigurationError: There is no ``workdir``, but a back end.
+        """
+        if self._backend is None:
+            dataset = DatasetRef(
+                repo_id=proposal.dataset,
+                num_episodes=proposal.num_episodes,
+                notes=proposal.notes,
+            )
+        else:
+            if workdir is None:
+                raise ConfigurationError(
+                    "DataAgent.run: expected the run's folder as workdir, got None; the back end "
+                    f"{self._backend.name!r} writes below it."
+                )
+            place = JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir)
+            request = DataRequest(
+                cycle=cycle,
+                proposal=proposal,
+                seeds=seeds or _LEDGER.range("data", cycle, count=proposal.num_episodes or 1),
+                folder=place.folder,
+            )
+            dataset = self._ask(self._backend, place, request, jobs)
+        self._desk.emit(
+            JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir or Path()),
+            "dataset_resolved",
+            self._resolved(proposal, dataset),
+        )
+        return dataset
+
+    def _ask(
+        self, backend: Backend, place: JobPlace, request: DataRequest, jobs: JobRunner | None
+    ) -> DatasetRef:
+        plan = backend.plan_data(request)
+        if plan is not None:
+            try:
+                self._desk.run(place, plan, jobs)
+            except JobFailedError as error:
+                raise DataError(str(error)) from error
+        return backend.read_data(request)
+
+    def _resolved(self, proposal: Proposal, dataset: DatasetRef) -> dict[str, object]:
+        episodes = dataset.episodes
+        count = dataset.num_episodes if episodes is None else len(episodes)
+        return {
+            "action": proposal.action,
+            "repo_id": dataset.repo_id,
+            "num_episodes": count,
+            "notes": dataset.notes,
+            "task_filter": self.task_filter,
+            "episode_range": [min(episodes), max(episodes)] if episodes else None,
+            "sha256": dataset.sha256,
+        }

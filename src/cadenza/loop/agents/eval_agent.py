@@ -1,0 +1,133 @@
+"""Evaluation worker: plays a policy on given initial states."""
+
+from pathlib import Path
+from typing import Final
+
+from cadenza.loop.agents.base import Runner, subprocess_runner
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.backends.base import Backend, EvalRequest, SeedRange
+from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.config import EvalConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
+from cadenza.loop.errors import EvalError, JobFailedError
+from cadenza.loop.events.bus import EventSink
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.orchestrator.seeds import SeedLedger
+
+__all__ = ["EvalAgent", "EvalError"]
+
+#: Initial states of a worker used on its own.
+_LEDGER: Final = SeedLedger(0)
+
+
+class EvalAgent:
+    """Evaluates policies by a back end's commands.
+
+    Attributes:
+        backend: The training stack.
+    """
+
+    def __init__(
+        self,
+        cfg: EvalConfig,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: How to measure.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where `run` gets no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        self.cfg = cfg
+        self.constitution = constitution
+        self.bus = bus
+        self.runner = runner
+        self.backend = lerobot_backend(eval=cfg) if backend is None else backend
+        self._desk = JobDesk(
+            event_stage="eval",
+            constitution=constitution,
+            bus=bus,
+            runner=runner,
+            read_roots=read_roots,
+        )
+
+    def run(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        checkpoint: CheckpointRecord,
+        workdir: Path,
+        stage: str = "eval",
+        seeds: SeedRange | None = None,
+        jobs: JobRunner | None = None,
+    ) -> EvalReport:
+        """Return what a policy achieves, with every episode.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            checkpoint: The policy.
+            workdir: Folder of the run.
+            stage: Name of the job within the cycle.
+            seeds: Initial states, one per episode; None for ``cfg.n_episodes`` fixed ones.
+            jobs: Runs the command; None for one call of the worker's own runner.
+
+        Raises:
+            EvalError: The evaluation failed, or measured other initial states than asked.
+            ConstitutionError: The command is refused.
+            IntegrityError: The evaluation left no usable report.
+        """
+        place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
+        if seeds is None:
+            seeds = _LEDGER.range("compare", cycle, count=self.cfg.n_episodes)
+        request = EvalRequest(
+            cycle=cycle,
+            checkpoint=checkpoint,
+            seeds=seeds,
+            batch_size=min(self.cfg.batch_size, seeds.count),
+            extra_args=self.cfg.extra_args,
+            folder=place.folder,
+        )
+        try:
+            self._desk.run(place, self.backend.plan_eval(request), jobs)
+        except JobFailedError as error:
+            raise EvalError(str(error)) from error
+        report = self.backend.read_eval(request)
+        _require_seeds(report, seeds, place)
+        self._desk.emit(
+            place,
+            "report",
+            {
+                "success_rate": report.success_rate,
+                "task_suite": report.task_suite,
+                "n_episodes": report.n_episodes,
+                "stage": stage,
+            },
+        )
+        return report
+
+
+def _require_seeds(report: EvalReport, seeds: SeedRange, place: JobPlace) -> None:
+    """Raise unless every episode started from one of ``seeds``: others may be training data."""
+    strangers = [
+        outcome.seed
+        for outcome in report.outcomes
+        if not seeds.start <= outcome.seed < seeds.start + seeds.count
+    ]
+    if strangers:
+        raise EvalError(
+            f"{place.stage} of cycle {place.cycle}: expected episodes from the seeds "
+            f"{seeds.start} to {seeds.start + seeds.count - 1}, got seed {strangers[0]} and "
+            f"{len(strangers) - 1} more; see {place.log_path}."
+        )

@@ -1,0 +1,193 @@
+"""Improvement worker: harvests a policy's own successes and joins the harvests."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.agents.base import Runner, subprocess_runner
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.backends.base import Backend, Harvest, HarvestRequest, MergeRequest, SeedRange
+from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.config import EvalConfig, ImproveConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
+from cadenza.loop.errors import ImproveError, JobFailedError
+from cadenza.loop.events.bus import EventSink
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
+
+__all__ = ["ImproveAgent", "ImproveError"]
+
+#: Initial states of a worker used on its own.
+_LEDGER: Final = SeedLedger(0)
+#: Attempts per wanted success; LeAgents gives up after as many.
+ATTEMPTS_PER_SUCCESS: Final = 5
+
+
+def attempts_for(episodes: int) -> int:
+    """Return how many attempts a harvest of ``episodes`` successes may take."""
+    return min(BLOCK, ATTEMPTS_PER_SUCCESS * episodes)
+
+
+class ImproveAgent:
+    """Collects successful episodes by a back end's commands.
+
+    Attributes:
+        backend: The training stack.
+    """
+
+    def __init__(
+        self,
+        cfg: ImproveConfig,
+        eval_cfg: EvalConfig,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: What to collect.
+            eval_cfg: Where to play.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where the calls get no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        self.cfg = cfg
+        self.eval_cfg = eval_cfg
+        self.constitution = constitution
+        self.bus = bus
+        self.runner = runner
+        if backend is None:
+            backend = lerobot_backend(eval=eval_cfg, improve=cfg)
+        self.backend = backend
+        self._desk = JobDesk(
+            event_stage="improve",
+            constitution=constitution,
+            bus=bus,
+            runner=runner,
+            read_roots=read_roots,
+        )
+
+    def run(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        checkpoint: CheckpointRecord,
+        workdir: Path,
+        prev_mix: DatasetRef | None = None,
+        seeds: SeedRange | None = None,
+        jobs: JobRunner | None = None,
+    ) -> tuple[DatasetRef | None, dict[str, Any]]:
+        """Harvest, and join with ``prev_mix``; errors as `harvest` and `merge`.
+
+        Returns:
+            The joined episodes, ``prev_mix`` itself if none was kept, and what the harvest brought.
+        """
+        harvest = self.harvest(
+            run_id=run_id, cycle=cycle, checkpoint=checkpoint, workdir=workdir, seeds=seeds,
+            jobs=jobs,
+        )  # fmt: skip
+        dataset = harvest.dataset or prev_mix
+        if harvest.dataset is not None and prev_mix is not None:
+            dataset = self.merge(
+                run_id=run_id, cycle=cycle, sources=(prev_mix, harvest.dataset), workdir=workdir,
+                jobs=jobs,
+            )  # fmt: skip
+        return dataset, _summary(harvest)
+
+    def harvest(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        checkpoint: CheckpointRecord,
+        workdir: Path,
+        seeds: SeedRange | None = None,
+        focus: tuple[str, ...] = (),
+        jobs: JobRunner | None = None,
+    ) -> Harvest:
+        """Return successful episodes of a policy.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            checkpoint: The policy.
+            workdir: Folder of the run.
+            seeds: Initial states it may use; None for fixed ones.
+            focus: Tasks to play more of.
+            jobs: Runs the command; None for one call of the worker's own runner.
+
+        Raises:
+            ImproveError: The harvest failed.
+            ConstitutionError: The command is refused.
+        """
+        place = JobPlace(run_id=run_id, cycle=cycle, stage="harvest", workdir=workdir)
+        count = attempts_for(self.cfg.episodes)
+        request = HarvestRequest(
+            cycle=cycle,
+            checkpoint=checkpoint,
+            episodes=self.cfg.episodes,
+            seeds=seeds or _LEDGER.range("harvest", cycle, count=count),
+            focus=focus,
+            repo_id=f"local/{run_id}-cycle{cycle}-rollouts",
+            device=self.cfg.device,
+            task_text=self.cfg.task_text,
+            extra_args=self.cfg.extra_args,
+            folder=place.folder,
+        )
+        try:
+            self._desk.run(place, self.backend.plan_harvest(request), jobs)
+            harvest = self.backend.read_harvest(request)
+        except (JobFailedError, IntegrityError) as error:
+            raise ImproveError(str(error)) from error
+        self._desk.emit(place, "rollouts_collected", _summary(harvest))
+        return harvest
+
+    def merge(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        sources: tuple[DatasetRef, ...],
+        workdir: Path,
+        jobs: JobRunner | None = None,
+    ) -> DatasetRef:
+        """Return ``sources``, at least two, joined into one dataset.
+
+        Raises:
+            ImproveError: Joining failed.
+            ConstitutionError: The command is refused.
+        """
+        place = JobPlace(run_id=run_id, cycle=cycle, stage="merge", workdir=workdir)
+        request = MergeRequest(
+            sources=sources,
+            repo_id=f"local/{run_id}-rollouts-mix-c{cycle}",
+            folder=place.folder,
+        )
+        try:
+            self._desk.run(place, self.backend.plan_merge(request), jobs)
+            merged = self.backend.read_merge(request)
+        except (JobFailedError, IntegrityError) as error:
+            raise ImproveError(str(error)) from error
+        payload = {"repo_id": merged.repo_id, "episodes": merged.num_episodes}
+        self._desk.emit(place, "rollouts_merged", payload)
+        return merged
+
+
+def _summary(harvest: Harvest) -> dict[str, Any]:
+    dataset = harvest.dataset
+    return {
+        "kept": harvest.kept,
+        "successes": harvest.successes,
+        "attempts": harvest.attempts,
+        "success_rate": harvest.success_rate,
+        "repo_id": None if dataset is None else dataset.repo_id,
+        "root": None if dataset is None else dataset.root,
+    }

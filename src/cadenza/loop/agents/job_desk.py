@@ -1,0 +1,164 @@
+"""Where a worker hands in a command: cleared by the constitution, announced, run, reported.
+
+Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {cmd, stage}, ``job_finished``
+         {exit_code, duration_s, log, stage}.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.agents.base import Runner
+from cadenza.loop.backends.base import JobPlan
+from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
+from cadenza.loop.errors import JobFailedError
+from cadenza.loop.events.bus import EventSink
+from cadenza.loop.events.event import Event
+from cadenza.loop.jobs.spec import JobEnd, JobKey, JobRunner, JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """Which job of a run, and where its files go.
+
+    Attributes:
+        run_id: The run.
+        cycle: Its cycle, from 0.
+        stage: What the job is for; unique within the cycle.
+        workdir: Folder of the run.
+    """
+
+    run_id: str
+    cycle: int
+    stage: str
+    workdir: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job."""
+        return self.workdir.absolute() / f"cycle_{self.cycle}" / self.stage
+
+    @property
+    def log_path(self) -> Path:
+        """Its log, outside the folder, which some commands want to create themselves."""
+        return self.folder.with_name(f"{self.stage}.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDesk:
+    """Runs the commands of one worker.
+
+    Attributes:
+        event_stage: Stage of its events.
+        constitution: What commands must obey.
+        bus: Where events go.
+        runner: Runs commands where no job runner is given.
+        read_roots: Folders outside the run's own that commands may read.
+    """
+
+    event_stage: str
+    constitution: Constitution
+    bus: EventSink
+    runner: Runner
+    read_roots: tuple[Path, ...] = ()
+
+    def emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
+        """Emit an event of the worker."""
+        self.bus.emit(Event(place.run_id, self.event_stage, kind, place.cycle, payload))
+
+    def run(self, place: JobPlace, plan: JobPlan, jobs: JobRunner | None) -> JobEnd:
+        """Run ``plan`` to its end.
+
+        Args:
+            place: Which job it is.
+            plan: What a back end wants to be run.
+            jobs: Runs it; None for one call of `runner`.
+
+        Raises:
+            ConstitutionError: It is refused; nothing was run.
+            JobFailedError: It failed.
+            BudgetExceededError: The budget ended before the job did.
+            StopRequestedError: Someone asked the run to stop.
+        """
+        command = self._clear(place, plan)
+        self.emit(place, "job_started", {"cmd": command, "stage": place.stage})
+        spec = JobSpec(
+            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
+            command=command,
+            output_dir=plan.output_dir,
+            log_path=place.log_path,
+            result_path=plan.result_path,
+            device=plan.device,
+            environment=plan.environment,
+            on_existing=plan.on_existing,
+        )
+        try:
+            end = (jobs or PlainJobs(self.runner)).run(spec)
+        except JobFailedError as error:
+            self._report(place, error.exit_code, error.duration_s)
+            raise
+        self._report(place, end.exit_code, end.duration_s)
+        return end
+
+    def _clear(self, place: JobPlace, plan: JobPlan) -> tuple[str, ...]:
+        roots = Roots(write=(place.workdir.absolute(),), read=self.read_roots)
+        try:
+            return self.constitution.clear(plan.command, roots).argv()
+        except ConstitutionError as error:
+            verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
+            self.emit(place, "constitution_denied", verdict)
+            raise
+
+    def _report(self, place: JobPlace, exit_code: int | None, duration_s: float) -> None:
+        self.emit(
+            place,
+            "job_finished",
+            {
+                "exit_code": exit_code,
+                "duration_s": duration_s,
+                "log": place.log_path,
+                "stage": place.stage,
+            },
+        )
+
+
+class PlainJobs:
+    """Runs each job by one call, recorded nowhere: for a worker used on its own."""
+
+    def __init__(self, runner: Runner) -> None:
+        """Run jobs by ``runner``."""
+        self._runner = runner
+
+    def run(self, spec: JobSpec) -> JobEnd:
+        """Run ``spec`` now.
+
+        Raises:
+            JobFailedError: It ended with another exit code than 0, or without its result.
+        """
+        result = self._runner(spec.command, spec.log_path)
+        problem = f"exit code {result.exit_code}"
+        if result.exit_code == 0:
+            try:
+                return self._ended(spec, result.duration_s)
+            except IntegrityError as error:
+                problem = f"exit code 0, but {error}"
+        raise JobFailedError(
+            f"{spec.command[0]}: expected an end with exit code 0, got {problem}; see "
+            f"{spec.log_path}.",
+            exit_code=result.exit_code,
+            duration_s=result.duration_s,
+        )
+
+    def _ended(self, spec: JobSpec, duration_s: float) -> JobEnd:
+        from cadenza.loop.jobs.results import result_digest
+
+        return JobEnd(
+            key=spec.key,
+            exit_code=0,
+            duration_s=duration_s,
+            attempts=1,
+            log_path=spec.log_path,
+            result_sha256=None if spec.result_path is None else result_digest(spec.result_path),
+        )

@@ -1,0 +1,123 @@
+"""Training worker: one policy of one type on the data of a cycle."""
+
+from pathlib import Path
+
+from cadenza.loop.agents.base import Runner, subprocess_runner
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.backends.base import Backend, TrainRequest
+from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.config import PolicyRung, TrainConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
+from cadenza.loop.errors import JobFailedError, TrainError
+from cadenza.loop.events.bus import EventSink
+from cadenza.loop.jobs.spec import JobRunner
+
+__all__ = ["TrainAgent", "TrainError"]
+
+
+class TrainAgent:
+    """Trains policies by a back end's commands.
+
+    Attributes:
+        backend: The training stack.
+        constitution: What commands must obey.
+    """
+
+    def __init__(
+        self,
+        cfg: TrainConfig,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: How to train.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where `run` gets no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        self.cfg = cfg
+        self.constitution = constitution
+        self.bus = bus
+        self.runner = runner
+        self.backend = lerobot_backend(train=cfg) if backend is None else backend
+        self._desk = JobDesk(
+            event_stage="train",
+            constitution=constitution,
+            bus=bus,
+            runner=runner,
+            read_roots=read_roots,
+        )
+
+    def run(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        rung: PolicyRung,
+        dataset: DatasetRef,
+        workdir: Path,
+        init_override: str | None = None,
+        steps: int | None = None,
+        stage: str = "train",
+        mix: DatasetRef | None = None,
+        mix_ratio: float = 0.5,
+        jobs: JobRunner | None = None,
+    ) -> CheckpointRecord:
+        """Return the trained policy.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            rung: Policy type, and the weights that it starts from.
+            dataset: What to train on.
+            workdir: Folder of the run.
+            init_override: Weights to start from instead of the rung's.
+            steps: Gradient steps; None for the configuration's.
+            stage: Name of the job within the cycle.
+            mix: Harvested episodes to blend in; None for none.
+            mix_ratio: Share of samples drawn from them, in [0, 1].
+            jobs: Runs the command; None for one call of the worker's own runner.
+
+        Raises:
+            TrainError: Training failed.
+            ConstitutionError: The command is refused.
+            ConfigurationError: Data, policy and environment do not fit together.
+            IntegrityError: The training left no usable policy.
+        """
+        place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
+        request = TrainRequest(
+            cycle=cycle,
+            rung=rung.name,
+            init=init_override or rung.init,
+            dataset=dataset,
+            mix=mix,
+            mix_ratio=mix_ratio,
+            steps=self.cfg.steps if steps is None else steps,
+            batch_size=self.cfg.batch_size,
+            extra_args=self.cfg.extra_args,
+            folder=place.folder,
+        )
+        self._check_features(request, init_override)
+        try:
+            self._desk.run(place, self.backend.plan_train(request), jobs)
+        except JobFailedError as error:
+            raise TrainError(str(error)) from error
+        return self.backend.read_train(request)
+
+    def _check_features(self, request: TrainRequest, own_init: str | None) -> None:
+        """Raise before any compute is spent if the data do not fit policy and environment."""
+        initial = None
+        if own_init is not None:
+            initial = CheckpointRecord(policy_type=request.rung, path=own_init, cycle=request.cycle)
+        for dataset in (request.dataset, request.mix):
+            if dataset is not None:
+                self.backend.check_features(dataset, initial)

@@ -1,0 +1,314 @@
+"""The controller of a run: does the step that the state names, commits, and goes on.
+
+The store is the only memory. Whoever is killed, `LoopController.run` with the same id goes on from
+the last committed state; a step that was begun is done again and finds its jobs, seeds, replies and
+events where it left them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.agents.data_agent import DataAgent
+from cadenza.loop.agents.eval_agent import EvalAgent
+from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.errors import (
+    BudgetExceededError,
+    DuplicateRunError,
+    StaleLeaseError,
+    StopRequestedError,
+    StoreUnavailableError,
+)
+from cadenza.loop.events.bus import EventBus
+from cadenza.loop.events.journal import EventJournal
+from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.jobs.stopping import StopCheck, asked_in_store, most_urgent, never
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.proposer import Proposer
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.orchestrator.steps import (
+    CycleSteps,
+    KnowledgeWriter,
+    StepTools,
+    Workers,
+)
+from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summarize
+from cadenza.loop.store import changes
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.lease_keeper import LeaseKeeper
+from cadenza.loop.store.owners import this_process
+from cadenza.loop.store.rows import Lease, RunRow
+
+#: Seconds after which a run counts as left by a controller that gives no sign of life.
+LEASE_TTL_S: Final = 30.0
+
+#: Makes the runner of a session's jobs, given how urgently the run is asked to stop.
+JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
+
+#: Keys of a configuration that may differ when a run is resumed: how and where it runs, and how
+#: much it may spend, but not what it does.
+_MAY_CHANGE: Final = (
+    ("workdir",),
+    ("store",),
+    ("jobs",),
+    ("approval",),
+    ("budgets", "max_gpu_hours"),
+    ("budgets", "max_wall_hours"),
+)
+#: Beginnings of the stages of the jobs that a step runs.
+_STAGES_OF_STEP: Final = {
+    "data": "data",
+    "train": "train",
+    "adapt": "adapt",
+    "select": "select_",
+    "evaluate": "eval_",
+}
+
+
+class LoopController:
+    """Runs the loop: once from the start, or on from where a run was left."""
+
+    def __init__(
+        self,
+        cfg: LoopConfig,
+        store: JobStore,
+        bus: EventBus,
+        data_agent: DataAgent,
+        train_agent: TrainAgent,
+        eval_agent: EvalAgent,
+        proposer: Proposer,
+        knowledge_agent: KnowledgeWriter | None = None,
+        improve_agent: ImproveAgent | None = None,
+        *,
+        open_jobs: JobsOpener | None = None,
+        stop: StopCheck = never,
+        uses_gpu: bool = False,
+        lease_ttl_s: float = LEASE_TTL_S,
+        poll_s: float = 1.0,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            cfg: What to run.
+            store: Where the run is kept.
+            bus: Where the workers emit; its log is that of the run.
+            data_agent: Finds data.
+            train_agent: Trains.
+            eval_agent: Plays policies.
+            proposer: Says what each cycle trains on.
+            knowledge_agent: Writes pages; None for none.
+            improve_agent: Harvests successes; None for no harvest.
+            open_jobs: Makes the runner of all jobs; None lets each worker's own runner do them.
+            stop: Says whether the run is asked to stop, beside requests in the store.
+            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on a GPU alone.
+            lease_ttl_s: Seconds that the run stays ours without a sign of life.
+            poll_s: Longest pause between two looks at an open question to a person, s.
+        """
+        self.cfg = cfg
+        self.store = store
+        self.bus = bus
+        self._workers = Workers(
+            data=data_agent,
+            train=train_agent,
+            evaluate=eval_agent,
+            proposer=proposer,
+            knowledge=knowledge_agent,
+            improve=improve_agent if cfg.improve.enabled else None,
+        )
+        self._open_jobs = open_jobs
+        self._stop = stop
+        self._uses_gpu = uses_gpu
+        self._lease_ttl_s = lease_ttl_s
+        self._poll_s = poll_s
+        self._lease: Lease | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The right to change the run that is at work.
+
+        Raises:
+            NotReadyError: No run is at work.
+        """
+        if self._lease is None:
+            raise NotReadyError("LoopController: expected a run at work, got none; call run first.")
+        return self._lease
+
+    def run(self, run_id: str, workdir: Path | str) -> RunSummary:
+        """Run, or go on with, ``run_id`` until it ends or is asked to stop.
+
+        Args:
+            run_id: The run; one that the store has is resumed.
+            workdir: Folder of the run itself.
+
+        Raises:
+            LeaseHeldError: Another live controller works on the run.
+            StaleLeaseError: Another controller took the run over meanwhile; nothing was changed.
+            ConfigurationError: The run was started with another configuration or constitution.
+            ConstitutionError: A command was refused; the run has failed.
+            CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
+        """
+        self._create_or_check(run_id)
+        lease = self.store.leases.acquire(run_id, this_process(), ttl_s=self._lease_ttl_s)
+        with (
+            LeaseKeeper(self.store.leases, lease),
+            EventJournal(self.store, run_id, lease, self.bus.log_path) as journal,
+            self.bus.routed(journal),
+        ):
+            self._lease = lease
+            try:
+                return self._drive(RunSession(self.store, lease, journal, Path(workdir).absolute()))
+            finally:
+                self._lease = None
+
+    def _create_or_check(self, run_id: str) -> None:
+        train = self._workers.train
+        try:
+            self.store.create_run(
+                run_id,
+                self.cfg.model_dump_json(),
+                constitution_sha256=train.constitution.sha256,
+                capabilities=train.backend.capabilities,
+            )
+        except DuplicateRunError:
+            self._require_same(self.store.get_run(run_id))
+
+    def _require_same(self, row: RunRow) -> None:
+        """Raise unless the run was started to do what this controller would do."""
+        stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
+        before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key))
+        if changed:
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected the configuration it was started with, got other "
+                f"values for {', '.join(changed)}; restore them, or start a new run."
+            )
+        rules = self._workers.train.constitution.sha256
+        if row["constitution_sha256"] not in (None, rules):
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected the constitution with SHA-256 "
+                f"{row['constitution_sha256']}, got {rules}; restore it, or start a new run."
+            )
+
+    def _drive(self, session: RunSession) -> RunSummary:
+        try:
+            if not self._begin(session):
+                return summarize(session.state, self.cfg)
+            self._work(session)
+        except StopRequestedError as error:
+            return self._stopped(session, str(error))
+        except BudgetExceededError as error:
+            return self._out_of_budget(session, error)
+        except StaleLeaseError:
+            raise  # the run is another controller's; whatever we wrote would be refused
+        except KeyboardInterrupt:
+            self._stopped(session, "interrupted from the keyboard")
+            raise
+        except Exception as error:  # whatever a worker raises ends the run: told, and raised again
+            self._failed(session, error)
+            raise
+        return summarize(session.state, self.cfg)
+
+    def _begin(self, session: RunSession) -> bool:
+        """Bring a run that was left before back to work; False if it has come to its end."""
+        session.publish()
+        state, row = session.state, self.store.get_run(session.run_id)
+        if session.lease.epoch > 1:
+            session.incidents.note(
+                "resumed", f"controller {session.lease.epoch} goes on at {_name_of(state)}"
+            )
+        self.store.apply(session.lease, changes.clear_stop_request)
+        if state.step == "finished":
+            return False
+        if state.stop_reason is not None:
+            try:
+                self._meter(session).require(self._device)
+            except BudgetExceededError:
+                return False
+        if row["status"] == "failed" or state.stop_reason is not None:
+            self._reopen_jobs(session)
+            session.commit(machine.restarted(state))
+        else:
+            self.store.apply(session.lease, changes.set_run_status("running"))
+        return True
+
+    def _reopen_jobs(self, session: RunSession) -> None:
+        """Let the jobs that made the present step fail run again."""
+        beginning = _STAGES_OF_STEP.get(session.state.step)
+        for job in self.store.jobs.of_run(session.run_id):
+            ended = job.status in ("failed", "cancelled")
+            of_step = beginning is not None and job.key.stage.startswith(beginning)
+            if ended and of_step and job.key.cycle == session.state.cycle:
+                self.store.jobs.reopen(session.lease, job.key)
+
+    def _work(self, session: RunSession) -> None:
+        asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
+        stop = most_urgent(self._stop, asked)
+        meter = self._meter(session)
+        tools = StepTools(
+            jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
+            stop=stop,
+            require_budget=lambda: meter.require(self._device),
+            poll_s=self._poll_s,
+        )
+        steps = CycleSteps(session, self.cfg, self._workers, tools)
+        while session.state.step != "finished":
+            if stop():
+                raise StopRequestedError(f"run {session.run_id!r}: asked to stop.")
+            with session.step(_name_of(session.state)):
+                session.commit(steps.perform())
+
+    def _meter(self, session: RunSession) -> BudgetMeter:
+        limits = BudgetLimits.of(self.cfg.budgets, uses_gpu=self._uses_gpu)
+        return BudgetMeter(self.store.jobs, session.run_id, limits)
+
+    @property
+    def _device(self) -> Any:
+        return "gpu" if self._uses_gpu else "cpu"
+
+    # Ends
+
+    def _stopped(self, session: RunSession, why: str) -> RunSummary:
+        session.incidents.note("stopped", why)
+        self.store.apply(session.lease, changes.set_run_status("stopped", STOP_REQUESTED))
+        return summarize(session.state, self.cfg, stop_reason=STOP_REQUESTED)
+
+    def _out_of_budget(self, session: RunSession, error: BudgetExceededError) -> RunSummary:
+        with session.step(f"{_name_of(session.state)}/budget"):
+            session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
+        return summarize(session.state, self.cfg)
+
+    def _failed(self, session: RunSession, error: Exception) -> None:
+        """Note the failure, unless the store is what failed."""
+        try:
+            with session.step(f"{_name_of(session.state)}/failed"):
+                session.commit(machine.failed(session.state, repr(error)))
+        except (StaleLeaseError, StoreUnavailableError) as second:
+            error.add_note(f"The store does not say so: {second}")
+
+
+def _name_of(state: LoopState) -> str:
+    """Return the name of the step that the state is at; unique within the run."""
+    name = f"{state.cycle}/{state.step}"
+    return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
+
+
+def _lasting(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a configuration must not change during a run, by dotted key."""
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, dict):
+            section = cast("dict[str, Any]", value)
+            flat |= {
+                f"{key}.{name}": entry
+                for name, entry in section.items()
+                if (key,) not in _MAY_CHANGE and (key, name) not in _MAY_CHANGE
+            }
+        elif (key,) not in _MAY_CHANGE:
+            flat[key] = value
+    return flat

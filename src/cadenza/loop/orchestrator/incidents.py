@@ -1,0 +1,47 @@
+"""What a run survived, in a file of its own: ``incidents.jsonl`` beside the events.
+
+The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
+attempts, stops and resumptions are told here. A line may be lost or repeated by a kill.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cadenza.core.files import make_folder
+from cadenza.loop.jobs.reports import Incident
+
+#: Name of the file in the folder of a run.
+INCIDENTS_FILE = "incidents.jsonl"
+
+
+class IncidentLog:
+    """Appends incidents to a run's file."""
+
+    def __init__(self, folder: Path) -> None:
+        """Append below ``folder``, the run's own."""
+        self._path = folder / INCIDENTS_FILE
+
+    def note(self, kind: str, message: str, **details: Any) -> None:
+        """Append an incident.
+
+        Args:
+            kind: What happened.
+            message: In one sentence.
+            details: Further facts that JSON can express.
+        """
+        make_folder(self._path.parent)
+        line = {"ts": time.time(), "kind": kind, "message": message, **details}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def note_job(self, incident: Incident) -> None:
+        """Append what a runner tells of a job."""
+        self.note(
+            incident.kind,
+            incident.message,
+            cycle=incident.key.cycle,
+            stage=incident.key.stage,
+            attempt=incident.attempt,
+        )

@@ -1,0 +1,438 @@
+"""The state machine of a run: pure functions from a state and what a step brought to the next one.
+
+Steps:    propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
+          -> [harvest] -> [merge] -> propose of the next cycle, or finished.
+Promise:  at most one policy is blessed; the baseline is what the reference was last measured at; a
+          run has at most ``max_cycles`` decisions.
+Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` does the work, the
+          controller commits a transition in one transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from cadenza.loop.config import LoopConfig, PolicyRung
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EpisodeOutcome,
+    EvalReport,
+    Proposal,
+)
+from cadenza.loop.orchestrator.decision import Decision, Judgement
+from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.reports import bare_report
+from cadenza.loop.orchestrator.state import CycleState, LoopState, Step, needed
+from cadenza.loop.orchestrator.summary import summarize
+from cadenza.loop.store import changes
+from cadenza.loop.store.approvals import request_approval
+from cadenza.loop.store.changes import Change
+
+#: Why a run ends by itself.
+LADDER_EXHAUSTED: Final = "policy ladder exhausted"
+CYCLES_SPENT: Final = "budget: max_cycles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An event that a transition emits.
+
+    Attributes:
+        stage: Part of the loop.
+        kind: What happened.
+        cycle: Cycle of the run; None for the run itself.
+        payload: Details.
+    """
+
+    stage: str
+    kind: str
+    cycle: int | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What is committed after a step, in one transaction.
+
+    Attributes:
+        state: The new state.
+        events: What to tell, in order.
+        rows: Changes of the store's tables, in order.
+    """
+
+    state: LoopState
+    events: tuple[Notice, ...] = ()
+    rows: tuple[Change, ...] = ()
+
+
+def rung_of(state: LoopState, config: LoopConfig) -> PolicyRung:
+    """Return the rung of the policy ladder that the run is on."""
+    return config.policy_ladder[state.rung]
+
+
+def initial_weights(state: LoopState, config: LoopConfig) -> CheckpointRecord | None:
+    """Return the blessed policy if training goes on from it; None for the rung's own weights."""
+    blessed = state.blessed
+    if blessed is None or not config.train.continue_from_blessed:
+        return None
+    return blessed if blessed.policy_type == rung_of(state, config).name else None
+
+
+def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
+    """Return the event at the beginning of a cycle."""
+    payload = {"policy": rung_of(state, config).name}
+    return Notice(stage="orchestrator", kind="cycle_started", cycle=state.cycle, payload=payload)
+
+
+def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
+    """Begin the cycle with a proposal."""
+    row = changes.start_cycle(
+        state.cycle,
+        rung=rung_of(state, config).name,
+        proposal_json=proposal.model_dump_json(),
+    )
+    return Transition(
+        state=_moved(state, "data", current=CycleState(proposal=proposal)), rows=(row,)
+    )
+
+
+def data_found(state: LoopState, dataset: DatasetRef) -> Transition:
+    """Take the data of the cycle."""
+    row = changes.set_stage(state.cycle, "train", dataset_json=dataset.model_dump_json())
+    return Transition(state=_in_cycle(state, "train", dataset=dataset), rows=(row,))
+
+
+def trained(state: LoopState, config: LoopConfig, checkpoint: CheckpointRecord) -> Transition:
+    """Take a trained policy as the candidate."""
+    adapts = state.mix is not None and config.improve.adapt_steps > 0
+    return Transition(
+        state=_in_cycle(state, "adapt" if adapts else "evaluate", candidate=checkpoint),
+        rows=(
+            _checkpoint_row(state, checkpoint),
+            changes.set_stage(state.cycle, "train" if adapts else "eval"),
+        ),
+    )
+
+
+def adapted(state: LoopState, checkpoint: CheckpointRecord) -> Transition:
+    """Take a copy of the candidate that was trained on with harvested episodes."""
+    return Transition(
+        state=_in_cycle(state, "select", adapted=checkpoint),
+        rows=(_checkpoint_row(state, checkpoint), changes.set_stage(state.cycle, "eval")),
+    )
+
+
+def selected(
+    state: LoopState, plain: EvalReport, other: EvalReport, values: tuple[float, float]
+) -> Transition:
+    """Keep the better of candidate and adapted copy; the candidate if they are equal.
+
+    Args:
+        state: State at the step ``select``.
+        plain: Evaluation of the candidate on the cycle's selection seeds.
+        other: Evaluation of the adapted copy on the same ones.
+        values: What of the two is compared, in this order.
+    """
+    candidate, copy = (
+        needed(state.current.candidate, "a candidate"),
+        needed(state.current.adapted, "an adapted copy"),
+    )
+    wins = values[1] > values[0]
+    notice = Notice(
+        stage="eval",
+        kind="candidate_selected",
+        cycle=state.cycle,
+        payload={
+            "chosen": "adapted" if wins else "candidate",
+            "candidate": values[0],
+            "adapted": values[1],
+        },
+    )
+    return Transition(
+        state=_in_cycle(state, "evaluate", candidate=copy if wins else candidate),
+        events=(notice,),
+        rows=(
+            changes.record_episodes(state.cycle, "select_candidate", 0, plain.outcomes),
+            changes.record_episodes(state.cycle, "select_adapted", 0, other.outcomes),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One policy after one look.
+
+    Attributes:
+        latest: The look's own evaluation.
+        total: All looks of the cycle together.
+    """
+
+    latest: EvalReport
+    total: EvalReport
+
+
+def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) -> Transition:
+    """Take the evaluations of one look; ``baseline`` is None while there is no reference."""
+    cycle, look = state.cycle, state.current.look
+    rows = [
+        _episodes_row(cycle, "candidate", look, candidate.latest.outcomes),
+        changes.attach_eval(
+            needed(state.current.candidate, "a candidate").path,
+            candidate.total.model_copy(update={"outcomes": ()}).model_dump_json(),
+        ),
+    ]
+    if baseline is not None:
+        rows.append(_episodes_row(cycle, "baseline", look, baseline.latest.outcomes))
+    new = _in_cycle(
+        state,
+        "decide",
+        candidate_report=bare_report(candidate.total),
+        baseline_report=None if baseline is None else bare_report(baseline.total),
+    )
+    return Transition(state=new, rows=(*rows, changes.set_stage(cycle, "decide")))
+
+
+def judged(
+    state: LoopState, config: LoopConfig, judgement: Judgement, evidence: Evidence
+) -> Transition:
+    """Act on a judgement: look again, ask a person, or carry the decision out."""
+    if judgement.decision is None:
+        notice = Notice(
+            stage="decide",
+            kind="undecided",
+            cycle=state.cycle,
+            payload={"reason": judgement.reason, "evidence": evidence.model_dump()},
+        )
+        new = _in_cycle(state, "evaluate", look=state.current.look + 1)
+        row = changes.set_stage(state.cycle, "eval")
+        return Transition(state=new, events=(notice,), rows=(row,))
+    decision = judgement.decision
+    if decision.value in config.approval.gates:
+        return _ask(state, config, decision, judgement.reason, evidence)
+    return _carry_out(state, decision, judgement.reason, evidence)
+
+
+def _ask(
+    state: LoopState, config: LoopConfig, gate: Decision, reason: str, evidence: Evidence
+) -> Transition:
+    notice = Notice(
+        stage="decide",
+        kind="approval_requested",
+        cycle=state.cycle,
+        payload={"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()},
+    )
+    return Transition(
+        state=_in_cycle(state, "approve", decision=gate.value, reason=reason),
+        events=(notice,),
+        rows=(
+            request_approval(state.cycle, gate.value, timeout_s=config.approval.timeout_s),
+            changes.set_stage(state.cycle, "approve"),
+            changes.set_run_status("pending_approval"),
+        ),
+    )
+
+
+def answered(
+    state: LoopState, evidence: Evidence, *, approved: bool, by: str, reason: str
+) -> Transition:
+    """Carry out what a person answered; a refused decision becomes ``iterate``."""
+    asked = Decision(needed(state.current.decision, "a decision"))
+    notice = Notice(
+        stage="decide",
+        kind="approval_decided",
+        cycle=state.cycle,
+        payload={"gate": asked.value, "approved": approved, "by": by, "reason": reason},
+    )
+    if approved:
+        done = _carry_out(state, asked, f"{state.current.reason} Approved: {reason}", evidence)
+    else:
+        why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
+        done = _carry_out(state, Decision.ITERATE, why, evidence)
+    return Transition(
+        state=done.state,
+        events=(notice, *done.events),
+        rows=(*done.rows, changes.set_run_status("running")),
+    )
+
+
+def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evidence) -> Transition:
+    """Decide: the decision, the blessing, the baseline and their event together."""
+    candidate = needed(state.current.candidate, "a candidate")
+    report = needed(state.current.candidate_report, "a report")
+    update: dict[str, Any] = {
+        "step": "learn",
+        "decisions": (*state.decisions, decision.value),
+        "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
+    }
+    rows = [changes.finish_cycle(state.cycle, decision.value)]
+    match decision:
+        case Decision.PROMOTE:
+            blessed = candidate.model_copy(update={"blessed": True})
+            update |= {"blessed": blessed, "provisional": None, "history": ()}
+            update["baseline"] = evidence.candidate
+            rows.append(changes.bless(candidate.path))
+        case Decision.PROVISIONAL:
+            update |= {"provisional": candidate, "history": ()}
+            update["baseline"] = evidence.candidate
+        case Decision.ESCALATE:
+            update |= {"history": (), "baseline": evidence.baseline}
+        case Decision.ITERATE | Decision.ROLLBACK:
+            # the very first candidate can be refused by a person: there is no baseline then
+            update |= {"history": (*state.history, evidence.candidate)}
+            update["baseline"] = evidence.baseline
+    payload = {
+        "decision": decision.value,
+        "success_rate": report.success_rate,
+        "baseline": evidence.baseline,
+        "reason": reason,
+        "evidence": evidence.model_dump(),
+    }
+    notice = Notice(stage="decide", kind="decision", cycle=state.cycle, payload=payload)
+    return Transition(state=state.model_copy(update=update), events=(notice,), rows=tuple(rows))
+
+
+def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
+    """Go on after the pages were written: to a harvest, to a merge that is due, or to the end.
+
+    Args:
+        state: State at the step ``learn``.
+        config: Configuration of the run.
+        improves: Whether there is a worker that harvests.
+    """
+    report = needed(state.current.candidate_report, "a report")
+    promoted = state.current.decision == Decision.PROMOTE.value
+    if improves and promoted and report.success_rate > 0.0:
+        return Transition(state=_moved(state, "harvest"))
+    return _merge_or_end(state, config, improves=improves)
+
+
+def harvested(state: LoopState, config: LoopConfig, dataset: DatasetRef | None) -> Transition:
+    """Take what a harvest kept; None, for nothing, leaves everything as it was."""
+    if dataset is None:
+        return _merge_or_end(state, config, improves=True)
+    kept = state.model_copy(update={"unmerged": (*state.unmerged, dataset)})
+    return _merge_or_end(kept, config, improves=True)
+
+
+def harvest_failed(state: LoopState, config: LoopConfig, error: str) -> Transition:
+    """Go on without a harvest."""
+    done = _merge_or_end(state, config, improves=True)
+    return _with_notice(done, _improve_failed(state, error))
+
+
+def merged(state: LoopState, config: LoopConfig, dataset: DatasetRef) -> Transition:
+    """Take the joined harvests."""
+    joined = state.model_copy(update={"mix": dataset, "unmerged": ()})
+    return end_cycle(joined, config)
+
+
+def merge_failed(state: LoopState, config: LoopConfig, error: str) -> Transition:
+    """Keep the mix and what waits to be joined to it; the next cycle tries again."""
+    return _with_notice(end_cycle(state, config), _improve_failed(state, error))
+
+
+def _merge_or_end(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
+    if not improves or not state.unmerged:
+        return end_cycle(state, config)
+    if state.mix is None and len(state.unmerged) == 1:
+        return merged(state, config, state.unmerged[0])
+    return Transition(state=_moved(state, "merge"))
+
+
+def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
+    """Go to the next cycle, or end the run."""
+    escalates = state.current.decision == Decision.ESCALATE.value
+    exhausted = escalates and state.rung + 1 >= len(config.policy_ladder)
+    climbs = escalates and not exhausted
+    new = state.model_copy(
+        update={
+            "cycle": state.cycle + 1,
+            "step": "propose",
+            "rung": state.rung + int(climbs),
+            "rung_cycles": 0 if climbs else state.rung_cycles + 1,
+            "last_report": state.current.candidate_report,
+            "current": CycleState(),
+        }
+    )
+    events: tuple[Notice, ...] = ()
+    if climbs:
+        payload = {"to": rung_of(new, config).name}
+        events = (
+            Notice(
+                stage="orchestrator", kind="policy_escalated", cycle=state.cycle, payload=payload
+            ),
+        )
+    if exhausted or new.cycle >= config.budgets.max_cycles:
+        last = finished(new, config, LADDER_EXHAUSTED if exhausted else CYCLES_SPENT)
+        return Transition(state=last.state, events=(*events, *last.events), rows=last.rows)
+    return Transition(state=new, events=events)
+
+
+def finished(state: LoopState, config: LoopConfig, reason: str) -> Transition:
+    """End the run for good."""
+    return _ended(_moved(state, "finished", stop_reason=reason), config, reason)
+
+
+def out_of_budget(state: LoopState, config: LoopConfig, limit: str) -> Transition:
+    """End the run at its present step, which is done when the budget ``limit`` is raised."""
+    reason = f"budget: {limit}"
+    return _ended(state.model_copy(update={"stop_reason": reason}), config, reason)
+
+
+def _ended(state: LoopState, config: LoopConfig, reason: str) -> Transition:
+    summary = asdict(summarize(state, config))
+    return Transition(
+        state=state,
+        events=(Notice(stage="orchestrator", kind="run_finished", payload=summary),),
+        rows=(changes.set_run_status("finished", reason),),
+    )
+
+
+def failed(state: LoopState, error: str) -> Transition:
+    """Note that the present step failed; it is done again when the run is resumed."""
+    return Transition(
+        state=state,
+        events=(Notice(stage="orchestrator", kind="run_failed", payload={"error": error}),),
+        rows=(changes.set_run_status("failed", error),),
+    )
+
+
+def restarted(state: LoopState) -> Transition:
+    """Go on after a failure or the end of a budget; the step's events are told anew."""
+    update = {"restarts": state.restarts + 1, "stop_reason": None}
+    return Transition(
+        state=state.model_copy(update=update), rows=(changes.set_run_status("running"),)
+    )
+
+
+def _moved(state: LoopState, step: Step, **update: object) -> LoopState:
+    return state.model_copy(update={"step": step, **update})
+
+
+def _in_cycle(state: LoopState, step: Step, **update: object) -> LoopState:
+    return _moved(state, step, current=state.current.model_copy(update=update))
+
+
+def _with_notice(transition: Transition, notice: Notice) -> Transition:
+    return Transition(
+        state=transition.state, events=(notice, *transition.events), rows=transition.rows
+    )
+
+
+def _improve_failed(state: LoopState, error: str) -> Notice:
+    return Notice(
+        stage="improve", kind="improve_failed", cycle=state.cycle, payload={"error": error}
+    )
+
+
+def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
+    return changes.add_checkpoint(
+        state.cycle, checkpoint.policy_type, checkpoint.path, sha256=checkpoint.sha256
+    )
+
+
+def _episodes_row(
+    cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
+) -> Change:
+    return changes.record_episodes(cycle, subject, look, outcomes)

@@ -1,0 +1,96 @@
+"""One controller at work on one run: its lease, its journal, and the state it committed last."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.events.event import Event
+from cadenza.loop.events.journal import EventJournal
+from cadenza.loop.orchestrator.incidents import IncidentLog
+from cadenza.loop.orchestrator.machine import Notice, Transition
+from cadenza.loop.orchestrator.seeds import Purpose
+from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.store import changes
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import Lease
+
+
+class RunSession:
+    """What the steps of a run share; every write names the lease.
+
+    Attributes:
+        store: The job store.
+        lease: The right to change the run.
+        folder: Folder of the run, absolute.
+        incidents: What the run survived.
+    """
+
+    def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
+        """Load the state of the lease's run."""
+        self.store = store
+        self.lease = lease
+        self.folder = folder
+        self.incidents = IncidentLog(folder)
+        self._journal = journal
+        self._state, self._version = store.load_state(lease.run_id)
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.lease.run_id
+
+    @property
+    def state(self) -> LoopState:
+        """The state as committed last."""
+        return self._state
+
+    @contextmanager
+    def step(self, name: str) -> Generator[None]:
+        """Name the events inside the block after a step; equal whenever it is repeated."""
+        restarts = self._state.restarts
+        suffix = f"~{restarts}" if restarts else ""
+        with self._journal.step(f"{name}{suffix}"):
+            yield
+
+    def emit(self, notice: Notice) -> None:
+        """Record and publish an event now, before the step is committed."""
+        self._journal.emit(self._event(notice))
+
+    def commit(self, transition: Transition) -> None:
+        """Make a transition in one transaction, then publish its events.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over; nothing changed.
+            StoreError: The store refused; nothing changed.
+        """
+        drafts = [self._journal.draft(self._event(notice)) for notice in transition.events]
+        self._version = self.store.commit(
+            self.lease,
+            self._version,
+            transition.state,
+            events=drafts,
+            rows=transition.rows,
+        )
+        self._state = transition.state
+        self._journal.publish()
+
+    def publish(self) -> None:
+        """Publish what an earlier controller recorded and did not come to publish."""
+        self._journal.publish()
+
+    def reserve(
+        self, purpose: Purpose, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
+    ) -> SeedRange:
+        """Reserve initial states for a cycle, the present one if None, and return them.
+
+        Raises:
+            SeedOverlapError: The run uses some of them for something else.
+        """
+        number = self._state.cycle if cycle is None else cycle
+        row = changes.reserve_seeds(number, purpose, look, seeds)
+        self.store.apply(self.lease, row)
+        return seeds
+
+    def _event(self, notice: Notice) -> Event:
+        return Event(self.run_id, notice.stage, notice.kind, notice.cycle, notice.payload)

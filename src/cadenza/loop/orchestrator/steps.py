@@ -1,0 +1,380 @@
+"""The work of each step of a cycle: asks the workers, hands what they made to the state machine.
+
+Every step may be executed again after a kill: jobs are found by their keys, seeds are reserved
+once, and events and pages of a repeated step are those of the first time.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from cadenza.core.seeding import derive_substream
+from cadenza.loop.agents.base import Runner
+from cadenza.loop.agents.data_agent import DataAgent
+from cadenza.loop.agents.eval_agent import EvalAgent
+from cadenza.loop.agents.improve_agent import ImproveAgent, attempts_for
+from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    EpisodeOutcome,
+    EvalReport,
+)
+from cadenza.loop.errors import ApprovalDecidedError, ImproveError, StopRequestedError
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.checkpoints import require_intact
+from cadenza.loop.orchestrator.decision import judge
+from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
+from cadenza.loop.orchestrator.machine import Measured, Transition
+from cadenza.loop.orchestrator.proposer import Proposer
+from cadenza.loop.orchestrator.reports import mean_value, pooled_report
+from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.state import LoopState, Step, needed
+from cadenza.loop.store import changes
+from cadenza.loop.store.rows import ApprovalRow
+
+#: Longest pause between two looks at an open question, s.
+_ASK_EVERY_S: Final = 1.0
+#: Who answers a question that nobody answered in time.
+_TIMEOUT_NAME: Final = "timeout policy"
+
+
+class KnowledgeWriter(Protocol):
+    """Writes what a cycle showed into pages for later runs."""
+
+    def ingest(
+        self, *, run_id: str, cycle: int, policy: str, report: EvalReport, decision: str
+    ) -> Sequence[Path]:
+        """Return the pages it touched; a repeated call for a run and cycle changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Who does the work of a cycle.
+
+    Attributes:
+        data: Finds data.
+        train: Trains.
+        evaluate: Plays policies.
+        proposer: Says what to train on.
+        knowledge: Writes pages; None for none.
+        improve: Harvests successes; None for no harvest.
+    """
+
+    data: DataAgent
+    train: TrainAgent
+    evaluate: EvalAgent
+    proposer: Proposer
+    knowledge: KnowledgeWriter | None = None
+    improve: ImproveAgent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTools:
+    """What steps need beside the workers.
+
+    Attributes:
+        jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
+        stop: Says whether the run is asked to stop.
+        require_budget: Raises `BudgetExceededError` when nothing is left.
+        poll_s: Longest pause between two looks at an open question, s.
+    """
+
+    jobs: JobRunner | None
+    stop: StopCheck
+    require_budget: Callable[[], None]
+    poll_s: float = _ASK_EVERY_S
+
+
+class CycleSteps:
+    """Does the steps of one run's cycles."""
+
+    def __init__(
+        self, session: RunSession, config: LoopConfig, workers: Workers, tools: StepTools
+    ) -> None:
+        """Work in ``session``."""
+        self._session = session
+        self._config = config
+        self._workers = workers
+        self._tools = tools
+        self._ledger = SeedLedger(config.seed)
+        self._plan = SequentialPlan.of_run(config)
+        self._work: dict[Step, Callable[[LoopState], Transition]] = {
+            "propose": self._propose,
+            "data": self._data,
+            "train": self._train,
+            "adapt": self._adapt,
+            "select": self._select,
+            "evaluate": self._evaluate,
+            "decide": self._decide,
+            "approve": self._approve,
+            "learn": self._learn,
+            "harvest": self._harvest,
+            "merge": self._merge,
+        }
+
+    def perform(self) -> Transition:
+        """Do the step that the state names and return what to commit."""
+        state = self._session.state
+        return self._work[state.step](state)
+
+    def _propose(self, state: LoopState) -> Transition:
+        self._tools.require_budget()
+        self._session.emit(machine.cycle_started(state, self._config))
+        proposal = self._workers.proposer(state.cycle, state.last_report)
+        return machine.proposed(state, self._config, proposal)
+
+    def _data(self, state: LoopState) -> Transition:
+        worker = self._workers.data
+        proposal = needed(state.current.proposal, "a proposal")
+        wanted = proposal.num_episodes
+        # the first cycle's block for the whole run: more episodes then extend earlier ones
+        block = self._ledger.range("data", 0, count=BLOCK)
+        self._session.reserve("data", block, cycle=0)
+        count = BLOCK if wanted is None else attempts_for(wanted)
+        dataset = worker.run(
+            run_id=state.run_id,
+            cycle=state.cycle,
+            proposal=proposal,
+            workdir=self._session.folder,
+            seeds=SeedRange(start=block.start, count=count),
+            jobs=self._jobs(worker.runner),
+        )
+        return machine.data_found(state, dataset)
+
+    def _train(self, state: LoopState) -> Transition:
+        worker = self._workers.train
+        blessed = machine.initial_weights(state, self._config)
+        checkpoint = worker.run(
+            run_id=state.run_id,
+            cycle=state.cycle,
+            rung=machine.rung_of(state, self._config),
+            dataset=needed(state.current.dataset, "a dataset"),
+            workdir=self._session.folder,
+            init_override=None if blessed is None else require_intact(blessed).path,
+            jobs=self._jobs(worker.runner),
+        )
+        return machine.trained(state, self._config, require_intact(checkpoint))
+
+    def _adapt(self, state: LoopState) -> Transition:
+        worker, improve = self._workers.train, self._config.improve
+        candidate = require_intact(needed(state.current.candidate, "a candidate"))
+        checkpoint = worker.run(
+            run_id=state.run_id,
+            cycle=state.cycle,
+            rung=machine.rung_of(state, self._config),
+            dataset=needed(state.current.dataset, "a dataset"),
+            workdir=self._session.folder,
+            init_override=candidate.path,
+            steps=improve.adapt_steps,
+            stage="adapt",
+            mix=state.mix,
+            mix_ratio=improve.mix_ratio,
+            jobs=self._jobs(worker.runner),
+        )
+        return machine.adapted(state, require_intact(checkpoint))
+
+    def _select(self, state: LoopState) -> Transition:
+        seeds = self._session.reserve(
+            "select",
+            self._ledger.range("select", state.cycle, count=self._config.eval.n_episodes),
+        )
+        copy = needed(state.current.adapted, "an adapted copy")
+        plain = self._play(
+            "select_candidate", needed(state.current.candidate, "a candidate"), seeds
+        )
+        adapted = self._play("select_adapted", copy, seeds)
+        metric = self._config.eval.metric
+        values = (mean_value(plain.outcomes, metric), mean_value(adapted.outcomes, metric))
+        return machine.selected(state, plain, adapted, values)
+
+    def _evaluate(self, state: LoopState) -> Transition:
+        look, sizes = state.current.look, self._plan.sizes
+        before = sizes[look - 1] if look else 0
+        seeds = self._session.reserve(
+            "compare",
+            self._ledger.range("compare", state.cycle, count=sizes[look] - before, skip=before),
+            look=look,
+        )
+        candidate = self._measure(
+            state, "candidate", needed(state.current.candidate, "a candidate"), seeds
+        )
+        baseline = None
+        if state.reference is not None:
+            baseline = self._measure(state, "baseline", state.reference, seeds)
+        return machine.evaluated(state, candidate, baseline)
+
+    def _decide(self, state: LoopState) -> Transition:
+        evidence = self._evidence(state)
+        thresholds = self._config.thresholds
+        judgement = judge(
+            evidence,
+            state.history,
+            thresholds,
+            warm_up=state.rung > 0 and state.rung_cycles < thresholds.warm_up_cycles,
+            looks_left=self._plan.looks_left(state.current.look),
+            provisional=state.blessed is None,
+        )
+        require_intact(needed(state.current.candidate, "a candidate"))
+        return machine.judged(state, self._config, judgement, evidence)
+
+    def _approve(self, state: LoopState) -> Transition:
+        gate = needed(state.current.decision, "a decision")
+        answer = self._wait_for_answer(state, gate)
+        require_intact(needed(state.current.candidate, "a candidate"))
+        return machine.answered(
+            state,
+            self._evidence(state),
+            approved=answer.status == "approved",
+            by=answer.by or "",
+            reason=answer.reason or "",
+        )
+
+    def _learn(self, state: LoopState) -> Transition:
+        current, writer = state.current, self._workers.knowledge
+        if writer is not None:
+            writer.ingest(
+                run_id=state.run_id,
+                cycle=state.cycle,
+                policy=needed(state.current.candidate, "a candidate").policy_type,
+                report=needed(current.candidate_report, "a report"),
+                decision=needed(current.decision, "a decision"),
+            )
+        improves = self._workers.improve is not None
+        return machine.learned(state, self._config, improves=improves)
+
+    def _harvest(self, state: LoopState) -> Transition:
+        worker = needed(self._workers.improve, "a worker that harvests")
+        proposal = needed(state.current.proposal, "a proposal")
+        seeds = self._ledger.range(
+            "harvest", state.cycle, count=attempts_for(self._config.improve.episodes)
+        )
+        try:
+            harvest = worker.harvest(
+                run_id=state.run_id,
+                cycle=state.cycle,
+                checkpoint=require_intact(needed(state.current.candidate, "a candidate")),
+                workdir=self._session.folder,
+                seeds=self._session.reserve("harvest", seeds),
+                focus=proposal.focus,
+                jobs=self._jobs(worker.runner),
+            )
+        except ImproveError as error:
+            return machine.harvest_failed(state, self._config, str(error))
+        return machine.harvested(state, self._config, harvest.dataset if harvest.kept else None)
+
+    def _merge(self, state: LoopState) -> Transition:
+        worker = needed(self._workers.improve, "a worker that harvests")
+        sources = (*(() if state.mix is None else (state.mix,)), *state.unmerged)
+        try:
+            dataset = worker.merge(
+                run_id=state.run_id,
+                cycle=state.cycle,
+                sources=sources,
+                workdir=self._session.folder,
+                jobs=self._jobs(worker.runner),
+            )
+        except ImproveError as error:
+            return machine.merge_failed(state, self._config, str(error))
+        return machine.merged(state, self._config, dataset)
+
+    # Playing
+
+    def _measure(
+        self, state: LoopState, subject: str, policy: CheckpointRecord, seeds: SeedRange
+    ) -> Measured:
+        """Return one look at a policy, and all looks of the cycle so far."""
+        look = state.current.look
+        latest = self._play(f"eval_{subject}_{look}", policy, seeds)
+        earlier: list[EpisodeOutcome] = []
+        for number in range(look):
+            earlier += self._session.store.episodes(state.run_id, state.cycle, subject, look=number)
+        return Measured(latest=latest, total=pooled_report(latest, [*earlier, *latest.outcomes]))
+
+    def _play(self, stage: str, policy: CheckpointRecord, seeds: SeedRange) -> EvalReport:
+        state, worker = self._session.state, self._workers.evaluate
+        return worker.run(
+            run_id=state.run_id,
+            cycle=state.cycle,
+            checkpoint=require_intact(policy),
+            workdir=self._session.folder,
+            stage=stage,
+            seeds=seeds,
+            jobs=self._jobs(worker.runner),
+        )
+
+    def _jobs(self, own: Runner) -> JobRunner:
+        """Return who runs the jobs of a worker, if there is anything left to spend."""
+        session = self._session
+        if self._tools.jobs is not None:
+            return self._tools.jobs
+        self._tools.require_budget()
+        return CallableRunner(session.store, session.lease, own)
+
+    # Deciding
+
+    def _evidence(self, state: LoopState) -> Evidence:
+        """Return what all looks of the cycle show."""
+        store, look = self._session.store, state.current.look
+        metric = self._config.eval.metric
+        candidate = store.episodes(state.run_id, state.cycle, "candidate")
+        if state.current.baseline_report is None:
+            return first_evidence(candidate, metric=metric)
+        stream = derive_substream(
+            f"loop.evidence.{state.cycle}.{look}", root_seed=self._config.seed
+        )
+        return paired_evidence(
+            candidate,
+            store.episodes(state.run_id, state.cycle, "baseline"),
+            metric=metric,
+            alpha=self._plan.alphas[look],
+            look=look,
+            seed=stream.integer_seed(),
+        )
+
+    def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
+        """Return the answer of a person, or of the timeout policy.
+
+        Raises:
+            StopRequestedError: The run is asked to stop, or shall stop for want of an answer.
+        """
+        session = self._session
+        session.store.apply(session.lease, changes.set_run_status("pending_approval"))
+        while True:
+            row = session.store.approvals.get(state.run_id, state.cycle, gate)
+            if row.status != "pending":
+                return row
+            if row.overdue:
+                self._answer_late(state, gate)
+                continue
+            if self._tools.stop():
+                raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
+            time.sleep(self._tools.poll_s)
+
+    def _answer_late(self, state: LoopState, gate: str) -> None:
+        policy = self._config.approval.on_timeout
+        if policy == "stop":
+            raise StopRequestedError(
+                f"run {state.run_id!r}: nobody answered whether to {gate} in time; answer with "
+                "`cadenza loop approve` and resume the run."
+            )
+        try:
+            self._session.store.approvals.decide(
+                state.run_id,
+                state.cycle,
+                gate,
+                "approved" if policy == "approve" else "rejected",
+                reason="nobody answered in time",
+                by=_TIMEOUT_NAME,
+            )
+        except ApprovalDecidedError:
+            return  # somebody answered at the last moment: that answer holds
