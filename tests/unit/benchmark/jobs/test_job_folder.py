@@ -41,7 +41,7 @@ def test_other_job_is_refused(tmp_path):
 def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with (
-        pytest.raises(ConfigurationError, match="got 'thesis.tex' in it"),
+        pytest.raises(ConfigurationError, match=r"got 'thesis\.tex' in it"),
         open_job_folder(tmp_path, "train", {}),
     ):
         pytest.fail("opened")
@@ -76,12 +76,12 @@ def test_changed_code_starts_over(tmp_path, monkeypatch):
 
 
 def test_second_process_is_refused_and_let_in_afterwards(tmp_path):
-    with open_job_folder(tmp_path, "train", {}):
-        with (
-            pytest.raises(NotReadyError, match="expected no other process in this folder"),
-            open_job_folder(tmp_path, "train", {}),
-        ):
-            pytest.fail("opened")
+    with (
+        open_job_folder(tmp_path, "train", {}),
+        pytest.raises(NotReadyError, match="expected no other process in this folder"),
+        open_job_folder(tmp_path, "train", {}),
+    ):
+        pytest.fail("opened")
     with open_job_folder(tmp_path, "train", {}):
         pass
 

@@ -1,0 +1,103 @@
+"""Datasets that are damaged, foreign or not what they say are refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cadenza.benchmark.jobs.dataset_files import (
+    feature_shapes,
+    read_frames,
+    read_info,
+    read_page,
+    write_page,
+)
+from cadenza.core.errors import ConfigurationError, IntegrityError
+
+DATA = "data/chunk-000/file-000.parquet"
+
+
+@pytest.fixture
+def dataset(expert_data, tmp_path):
+    """A copy that may be damaged."""
+    root = tmp_path / "dataset"
+    shutil.copytree(expert_data.root, root)
+    return root
+
+
+def change_info(root, **changes):
+    path = root / "meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_frames_are_those_of_the_table(dataset):
+    frames = read_frames(dataset)
+    table = pq.read_table(dataset / DATA)
+    assert frames.states.tolist() == table["observation.state"].to_pylist()
+    assert frames.actions.tolist() == table["action"].to_pylist()
+    assert frames.episodes.tolist() == table["episode_index"].to_pylist()
+    assert frames.states.dtype == np.float32
+
+
+def test_missing_dataset_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"expected a LeRobotDataset v3\.0, got no"):
+        read_info(tmp_path)
+
+
+def test_other_version_is_refused(dataset):
+    change_info(dataset, codebase_version="v2.1")
+    with pytest.raises(ConfigurationError, match=r"expected codebase version v3.0, got 'v2.1'"):
+        read_info(dataset)
+
+
+def test_description_without_features_is_refused(dataset):
+    change_info(dataset, features=None)
+    with pytest.raises(IntegrityError, match="expected 'features', got None"):
+        read_info(dataset)
+
+
+def test_images_are_no_states(dataset):
+    image = {"dtype": "image", "shape": [8, 8, 3]}
+    with pytest.raises(ConfigurationError, match=r"expected the feature 'observation.state' as a"):
+        feature_shapes({"features": {"observation.state": image}}, source="x")
+
+
+def test_missing_frames_are_noticed(dataset):
+    change_info(dataset, total_frames=7)
+    with pytest.raises(IntegrityError, match="expected 7 frames as described, got"):
+        read_frames(dataset)
+
+
+def test_damaged_table_is_refused(dataset):
+    (dataset / DATA).write_bytes((dataset / DATA).read_bytes()[:-30])
+    with pytest.raises(IntegrityError, match="expected a readable Parquet file"):
+        read_frames(dataset)
+
+
+def test_numbers_that_are_not_finite_are_refused(dataset):
+    table = pq.read_table(dataset / DATA)
+    actions = np.array(table["action"].to_pylist(), dtype=np.float32)
+    actions[3, 1] = np.nan
+    array = pa.FixedSizeListArray.from_arrays(pa.array(actions.reshape(-1)), 2)
+    place = table.schema.get_field_index("action")
+    pq.write_table(table.set_column(place, "action", array), dataset / DATA)
+    with pytest.raises(IntegrityError, match="expected finite states and actions"):
+        read_frames(dataset)
+
+
+def test_other_width_than_described_is_refused(dataset):
+    info = json.loads((dataset / "meta/info.json").read_text())
+    info["features"]["action"]["shape"] = [3]
+    change_info(dataset, features=info["features"])
+    with pytest.raises(IntegrityError, match="expected states and actions of the shapes"):
+        read_frames(dataset)
+
+
+def test_dataset_of_another_writer_has_no_page(dataset):
+    (dataset / "meta/cadenza.json").unlink()
+    assert read_page(dataset) is None
+    write_page(dataset, {"task": "crossing"})
+    assert read_page(dataset) == {"task": "crossing"}
