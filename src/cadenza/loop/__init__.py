@@ -9,4 +9,26 @@ May import:  `core`, `evaluation`, and any folder below `benchmark`.  Must not i
 Layout:      `contracts` (records), `config`, `store`, `events`, `constitution`, `jobs` (runners),
              `backends` (native, LeRobot), `agents` (workers of the steps), `orchestrator`
              (decision, state machine, controller, proposers), `llm`, `knowledge`.
+Import time: names are imported at first use.
 """
+
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
+
+#: Names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "Constitution": "constitution",
+    "Event": "events.event",
+    "EventBus": "events.bus",
+    "JobStore": "store.jobstore",
+    "LoopConfig": "config",
+    "LoopController": "orchestrator.controller",
+    "RunSummary": "orchestrator.summary",
+    "build_loop": "orchestrator.assembly",
+    "decide": "orchestrator.decision",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

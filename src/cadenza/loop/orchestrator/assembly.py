@@ -1,0 +1,253 @@
+"""A run from a configuration: store, events, rules, back end, workers and controller, wired."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, Self, runtime_checkable
+
+from cadenza.loop.agents.data_agent import DataAgent
+from cadenza.loop.agents.eval_agent import EvalAgent
+from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.backends.base import Backend
+from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution, load_constitution
+from cadenza.loop.events.bus import EventBus
+from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.reports import JobProgress
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.jobs.stopping import StopCheck, never
+from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.llm.recording import StoreReplies, recorded_llm
+from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
+from cadenza.loop.orchestrator.proposer import (
+    CuratedProposer,
+    DeterministicProposer,
+    LLMProposer,
+    Proposer,
+)
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.steps import KnowledgeWriter
+from cadenza.loop.orchestrator.summary import RunSummary
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import Lease
+
+#: Event log in the folder of a run.
+EVENTS_FILE: Final = "events.jsonl"
+#: Job store in the folder of all runs.
+STORE_FILE: Final = "cadenza.db"
+
+#: Told every few seconds how a job stands.
+ProgressListener = Callable[[JobProgress], None]
+
+
+@runtime_checkable
+class OwnPrograms(Protocol):
+    """A back end whose programs lie in an environment of their own."""
+
+    @property
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        """Absolute executable and first arguments by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopAssembly:
+    """A run that is ready to go.
+
+    Attributes:
+        run_id: The run.
+        config: Its configuration.
+        store: The job store.
+        bus: Where its events go; subscribe to be told.
+        controller: Runs it.
+    """
+
+    run_id: str
+    config: LoopConfig
+    store: JobStore
+    bus: EventBus
+    controller: LoopController
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return run_folder(self.config, self.run_id)
+
+    def run(self) -> RunSummary:
+        """Run, or go on with, the run; errors as `LoopController.run`."""
+        return self.controller.run(self.run_id, self.folder)
+
+    def close(self) -> None:
+        """Close the store and the log."""
+        self.bus.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def new_run_id(config: LoopConfig) -> str:
+    """Return an id that tells when the run began, UTC, and its name."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{config.run_name}"[:100]
+
+
+def run_folder(config: LoopConfig, run_id: str) -> Path:
+    """Return the folder of a run, absolute."""
+    return (config.workdir / run_id).absolute()
+
+
+def store_location(config: LoopConfig) -> Path | str:
+    """Return where the job store is: a path, or an SQLAlchemy URL."""
+    return config.store or (config.workdir / STORE_FILE).absolute()
+
+
+def build_loop(
+    config: LoopConfig,
+    run_id: str,
+    *,
+    backend: Backend | None = None,
+    open_jobs: JobsOpener | None = None,
+    stop: StopCheck = never,
+    on_progress: ProgressListener | None = None,
+) -> LoopAssembly:
+    """Return the run ``run_id`` of ``config``, new or to be resumed.
+
+    Args:
+        config: What to run.
+        run_id: Its id.
+        backend: Training stack; None for the configuration's.
+        open_jobs: Makes the runner of the jobs; None for the configuration's.
+        stop: Says whether the run is asked to stop, beside requests in the store.
+        on_progress: Told every few seconds how a job stands.
+
+    Raises:
+        ConfigurationError: A part of the configuration does not fit.
+        ConstitutionError: The file of rules is missing or malformed.
+        MissingExtraError: A package that the configuration needs is not installed.
+        StoreError: The store cannot be opened.
+    """
+    rules = load_constitution(config.constitution)
+    stack = make_backend(config) if backend is None else backend
+    store = JobStore(store_location(config))
+    try:
+        return _assemble(config, run_id, store, rules, stack, open_jobs, stop, on_progress)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _assemble(
+    config: LoopConfig,
+    run_id: str,
+    store: JobStore,
+    rules: Constitution,
+    backend: Backend,
+    open_jobs: JobsOpener | None,
+    stop: StopCheck,
+    on_progress: ProgressListener | None,
+) -> LoopAssembly:
+    bus = EventBus(run_folder(config, run_id) / EVENTS_FILE)
+    roots = read_roots(config)
+    uses_gpu = backend.capabilities.get("device", "cpu") != "cpu"
+    made: list[LoopController] = []
+
+    def lease() -> Lease:
+        return made[0].lease
+
+    llm = recorded_llm(config.llm, StoreReplies(store.replies, lease))
+    controller = LoopController(
+        config,
+        store,
+        bus,
+        DataAgent(
+            bus,
+            task_filter=config.data.task_filter,
+            backend=backend,
+            constitution=rules,
+            read_roots=roots,
+        ),
+        TrainAgent(config.train, rules, bus, backend=backend, read_roots=roots),
+        EvalAgent(config.eval, rules, bus, backend=backend, read_roots=roots),
+        _proposer(config, run_id, bus, llm),
+        _knowledge(config, bus, llm),
+        ImproveAgent(config.improve, config.eval, rules, bus, backend=backend, read_roots=roots),
+        open_jobs=open_jobs or _jobs_opener(config, backend, uses_gpu, on_progress),
+        stop=stop,
+        uses_gpu=uses_gpu,
+    )
+    made.append(controller)
+    return LoopAssembly(run_id=run_id, config=config, store=store, bus=bus, controller=controller)
+
+
+def read_roots(config: LoopConfig) -> tuple[Path, ...]:
+    """Return the folders outside the run's own that its commands may read."""
+    named = [Path(rung.init) for rung in config.policy_ladder if rung.init is not None]
+    roots = [path for path in named if path.exists()]  # others are names of a hub
+    if config.seed_root is not None:
+        roots.append(config.seed_root)
+    return tuple(path.absolute() for path in roots)
+
+
+def _jobs_opener(
+    config: LoopConfig, backend: Backend, uses_gpu: bool, on_progress: ProgressListener | None
+) -> JobsOpener:
+    """Return what makes the runner that the configuration asks for."""
+    programs = ProgramTable.native()
+    if isinstance(backend, OwnPrograms):
+        programs = programs.extended(backend.programs)
+
+    def open_jobs(session: RunSession, stop: StopCheck) -> JobRunner:
+        if config.jobs.runner == "ray":
+            from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
+        else:
+            from cadenza.loop.jobs.local_runner import LocalJobRunner as Runner
+        limits = BudgetLimits.of(config.budgets, uses_gpu=uses_gpu)
+        return Runner(
+            session.store,
+            session.lease,
+            config.jobs,
+            programs,
+            budget=BudgetMeter(session.store.jobs, session.run_id, limits),
+            stop=stop,
+            on_progress=on_progress,
+            on_incident=session.incidents.note_job,
+        )
+
+    return open_jobs
+
+
+def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) -> Proposer:
+    data, root = config.data, config.knowledge.root
+    schedule = DeterministicProposer(
+        config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
+    )
+    if config.llm is None:
+        return schedule
+    if config.curation.enabled:
+        curation = config.curation
+        return CuratedProposer(
+            llm,
+            root,
+            schedule,
+            data,
+            curation.candidates,
+            bus,
+            curation.max_tokens,
+            run_id=run_id,
+        )
+    return LLMProposer(llm, root, schedule, bus=bus, run_id=run_id)
+
+
+def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWriter | None:
+    if not config.knowledge.enabled:
+        return None
+    from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
+
+    return KnowledgeAgent(config.knowledge.root, bus, llm)
