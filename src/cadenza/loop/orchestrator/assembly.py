@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, TypedDict, runtime_checkable
 
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
@@ -135,55 +135,63 @@ def build_loop(
     """
     rules = load_constitution(config.constitution)
     stack = make_backend(config) if backend is None else backend
+    jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
-    try:
-        return _assemble(config, run_id, store, rules, stack, open_jobs, stop, on_progress)
-    except BaseException:
-        store.close()
-        raise
-
-
-def _assemble(
-    config: LoopConfig,
-    run_id: str,
-    store: JobStore,
-    rules: Constitution,
-    backend: Backend,
-    open_jobs: JobsOpener | None,
-    stop: StopCheck,
-    on_progress: ProgressListener | None,
-) -> LoopAssembly:
     bus = EventBus(run_folder(config, run_id) / EVENTS_FILE)
-    roots = read_roots(config)
-    uses_gpu = backend.capabilities.get("device", "cpu") != "cpu"
     made: list[LoopController] = []
 
     def lease() -> Lease:
         return made[0].lease
 
-    llm = recorded_llm(config.llm, StoreReplies(store.replies, lease))
-    controller = LoopController(
-        config,
-        store,
-        bus,
-        DataAgent(
+    try:
+        llm = recorded_llm(config.llm, StoreReplies(store.replies, lease))
+        controller = LoopController(
+            config,
+            store,
+            bus,
+            **_agents(config, rules, stack, bus),
+            proposer=_proposer(config, run_id, bus, llm),
+            knowledge_agent=_knowledge(config, bus, llm),
+            open_jobs=jobs,
+            stop=stop,
+            uses_gpu=_uses_gpu(stack),
+        )
+    except BaseException:
+        store.close()
+        raise
+    made.append(controller)
+    return LoopAssembly(run_id=run_id, config=config, store=store, bus=bus, controller=controller)
+
+
+class _Agents(TypedDict):
+    """Workers by the names that the controller gives them."""
+
+    data_agent: DataAgent
+    train_agent: TrainAgent
+    eval_agent: EvalAgent
+    improve_agent: ImproveAgent
+
+
+def _agents(config: LoopConfig, rules: Constitution, backend: Backend, bus: EventBus) -> _Agents:
+    roots = read_roots(config)
+    return {
+        "data_agent": DataAgent(
             bus,
             task_filter=config.data.task_filter,
             backend=backend,
             constitution=rules,
             read_roots=roots,
         ),
-        TrainAgent(config.train, rules, bus, backend=backend, read_roots=roots),
-        EvalAgent(config.eval, rules, bus, backend=backend, read_roots=roots),
-        _proposer(config, run_id, bus, llm),
-        _knowledge(config, bus, llm),
-        ImproveAgent(config.improve, config.eval, rules, bus, backend=backend, read_roots=roots),
-        open_jobs=open_jobs or _jobs_opener(config, backend, uses_gpu, on_progress),
-        stop=stop,
-        uses_gpu=uses_gpu,
-    )
-    made.append(controller)
-    return LoopAssembly(run_id=run_id, config=config, store=store, bus=bus, controller=controller)
+        "train_agent": TrainAgent(config.train, rules, bus, backend=backend, read_roots=roots),
+        "eval_agent": EvalAgent(config.eval, rules, bus, backend=backend, read_roots=roots),
+        "improve_agent": ImproveAgent(
+            config.improve, config.eval, rules, bus, backend=backend, read_roots=roots
+        ),
+    }
+
+
+def _uses_gpu(backend: Backend) -> bool:
+    return backend.capabilities.get("device", "cpu") != "cpu"
 
 
 def read_roots(config: LoopConfig) -> tuple[Path, ...]:
@@ -196,7 +204,7 @@ def read_roots(config: LoopConfig) -> tuple[Path, ...]:
 
 
 def _jobs_opener(
-    config: LoopConfig, backend: Backend, uses_gpu: bool, on_progress: ProgressListener | None
+    config: LoopConfig, backend: Backend, on_progress: ProgressListener | None
 ) -> JobsOpener:
     """Return what makes the runner that the configuration asks for."""
     programs = ProgramTable.native()
@@ -208,7 +216,7 @@ def _jobs_opener(
             from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
         else:
             from cadenza.loop.jobs.local_runner import LocalJobRunner as Runner
-        limits = BudgetLimits.of(config.budgets, uses_gpu=uses_gpu)
+        limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
         return Runner(
             session.store,
             session.lease,

@@ -5,12 +5,13 @@ Steps:    propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -
 Promise:  at most one policy is blessed; the baseline is what the reference was last measured at; a
           run has at most ``max_cycles`` decisions.
 Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` does the work, the
-          controller commits a transition in one transaction.
+          controller commits a transition in one transaction. What follows from a judgement is in
+          `cadenza.loop.orchestrator.verdicts`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.contracts.records import (
@@ -20,50 +21,17 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Proposal,
 )
-from cadenza.loop.orchestrator.decision import Decision, Judgement
-from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.decision import Decision
 from cadenza.loop.orchestrator.reports import bare_report
-from cadenza.loop.orchestrator.state import CycleState, LoopState, Step, needed
+from cadenza.loop.orchestrator.state import CycleState, LoopState, needed
 from cadenza.loop.orchestrator.summary import summarize
+from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle, moved
 from cadenza.loop.store import changes
-from cadenza.loop.store.approvals import request_approval
 from cadenza.loop.store.changes import Change
 
 #: Why a run ends by itself.
 LADDER_EXHAUSTED: Final = "policy ladder exhausted"
 CYCLES_SPENT: Final = "budget: max_cycles"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An event that a transition emits.
-
-    Attributes:
-        stage: Part of the loop.
-        kind: What happened.
-        cycle: Cycle of the run; None for the run itself.
-        payload: Details.
-    """
-
-    stage: str
-    kind: str
-    cycle: int | None = None
-    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """What is committed after a step, in one transaction.
-
-    Attributes:
-        state: The new state.
-        events: What to tell, in order.
-        rows: Changes of the store's tables, in order.
-    """
-
-    state: LoopState
-    events: tuple[Notice, ...] = ()
-    rows: tuple[Change, ...] = ()
 
 
 def rung_of(state: LoopState, config: LoopConfig) -> PolicyRung:
@@ -93,21 +61,21 @@ def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transi
         proposal_json=proposal.model_dump_json(),
     )
     return Transition(
-        state=_moved(state, "data", current=CycleState(proposal=proposal)), rows=(row,)
+        state=moved(state, "data", current=CycleState(proposal=proposal)), rows=(row,)
     )
 
 
 def data_found(state: LoopState, dataset: DatasetRef) -> Transition:
     """Take the data of the cycle."""
     row = changes.set_stage(state.cycle, "train", dataset_json=dataset.model_dump_json())
-    return Transition(state=_in_cycle(state, "train", dataset=dataset), rows=(row,))
+    return Transition(state=in_cycle(state, "train", dataset=dataset), rows=(row,))
 
 
 def trained(state: LoopState, config: LoopConfig, checkpoint: CheckpointRecord) -> Transition:
     """Take a trained policy as the candidate."""
     adapts = state.mix is not None and config.improve.adapt_steps > 0
     return Transition(
-        state=_in_cycle(state, "adapt" if adapts else "evaluate", candidate=checkpoint),
+        state=in_cycle(state, "adapt" if adapts else "evaluate", candidate=checkpoint),
         rows=(
             _checkpoint_row(state, checkpoint),
             changes.set_stage(state.cycle, "train" if adapts else "eval"),
@@ -118,7 +86,7 @@ def trained(state: LoopState, config: LoopConfig, checkpoint: CheckpointRecord) 
 def adapted(state: LoopState, checkpoint: CheckpointRecord) -> Transition:
     """Take a copy of the candidate that was trained on with harvested episodes."""
     return Transition(
-        state=_in_cycle(state, "select", adapted=checkpoint),
+        state=in_cycle(state, "select", adapted=checkpoint),
         rows=(_checkpoint_row(state, checkpoint), changes.set_stage(state.cycle, "eval")),
     )
 
@@ -150,7 +118,7 @@ def selected(
         },
     )
     return Transition(
-        state=_in_cycle(state, "evaluate", candidate=copy if wins else candidate),
+        state=in_cycle(state, "evaluate", candidate=copy if wins else candidate),
         events=(notice,),
         rows=(
             changes.record_episodes(state.cycle, "select_candidate", 0, plain.outcomes),
@@ -184,112 +152,13 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
     ]
     if baseline is not None:
         rows.append(_episodes_row(cycle, "baseline", look, baseline.latest.outcomes))
-    new = _in_cycle(
+    new = in_cycle(
         state,
         "decide",
         candidate_report=bare_report(candidate.total),
         baseline_report=None if baseline is None else bare_report(baseline.total),
     )
     return Transition(state=new, rows=(*rows, changes.set_stage(cycle, "decide")))
-
-
-def judged(
-    state: LoopState, config: LoopConfig, judgement: Judgement, evidence: Evidence
-) -> Transition:
-    """Act on a judgement: look again, ask a person, or carry the decision out."""
-    if judgement.decision is None:
-        notice = Notice(
-            stage="decide",
-            kind="undecided",
-            cycle=state.cycle,
-            payload={"reason": judgement.reason, "evidence": evidence.model_dump()},
-        )
-        new = _in_cycle(state, "evaluate", look=state.current.look + 1)
-        row = changes.set_stage(state.cycle, "eval")
-        return Transition(state=new, events=(notice,), rows=(row,))
-    decision = judgement.decision
-    if decision.value in config.approval.gates:
-        return _ask(state, config, decision, judgement.reason, evidence)
-    return _carry_out(state, decision, judgement.reason, evidence)
-
-
-def _ask(
-    state: LoopState, config: LoopConfig, gate: Decision, reason: str, evidence: Evidence
-) -> Transition:
-    notice = Notice(
-        stage="decide",
-        kind="approval_requested",
-        cycle=state.cycle,
-        payload={"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()},
-    )
-    return Transition(
-        state=_in_cycle(state, "approve", decision=gate.value, reason=reason),
-        events=(notice,),
-        rows=(
-            request_approval(state.cycle, gate.value, timeout_s=config.approval.timeout_s),
-            changes.set_stage(state.cycle, "approve"),
-            changes.set_run_status("pending_approval"),
-        ),
-    )
-
-
-def answered(
-    state: LoopState, evidence: Evidence, *, approved: bool, by: str, reason: str
-) -> Transition:
-    """Carry out what a person answered; a refused decision becomes ``iterate``."""
-    asked = Decision(needed(state.current.decision, "a decision"))
-    notice = Notice(
-        stage="decide",
-        kind="approval_decided",
-        cycle=state.cycle,
-        payload={"gate": asked.value, "approved": approved, "by": by, "reason": reason},
-    )
-    if approved:
-        done = _carry_out(state, asked, f"{state.current.reason} Approved: {reason}", evidence)
-    else:
-        why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
-        done = _carry_out(state, Decision.ITERATE, why, evidence)
-    return Transition(
-        state=done.state,
-        events=(notice, *done.events),
-        rows=(*done.rows, changes.set_run_status("running")),
-    )
-
-
-def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evidence) -> Transition:
-    """Decide: the decision, the blessing, the baseline and their event together."""
-    candidate = needed(state.current.candidate, "a candidate")
-    report = needed(state.current.candidate_report, "a report")
-    update: dict[str, Any] = {
-        "step": "learn",
-        "decisions": (*state.decisions, decision.value),
-        "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
-    }
-    rows = [changes.finish_cycle(state.cycle, decision.value)]
-    match decision:
-        case Decision.PROMOTE:
-            blessed = candidate.model_copy(update={"blessed": True})
-            update |= {"blessed": blessed, "provisional": None, "history": ()}
-            update["baseline"] = evidence.candidate
-            rows.append(changes.bless(candidate.path))
-        case Decision.PROVISIONAL:
-            update |= {"provisional": candidate, "history": ()}
-            update["baseline"] = evidence.candidate
-        case Decision.ESCALATE:
-            update |= {"history": (), "baseline": evidence.baseline}
-        case Decision.ITERATE | Decision.ROLLBACK:
-            # the very first candidate can be refused by a person: there is no baseline then
-            update |= {"history": (*state.history, evidence.candidate)}
-            update["baseline"] = evidence.baseline
-    payload = {
-        "decision": decision.value,
-        "success_rate": report.success_rate,
-        "baseline": evidence.baseline,
-        "reason": reason,
-        "evidence": evidence.model_dump(),
-    }
-    notice = Notice(stage="decide", kind="decision", cycle=state.cycle, payload=payload)
-    return Transition(state=state.model_copy(update=update), events=(notice,), rows=tuple(rows))
 
 
 def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
@@ -303,7 +172,7 @@ def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transiti
     report = needed(state.current.candidate_report, "a report")
     promoted = state.current.decision == Decision.PROMOTE.value
     if improves and promoted and report.success_rate > 0.0:
-        return Transition(state=_moved(state, "harvest"))
+        return Transition(state=moved(state, "harvest"))
     return _merge_or_end(state, config, improves=improves)
 
 
@@ -337,7 +206,7 @@ def _merge_or_end(state: LoopState, config: LoopConfig, *, improves: bool) -> Tr
         return end_cycle(state, config)
     if state.mix is None and len(state.unmerged) == 1:
         return merged(state, config, state.unmerged[0])
-    return Transition(state=_moved(state, "merge"))
+    return Transition(state=moved(state, "merge"))
 
 
 def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
@@ -371,7 +240,7 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
 
 def finished(state: LoopState, config: LoopConfig, reason: str) -> Transition:
     """End the run for good."""
-    return _ended(_moved(state, "finished", stop_reason=reason), config, reason)
+    return _ended(moved(state, "finished", stop_reason=reason), config, reason)
 
 
 def out_of_budget(state: LoopState, config: LoopConfig, limit: str) -> Transition:
@@ -404,14 +273,6 @@ def restarted(state: LoopState) -> Transition:
     return Transition(
         state=state.model_copy(update=update), rows=(changes.set_run_status("running"),)
     )
-
-
-def _moved(state: LoopState, step: Step, **update: object) -> LoopState:
-    return state.model_copy(update={"step": step, **update})
-
-
-def _in_cycle(state: LoopState, step: Step, **update: object) -> LoopState:
-    return _moved(state, step, current=state.current.model_copy(update=update))
 
 
 def _with_notice(transition: Transition, notice: Notice) -> Transition:

@@ -8,9 +8,9 @@ from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.events.event import Event
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.orchestrator.incidents import IncidentLog
-from cadenza.loop.orchestrator.machine import Notice, Transition
 from cadenza.loop.orchestrator.seeds import Purpose
 from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.orchestrator.transitions import Notice, Transition
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease

@@ -27,17 +27,18 @@ from cadenza.loop.errors import ApprovalDecidedError, ImproveError, StopRequeste
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
-from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator import machine, verdicts
 from cadenza.loop.orchestrator.checkpoints import require_intact
 from cadenza.loop.orchestrator.decision import judge
 from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
-from cadenza.loop.orchestrator.machine import Measured, Transition
+from cadenza.loop.orchestrator.machine import Measured
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.reports import mean_value, pooled_report
 from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.state import LoopState, Step, needed
+from cadenza.loop.orchestrator.transitions import Transition
 from cadenza.loop.store import changes
 from cadenza.loop.store.rows import ApprovalRow
 
@@ -225,13 +226,13 @@ class CycleSteps:
             provisional=state.blessed is None,
         )
         require_intact(needed(state.current.candidate, "a candidate"))
-        return machine.judged(state, self._config, judgement, evidence)
+        return verdicts.judged(state, self._config, judgement, evidence)
 
     def _approve(self, state: LoopState) -> Transition:
         gate = needed(state.current.decision, "a decision")
         answer = self._wait_for_answer(state, gate)
         require_intact(needed(state.current.candidate, "a candidate"))
-        return machine.answered(
+        return verdicts.answered(
             state,
             self._evidence(state),
             approved=answer.status == "approved",
