@@ -1,6 +1,13 @@
-"""A controller of one job, as a process that tests kill: ``<folder> <spec.json> [Ray address]``."""
+"""Controllers of one job each, as processes that tests kill.
+
+``job_controller <folder> <spec.json> [Ray address]`` is one; ``job_controller serve`` forks one for
+each line of arguments (JSON) that it reads, without importing everything again, and answers with
+its number.
+"""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,14 +16,40 @@ from cadenza.loop.jobs.spec import JobSpec
 from cadenza.loop.jobs.stopping import StopSignals
 from tests.integration.loop.job_harness import bench_in
 
-folder, spec_path = Path(sys.argv[1]), Path(sys.argv[2])
-with StopSignals() as stop:
+STOPPED = 3
+
+
+def control(folder: Path, spec_path: Path, *ray_address: str) -> int:
     try:
-        with bench_in(folder) as bench:
+        with StopSignals() as stop, bench_in(folder) as bench:
             spec = JobSpec.model_validate_json(spec_path.read_bytes())
-            make = bench.ray_runner if len(sys.argv) > 3 else bench.runner
-            end = make(*sys.argv[3:], stop=stop).run(spec)
+            make = bench.ray_runner if ray_address else bench.runner
+            end = make(*ray_address, stop=stop).run(spec)
             report = {"attempts": end.attempts, "incidents": bench.kinds}
             (folder / "ended.json").write_text(json.dumps(report))
     except StopRequestedError:
-        sys.exit(3)
+        return STOPPED
+    return 0
+
+
+def serve() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the controllers
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            folder, spec_path = json.loads(line)
+            os._exit(control(Path(folder), Path(spec_path)))
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+def main() -> int:
+    if sys.argv[1] == "serve":
+        serve()
+        return 0
+    return control(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

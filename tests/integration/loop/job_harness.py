@@ -1,6 +1,6 @@
 """Real jobs for the tests of this folder: tiny commands, a store, and what is left of them."""
 
-import os
+import json
 import subprocess
 import sys
 import time
@@ -11,6 +11,7 @@ from cadenza.loop.config import JobsConfig
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import job_folder
 from cadenza.loop.jobs.local_runner import LocalJobRunner
+from cadenza.loop.jobs.processes import start_ticks
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner
 from cadenza.loop.jobs.reaping import JobMark, find_marked
@@ -19,6 +20,7 @@ from cadenza.loop.store import JobStore
 from cadenza.loop.store.owners import this_process
 
 RUN = "run-1"
+CONTROLLER = (sys.executable, "-m", "tests.integration.loop.job_controller")
 #: Seconds of a lease; runners show signs of life four times as often.
 TTL_S = 1.2
 PROGRAMS = ProgramTable({"python": (sys.executable, "-S")})
@@ -33,13 +35,15 @@ def finish(path, **result):
 """
 
 
-#: Says that it runs, works for the seconds it is told, and adds a line when it is done.
+#: Says that it runs, works for the seconds it is told, in later attempts for none, and adds a line
+#: when it is done.
 WORK = """
 import time
+later = os.path.exists(sys.argv[2])
 with open(sys.argv[2] + ".part", "w") as file:
     file.write(str(os.getpid()))
 os.replace(sys.argv[2] + ".part", sys.argv[2])
-time.sleep(float(sys.argv[3]))
+time.sleep(0.0 if later else float(sys.argv[3]))
 with open(sys.argv[2] + ".done", "a") as file:
     file.write("done\\n")
 finish(sys.argv[1])
@@ -113,12 +117,7 @@ def nothing_left_of(spec: JobSpec) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return status not in "ZX"
+    return start_ticks(pid) is not None
 
 
 @contextmanager
@@ -127,6 +126,7 @@ def bench_in(folder: Path):
     try:
         yield bench
     finally:
+        bench.store.leases.release(bench.lease)
         bench.store.close()
 
 
@@ -143,7 +143,33 @@ def done(running: Path) -> str:
 
 def start_controller(folder: Path, spec: JobSpec, *arguments: str):
     """Start a controller of one job in a process of its own."""
+    argv = [*CONTROLLER, str(folder), str(write_spec(folder, spec)), *arguments]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+
+
+def write_spec(folder: Path, spec: JobSpec) -> Path:
+    """Write ``spec`` for a controller."""
     path = folder / "spec.json"
     path.write_text(spec.model_dump_json())
-    argv = [sys.executable, "-m", "tests.integration.loop.job_controller", str(folder), str(path)]
-    return subprocess.Popen([*argv, *arguments], stdin=subprocess.DEVNULL)
+    return path
+
+
+class Controllers:
+    """Starts controllers quickly: each is forked off one process that has imported everything."""
+
+    def __init__(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._server = subprocess.Popen([*CONTROLLER, "serve"], text=True, bufsize=1, **pipes)
+
+    def start(self, folder: Path, spec: JobSpec) -> int:
+        """Return the number of a new controller."""
+        print(json.dumps([str(folder), str(write_spec(folder, spec))]), file=self._server.stdin)
+        return int(self._server.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.stdin.close()
+        self._server.wait(20.0)
+        self._server.stdout.close()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +12,13 @@ import pytest
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.loop.config import JobsConfig
-from cadenza.loop.errors import JobFailedError, StopRequestedError, UnknownProgramError
+from cadenza.loop.errors import (
+    JobFailedError,
+    JobHostError,
+    StopRequestedError,
+    StoreUnavailableError,
+    UnknownProgramError,
+)
 from cadenza.loop.jobs.durable_runner import job_folder
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
@@ -177,6 +184,46 @@ def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
     assert 1.5 <= bench.row(spec).duration_s < 10.0
+
+
+def test_limit_of_all_jobs_ends_a_job_without_one_and_sigterm_lets_it_say_goodbye(bench, tmp_path):
+    script = """
+import signal, time
+def leave(*_):
+    print("goodbye", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, leave)
+time.sleep(600)
+"""
+    config = JobsConfig(max_attempts=1, time_limit_s=0.8, grace_s=30.0)
+    with pytest.raises(JobFailedError, match=r"(?s)time limit .* exit code 7.*goodbye"):
+        bench.runner(config).run(spec_of(tmp_path, script))
+
+
+def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
+    bench, tmp_path, monkeypatch
+):
+    spec = spec_of(tmp_path, "finish(sys.argv[1])")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(JobHostError, match="expected to start the host of an attempt"):
+            bench.runner().run(spec)
+    assert bench.runner().run(spec).attempts == 2
+
+
+def test_store_that_does_not_answer_for_a_while_costs_the_job_nothing(bench, tmp_path, monkeypatch):
+    spec = spec_of(tmp_path, "import time; time.sleep(1.5); finish(sys.argv[1])")
+    heartbeat, failures = bench.store.jobs.heartbeat, []
+
+    def sometimes(*arguments, **options):
+        if len(failures) < 3:
+            failures.append(None)
+            raise StoreUnavailableError("no answer")
+        return heartbeat(*arguments, **options)
+
+    monkeypatch.setattr(bench.store.jobs, "heartbeat", sometimes)
+    assert bench.runner().run(spec).attempts == 1
+    assert len(failures) == 3
 
 
 def test_what_a_command_leaves_running_is_ended_with_it(bench, tmp_path):

@@ -28,7 +28,7 @@ from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
 from cadenza.loop.jobs.results import remove_output
 from cadenza.loop.jobs.spec import JobEnd, JobSpec
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
-from cadenza.loop.jobs.watching import Rhythm, Watch
+from cadenza.loop.jobs.watching import Rhythm, Watch, time_limit_of
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import JobRow, Lease
 
@@ -255,9 +255,6 @@ class _Job:
         row = self._jobs.begin_attempt(runner.lease, spec.key)
         if spec.on_existing == "remove":
             remove_output(spec)
-        limits = [
-            limit for limit in (spec.time_limit_s, runner.config.time_limit_s) if limit is not None
-        ]
         request = HostRequest(
             attempt=row.attempt,
             key=self._mark.key,
@@ -265,7 +262,7 @@ class _Job:
             cwd=str(Path.cwd()),
             environment=spec.environment,
             log_path=str(spec.log_path.absolute()),
-            time_limit_s=min(limits, default=None),
+            time_limit_s=time_limit_of(spec, runner.config),
             grace_s=runner.config.grace_s,
         )
         self._folder.prepare(request, deadline_s=None if math.isinf(left_s) else left_s)

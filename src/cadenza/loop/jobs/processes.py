@@ -92,23 +92,33 @@ def kill_if(pid: int, is_meant: Callable[[int], bool], *, wait_s: float) -> bool
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parents die."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _process_control()(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a new child calls first so that the kernel kills it when ``parent`` dies."""
+    """Return what a new child calls first so that the kernel kills it when ``parent`` dies.
+
+    To be called by the thread that starts the child: the kernel means its end.
+    """
+    control = _process_control()  # the child of a process with threads must import nothing
 
     def prepare() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        control(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before we could ask
             os._exit(_PARENT_DIED)
 
     return prepare
 
 
-def _prctl(option: int, value: int) -> None:
+def _process_control() -> Callable[[int, int], None]:
+    """Return prctl(2) for options with one argument; it raises `OSError`."""
     import ctypes
 
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def control(option: int, value: int) -> None:
+        if prctl(option, value, 0, 0, 0) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
+
+    return control

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from cadenza.core.errors import IntegrityError
+from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobHostError, RecordConflictError, StoreUnavailableError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, HostProcess
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
@@ -22,6 +23,12 @@ _logger = logging.getLogger(__name__)
 _HEARTBEAT_S: Final = 2.0
 #: Signs of life per duration of a lease.
 _PER_LEASE: Final = 4
+
+
+def time_limit_of(spec: JobSpec, config: JobsConfig) -> float | None:
+    """Return how long an attempt may take, s: the job's limit or that of all, whichever is less."""
+    limits = [limit for limit in (spec.time_limit_s, config.time_limit_s) if limit is not None]
+    return min(limits, default=None)
 
 
 class Rhythm:
@@ -139,7 +146,7 @@ class Watch:
                     attempt=self._row.attempt,
                     attempt_s=attempt_s,
                     spent_s=self._row.duration_s,
-                    time_limit_s=self._spec.time_limit_s,
+                    time_limit_s=time_limit_of(self._spec, self._runner.config),
                 )
             )
 

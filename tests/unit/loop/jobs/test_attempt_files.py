@@ -1,0 +1,117 @@
+import json
+import re
+
+import pytest
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, HostProcess, HostRequest
+from cadenza.loop.jobs.outcomes import judge
+
+REQUEST = HostRequest(
+    attempt=2,
+    key="run/0/train",
+    argv=("/bin/echo", "a b", "ż"),
+    cwd="/",
+    environment={"A": "b"},
+    log_path="/log",
+    time_limit_s=None,
+    grace_s=3.0,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = AttemptFolder(tmp_path / "jobs" / "train")
+    with made.try_lock():
+        made.prepare(REQUEST, deadline_s=5.5)
+    return made
+
+
+def test_what_is_written_is_read_back(folder):
+    assert folder.read_request() == REQUEST
+    assert folder.read_deadline() == 5.5
+    host = HostProcess(attempt=2, pid=7, start_ticks=9)
+    folder.write_host(host)
+    end = AttemptEnd(attempt=2, exit_code=-9, duration_s=1.25, reason="budget")
+    folder.write_end(end)
+    folder.beat(12.3456)
+    assert (folder.read_host(2), folder.read_end(2)) == (host, end)
+    assert folder.read_heartbeat() == 12.346
+
+
+def test_documents_of_another_attempt_are_not_taken(folder):
+    folder.write_host(HostProcess(attempt=1, pid=7, start_ticks=9))
+    folder.write_end(AttemptEnd(attempt=1, exit_code=0, duration_s=1.0, reason="finished"))
+    assert folder.read_host(2) is None
+    assert folder.read_end(2) is None
+
+
+def test_next_attempt_finds_nothing_of_the_last_one(folder):
+    folder.write_host(HostProcess(attempt=2, pid=7, start_ticks=9))
+    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
+    folder.ask_to_stop()
+    folder.beat(3.0)
+    folder.prepare(REQUEST, deadline_s=None)
+    assert (folder.read_host(2), folder.read_end(2)) == (None, None)
+    assert (folder.stop_asked(), folder.read_heartbeat(), folder.read_deadline()) == (
+        False,
+        0.0,
+        None,
+    )
+
+
+def test_lock_has_one_holder_and_ends_with_it(folder):
+    with folder.try_lock():
+        assert folder.try_lock() is None
+    with folder.try_lock() as lock:
+        assert lock.descriptor > 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"argv": "sh -c"}, "expected 'argv' of type list, got 'sh -c'"),
+        ({"attempt": True}, "expected 'attempt' of type int, got True"),
+        ({"grace_s": None}, "expected 'grace_s' of type float or int, got None"),
+    ],
+)
+def test_request_of_wrong_types_is_refused(folder, change, message):
+    document = json.loads(folder.request_path.read_text()) | change
+    folder.request_path.write_text(json.dumps(document))
+    with pytest.raises(IntegrityError, match=message):
+        folder.read_request()
+
+
+@pytest.mark.parametrize("change", [{"reason": "bored"}, {"duration_s": -1.0}])
+def test_end_of_odd_values_is_refused(folder, change):
+    document = {"attempt": 2, "exit_code": 0, "duration_s": 1.0, "reason": "finished"} | change
+    (folder.path / "end.json").write_text(json.dumps(document))
+    with pytest.raises(IntegrityError, match="expected a reason of"):
+        folder.read_end(2)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "kind", "problem"),
+    [
+        (0, "finished", "succeeded", ""),
+        (1, "finished", "failed", "exit code 1"),
+        (-9, "finished", "interrupted", r"exit code -9 \(SIGKILL\)"),
+        (-15, "finished", "interrupted", "SIGTERM"),
+        (-11, "finished", "failed", "SIGSEGV"),
+        (-40, "finished", "failed", "exit code -40$"),
+        (0, "stopped", "ended_by_us", "stopped"),
+        (-15, "budget", "ended_by_us", "budget"),
+        (0, "time_limit", "failed", "time limit ended it after 1.0 s, exit code 0"),
+    ],
+)
+def test_end_is_judged_by_reason_and_exit_code(folder, exit_code, reason, kind, problem):
+    end = AttemptEnd(attempt=2, exit_code=exit_code, duration_s=1.0, reason=reason)
+    folder.write_end(end)
+    outcome = judge(folder, 2, None)
+    assert (outcome.kind, outcome.end, outcome.digest) == (kind, end, None)
+    assert re.search(problem, outcome.problem)
+
+
+def test_heartbeat_caught_in_the_middle_of_a_write_counts_as_none(folder):
+    (folder.path / "heartbeat").write_text("")
+    assert folder.read_heartbeat() == 0.0
