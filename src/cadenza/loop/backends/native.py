@@ -4,7 +4,9 @@ Data:      the first cycle's seeds in every cycle, so that more episodes extend 
            proposal's focus changes the order of partners. With ``seed_root`` nothing is collected:
            a cycle takes episodes of that dataset, in order, partners in focus first served.
 Training:  afresh or from given weights, with another seed every cycle.
-Tasks:     the partners of the environment; ``eval.task_suite`` names them.
+Tasks:     the partners of the environment; ``eval.task_suite`` names them: classes with commas
+           between them, ``default`` or ``leaving_way``. ``data.task_filter`` names those that data
+           is taken of, if others.
 Check:     results are taken only with the digests of what they stand for; see `native_files`.
 """
 
@@ -48,6 +50,8 @@ _SHARED: Final[Mapping[str, frozenset[str]]] = {
     "harvest": frozenset({"filter"}),
 }
 _FLAGS: Final = frozenset({"expert", "filter"})
+#: Names of several partners at once, which the jobs know.
+_SUITES: Final = ("default", "leaving_way")
 
 
 class NativeBackend:
@@ -86,14 +90,16 @@ class NativeBackend:
             return None
         flags = {
             "task": self._config.eval.env_type,
-            "partners": self._config.eval.task_suite,
+            "partners": self._config.data.task_filter or self._config.eval.task_suite,
             "episodes": self._wanted(request),
             "seed-start": request.seeds.start,
             "seed-count": request.seeds.count,
             "repo-id": request.proposal.dataset,
         }
-        if request.proposal.focus:
-            flags["focus"] = ",".join(request.proposal.focus)
+        only = self._filtered_partners()
+        focus = [name for name in request.proposal.focus if not only or name in only]
+        if focus:
+            flags["focus"] = ",".join(focus)
         return self._plan("collect", flags, request.folder)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
@@ -350,7 +356,10 @@ class NativeBackend:
     def _seed_data(self, request: DataRequest, root: Path) -> DatasetRef:
         """Return the part of the user's dataset that the cycle takes."""
         chosen = selected_episodes(
-            seed_page(root), request.proposal.num_episodes, request.proposal.focus
+            seed_page(root),
+            request.proposal.num_episodes,
+            request.proposal.focus,
+            self._filtered_partners(),
         )
         return DatasetRef(
             repo_id=request.proposal.dataset,
@@ -360,6 +369,11 @@ class NativeBackend:
             notes=request.proposal.notes,
             sha256=tree_digest(root),
         )
+
+    def _filtered_partners(self) -> tuple[str, ...]:
+        """Return the partners that ``data.task_filter`` names; empty for a whole suite."""
+        text = self._config.data.task_filter
+        return () if text is None or text in _SUITES else tuple(text.split(","))
 
     def _training_seed(self, cycle: int) -> int:
         stream = derive_substream("loop.native.training", root_seed=self._config.seed)

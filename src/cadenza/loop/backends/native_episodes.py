@@ -14,7 +14,7 @@ FOCUS_WEIGHT: Final = 3
 
 
 def selected_episodes(
-    page: SeedPage, count: int | None, focus: Sequence[str]
+    page: SeedPage, count: int | None, focus: Sequence[str], only: Sequence[str] = ()
 ) -> tuple[int, ...] | None:
     """Return which episodes of a dataset a cycle takes; None for all.
 
@@ -24,24 +24,29 @@ def selected_episodes(
     Args:
         page: What the dataset says.
         count: How many; None for all.
-        focus: Partners with a larger share.
+        focus: Partners with a larger share; those that the dataset never met do not matter.
+        only: Partners whose episodes alone are taken; empty for all.
 
     Raises:
-        ConfigurationError: The dataset has no episode of a partner in focus.
+        ConfigurationError: The dataset has no episode of a partner in ``only``.
     """
-    if count is None or count >= page.total:
-        return None
-    if not focus:
-        return tuple(range(count))
     queues: dict[str, list[int]] = {}
-    for number, partner in enumerate(page.partners):
+    for number, partner in enumerate(page.partners or ("",) * page.total):
         queues.setdefault(partner, []).append(number)
-    for name in focus:
+    for name in only:
         if name not in queues:
             raise ConfigurationError(
-                f"focus: expected partners of the seed dataset ({', '.join(queues) or 'none'}), "
-                f"got {name!r}."
+                f"data.task_filter: expected partners of the seed dataset "
+                f"({', '.join(filter(None, queues)) or 'it names none'}), got {name!r}."
             )
+    if only:
+        queues = {name: numbers for name, numbers in queues.items() if name in only}
+    total = sum(len(numbers) for numbers in queues.values())
+    wanted = total if count is None else min(count, total)
+    if wanted == page.total:
+        return None
+    if not set(focus) & set(queues):
+        return tuple(sorted(number for numbers in queues.values() for number in numbers)[:wanted])
     # Episode k of a partner comes in round k // share, so sorting by round takes them in turn.
     places = {name: place for place, name in enumerate(queues)}
     ranked = sorted(
@@ -49,7 +54,7 @@ def selected_episodes(
         for name, numbers in queues.items()
         for k, number in enumerate(numbers)
     )
-    return tuple(sorted(number for _, _, number in ranked[:count]))
+    return tuple(sorted(number for _, _, number in ranked[:wanted]))
 
 
 def outcomes_of(
