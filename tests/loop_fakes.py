@@ -221,7 +221,7 @@ class FakeKnowledge:
         self.root = root
         self.bus = bus
 
-    def ingest(self, *, run_id, cycle, policy, report, decision):
+    def ingest(self, *, run_id, cycle, policy, report, decision, at):
         from cadenza.loop.events import Event
 
         page = self.root / f"{policy}.md"

@@ -52,9 +52,25 @@ class KnowledgeWriter(Protocol):
     """Writes what a cycle showed into pages for later runs."""
 
     def ingest(
-        self, *, run_id: str, cycle: int, policy: str, report: EvalReport, decision: str
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        policy: str,
+        report: EvalReport,
+        decision: str,
+        at: float | None = None,
     ) -> Sequence[Path]:
-        """Return the pages it touched; a repeated call for a run and cycle changes nothing."""
+        """Return the pages it touched; a repeated call for a run and cycle changes nothing.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            policy: Policy type of the candidate.
+            report: What was measured.
+            decision: What was decided.
+            at: When that was, Unix seconds; now if None.
+        """
         ...
 
 
@@ -243,12 +259,14 @@ class CycleSteps:
     def _learn(self, state: LoopState) -> Transition:
         current, writer = state.current, self._workers.knowledge
         if writer is not None:
+            row = self._session.store.cycles_for(state.run_id)[state.cycle]
             writer.ingest(
                 run_id=state.run_id,
                 cycle=state.cycle,
                 policy=needed(state.current.candidate, "a candidate").policy_type,
                 report=needed(current.candidate_report, "a report"),
                 decision=needed(current.decision, "a decision"),
+                at=row["finished_at"],
             )
         improves = self._workers.improve is not None
         return machine.learned(state, self._config, improves=improves)

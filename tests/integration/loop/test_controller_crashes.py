@@ -1,0 +1,155 @@
+"""Controllers that die at any write: another one finishes, and nothing shows but attempts."""
+
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+
+from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.store.database import Database
+from tests.integration.loop.loop_harness import Loop, outcome_of, quick_folder, store_in
+from tests.loop_fakes import FakeKnowledge, FakeStack
+
+
+class Crash(BaseException):
+    """The process died: nothing catches it, and nothing is written any more."""
+
+
+class Fate:
+    """Dies at the ``at``-th point of no return; None never does.
+
+    Attributes:
+        points: Points that were passed or died at.
+    """
+
+    def __init__(self, at=None):
+        self.at = at
+        self.points = 0
+        self.dead = False
+
+    def pass_point(self):
+        if self.dead:
+            raise Crash
+        self.points += 1
+        if self.points == self.at:
+            self.dead = True
+            raise Crash
+
+
+@contextmanager
+def mortal(monkeypatch, fate):
+    """Let every write to store, log and pages, and every job, be a point to die at."""
+    write, append = Database.write, LogFile.append
+    call, ingest = FakeStack.__call__, FakeKnowledge.ingest
+
+    @contextmanager
+    def mortal_write(self):
+        fate.pass_point()
+        with write(self) as connection:
+            yield connection
+
+    def mortal_append(self, lines):
+        try:
+            fate.pass_point()
+        except Crash:
+            if not fate.dead or fate.points == fate.at:
+                os.pwrite(self._descriptor, lines[: len(lines) // 2], self._length)
+            raise
+        append(self, lines)
+
+    def mortal_call(self, cmd, log_path):
+        fate.pass_point()
+        result = call(self, cmd, log_path)
+        fate.pass_point()
+        return result
+
+    def mortal_ingest(self, **arguments):
+        pages = ingest(self, **arguments)
+        fate.pass_point()
+        return pages
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", mortal_write)
+        patch.setattr(LogFile, "append", mortal_append)
+        patch.setattr(FakeStack, "__call__", mortal_call)
+        patch.setattr(FakeKnowledge, "ingest", mortal_ingest)
+        yield
+
+
+def new_loop(store, workdir):
+    """Two cycles with everything: looks, adaptation, harvests, a merge, promotions."""
+    stack = FakeStack([0.5, 0.75])
+    stack.rates[1, "adapt"] = 0.8
+    return Loop(
+        store,
+        workdir,
+        stack,
+        pages=True,
+        budgets={"max_cycles": 2},
+        eval={"n_episodes": 10, "max_episodes": 40},
+        improve={"enabled": True, "adapt_steps": 3, "episodes": 4},
+    )
+
+
+def bury(store):
+    """Free the run as the death of a real process does."""
+    with store._database.write() as connection:
+        connection.execute(text("UPDATE runs SET lease_owner = NULL, lease_expires_at = NULL"))
+
+
+@pytest.fixture
+def live(monkeypatch, sqlite_template):
+    """Call it with the points to die at in turn; returns what the run left and the points passed."""
+    folders = []
+
+    def run(*deaths):
+        workdir = quick_folder()
+        folders.append(workdir)
+        with store_in(workdir, sqlite_template) as store:
+            for at in deaths:
+                with mortal(monkeypatch, Fate(at)), pytest.raises(Crash):
+                    new_loop(store, workdir).run()
+                bury(store)
+            last = Fate()
+            with mortal(monkeypatch, last):
+                loop = new_loop(store, workdir)
+                loop.run()
+            left = outcome_of(loop, workdir)
+        shutil.rmtree(workdir)
+        return left, last.points
+
+    yield run
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_undisturbed_run_does_everything_that_the_crashes_shall_hit(live):
+    left, points = live()
+    kinds = {event[3] for event in left["events"]}
+    assert points > 150
+    assert [row[2] for row in left["cycles"]] == ["promote", "promote"]
+    assert kinds >= {"candidate_selected", "undecided", "rollouts_merged", "knowledge_updated"}
+    assert [seq for seq, _ in left["log"]] == list(range(1, len(left["events"]) + 1))
+
+
+def test_run_that_dies_once_ends_like_an_undisturbed_one(live):
+    undisturbed, points = live()
+    for at in range(3, points + 1, 29):
+        left, _ = live(at)
+        assert left == undisturbed, f"died at point {at} of {points}"
+
+
+@pytest.mark.slow
+def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live):
+    undisturbed, points = live()
+    for at in range(1, points + 1):
+        left, _ = live(at)
+        assert left == undisturbed, f"died at point {at} of {points}"
+
+
+def test_run_that_dies_again_and_again_ends_like_an_undisturbed_one(live):
+    undisturbed, _ = live()
+    left, _ = live(*range(5, 45, 4))
+    assert left == undisturbed
