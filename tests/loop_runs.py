@@ -81,7 +81,7 @@ def begun_run(workdir: Path, *, owner: str | None = None, run_id: str = RUN) -> 
     )
     store.set_stage(run_id, 1, "train")
     decision = {"decision": "promote", "success_rate": 0.6, "baseline": None, "reason": REASON}
-    pages = {"pages": ["policies/bc.md", "tasks/crossing.md"]}
+    pages = {"pages": ["pages/policies/bc.md", "pages/tasks/crossing.md"]}
     store.events.append(
         lease,
         [

@@ -1,4 +1,4 @@
-"""`cadenza loop`: the commands that look at runs and answer them."""
+"""`cadenza loop`: the commands that look at runs and answer them; `loop_run` has the others."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cadenza.cli import loop_run
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_status import CYCLE_COLUMNS, cycle_rows, headline, notes
 from cadenza.cli.loop_store import (
@@ -32,6 +33,8 @@ loop_app = typer.Typer(
     help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",
     no_args_is_help=True,
 )
+loop_app.command("run")(loop_run.run)
+loop_app.command("resume")(loop_run.resume)
 
 _RUNS: Final = Path("runs")
 _KNOWLEDGE: Final = Path("knowledge")

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cadenza.cli.loop_words import duration, plain
@@ -73,7 +74,7 @@ def notes(status: "RunStatus", *, resume: str, approve: str) -> list[str]:
         )
     lines.append(_spending(status))
     if status.knowledge_pages:
-        lines.append(f"knowledge: {', '.join(plain(page) for page in status.knowledge_pages)}")
+        lines.append(_pages(status.knowledge_pages))
     lines.append(_controller(status, resume))
     return [line for line in lines if line]
 
@@ -139,6 +140,12 @@ def _spending(status: "RunStatus") -> str:
     wall = f"{spent.wall_hours:.2f}"
     wall += "" if spent.max_wall_hours is None else f" of {spent.max_wall_hours:g}"
     return f"hours: {counted} that count as GPU hours, {wall} of all jobs"
+
+
+def _pages(pages: tuple[str, ...]) -> str:
+    """Return the pages by their folder and their names within it, ``<kind>/<name>.md``."""
+    names = ", ".join("/".join(Path(page).parts[-2:]) for page in pages)
+    return plain(f"knowledge: {names} in {Path(pages[0]).parent.parent}")
 
 
 def _controller(status: "RunStatus", resume: str) -> str:

@@ -55,16 +55,28 @@ def store_location(workdir: Path, store: str | None) -> Path | str:
     return store or workdir / STORE_FILE
 
 
-def open_store(workdir: Path, store: str | None) -> "JobStore":
-    """Open the job store for reading and for answers; never creates one.
+def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "JobStore":
+    """Open the job store; never creates one.
+
+    Args:
+        workdir: Folder of all runs.
+        store: URL of the store; None for the file in ``workdir``.
+        upgrade: Bring one of an older version up to date, instead of refusing it.
 
     Raises:
         StoreNotFoundError: There is none.
         StoreError: It does not answer, is damaged or of another version.
     """
+    from cadenza.loop.errors import StoreOutdatedError
     from cadenza.loop.store.jobstore import JobStore
 
-    return JobStore.open_existing(store_location(workdir, store))
+    location = store_location(workdir, store)
+    try:
+        return JobStore.open_existing(location)
+    except StoreOutdatedError:
+        if not upgrade:
+            raise
+        return JobStore(location)
 
 
 def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:

@@ -189,7 +189,9 @@ def exit_code_of(error: BaseException) -> ExitCode | None:
 
 
 @contextmanager
-def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generator[None]:
+def typed_exits(
+    *, as_json: bool = False, go_on: str = _RESUME_HINT, keep_lines: bool = False
+) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
 
     SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of.
@@ -197,6 +199,7 @@ def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generato
     Args:
         as_json: Also write ``{"error": ...}`` to stdout.
         go_on: What is kept, and what to do, after the command was stopped.
+        keep_lines: Keep the lines of a message; they become one otherwise.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.
@@ -212,7 +215,9 @@ def typed_exits(*, as_json: bool = False, go_on: str = _RESUME_HINT) -> Generato
         if code is None:
             raise
         if code is not ExitCode.OUTPUT_CLOSED:
-            _report(type(error).__name__, _message_of(error, code, go_on), as_json=as_json)
+            message = _message_of(error, code, go_on)
+            message = message.strip() if keep_lines else " ".join(message.split())
+            _report(type(error).__name__, message, as_json=as_json)
         raise typer.Exit(code) from error
 
 
@@ -229,7 +234,7 @@ def _report(kind: str, message: str, *, as_json: bool) -> None:
 
 
 def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
-    """Return one line: what was expected, what came, what to do."""
+    """Return what was expected, what came, what to do."""
     if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         text = f"stopped; {go_on}"
     elif code is ExitCode.OUT_OF_MEMORY:
@@ -244,7 +249,7 @@ def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
         text = f"{where}the file system refused with '{error.strerror}'; check path and permissions"
     else:
         text = str(error) or type(error).__name__
-    return " ".join(text.split())
+    return text
 
 
 def _require_current_folder() -> None:

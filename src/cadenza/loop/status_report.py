@@ -323,7 +323,8 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     limits = _section(_object(run["config_json"]), "budgets")
     seconds = _seconds(jobs)
     everything = sum(seconds.values())
-    counted = seconds.get("gpu", everything)
+    uses_gpu = _object(run["capabilities_json"]).get("device", "cpu") != "cpu"
+    counted = seconds.get("gpu", 0.0) if uses_gpu else everything
     return Spending(
         gpu_hours=counted / _HOUR_S,
         max_gpu_hours=limits.get("max_gpu_hours"),

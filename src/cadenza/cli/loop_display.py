@@ -1,0 +1,151 @@
+"""What a person sees while a loop runs: one line per event, and a bar for the job at work.
+
+Where stderr is no terminal there is no bar; instead a line says now and then how the job stands.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from cadenza.cli.loop_words import duration, event_line, plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from cadenza.loop.events import Event
+    from cadenza.loop.jobs.reports import JobProgress
+    from cadenza.loop.jobs.spec import JobKey
+    from cadenza.loop.orchestrator.assembly import LoopAssembly
+
+#: Pause between two lines about a job where there is no bar, s.
+_LINE_EVERY_S: Final = 30.0
+#: Events after which no job is at work.
+_JOB_ENDS: Final = ("job_finished", "constitution_denied", "run_finished", "run_failed")
+
+
+class LoopDisplay:
+    """Subscriber to events and to progress; prints to stderr."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Show what is told, or nothing if ``quiet``."""
+        self._quiet = quiet
+        self._loop: LoopAssembly | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._next_line = 0.0
+
+    @contextmanager
+    def following(self, loop: "LoopAssembly") -> Generator[None]:
+        """Show what ``loop`` tells during the block, and warnings of the package."""
+        self._loop = loop
+        loop.bus.subscribe(self.on_event)
+        if not self._quiet and sys.stderr.isatty():
+            self._bar = _new_bar()
+            self._bar.start()
+        warnings, logger = _Warnings(self._write), logging.getLogger("cadenza")
+        logger.addHandler(warnings)
+        try:
+            yield
+        finally:
+            logger.removeHandler(warnings)
+            if self._bar is not None:
+                self._remove_task(self._bar)
+                self._bar.stop()
+
+    def on_event(self, event: "Event") -> None:
+        """Print an event."""
+        if event.kind in _JOB_ENDS and self._bar is not None:
+            self._remove_task(self._bar)
+        if event.kind == "job_started":
+            self._next_line = time.monotonic() + _LINE_EVERY_S
+        self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
+
+    def on_progress(self, progress: "JobProgress") -> None:
+        """Show how a job stands."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._move_bar(self._bar, progress)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_EVERY_S
+            done, left_s = self._outlook(progress.key, progress.attempt_s)
+            self._say(f"[cycle {progress.key.cycle}] {_standing(progress, done, left_s)}")
+
+    def _outlook(self, key: "JobKey", elapsed_s: float) -> tuple[float | None, float | None]:
+        """Return the share done, if the job says so, and the seconds left, if they can be told."""
+        if self._loop is None:
+            return None, None
+        from cadenza.loop.job_estimates import JobEstimates
+
+        jobs = self._loop.store.jobs.of_run(key.run_id)
+        estimates = JobEstimates(jobs, folder=self._loop.folder)
+        done = estimates.share_done(key)
+        return done, estimates.left_s(key, elapsed_s, done=done)
+
+    def _move_bar(self, bar: "Progress", progress: "JobProgress") -> None:
+        done, left_s = self._outlook(progress.key, progress.attempt_s)
+        if done is None and left_s is not None:
+            done = progress.attempt_s / max(progress.attempt_s + left_s, 1e-9)
+        if self._task is None:
+            self._task = bar.add_task("", detail="")
+        bar.update(
+            self._task,
+            description=f"cycle {progress.key.cycle} {progress.key.stage}",
+            total=None if done is None else 1.0,
+            completed=done or 0.0,
+            detail=_times(progress, left_s),
+        )
+
+    def _remove_task(self, bar: "Progress") -> None:
+        if self._task is not None:
+            bar.remove_task(self._task)
+            self._task = None
+
+    def _say(self, line: str) -> None:
+        if not self._quiet:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
+        else:
+            sys.stderr.write(f"{plain(line)}\n")
+            sys.stderr.flush()
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings as lines, so that they do not break the bar."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write_line = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning."""
+        self._write_line(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def _new_bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[detail]}", style="dim"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _times(progress: "JobProgress", left_s: float | None) -> str:
+    attempt = f", attempt {progress.attempt}" if progress.attempt > 1 else ""
+    left = "" if left_s is None else f", about {duration(left_s)} left"
+    return f"{duration(progress.attempt_s)}{left}{attempt}"
+
+
+def _standing(progress: "JobProgress", done: float | None, left_s: float | None) -> str:
+    share = "" if done is None else f" {done:.0%} done,"
+    return f"{progress.key.stage} at work:{share} {_times(progress, left_s)}"

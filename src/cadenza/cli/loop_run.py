@@ -1,0 +1,215 @@
+"""`cadenza loop run`, `resume` and `demo`: the commands that work on a run until it ends."""
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.loop_display import LoopDisplay
+from cadenza.cli.loop_store import AsJson, Quiet, RunId, StoreUrl, Workdir, command, open_store
+from cadenza.cli.loop_words import plain
+from cadenza.cli.output import print_json, print_text, typed_exits
+
+if TYPE_CHECKING:
+    from cadenza.loop.config import LoopConfig
+    from cadenza.loop.jobs.stopping import StopLevel
+    from cadenza.loop.orchestrator.assembly import LoopAssembly
+
+_RUNS: Final = Path("runs")
+_STOPPING: Final = (
+    b"\nstopping: the job at work is ended first; Ctrl-C again kills it\n",
+    b"\nstopping: the job at work is killed\n",
+)
+
+_ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", help="YAML file, e.g. configs/loop/native_crossing.yaml.")
+]
+
+
+def run(
+    config: _ConfigFile,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--run-id",
+            help="Id of the run; the time (UTC) and run_name without it.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Run no command, show what would run; nothing is kept or learned."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Improve a policy, cycle by cycle, until the budget or the ladder ends."""
+    with typed_exits(as_json=as_json, keep_lines=True):
+        from cadenza.loop.config import LoopConfig
+        from cadenza.loop.orchestrator.assembly import new_run_id
+
+        settings = LoopConfig.from_yaml(config)
+        name = run_id or new_run_id(settings)
+        if dry_run:
+            _dry_run(settings, name, as_json=as_json, quiet=quiet)
+            return
+        _require_new(settings, name)
+    work_on(settings, name, as_json=as_json, quiet=quiet)
+
+
+def resume(
+    run_id: RunId,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Configuration with other budgets, gates or job settings than the run began with.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was stopped, killed, failed or out of budget."""
+    with typed_exits(as_json=as_json, keep_lines=True):
+        from cadenza.loop.config import LoopConfig
+        from cadenza.loop.resuming import stored_config
+
+        given = None if config is None else LoopConfig.from_yaml(config)
+        with open_store(workdir, store, upgrade=True) as opened:
+            settings = given or stored_config(opened, run_id)
+            opened.get_run(run_id)
+        settings = settings.model_copy(update={"workdir": workdir, "store": store})
+    work_on(settings, run_id, as_json=as_json, quiet=quiet)
+
+
+def work_on(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
+    """Work on a run until it ends, and print what it came to.
+
+    Raises:
+        typer.Exit: It did not come to its end; the code says why.
+    """
+    again = command("resume", run_id, settings.workdir, settings.store)
+    try:
+        with typed_exits(as_json=as_json, go_on=_go_on(again), keep_lines=True):
+            code = _work(settings, run_id, as_json=as_json, quiet=quiet)
+    except typer.Exit as ended:
+        if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
+            _tell(f"when that is mended, go on with: {again}")
+        raise
+    if code is not ExitCode.OK:
+        _tell(f"stopped; {_go_on(again)}")
+        raise typer.Exit(code)
+
+
+def _go_on(again: str) -> str:
+    return f"finished work is kept, go on with: {again}"
+
+
+def _work(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> ExitCode:
+    import signal
+
+    from cadenza.loop.jobs.stopping import StopSignals
+    from cadenza.loop.orchestrator.assembly import build_loop
+
+    with StopSignals(_tell_level) as stop:
+        display = LoopDisplay(quiet=quiet or as_json)
+        with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
+            _tell_begin(loop, quiet=quiet or as_json)
+            with display.following(loop):
+                summary = asdict(loop.run())
+            status = loop.store.get_run(run_id)["status"]
+            payload = {**summary, "status": status, "folder": str(loop.folder)}
+    if as_json:
+        print_json(payload)
+    else:
+        print_text(_as_text(payload))
+    if status != "stopped":
+        return ExitCode.OK
+    return ExitCode.TERMINATED if stop.first is signal.SIGTERM else ExitCode.INTERRUPTED
+
+
+def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
+    from cadenza.loop.backends.registry import make_backend
+    from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
+    from cadenza.loop.orchestrator.assembly import build_loop
+
+    with throw_away(settings) as dry:
+        backend = DryBackend(make_backend(settings))
+        with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
+            display = LoopDisplay(quiet=quiet or as_json)
+            with display.following(loop):
+                summary = asdict(loop.run())
+            commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
+    payload = {**summary, "dry_run": True, "commands": commands}
+    if as_json:
+        print_json(payload)
+        return
+    for line in commands:
+        print_text(plain(line))
+    print_text(
+        f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
+        "every policy was taken to solve half of the episodes; nothing was kept"
+    )
+
+
+def _require_new(settings: "LoopConfig", run_id: str) -> None:
+    """Raise if the store has a run of this id, which is resumed rather than run again.
+
+    Raises:
+        DuplicateRunError: It has.
+    """
+    from cadenza.loop.errors import DuplicateRunError
+    from cadenza.loop.orchestrator.assembly import store_location
+    from cadenza.loop.store.jobstore import JobStore
+
+    with JobStore(store_location(settings)) as store:
+        if any(row["id"] == run_id for row in store.list_runs()):
+            again = command("resume", run_id, settings.workdir, settings.store)
+            raise DuplicateRunError(
+                f"run {run_id!r}: expected a new id, got one that the store has; choose another, "
+                f"or go on with: {again}"
+            )
+
+
+def _tell_begin(loop: "LoopAssembly", *, quiet: bool) -> None:
+    if not quiet:
+        _tell(f"run {loop.run_id}; events: {loop.folder / 'events.jsonl'}")
+
+
+def _as_text(summary: dict[str, Any]) -> str:
+    """Return what a run came to, as lines for people."""
+    decisions = ", ".join(summary["decisions"]) or "none yet"
+    lines = [
+        f"run {summary['run_id']}: {summary['status']} ({plain(summary['stop_reason'])})",
+        f"decisions: {decisions}",
+    ]
+    if summary["blessed_checkpoint"] is None:
+        lines.append("blessed: nothing")
+    else:
+        rate = summary["baseline_success_rate"]
+        measured = "" if rate is None else f", {rate:.1%} when last measured"
+        lines.append(
+            f"blessed: {summary['blessed_checkpoint']} ({summary['final_policy']}, cycle "
+            f"{summary['blessed_cycle']}{measured})"
+        )
+    return "\n".join(lines)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _tell_level(level: "StopLevel") -> None:
+    """Say what a signal does; called inside its handler, so nothing is buffered."""
+    os.write(2, _STOPPING[level - 1])

@@ -1,0 +1,177 @@
+"""A run that runs no command: what it would do, in a folder that is thrown away.
+
+Real:       configuration, constitution, proposals without a model, state machine, store, events,
+            every command as the back end makes it.
+Synthetic:  what commands leave. Every policy solves every other initial state, so success is one
+            half and nobody is better than anybody.
+Promise:    nothing is written outside the folder: not to the run's folder, store or pages.
+"""
+
+import shlex
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cadenza.loop.agents.base import dry_runner
+from cadenza.loop.backends.base import (
+    Backend,
+    DataRequest,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
+)
+from cadenza.loop.config import ApprovalConfig, LoopConfig
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EpisodeOutcome,
+    EvalReport,
+)
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.store.jobstore import JobStore
+
+_NOTES = "dry run"
+
+
+@contextmanager
+def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
+    """Yield ``config`` with a folder for everything it writes, which is removed at the end.
+
+    No model is asked and nobody's approval is waited for.
+    """
+    with TemporaryDirectory(prefix="cadenza-dry-run-") as folder:
+        knowledge = config.knowledge.model_copy(update={"root": Path(folder) / "knowledge"})
+        yield config.model_copy(
+            update={
+                "workdir": Path(folder) / "runs",
+                "store": None,
+                "llm": None,
+                "curation": config.curation.model_copy(update={"enabled": False}),
+                "knowledge": knowledge,
+                "approval": ApprovalConfig(),
+            }
+        )
+
+
+def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
+    """Return a runner that notes commands in their logs and runs none."""
+    return CallableRunner(session.store, session.lease, dry_runner)
+
+
+def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) -> list[str]:
+    """Return the commands of a dry run, in order.
+
+    Args:
+        store: Its store.
+        run_id: The run.
+        below: Folder of all runs that is thrown away.
+        shown_as: Folder to name in its place.
+    """
+    lines = (shlex.join(job.command) for job in store.jobs.of_run(run_id))
+    return [line.replace(str(below.absolute()), str(shown_as.absolute())) for line in lines]
+
+
+class DryBackend:
+    """Another back end's commands, and synthetic outcomes of them.
+
+    Attributes:
+        inner: The other back end.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def name(self) -> str:
+        """Name in configurations."""
+        return self.inner.name
+
+    @property
+    def capabilities(self) -> dict[str, str]:
+        """What the other back end's probe found."""
+        return self.inner.capabilities
+
+    def plan_data(self, request: DataRequest) -> JobPlan | None:
+        """Return the other back end's command; None if it needs none."""
+        plan = self.inner.plan_data(request)
+        return None if plan is None else _without_result(plan)
+
+    def read_data(self, request: DataRequest) -> DatasetRef:
+        """Return a dataset that is not there."""
+        return _dataset(request.proposal.dataset, request.folder)
+
+    def plan_train(self, request: TrainRequest) -> JobPlan:
+        """Return the other back end's command."""
+        return _without_result(self.inner.plan_train(request))
+
+    def read_train(self, request: TrainRequest) -> CheckpointRecord:
+        """Return a policy that is not there; it has no digest, so nobody looks for it."""
+        return CheckpointRecord(
+            policy_type=request.rung, path=str(request.folder / "policy"), cycle=request.cycle
+        )
+
+    def plan_eval(self, request: EvalRequest) -> JobPlan:
+        """Return the other back end's command."""
+        return _without_result(self.inner.plan_eval(request))
+
+    def read_eval(self, request: EvalRequest) -> EvalReport:
+        """Return that every other initial state was solved."""
+        seeds = range(request.seeds.start, request.seeds.start + request.seeds.count)
+        outcomes = tuple(
+            EpisodeOutcome(
+                task=_NOTES, seed=seed, success=seed % 2 == 0, score=float(seed % 2 == 0)
+            )
+            for seed in seeds
+        )
+        rate = sum(outcome.success for outcome in outcomes) / len(outcomes)
+        return EvalReport(
+            checkpoint=request.checkpoint.path,
+            env_type=_NOTES,
+            task_suite=_NOTES,
+            n_episodes=len(outcomes),
+            success_rate=rate,
+            per_task={_NOTES: rate},
+            outcomes=outcomes,
+        )
+
+    def plan_harvest(self, request: HarvestRequest) -> JobPlan:
+        """Return the other back end's command."""
+        return _without_result(self.inner.plan_harvest(request))
+
+    def read_harvest(self, request: HarvestRequest) -> Harvest:
+        """Return that all episodes were kept, after as many failures."""
+        kept = min(request.episodes, request.seeds.count)
+        return Harvest(
+            kept=kept,
+            successes=kept,
+            attempts=min(2 * kept, request.seeds.count),
+            dataset=_dataset(request.repo_id, request.folder),
+        )
+
+    def plan_merge(self, request: MergeRequest) -> JobPlan:
+        """Return the other back end's command."""
+        return _without_result(self.inner.plan_merge(request))
+
+    def read_merge(self, request: MergeRequest) -> DatasetRef:
+        """Return a dataset that is not there."""
+        return _dataset(request.repo_id, request.folder)
+
+    def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
+        """Do nothing: there is nothing to look at."""
+
+
+def _without_result(plan: JobPlan) -> JobPlan:
+    """Return a plan whose command is not expected to write its result file."""
+    return plan.model_copy(update={"result_path": None})
+
+
+def _dataset(repo_id: str, folder: Path) -> DatasetRef:
+    # an empty list of episodes means all of them and keeps the back end from counting
+    return DatasetRef(repo_id=repo_id, root=str(folder / "dataset"), episodes=(), notes=_NOTES)
