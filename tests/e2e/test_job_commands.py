@@ -1,0 +1,124 @@
+"""`cadenza job ...` as processes: stopped, killed, repeated, and refusing what is wrong."""
+
+import shlex
+import signal
+import time
+
+import pytest
+
+from tests.e2e.commands import Started, cadenza
+
+COLLECT = shlex.split(
+    "job collect --task=crossing --partners=crossing_stationary --episodes=2 --seed-start=5 "
+    "--seed-count=9 --out=data --repo-id=local/x --result-json=data.json"
+)
+EVALUATE = shlex.split(
+    "job evaluate --policy=train/policy.pt --task=crossing --seed-start=5 --episodes=40 "
+    "--batch-size=4 --out=eval --result-json=eval.json"
+)
+
+
+def train(out, steps=20):
+    return shlex.split(
+        f"job train --rung=bc --dataset=data/dataset --steps={steps} --batch-size=64 --seed=1 "
+        f"--out={out} --result-json={out}.json"
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a dataset and a policy."""
+    root = tmp_path_factory.mktemp("jobs")
+    for command in (COLLECT, train("train")):
+        done = cadenza(*command, cwd=root)
+        assert done.code == 0, done.err
+    return root
+
+
+def when_there(path, timeout=60.0):
+    """Wait for ``path``."""
+    end = time.monotonic() + timeout
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.005)
+
+
+def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
+    assert cadenza(*train("undisturbed", steps=2000), cwd=folder).code == 0
+    running = Started("cadenza", *train("killed", steps=2000), cwd=folder)
+    when_there(folder / "killed/work/state.pt.json")
+    running.process.kill()
+    assert running.outcome(30.0).code == -signal.SIGKILL
+    assert not (folder / "killed.json").exists()
+    done = cadenza(*train("killed", steps=2000), cwd=folder)
+    assert done.code == 0, done.err
+    assert done.out.startswith("2000 updates on ")
+    for name in ("policy.pt", "policy.pt.json"):
+        assert (folder / "killed" / name).read_bytes() == (
+            folder / "undisturbed" / name
+        ).read_bytes()
+    assert (folder / "killed.json").read_bytes() == (folder / "undisturbed.json").read_bytes()
+
+
+def test_terminated_evaluation_says_how_to_go_on(folder):
+    running = Started("cadenza", *EVALUATE, cwd=folder)
+    when_there(folder / "eval/blocks/00000.json")
+    running.process.send_signal(signal.SIGTERM)
+    stopped = running.outcome(10.0)
+    assert stopped.code == 143
+    assert "run the same command again to go on" in stopped.err
+    assert not (folder / "eval.json").exists()
+    first = (folder / "eval/blocks/00000.json").stat().st_mtime_ns
+    done = cadenza(*EVALUATE, cwd=folder)
+    assert done.code == 0, done.err
+    assert "of 40 episodes" in done.out
+    assert (folder / "eval/blocks/00000.json").stat().st_mtime_ns == first  # not played again
+
+
+def test_harvest_without_success_ends_well_and_merge_joins(folder):
+    command = (
+        "job harvest --policy=train/policy.pt --task=crossing --partners=crossing_chaser "
+        "--filter=off --episodes=1 --seed-start=5 --seed-count=1 --out=none --repo-id=local/n "
+        "--result-json=none.json"
+    )
+    done = cadenza(*shlex.split(command), cwd=folder)
+    assert done.code == 0, done.err
+    assert done.out == "kept 0 episodes of 1 attempts: none.json\n"
+    command = (
+        "job merge --sources=data/dataset,data/dataset --out=mix --repo-id=local/m "
+        "--result-json=mix.json"
+    )
+    done = cadenza(*shlex.split(command), cwd=folder)
+    assert done.code == 0, done.err
+    assert done.out == "4 episodes: mix.json\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ("--partners=nobody", 2, "expected default, leaving_way or partners of 'crossing'"),
+        ("--filter=maybe", 2, "--filter: expected on or off"),
+        ("--policy=none.pt", 10, "payload not found"),
+        ("--policy=data/job.json", 10, "sidecar not found"),
+        ("--episodes=0", 2, "expected --episodes >= 1"),
+        ("--out=data", 2, "expected the folder of this job, got that of another request"),
+        ("--out=data.json", 11, "expected a folder to write to"),
+    ],
+)
+def test_wrong_flag_is_one_clear_error(folder, changes, code, message):
+    flag = changes.partition("=")[0]
+    words = [word for word in EVALUATE if not word.startswith(f"{flag}=")]
+    others = [] if flag == "--out" else ["--out=other"]
+    words = [word for word in words if not others or not word.startswith("--out=")]
+    done = cadenza(*words, *others, changes, cwd=folder)
+    assert done.code == code, done.err
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_episodes_that_are_no_numbers_are_refused(folder):
+    done = cadenza(*train("other"), "--episodes=0,-1", cwd=folder)
+    assert done.code == 2
+    assert "--episodes: expected numbers with commas between them, got '0,-1'" in done.err

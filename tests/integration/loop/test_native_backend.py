@@ -1,0 +1,409 @@
+"""The native back end through its real commands: planned, cleared, run, read, and not fooled."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from cadenza.cli.main import app
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.loop.backends.base import (
+    DataRequest,
+    EvalRequest,
+    HarvestRequest,
+    MergeRequest,
+    SeedRange,
+    TrainRequest,
+)
+from cadenza.loop.backends.native import NativeBackend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Roots, load_constitution
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+
+
+def configuration(**sections):
+    settings = {
+        "run_name": "test",
+        "seed_dataset": "local/seed",
+        "policy_ladder": [{"name": "bc"}],
+        "eval": {"env_type": "crossing", "task_suite": "leaving_way"},
+    }
+    return LoopConfig.model_validate(settings | sections)
+
+
+def proposal(count=16, focus=()):
+    action = "recollect_failing" if focus else "reuse_seed"
+    return Proposal(action=action, dataset="local/seed", num_episodes=count, focus=focus)
+
+
+def run(plan, root):
+    """Do what the loop does with a plan: clear the command, run it."""
+    command = load_constitution(None).clear(plan.command, Roots(write=(root,))).argv()
+    outcome = CliRunner().invoke(app, list(command[1:]))
+    assert outcome.exit_code == 0, outcome.output
+    assert plan.result_path.is_file()
+    return command
+
+
+class Cycle:
+    """The requests of one small cycle below a folder."""
+
+    def __init__(self, root):
+        self.root = root
+        self.backend = NativeBackend(configuration())
+        self.data = DataRequest(
+            cycle=0,
+            proposal=proposal(),
+            seeds=SeedRange(start=50, count=30),
+            folder=root / "data",
+        )
+
+    def train(self, dataset, folder="train", **changes):
+        settings = {
+            "cycle": 0,
+            "rung": "bc",
+            "init": None,
+            "dataset": dataset,
+            "steps": 30,
+            "batch_size": 32,
+            "folder": self.root / folder,
+        }
+        return TrainRequest(**(settings | changes))
+
+    def evaluation(self, checkpoint, **changes):
+        settings = {
+            "cycle": 0,
+            "checkpoint": checkpoint,
+            "seeds": SeedRange(start=900, count=4),
+            "batch_size": 2,
+            "folder": self.root / "eval",
+        }
+        return EvalRequest(**(settings | changes))
+
+    def harvest(self, checkpoint, **changes):
+        settings = {
+            "cycle": 0,
+            "checkpoint": checkpoint,
+            "episodes": 2,
+            "seeds": SeedRange(start=700, count=24),
+            "focus": ("crossing_stationary",),
+            "repo_id": "local/harvest",
+            "folder": self.root / "harvest",
+        }
+        return HarvestRequest(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A cycle whose jobs have run, and what the back end read of them."""
+    cycle = Cycle(tmp_path_factory.mktemp("run"))
+    backend, root = cycle.backend, cycle.root
+    run(backend.plan_data(cycle.data), root)
+    dataset = backend.read_data(cycle.data)
+    train = cycle.train(dataset, steps=800)
+    run(backend.plan_train(train), root)
+    checkpoint = backend.read_train(train)
+    evaluation, harvest = cycle.evaluation(checkpoint), cycle.harvest(checkpoint)
+    run(backend.plan_eval(evaluation), root)
+    run(backend.plan_harvest(harvest), root)
+    return SimpleNamespace(
+        root=root,
+        dataset=dataset,
+        train=train,
+        checkpoint=checkpoint,
+        report=backend.read_eval(evaluation),
+        harvest=backend.read_harvest(harvest),
+    )
+
+
+@pytest.fixture
+def cycle(done, tmp_path):
+    """A copy of the finished cycle that may be damaged; requests name the copy."""
+    root = tmp_path / "run"
+    shutil.copytree(done.root, root)
+    copy = Cycle(root)
+    copy.dataset = done.dataset.model_copy(update={"root": str(root / "data" / "dataset")})
+    copy.checkpoint = done.checkpoint.model_copy(update={"path": str(root / "train" / "policy.pt")})
+    copy.trained = done.train.model_copy(update={"dataset": copy.dataset, "folder": root / "train"})
+    return copy
+
+
+def test_cycle_leaves_data_policy_figures_and_harvest(done):
+    assert done.dataset.num_episodes == 16
+    assert done.dataset.repo_id == "local/seed"
+    assert done.checkpoint.policy_type == "bc"
+    assert Path(done.checkpoint.path).is_file()
+    assert done.report.n_episodes == 4
+    assert [o.seed for o in done.report.outcomes] == [900, 901, 902, 903]
+    assert len(done.report.per_task) == 4
+    assert done.report.success_rate == sum(o.success for o in done.report.outcomes) / 4
+    assert done.harvest.kept == done.harvest.successes == 2
+    assert done.harvest.dataset is not None
+
+
+def test_merge_joins_in_order(done, tmp_path):
+    backend = NativeBackend(configuration())
+    request = MergeRequest(
+        sources=(done.dataset, done.harvest.dataset), repo_id="local/mix", folder=tmp_path / "merge"
+    )
+    command = backend.plan_merge(request).command
+    outcome = CliRunner().invoke(app, list(command[1:]))
+    assert outcome.exit_code == 0, outcome.output
+    merged = backend.read_merge(request)
+    assert merged.num_episodes == 18
+    other = request.model_copy(update={"sources": (done.harvest.dataset, done.dataset)})
+    with pytest.raises(IntegrityError, match="expected the result of 'merge' with"):
+        backend.read_merge(other)
+
+
+def test_blend_and_continuation_are_planned_and_read(done, tmp_path):
+    cycle = Cycle(tmp_path)
+    request = cycle.train(
+        done.dataset, mix=done.harvest.dataset, mix_ratio=0.25, init=done.checkpoint.path, cycle=1
+    )
+    plan = NativeBackend(configuration(train={"max_epochs": 2.0})).plan_train(request)
+    words = dict(word.removeprefix("--").split("=", 1) for word in plan.command[3:])
+    assert words["mix"] == done.harvest.dataset.root
+    assert (words["mix-ratio"], words["max-epochs"]) == ("0.25", "2.0")
+    assert words["init"] == done.checkpoint.path
+    assert "episodes" not in words  # all of them
+    outcome = CliRunner().invoke(app, list(plan.command[1:]))
+    assert outcome.exit_code == 0, outcome.output
+    assert cycle.backend.read_train(request).sha256 != done.checkpoint.sha256
+
+
+def test_other_cycles_train_with_other_seeds(done):
+    backend = NativeBackend(configuration())
+    seeds = {
+        word
+        for cycle in (0, 1)
+        for word in backend.plan_train(done.train.model_copy(update={"cycle": cycle})).command
+        if word.startswith("--seed=")
+    }
+    assert len(seeds) == 2
+
+
+def test_part_of_the_data_is_named_by_episode(done, tmp_path):
+    backend = NativeBackend(configuration())
+    for update in ({"num_episodes": 2}, {"episodes": (0, 1)}):
+        dataset = done.dataset.model_copy(update=update)
+        assert "--episodes=0,1" in backend.plan_train(Cycle(tmp_path).train(dataset)).command
+
+
+def test_focus_and_shared_arguments_reach_the_right_jobs(tmp_path):
+    config = configuration(
+        eval={
+            "env_type": "crossing",
+            "task_suite": "crossing_wanderer,crossing_stationary",
+            "env_args": ["--filter=off", "--expert=goal_pd"],
+        }
+    )
+    backend, cycle = NativeBackend(config), Cycle(tmp_path)
+    asked = cycle.data.model_copy(update={"proposal": proposal(focus=("crossing_wanderer",))})
+    collect = backend.plan_data(asked).command
+    assert "--focus=crossing_wanderer" in collect
+    assert "--expert=goal_pd" in collect
+    assert "--partners=crossing_wanderer,crossing_stationary" in collect
+    assert not [word for word in collect if word.startswith("--filter")]
+    checkpoint = CheckpointRecord(policy_type="bc", path="p.pt", cycle=0)
+    for plan in (
+        backend.plan_eval(cycle.evaluation(checkpoint)),
+        backend.plan_harvest(cycle.harvest(checkpoint)),
+    ):
+        assert "--filter=off" in plan.command
+        assert not [word for word in plan.command if word.startswith("--expert")]
+
+
+def test_task_filter_restricts_the_data_and_its_focus(tmp_path):
+    backend = NativeBackend(configuration(data={"task_filter": "crossing_wanderer"}))
+    focus = ("crossing_stationary", "crossing_wanderer")
+    asked = Cycle(tmp_path).data.model_copy(update={"proposal": proposal(focus=focus)})
+    command = backend.plan_data(asked).command
+    assert "--partners=crossing_wanderer" in command
+    assert "--focus=crossing_wanderer" in command
+
+
+def test_seed_dataset_of_the_user_is_taken_without_a_command(done, tmp_path):
+    backend = NativeBackend(configuration(seed_root=done.dataset.root))
+    request = Cycle(tmp_path).data.model_copy(update={"proposal": proposal(2)})
+    assert backend.plan_data(request) is None
+    dataset = backend.read_data(request)
+    assert (dataset.episodes, dataset.num_episodes) == ((0, 1), 2)
+    assert dataset.sha256 == done.dataset.sha256
+    whole = backend.read_data(request.model_copy(update={"proposal": proposal(None)}))
+    assert (whole.episodes, whole.num_episodes) == (None, None)
+
+
+def test_capabilities_name_version_and_code():
+    found = NativeBackend(configuration()).capabilities
+    assert len(found["code_sha256"]) == 64
+    assert found["cadenza"]
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_changed_dataset_is_refused(cycle):
+    path = Path(cycle.dataset.root) / "data/chunk-000/file-000.parquet"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="the dataset was changed"):
+        cycle.backend.read_data(cycle.data)
+
+
+def test_changed_weights_are_refused(cycle):
+    path = Path(cycle.checkpoint.path)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="expected weights of the digest"):
+        cycle.backend.read_train(cycle.trained)
+    path.unlink()
+    with pytest.raises(IntegrityError, match="expected the weights of a policy, got no file"):
+        cycle.backend.read_train(cycle.trained)
+
+
+def test_changed_result_is_refused(cycle):
+    path = cycle.root / "eval" / "result.json"
+    path.write_text(path.read_text().replace('"contact":false', '"contact":true', 1))
+    with pytest.raises(IntegrityError, match="expected the document that its seal covers"):
+        cycle.backend.read_eval(cycle.evaluation(cycle.checkpoint))
+
+
+def test_missing_result_is_refused(cycle):
+    (cycle.root / "harvest" / "result.json").unlink()
+    with pytest.raises(IntegrityError, match="got 'No such file"):
+        cycle.backend.read_harvest(cycle.harvest(cycle.checkpoint))
+
+
+def test_results_of_other_requests_are_refused(cycle):
+    backend = cycle.backend
+    strange = cycle.checkpoint.model_copy(update={"sha256": "0" * 64})
+    other_data = cycle.dataset.model_copy(update={"sha256": "0" * 64})
+    with pytest.raises(IntegrityError, match="expected the result of 'collect' with"):
+        backend.read_data(cycle.data.model_copy(update={"proposal": proposal(2)}))
+    with pytest.raises(IntegrityError, match="expected the result of 'train' with"):
+        backend.read_train(cycle.trained.model_copy(update={"dataset": other_data}))
+    with pytest.raises(IntegrityError, match="expected the result of 'evaluate' with"):
+        backend.read_eval(cycle.evaluation(strange))
+    with pytest.raises(IntegrityError, match="expected the result of 'harvest' with"):
+        backend.read_harvest(cycle.harvest(strange))
+    shutil.copy(cycle.root / "eval" / "result.json", cycle.root / "train" / "result.json")
+    with pytest.raises(IntegrityError, match="got that of 'evaluate'"):
+        backend.read_train(cycle.trained)
+
+
+def change_sidecar(checkpoint, **extra):
+    path = Path(checkpoint.path + ".json")
+    facts = json.loads(path.read_text())
+    facts["extra"] |= extra
+    path.write_text(json.dumps(facts))
+
+
+def test_environment_with_other_features_is_refused(cycle):
+    change_sidecar(cycle.checkpoint, features={"observation.state": [12], "action": [2]})
+    with pytest.raises(IntegrityError, match="expected an environment with the policy's features"):
+        cycle.backend.read_eval(cycle.evaluation(cycle.checkpoint))
+
+
+def test_features_agree_within_a_run(cycle):
+    cycle.backend.check_features(cycle.dataset, None)
+    cycle.backend.check_features(cycle.dataset, cycle.checkpoint)
+
+
+def test_policy_of_other_features_or_task_is_refused(cycle):
+    change_sidecar(cycle.checkpoint, features={"observation.state": [10], "action": [3]})
+    with pytest.raises(ConfigurationError, match=r"feature 'action': .* \[2\] in .*, got \[3\]"):
+        cycle.backend.check_features(cycle.dataset, cycle.checkpoint)
+    change_sidecar(cycle.checkpoint, task="other")
+    with pytest.raises(ConfigurationError, match="expected a policy of eval"):
+        cycle.backend.check_features(cycle.dataset, cycle.checkpoint)
+    change_sidecar(cycle.checkpoint, features=None)
+    with pytest.raises(ConfigurationError, match="expected 'features' in 'extra', got none"):
+        cycle.backend.check_features(cycle.dataset, cycle.checkpoint)
+    Path(cycle.checkpoint.path + ".json").unlink()
+    with pytest.raises(IntegrityError, match="expected the sidecar of a checkpoint"):
+        cycle.backend.check_features(cycle.dataset, cycle.checkpoint)
+
+
+def test_dataset_of_another_task_is_refused(cycle):
+    config = configuration(eval={"env_type": "mpe_cooperative_push", "task_suite": "default"})
+    with pytest.raises(ConfigurationError, match="expected episodes of eval"):
+        NativeBackend(config).check_features(cycle.dataset, None)
+
+
+def test_dataset_with_images_is_refused(cycle):
+    path = Path(cycle.dataset.root) / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.state"] = {"dtype": "image", "shape": [8, 8, 3]}
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigurationError, match=r"'observation\.state' as a vector of numbers"):
+        cycle.backend.check_features(cycle.dataset, None)
+
+
+def test_dataset_on_a_hub_is_refused(tmp_path):
+    cycle, remote = Cycle(tmp_path), DatasetRef(repo_id="owner/name")
+    for ask in (
+        lambda: cycle.backend.check_features(remote, None),
+        lambda: cycle.backend.plan_train(cycle.train(remote)),
+    ):
+        with pytest.raises(ConfigurationError, match="'owner/name': expected a local folder"):
+            ask()
+
+
+def test_missing_seed_dataset_is_refused(tmp_path):
+    backend = NativeBackend(configuration(seed_root=tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match="check seed_root"):
+        backend.read_data(Cycle(tmp_path).data)
+    (tmp_path / "none/meta").mkdir(parents=True)
+    (tmp_path / "none/meta/info.json").write_text('{"total_episodes": 0}')
+    with pytest.raises(IntegrityError, match="expected episodes, got 0 of them"):
+        backend.read_data(Cycle(tmp_path).data)
+
+
+def test_collection_without_a_number_is_refused(tmp_path):
+    cycle = Cycle(tmp_path)
+    asked = cycle.data.model_copy(update={"proposal": proposal(None)})
+    with pytest.raises(ConfigurationError, match="expected a number without seed_root"):
+        cycle.backend.plan_data(asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps=3"], "expected flags among .*, got 'steps'"),
+        (["--filter"], "of the form --key=value, got '--filter'"),
+        (["--filter=on", "--filter=off"], "expected distinct arguments"),
+    ],
+)
+def test_malformed_shared_arguments_are_refused(arguments, message):
+    config = configuration()
+    section = config.eval.model_copy(update={"env_args": tuple(arguments)})
+    with pytest.raises(ConfigurationError, match=message):
+        NativeBackend(config.model_copy(update={"eval": section}))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--task=other", "expected --task once"),
+        ("--expert=x", r"expected further flags among \['filter'\], got --expert"),
+    ],
+)
+def test_further_arguments_cannot_change_the_request(tmp_path, argument, message):
+    cycle = Cycle(tmp_path)
+    checkpoint = CheckpointRecord(policy_type="bc", path="p.pt", cycle=0)
+    with pytest.raises(ConfigurationError, match=message):
+        cycle.backend.plan_eval(cycle.evaluation(checkpoint, extra_args=(argument,)))
+
+
+@pytest.mark.parametrize("changes", [{"device": "cuda"}, {"task_text": "push"}])
+def test_harvest_settings_without_effect_are_refused(tmp_path, changes):
+    cycle = Cycle(tmp_path)
+    checkpoint = CheckpointRecord(policy_type="bc", path="p.pt", cycle=0)
+    with pytest.raises(ConfigurationError, match="expected device cpu and no task_text"):
+        cycle.backend.plan_harvest(cycle.harvest(checkpoint, **changes))
