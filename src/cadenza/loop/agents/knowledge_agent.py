@@ -1,0 +1,168 @@
+"""Keeps what cycles observed in pages for later runs; see `cadenza.loop.knowledge`."""
+
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cadenza.loop.contracts.records import EvalReport
+from cadenza.loop.events import Event, EventSink
+from cadenza.loop.knowledge import lessons, lint
+from cadenza.loop.knowledge.agreement import Measurement
+from cadenza.loop.knowledge.folder import load_or_set_aside, load_page, locked, save_page
+from cadenza.loop.knowledge.names import page_path
+from cadenza.loop.knowledge.observations import Observation, plain_name
+from cadenza.loop.knowledge.page import Page, read_page, write_page
+from cadenza.loop.knowledge.page_files import read_bounded
+from cadenza.loop.knowledge.updates import (
+    Subject,
+    has_observation,
+    takes_lessons,
+    updated_page,
+)
+from cadenza.loop.llm.guard import ask_safely
+from cadenza.loop.llm.place import asking
+from cadenza.loop.llm.protocol import LLMClient, NullLLM
+from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
+
+#: Most characters of a page that a model reads.
+_MAX_PAGE_CHARS: Final = 16_000
+#: Run of the events of a lint, which belongs to no run.
+_LINT_RUN: Final = "knowledge-lint"
+
+
+class KnowledgeAgent:
+    """Writes observations and lessons into pages, and checks the pages.
+
+    Attributes:
+        root: Folder of the pages.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        bus: EventSink,
+        llm: LLMClient | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep pages below ``root``.
+
+        Args:
+            root: Folder; created when something is first written.
+            bus: Gets the events ``knowledge/*``.
+            llm: Writes lessons; None derives them from the observations alone.
+            clock: Unix seconds, for observations that come without a time.
+        """
+        self.root = Path(root)
+        self._bus = bus
+        self._llm = None if isinstance(llm, NullLLM) else llm
+        self._clock = clock
+
+    def ingest(
+        self,
+        *,
+        run_id: str,
+        cycle: int,
+        policy: str,
+        report: EvalReport,
+        decision: str,
+        at: float | None = None,
+    ) -> list[Path]:
+        """Write what a cycle observed into the pages of policy, task and run.
+
+        Repeating an ingest of the same run and cycle changes nothing.
+
+        Args:
+            run_id: The run.
+            cycle: Its cycle.
+            policy: Policy type.
+            report: What was measured; the task page is that of its suite.
+            decision: What was decided.
+            at: When, Unix seconds; now if None.
+
+        Returns:
+            The pages of the policy and of the task.
+
+        Raises:
+            KnowledgeLockError: Another process writes and does not come to an end.
+            StorageError: The file system refused, or a link leads out of the folder.
+            StoreError: A language model's reply could not be recorded.
+        """
+        seen = Observation(
+            date=datetime.fromtimestamp(self._clock() if at is None else at, UTC)
+            .date()
+            .isoformat(),
+            run=plain_name(run_id),
+            cycle=cycle,
+            suite=plain_name(report.task_suite),
+            policy=plain_name(policy),
+            measured=Measurement(report.success_rate, report.n_episodes),
+            decision=plain_name(decision).replace(",", "_"),
+        )
+        subjects = (
+            Subject("policy", policy),
+            Subject("task", report.task_suite),
+            Subject("experiment", run_id),
+        )
+        # asked before the folder is locked: a model takes minutes, other runs write meanwhile
+        replies = [self._lessons(subject, seen) for subject in subjects]
+        with locked(self.root):
+            paths = [
+                self._update(subject, seen, reply)
+                for subject, reply in zip(subjects, replies, strict=True)
+            ]
+        pages = [str(path) for path in paths]
+        self._bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": pages}))
+        return paths[:2]
+
+    def lint(self, *, known_runs: Collection[str] | None = None) -> list[dict[str, str]]:
+        """Return what is wrong with the pages, sorted by page; see `cadenza.loop.knowledge.lint`.
+
+        Args:
+            known_runs: Runs that exist; None for those that have a page.
+        """
+        findings = lint.findings(self.root, known_runs)
+        self._bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
+        return findings
+
+    def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
+        path = self._path(subject)
+        page = load_or_set_aside(path)
+        if not has_observation(page, subject, seen):
+            save_page(path, updated_page(page, subject, seen, reply))
+        return path
+
+    def _lessons(self, subject: Subject, seen: Observation) -> str:
+        """Return a model's lessons for a page that is about to get an observation."""
+        if self._llm is None or subject.page_type == "experiment":
+            return ""
+        path = self._path(subject)
+        page = Page(meta={}) if read_bounded(path) is None else load_page(path)
+        if has_observation(page, subject, seen) or not takes_lessons(page):
+            return ""
+        text = shortened(
+            write_page(updated_page(page, subject, seen, "")).decode(), _MAX_PAGE_CHARS
+        )
+        mark = data_mark([text, seen.line()])
+        prompt = "\n\n".join(
+            [
+                warning(mark),
+                fenced("page", path.name, text, mark),
+                fenced("observation", "new", seen.line(), mark),
+                "Rewrite the lessons.",
+            ]
+        )
+        with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
+            return ask_safely(self._llm, prompt, system=lessons.SYSTEM)
+
+    def _path(self, subject: Subject) -> Path:
+        return page_path(self.root, subject.folder, subject.name, _owner)
+
+
+def _owner(path: Path) -> str | None:
+    """Return the name in the front matter of a file; None if there is none."""
+    data = read_bounded(path)
+    name = None if data is None else read_page(data).meta.get("name")
+    return name if isinstance(name, str) else None

@@ -1,0 +1,85 @@
+"""Whether measurements of success agree, and whether runs do.
+
+Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
+             d - sqrt((p1 - l1)^2 + (u2 - p2)^2) .. d + sqrt((u1 - p1)^2 + (p2 - l2)^2)
+             with Wilson's bounds l, u. Source: Newcombe 1998, Statist. Med. 17, 873-890, method 10.
+Agreement:   two runs agree on a policy and suite if the interval of the difference of their last
+             successes holds 0, that difference is at most `MARGIN`, and their changes from first
+             to last success are not significant in opposite directions.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from cadenza.core.proportions import wilson_interval
+
+#: Largest difference of success between runs that agree: few episodes have intervals so wide
+#: that everything would agree.
+MARGIN: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A share of successes.
+
+    Attributes:
+        rate: Successes / episodes, in [0, 1].
+        episodes: Episodes; 0 if not known.
+    """
+
+    rate: float
+    episodes: int
+
+    def interval(self) -> tuple[float, float]:
+        """Return Wilson's 95 % bounds; [0, 1] without episodes."""
+        if self.episodes == 0:
+            return 0.0, 1.0
+        return wilson_interval(round(self.rate * self.episodes), self.episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What one run found about one policy on one suite.
+
+    Attributes:
+        run: The run.
+        first: Its first measurement.
+        last: Its last one.
+    """
+
+    run: str
+    first: Measurement
+    last: Measurement
+
+
+def difference_interval(one: Measurement, other: Measurement) -> tuple[float, float]:
+    """Return Newcombe's 95 % bounds of ``one.rate - other.rate``."""
+    (low_1, high_1), (low_2, high_2) = one.interval(), other.interval()
+    p_1, p_2 = one.rate, other.rate
+    below = math.hypot(p_1 - low_1, high_2 - p_2)
+    above = math.hypot(high_1 - p_1, p_2 - low_2)
+    return p_1 - p_2 - below, p_1 - p_2 + above
+
+
+def direction(before: Measurement, after: Measurement) -> int:
+    """Return 1 for a significant gain, -1 for a significant loss, 0 for neither."""
+    low, high = difference_interval(after, before)
+    return 1 if low > 0.0 else -1 if high < 0.0 else 0
+
+
+def contradict(one: RunOutcome, other: RunOutcome) -> bool:
+    """Return whether two runs disagree beyond their intervals."""
+    opposite = direction(one.first, one.last) * direction(other.first, other.last) == -1
+    return opposite or direction(one.last, other.last) != 0
+
+
+def agree(one: RunOutcome, other: RunOutcome) -> bool:
+    """Return whether two runs agree."""
+    return not contradict(one, other) and abs(one.last.rate - other.last.rate) <= MARGIN
+
+
+def all_agree(outcomes: list[RunOutcome]) -> bool:
+    """Return whether there are at least two runs and all of them agree with one another."""
+    return len(outcomes) > 1 and all(agree(a, b) for a, b in combinations(outcomes, 2))

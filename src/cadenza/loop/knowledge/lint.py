@@ -1,0 +1,164 @@
+"""What is wrong with the pages: shape, contradictions, staleness.
+
+Contradictions:  runs that measured one policy on one suite and disagree beyond their intervals;
+                 a lesson that says a policy or suite gets better (worse) while the newest change
+                 within a run is a significant loss (gain); a lesson that calls a policy best where
+                 another one's last success is significantly higher; two lessons of one page that
+                 say opposite things of the same name.
+Staleness:       a page without an observation for `STALE_DAYS` before the newest of all pages; a
+                 day of change before its newest observation; runs that do not exist.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from datetime import date
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from cadenza.loop.knowledge.agreement import RunOutcome, contradict, direction
+from cadenza.loop.knowledge.front_matter import PAGE_TYPES, STATUSES, provenance, updated
+from cadenza.loop.knowledge.observations import Observations, read_observations
+from cadenza.loop.knowledge.page import Page, read_page
+from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES, page_paths, read_bounded
+from cadenza.loop.knowledge.updates import LESSONS, OBSERVATIONS, has_derived_lessons
+
+#: Days without an observation after which a page is stale.
+STALE_DAYS: Final = 30
+_GAINS: Final = re.compile(
+    r"\b(improv\w*|ris(?:es|ing)|rose|better|increas\w*|gain\w*|helps?)\b", re.IGNORECASE
+)
+_LOSSES: Final = re.compile(
+    r"\b(regress\w*|worse\w*|fell|falls?|drop\w*|degrad\w*|decreas\w*|hurts?)\b", re.IGNORECASE
+)
+_BEST: Final = re.compile(r"\bbest\b", re.IGNORECASE)
+_NEGATED: Final = re.compile(r"\b(not|never|no longer|without|does ?n[o']t|avoid)\b", re.IGNORECASE)
+
+
+def findings(root: Path, known_runs: Collection[str] | None = None) -> list[dict[str, str]]:
+    """Return ``{"page", "problem"}`` for every problem, sorted by page.
+
+    Args:
+        root: Knowledge folder; nothing is wrong with a missing one.
+        known_runs: Runs that exist; None for those that have a page of their own.
+    """
+    if not root.is_dir():
+        return []
+    pages: dict[Path, Page | None] = {}
+    for path in page_paths(root):
+        data = read_bounded(path)
+        pages[path] = None if data is None else read_page(data)
+    read = {path: page for path, page in pages.items() if page is not None}
+    seen = {path: read_observations(page.section(OBSERVATIONS)) for path, page in read.items()}
+    newest = max((d for s in seen.values() if (d := s.newest_date()) is not None), default=None)
+    runs = set(known_runs) if known_runs is not None else _runs_with_pages(read)
+    found: list[dict[str, str]] = []
+    for path, page in pages.items():
+        if page is None:
+            problems = [f"unparseable: unreadable, or longer than {MAX_PAGE_BYTES} bytes"]
+        else:
+            problems = [
+                *_shape(page),
+                *_contradictions(page, seen[path]),
+                *_staleness(page, seen[path], newest, runs),
+            ]
+        found += [{"page": str(path), "problem": problem} for problem in problems]
+    return found
+
+
+def _runs_with_pages(pages: dict[Path, Page]) -> set[str]:
+    named = (p.meta.get("name") for p in pages.values() if p.meta.get("type") == "experiment")
+    return {name for name in named if isinstance(name, str)}
+
+
+def _shape(page: Page) -> Iterator[str]:
+    if page.problem is not None:
+        yield f"unparseable: {page.problem}"
+    if page.meta.get("type") not in PAGE_TYPES:
+        yield f"bad type {page.meta.get('type')!r}"
+    if page.meta.get("status") not in STATUSES:
+        yield f"bad status {page.meta.get('status')!r}"
+    if not page.meta.get("provenance"):
+        yield "missing provenance"
+    elif not provenance(page.meta):
+        yield "bad provenance: expected a list of {run, cycle}"
+
+
+def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
+    outcomes = seen.outcomes()
+    for (suite, policy), runs in outcomes.items():
+        for one, other in combinations(runs, 2):
+            if contradict(one, other):
+                yield (
+                    f"contradiction: runs {one.run} and {other.run} disagree on {policy} on "
+                    f"{suite} ({_path_of(one)}; {_path_of(other)})"
+                )
+    if has_derived_lessons(page):
+        return  # they are the observations themselves
+    lessons = [line for line in page.section(LESSONS).split("\n") if line.strip()]
+    for lesson in lessons:
+        yield from _contradicted_by_observations(lesson, outcomes)
+    names = sorted({name for pair in outcomes for name in pair})
+    for name in names:
+        claims = {claim for lesson in lessons if _names(lesson, name) and (claim := _claim(lesson))}
+        if len(claims) > 1:
+            yield f"contradiction: lessons say that {name} gains and that it loses"
+
+
+def _contradicted_by_observations(
+    lesson: str, outcomes: dict[tuple[str, str], list[RunOutcome]]
+) -> Iterator[str]:
+    claim = _claim(lesson)
+    for (suite, policy), runs in outcomes.items():
+        if not (_names(lesson, policy) or _names(lesson, suite)):
+            continue
+        newest = runs[-1]
+        if claim and direction(newest.first, newest.last) == -claim:
+            yield (
+                f"contradiction: lesson {lesson.strip()[:100]!r}, but in run {newest.run} {policy} "
+                f"on {suite} went {_path_of(newest)}"
+            )
+        if _BEST.search(lesson) and not _NEGATED.search(lesson) and _names(lesson, policy):
+            for (other_suite, other), rivals in outcomes.items():
+                better = direction(newest.last, rivals[-1].last) > 0
+                if other_suite == suite and better and not _names(lesson, other):
+                    yield (
+                        f"contradiction: lesson {lesson.strip()[:100]!r}, but {other} was at "
+                        f"{rivals[-1].last.rate:.1%} on {suite}, {policy} at "
+                        f"{newest.last.rate:.1%}"
+                    )
+
+
+def _staleness(page: Page, seen: Observations, newest: str | None, runs: set[str]) -> Iterator[str]:
+    own = seen.newest_date()
+    if own is not None and newest is not None and _days(own, newest) > STALE_DAYS:
+        yield f"stale: no observation for {_days(own, newest)} days before {newest}"
+    changed = updated(page.meta)
+    if own is not None and changed is not None and changed < own:
+        yield f"stale: updated {changed}, but observed {own}"
+    named = dict.fromkeys([*(run for run, _ in provenance(page.meta)), *seen.runs()])
+    for run in named:
+        if run not in runs:
+            yield f"missing run: refers to {run}, which is not known"
+
+
+def _claim(lesson: str) -> int:
+    """Return 1 if a lesson tells a gain, -1 for a loss, 0 for neither, both or a negation."""
+    if _NEGATED.search(lesson):
+        return 0
+    return bool(_GAINS.search(lesson)) - bool(_LOSSES.search(lesson))
+
+
+def _names(lesson: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", lesson, re.IGNORECASE) is not None
+
+
+def _path_of(outcome: RunOutcome) -> str:
+    return f"{outcome.first.rate:.1%} to {outcome.last.rate:.1%}"
+
+
+def _days(earlier: str, later: str) -> int:
+    try:
+        return (date.fromisoformat(later) - date.fromisoformat(earlier)).days
+    except ValueError:  # a day that no calendar has
+        return 0

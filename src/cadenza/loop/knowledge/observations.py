@@ -1,0 +1,261 @@
+"""The observations of a page: the newest as a list, older ones rolled up into a table.
+
+A line:  ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes 10``
+A row:   one run on one suite with one policy: its cycles, first and last success, decisions.
+
+Other lines of the section are a person's and are kept above both.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cadenza.loop.knowledge.agreement import Measurement, RunOutcome
+
+#: Observations listed one by one.
+MAX_LISTED: Final = 40
+#: Rows of the table; the oldest runs leave it.
+MAX_ROWS: Final = 100
+#: Longest name in a line, characters.
+_MAX_NAME: Final = 100
+#: Most runs of consecutive cycles that one row takes; a run's cycles are consecutive.
+_MAX_RANGES: Final = 64
+_LINE: Final = re.compile(
+    r"- (?P<date>\d{4}-\d\d-\d\d) · run (?P<run>[^·\n]+) · cycle (?P<cycle>\d{1,9})"
+    r" · (?P<suite>[^·\n]+) · policy (?P<policy>[^·\n]+) · success (?P<success>\d{1,3}\.\d)%"
+    r" · decision (?P<decision>[^·\n]+?)(?: · episodes (?P<episodes>\d{1,9}))?"
+)
+_ROW: Final = re.compile(
+    r"\| (?P<run>[^|\n]+) \| (?P<suite>[^|\n]+) \| (?P<policy>[^|\n]+)"
+    r" \| (?P<cycles>\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
+    r" \| (?P<first>\d{1,3}\.\d)% of (?P<first_n>\d{1,9})"
+    r" \| (?P<last>\d{1,3}\.\d)% of (?P<last_n>\d{1,9})"
+    r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|"
+)
+_TABLE_TITLE: Final = "Earlier observations:"
+_TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until |"
+_TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|"
+
+
+def plain_name(name: str) -> str:
+    """Return a name as it stands in lines and rows: one line, no separators of theirs."""
+    line = " ".join(name.split())
+    cleaned = "".join(c if c.isprintable() and c not in "·|" else "_" for c in line)
+    return cleaned[:_MAX_NAME].strip() or "unnamed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one cycle of one run measured; names are plain, see `plain_name`.
+
+    Attributes:
+        date: Day, UTC, ``YYYY-MM-DD``.
+        run: The run.
+        cycle: Its cycle.
+        suite: Suite of tasks.
+        policy: Policy type.
+        measured: Success.
+        decision: What was decided.
+    """
+
+    date: str
+    run: str
+    cycle: int
+    suite: str
+    policy: str
+    measured: Measurement
+    decision: str
+
+    def line(self) -> str:
+        """Return the observation as a line of a page."""
+        return (
+            f"- {self.date} · run {self.run} · cycle {self.cycle} · {self.suite} · policy "
+            f"{self.policy} · success {self.measured.rate:.1%} · decision {self.decision} · "
+            f"episodes {self.measured.episodes}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Observations of one run on one suite with one policy, rolled up.
+
+    Attributes:
+        run: The run.
+        suite: Suite of tasks.
+        policy: Policy type.
+        cycles: Ranges of cycles, ends included.
+        first: First success.
+        last: Last success.
+        decisions: Decisions and how often, in order of their first time.
+        date: Day of the last.
+    """
+
+    run: str
+    suite: str
+    policy: str
+    cycles: tuple[tuple[int, int], ...]
+    first: Measurement
+    last: Measurement
+    decisions: tuple[tuple[str, int], ...]
+    date: str
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        cycles = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self.cycles)
+        decisions = ", ".join(f"{name} {count}" for name, count in self.decisions)
+        return (
+            f"| {self.run} | {self.suite} | {self.policy} | {cycles} | "
+            f"{self.first.rate:.1%} of {self.first.episodes} | "
+            f"{self.last.rate:.1%} of {self.last.episodes} | {decisions} | {self.date} |"
+        )
+
+    def with_observation(self, new: Observation) -> "Row":
+        """Return the row with one more observation, later than its others."""
+        decisions = dict(self.decisions)
+        decisions[new.decision] = decisions.get(new.decision, 0) + 1
+        return replace(
+            self,
+            cycles=_with_cycle(self.cycles, new.cycle),
+            last=new.measured,
+            decisions=tuple(decisions.items()),
+            date=new.date,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """The observations of a page.
+
+    Attributes:
+        free: Lines that are none, as they stand.
+        rows: Rolled-up runs, oldest first.
+        listed: Single observations, oldest first.
+    """
+
+    free: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    listed: tuple[Observation, ...] = ()
+
+    def has(self, run: str, cycle: int) -> bool:
+        """Return whether the cycle of the run is among them."""
+        return any((o.run, o.cycle) == (run, cycle) for o in self.listed) or any(
+            row.run == run and any(a <= cycle <= b for a, b in row.cycles) for row in self.rows
+        )
+
+    def with_observation(self, new: Observation) -> "Observations":
+        """Return these and one more, unless it is among them; the oldest beyond 40 roll up."""
+        if self.has(new.run, new.cycle):
+            return self
+        listed, rows = (*self.listed, new), self.rows
+        while len(listed) > MAX_LISTED:
+            rows, listed = _rolled_up(rows, listed[0]), listed[1:]
+        return replace(self, rows=rows[-MAX_ROWS:], listed=listed)
+
+    def outcomes(self) -> dict[tuple[str, str], list[RunOutcome]]:
+        """Return what each run found, by (suite, policy)."""
+        found: dict[tuple[str, str, str], RunOutcome] = {}
+        for row in self.rows:
+            found[row.suite, row.policy, row.run] = RunOutcome(row.run, row.first, row.last)
+        for seen in self.listed:
+            key = (seen.suite, seen.policy, seen.run)
+            first = found[key].first if key in found else seen.measured
+            found[key] = RunOutcome(seen.run, first, seen.measured)
+        by_pair: dict[tuple[str, str], list[RunOutcome]] = {}
+        for (suite, policy, _), outcome in found.items():
+            by_pair.setdefault((suite, policy), []).append(outcome)
+        return by_pair
+
+    def runs(self) -> tuple[str, ...]:
+        """Return the runs, in order of their first observation."""
+        named = [*(row.run for row in self.rows), *(seen.run for seen in self.listed)]
+        return tuple(dict.fromkeys(named))
+
+    def newest_date(self) -> str | None:
+        """Return the day of the newest observation; None without any."""
+        dates = [*(row.date for row in self.rows), *(seen.date for seen in self.listed)]
+        return max(dates, default=None)
+
+    def text(self) -> str:
+        """Return the text of the section."""
+        table: list[str] = []
+        if self.rows:
+            table = [_TABLE_TITLE, "", _TABLE_HEAD, _TABLE_RULE, *(r.line() for r in self.rows)]
+        blocks = ["\n".join(self.free), "\n".join(table), "\n".join(o.line() for o in self.listed)]
+        return "\n\n".join(block for block in blocks if block)
+
+
+def read_observations(text: str) -> Observations:
+    """Return the observations that the text of a section holds."""
+    free: list[str] = []
+    rows: list[Row] = []
+    listed: list[Observation] = []
+    for line in text.split("\n"):
+        if (match := _LINE.fullmatch(line.rstrip())) is not None:
+            listed.append(_observation(match))
+        elif (match := _ROW.fullmatch(line.rstrip())) is not None:
+            rows.append(_row(match))
+        elif line.rstrip() not in (_TABLE_TITLE, _TABLE_HEAD, _TABLE_RULE):
+            free.append(line)
+    kept = re.sub(r"\n{3,}", "\n\n", "\n".join(free)).strip("\n")
+    return Observations(tuple(kept.split("\n")) if kept else (), tuple(rows), tuple(listed))
+
+
+def _observation(match: re.Match[str]) -> Observation:
+    return Observation(
+        date=match["date"],
+        run=match["run"].strip(),
+        cycle=int(match["cycle"]),
+        suite=match["suite"].strip(),
+        policy=match["policy"].strip(),
+        measured=_measurement(match["success"], match["episodes"]),
+        decision=match["decision"].strip(),
+    )
+
+
+def _row(match: re.Match[str]) -> Row:
+    ranges = [part.partition("-") for part in match["cycles"].split(", ")]
+    counted = [part.rpartition(" ") for part in match["decisions"].split(", ")]
+    return Row(
+        run=match["run"].strip(),
+        suite=match["suite"].strip(),
+        policy=match["policy"].strip(),
+        cycles=tuple((int(a), int(b or a)) for a, _, b in ranges),
+        first=_measurement(match["first"], match["first_n"]),
+        last=_measurement(match["last"], match["last_n"]),
+        decisions=tuple((name, int(count)) for name, _, count in counted if count.isdecimal()),
+        date=match["date"],
+    )
+
+
+def _measurement(percent: str, episodes: str | None) -> Measurement:
+    return Measurement(min(1.0, float(percent) / 100.0), int(episodes or 0))
+
+
+def _rolled_up(rows: Iterable[Row], oldest: Observation) -> tuple[Row, ...]:
+    """Return the rows with an observation that leaves the list; its run's row moves to the end."""
+    key = (oldest.run, oldest.suite, oldest.policy)
+    others = tuple(row for row in rows if (row.run, row.suite, row.policy) != key)
+    same = [row for row in rows if (row.run, row.suite, row.policy) == key]
+    fresh = Row(
+        run=oldest.run,
+        suite=oldest.suite,
+        policy=oldest.policy,
+        cycles=((oldest.cycle, oldest.cycle),),
+        first=oldest.measured,
+        last=oldest.measured,
+        decisions=((oldest.decision, 1),),
+        date=oldest.date,
+    )
+    return (*others, same[0].with_observation(oldest) if same else fresh)
+
+
+def _with_cycle(ranges: tuple[tuple[int, int], ...], cycle: int) -> tuple[tuple[int, int], ...]:
+    """Return ranges that also hold ``cycle``, joined where they touch."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*ranges, (cycle, cycle)]):
+        if joined and start <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return tuple(joined[-_MAX_RANGES:])

@@ -1,0 +1,84 @@
+"""Real processes write the pages: at once, and killed at random."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
+from cadenza.loop.contracts.records import EvalReport
+from cadenza.loop.events import EventBus
+from cadenza.loop.knowledge.lint import findings
+from cadenza.loop.knowledge.observations import read_observations
+from cadenza.loop.knowledge.page import read_page
+
+#: Kills, and seconds that a process gets before each of them at most.
+KILLS, LONGEST_S = 20, 0.15
+
+
+def ingest_all(root, run, cycles):
+    agent = KnowledgeAgent(root, EventBus(root.parent / f"{run}.jsonl"), clock=lambda: 1.7e9)
+    for cycle in range(cycles):
+        report = EvalReport(
+            checkpoint="c", env_type="e", task_suite="crossing", n_episodes=40,
+            success_rate=(cycle % 5) / 4,
+        )  # fmt: skip
+        agent.ingest(run_id=run, cycle=cycle, policy="bc", report=report, decision="iterate")
+
+
+@pytest.fixture
+def start():
+    processes = []
+
+    def one(*arguments):
+        process = multiprocessing.get_context("fork").Process(target=ingest_all, args=arguments)
+        processes.append(process)
+        process.start()
+        return process
+
+    yield one
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def everything(root):
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_processes_that_ingest_at_once_lose_nothing(tmp_path, start):
+    root, cycles, runs = tmp_path / "knowledge", 12, ["a", "b", "c"]
+    processes = [start(root, run, cycles) for run in runs]
+    for process in processes:
+        process.join(timeout=120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    wanted = {(run, cycle) for run in runs for cycle in range(cycles)}
+    for path in ("tasks/crossing.md", "policies/bc.md"):
+        page = read_page((root / path).read_bytes())
+        listed = read_observations(page.section("Observations")).listed
+        assert {(seen.run, seen.cycle) for seen in listed} == wanted
+        assert len(listed) == len(wanted)
+        assert {(e["run"], e["cycle"]) for e in page.meta["provenance"]} == wanted
+    for run in runs:
+        table = (root / f"experiments/{run}.md").read_text()
+        assert sum(line.startswith("| ") for line in table.split("\n")) == cycles + 1
+    assert findings(root) == []
+
+
+def test_killed_ingest_ends_like_an_undisturbed_one(tmp_path, start):
+    rng = np.random.default_rng(6)
+    undisturbed, disturbed, cycles = tmp_path / "calm", tmp_path / "killed", 30
+    ingest_all(undisturbed, "r", cycles)
+    killed = 0
+    for _ in range(KILLS):
+        process = start(disturbed, "r", cycles)
+        time.sleep(float(rng.uniform(0.0, LONGEST_S)))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
+    assert killed >= KILLS // 2
+    ingest_all(disturbed, "r", cycles)
+    assert everything(disturbed) == everything(undisturbed)

@@ -1,0 +1,65 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.loop.knowledge.page import Page, Section, read_page, write_page
+
+line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30)
+words = st.text("ab -·#:|'\"\\>{[&*!%@é", max_size=12)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), words,
+    st.text(max_size=20), st.dates(), st.binary(max_size=5),
+)  # fmt: skip
+metas = st.dictionaries(
+    words,
+    st.recursive(
+        scalars,
+        lambda s: st.lists(s, max_size=3) | st.dictionaries(words, s, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=5,
+)
+body = st.lists(line.filter(lambda t: not t.startswith("## ")), max_size=4).map(
+    lambda lines: "\n".join(lines).strip("\n")
+)
+pages = st.builds(
+    Page,
+    meta=metas,
+    preamble=body,
+    sections=st.lists(st.builds(Section, line.map(str.rstrip), body), max_size=4).map(tuple),
+)
+fragments = st.lists(
+    st.one_of(
+        st.sampled_from([
+            b"---\n", b"---", b"\n", b"\r\n", b"## Lessons\n", b"## Observations\n", b"name: x\n",
+            b"status: replicated\n", b"provenance:\n- run: r\n  cycle: 0\n", b"provenance: null\n",
+            b"a: !!int ''\n", b"b: !!timestamp x\n", b"c: !!bool q\n", b"d: !!binary ~\n",
+            b"&a [*a]\n", b"h: &x [1]\ni: *x\n", b"&y\n",
+            b"e: 2026-99-99\n", b"? [1]\n: 2\n", b"\xff", b"\xef\xbb\xbf", b"...\n", b"{", b"\x00",
+            b"f: !!float x\n", b"- x\n", b"<<: 1\n", b"g: \"\\ud800\"\n", b"!!omap [a: 1]\n",
+            b"%YAML 9\n",
+        ]),
+        st.binary(max_size=6),
+    ),
+    max_size=12,
+).map(b"".join)  # fmt: skip
+
+
+@given(data=st.one_of(fragments, st.binary(max_size=200)))
+def test_any_bytes_are_read_and_writing_settles(data):
+    written = write_page(read_page(data))
+    again = read_page(written)
+    assert write_page(again) == written
+    assert read_page(write_page(again)) == again or "nan" in written.decode().lower()
+
+
+@given(page=pages)
+def test_what_is_written_is_read(page):
+    assert read_page(write_page(page)) == page
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60))
+def test_no_text_is_lost(text):
+    """Damaged front matter stays in the page as text."""
+    written = write_page(read_page(f"---\nno: [end\n---\n{text}\n".encode())).decode()
+    assert text in written
+    assert "no: [end" in written

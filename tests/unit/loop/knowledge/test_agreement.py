@@ -1,0 +1,58 @@
+import pytest
+
+from cadenza.loop.knowledge.agreement import (
+    Measurement,
+    RunOutcome,
+    agree,
+    all_agree,
+    contradict,
+    difference_interval,
+    direction,
+)
+
+
+def outcome(first, last, episodes=40):
+    return RunOutcome("r", Measurement(first, episodes), Measurement(last, episodes))
+
+
+def test_difference_interval_is_newcombes():
+    # Newcombe 1998, table II, method 10: 56/70 - 48/80 has bounds 0.0524 and 0.3339
+    low, high = difference_interval(Measurement(56 / 70, 70), Measurement(48 / 80, 80))
+    assert low == pytest.approx(0.0524, abs=5e-5)
+    assert high == pytest.approx(0.3339, abs=5e-5)
+
+
+def test_published_extreme_case():
+    # the same table: 10/10 - 0/10 has bounds 0.6075 and 1.0000
+    low, high = difference_interval(Measurement(1.0, 10), Measurement(0.0, 10))
+    assert low == pytest.approx(0.6075, abs=5e-5)
+    assert high == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [((0.2, 40), (0.8, 40), 1), ((0.8, 40), (0.2, 40), -1), ((0.5, 40), (0.6, 40), 0),
+     ((0.0, 0), (1.0, 0), 0)],
+)  # fmt: skip
+def test_direction_needs_evidence(before, after, expected):
+    assert direction(Measurement(*before), Measurement(*after)) == expected
+
+
+def test_runs_agree_on_level_and_direction():
+    assert agree(outcome(0.5, 0.6), outcome(0.55, 0.5))
+    assert not agree(outcome(0.5, 0.9), outcome(0.5, 0.5))
+    # equal ends, opposite ways: 0.2 -> 0.6 rose, 1.0 -> 0.6 fell
+    assert contradict(outcome(0.2, 0.6), outcome(1.0, 0.6))
+
+
+def test_few_episodes_do_not_make_everything_agree():
+    one, other = outcome(0.0, 0.0, episodes=1), outcome(1.0, 1.0, episodes=1)
+    assert not contradict(one, other)
+    assert not agree(one, other)
+
+
+def test_all_of_at_least_two_must_agree():
+    same, apart = outcome(0.5, 0.5), outcome(0.5, 0.95)
+    assert not all_agree([same])
+    assert all_agree([same, same])
+    assert not all_agree([same, same, apart])

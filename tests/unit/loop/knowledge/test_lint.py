@@ -1,0 +1,164 @@
+import pytest
+
+from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
+from cadenza.loop.contracts.records import EvalReport
+from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.knowledge.lint import findings
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "knowledge"
+
+
+@pytest.fixture
+def ingest(tmp_path, root):
+    agent = KnowledgeAgent(root, EventBus(tmp_path / "events.jsonl"), clock=lambda: 1.7e9)
+
+    def one(run, cycle, success, *, policy="bc", suite="crossing", at=1.7e9):
+        report = EvalReport(
+            checkpoint="c", env_type="e", task_suite=suite, n_episodes=40, success_rate=success
+        )
+        agent.ingest(
+            run_id=run, cycle=cycle, policy=policy, report=report, decision="iterate", at=at
+        )
+
+    return one
+
+
+def with_lessons(root, path, *lessons):
+    file = root / path
+    head = file.read_text().split("## Lessons")[0]
+    file.write_text(head + "## Lessons\n\n" + "\n".join(f"- {text}" for text in lessons) + "\n")
+
+
+def problems(root, path, **more):
+    return [f["problem"] for f in findings(root, **more) if f["page"] == str(root / path)]
+
+
+def test_nothing_is_wrong_with_fresh_pages(root, ingest):
+    for cycle, success in enumerate([0.2, 0.8, 0.3]):
+        ingest("a", cycle, success)
+        ingest("b", cycle, success)
+    assert findings(root) == []
+
+
+def test_missing_folder_has_no_findings(root):
+    assert findings(root) == []
+
+
+def test_promised_problems_are_told_by_page(tmp_path, root):
+    (root / "tasks").mkdir(parents=True)
+    (root / "KNOWLEDGE.md").write_text("never linted")
+    (root / "tasks/b.md").write_text("no front matter")
+    (root / "tasks/a.md").write_text("---\nname: [\n---\n")
+    (root / "tasks/c.md").write_text(
+        "---\ntype: task\nstatus: proven\nprovenance: [{run: 1}]\n---\n"
+    )
+    (root / "tasks/d.md").write_bytes(
+        b"---\ntype: task\nstatus: replicated\nprovenance: []\n---\n\xff"
+    )
+    agent = KnowledgeAgent(root, EventBus(tmp_path / "events.jsonl"))
+    found = agent.lint()
+    assert [f["page"] for f in found] == sorted(f["page"] for f in found)
+    assert problems(root, "tasks/a.md")[0].startswith("unparseable: front matter is no YAML")
+    assert problems(root, "tasks/b.md") == [
+        "bad type None",
+        "bad status None",
+        "missing provenance",
+    ]
+    assert problems(root, "tasks/c.md") == [
+        "bad status 'proven'",
+        "bad provenance: expected a list of {run, cycle}",
+    ]
+    assert problems(root, "tasks/d.md") == [
+        "unparseable: no UTF-8 at byte 53",
+        "missing provenance",
+    ]
+    (event,) = read_events(tmp_path / "events.jsonl").events
+    assert (event["run_id"], event["stage"]) == ("knowledge-lint", "knowledge")
+    assert event["kind"] == "lint_report"
+    assert event["payload"]["findings"] == found
+
+
+def test_runs_that_disagree_are_told(root, ingest):
+    ingest("a", 0, 0.1)
+    ingest("b", 0, 0.9)
+    assert problems(root, "tasks/crossing.md") == [
+        "contradiction: runs a and b disagree on bc on crossing (10.0% to 10.0%; 90.0% to 90.0%)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lesson", "contradicted"),
+    [
+        ("More data improves bc.", False),
+        ("bc gets worse with more data.", True),
+        ("On Crossing everything drops.", True),
+        ("bc does not get worse.", False),
+        ("bc_large gets worse.", False),
+        ("Use bc.", False),
+    ],
+)
+def test_lesson_against_the_newest_change_is_told(root, ingest, lesson, contradicted):
+    ingest("a", 0, 0.2)
+    ingest("a", 1, 0.8)
+    with_lessons(root, "tasks/crossing.md", lesson)
+    found = problems(root, "tasks/crossing.md")
+    assert [f"lesson '- {lesson}'" in problem for problem in found] == [True] * contradicted
+    assert all("went 20.0% to 80.0%" in problem for problem in found)
+
+
+def test_best_that_is_not_best_is_told(root, ingest):
+    ingest("a", 0, 0.3)
+    ingest("a", 1, 0.9, policy="bc_large")
+    with_lessons(root, "tasks/crossing.md", "bc is the best here.")
+    (problem,) = problems(root, "tasks/crossing.md")
+    assert "bc_large was at 90.0% on crossing, bc at 30.0%" in problem
+    with_lessons(root, "tasks/crossing.md", "bc_large is the best here.")
+    assert problems(root, "tasks/crossing.md") == []
+
+
+def test_lessons_that_say_opposite_things_are_told(root, ingest):
+    ingest("a", 0, 0.5)
+    with_lessons(root, "policies/bc.md", "Noise improves bc.", "bc drops with noise.")
+    assert problems(root, "policies/bc.md") == [
+        "contradiction: lessons say that bc gains and that it loses"
+    ]
+
+
+def test_page_without_news_is_stale(root, ingest):
+    ingest("a", 0, 0.5, suite="old", policy="p", at=1.7e9)
+    ingest("b", 0, 0.5, suite="new", policy="q", at=1.7e9 + 30 * DAY)
+    assert findings(root) == []
+    ingest("b", 1, 0.5, suite="new", policy="q", at=1.7e9 + 31 * DAY)
+    assert problems(root, "tasks/old.md") == ["stale: no observation for 31 days before 2023-12-15"]
+    assert problems(root, "tasks/new.md") == []
+
+
+def test_day_of_change_before_the_newest_observation_is_stale(root, ingest):
+    ingest("a", 0, 0.5)
+    path = root / "tasks/crossing.md"
+    path.write_text(path.read_text().replace("updated: '2023-11-14'", "updated: 2023-01-01"))
+    assert problems(root, "tasks/crossing.md") == [
+        "stale: updated 2023-01-01, but observed 2023-11-14"
+    ]
+
+
+def test_days_that_no_calendar_has_do_no_harm(root, ingest):
+    ingest("a", 0, 0.5)
+    path = root / "tasks/crossing.md"
+    path.write_text(path.read_text().replace("2023-11-14 · run", "2023-99-99 · run"))
+    assert isinstance(findings(root), list)
+
+
+def test_runs_that_do_not_exist_are_told(root, ingest):
+    ingest("a", 0, 0.5)
+    ingest("b", 0, 0.5)
+    (root / "experiments/b.md").unlink()
+    told = "missing run: refers to b, which is not known"
+    assert problems(root, "tasks/crossing.md") == [told]
+    assert problems(root, "tasks/crossing.md", known_runs={"a", "b"}) == []
+    assert told in problems(root, "policies/bc.md", known_runs={"a"})

@@ -1,0 +1,100 @@
+import pytest
+
+from cadenza.loop.knowledge.agreement import Measurement
+from cadenza.loop.knowledge.observations import (
+    MAX_LISTED,
+    MAX_ROWS,
+    Observation,
+    Observations,
+    plain_name,
+    read_observations,
+)
+
+
+def seen(cycle, run="r", rate=0.5, **more):
+    fields = {"date": "2026-01-02", "suite": "s", "policy": "p", "decision": "iterate"} | more
+    return Observation(run=run, cycle=cycle, measured=Measurement(rate, 10), **fields)
+
+
+def collected(observations):
+    found = Observations()
+    for observation in observations:
+        found = read_observations(found.with_observation(observation).text())
+    return found
+
+
+def test_line_is_read_back():
+    line = seen(3).line()
+    assert line == (
+        "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate · "
+        "episodes 10"
+    )
+    assert read_observations(line).listed == (seen(3),)
+
+
+def test_line_of_leagents_has_no_episodes():
+    line = "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate"
+    (read,) = read_observations(line).listed
+    assert (read.measured, read.decision) == (Measurement(0.5, 0), "iterate")
+
+
+def test_older_observations_roll_up_and_stay_known():
+    total = MAX_LISTED + 7
+    decisions = ["promote", "iterate", "iterate"]
+    found = collected(
+        seen(cycle, rate=cycle / 100, decision=decisions[cycle % 3]) for cycle in range(total)
+    )
+    assert [o.cycle for o in found.listed] == list(range(7, total))
+    (row,) = found.rows
+    assert row.cycles == ((0, 6),)
+    assert (row.first.rate, row.last.rate) == (0.0, 0.06)
+    assert row.decisions == (("promote", 3), ("iterate", 4))
+    assert "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | promote 3, iterate 4 | 2026-01-02 |" in (
+        found.text()
+    )
+    assert all(found.has("r", cycle) for cycle in range(total))
+    assert not found.has("r", total)
+    assert found.with_observation(seen(3, rate=0.9)) == found
+    ((outcome,),) = found.outcomes().values()
+    assert (outcome.first.rate, outcome.last.rate) == (0.0, (total - 1) / 100)
+
+
+def test_text_is_bounded_however_many_runs_there_are():
+    many = Observations()
+    for run in range(3 * MAX_ROWS):
+        many = many.with_observation(seen(0, run=f"run{run}"))
+    assert (len(many.rows), len(many.listed)) == (MAX_ROWS, MAX_LISTED)
+    assert many.rows[-1].run == f"run{3 * MAX_ROWS - MAX_LISTED - 1}"
+    assert read_observations(many.text()) == many
+
+
+def test_gaps_between_cycles_stay_gaps():
+    found = Observations()
+    for cycle in [0, 2, 3, 9, *range(100, 100 + MAX_LISTED)]:
+        found = found.with_observation(seen(cycle))
+    assert found.rows[0].cycles == ((0, 0), (2, 3), (9, 9))
+    assert "| 0, 2-3, 9 |" in found.text()
+    assert not found.has("r", 1)
+    assert read_observations(found.text()) == found
+
+
+def test_other_lines_are_kept_above():
+    text = f"My note.\n\n- a bullet\n{seen(0).line()}\nanother · note\n| a | table |"
+    found = read_observations(text)
+    assert found.free == ("My note.", "", "- a bullet", "another · note", "| a | table |")
+    assert found.listed == (seen(0),)
+    assert read_observations(found.text()) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("a · b|c", "a _ b_c"),
+        (" x\n y ", "x y"),
+        ("", "unnamed"),
+        ("\x1b", "_"),
+        ("é" * 200, "é" * 100),
+    ],
+)
+def test_plain_name(name, plain):
+    assert plain_name(name) == plain
