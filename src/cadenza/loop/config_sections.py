@@ -102,12 +102,15 @@ class DataConfig(Section):
         growth: Factor from cycle to cycle, >= 1.
         max_episodes: Most a cycle gets; None for no limit.
         task_filter: Suite whose episodes alone are taken; None for all.
+        instructions: JSON file of suites, each with the instructions of its tasks in order, for
+            suites that LeRobot does not know.
     """
 
     initial_episodes: _Positive | None = None
     growth: Annotated[float, Field(strict=True, ge=1.0)] = 2.0
     max_episodes: _Positive | None = None
     task_filter: _Text | None = None
+    instructions: Path | None = None
 
     @model_validator(mode="after")
     def _start_within_the_cap(self) -> Self:

@@ -155,6 +155,9 @@ TRAIN: Final = Program(
         "dataset.use_imagenet_stats": _TRUTH,
         "dataset.video_backend": Choice(("pyav", "torchcodec", "video_reader")),
         "dataset.streaming": _TRUTH,
+        "mix.repo_id": REPOSITORY,  # read by the script that starts LeRobot's training
+        "mix.root": _READ,
+        "mix.ratio": Number(0.0, 1.0),
         "dataset.image_transforms.enable": _TRUTH,
         "dataset.image_transforms.max_num_transforms": _SIZE,
         "dataset.image_transforms.random_order": _TRUTH,
@@ -208,7 +211,10 @@ TRAIN: Final = Program(
         frozenset({"output_dir", "config_path"}),
         frozenset({"eval_freq", "env_eval_freq"}),
     ),
-    together=(frozenset({"config_path", "resume"}),),
+    together=(
+        frozenset({"config_path", "resume"}),
+        frozenset({"mix.repo_id", "mix.root", "mix.ratio"}),
+    ),
 )
 EVALUATE: Final = Program(
     words=("lerobot-eval",),

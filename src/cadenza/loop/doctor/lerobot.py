@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.lerobot_environment import lerobot_python
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor.check import Check, Level
 
@@ -70,21 +71,6 @@ def lerobot_checks(environ: Mapping[str, str], *, wanted: LoopConfig | None) -> 
     if env_type in (None, "libero", "metaworld", "pusht"):
         checks.append(_headless(environ))
     return checks
-
-
-def lerobot_python(environ: Mapping[str, str]) -> Path | None:
-    """Return the interpreter of LeRobot's environment; None if there is none.
-
-    ``CADENZA_LEROBOT_PYTHON`` names it, else the newest finished one in the user's cache counts.
-    """
-    named = environ.get("CADENZA_LEROBOT_PYTHON")
-    if named:
-        return Path(named) if Path(named).is_file() else None
-    given = Path(environ.get("XDG_CACHE_HOME", ""))
-    base = given if given.is_absolute() else Path(environ.get("HOME", "/")) / ".cache"
-    stamps = (base / "cadenza" / "environments").glob("lerobot-*/.complete")
-    newest = max(stamps, key=lambda stamp: stamp.stat().st_mtime, default=None)
-    return None if newest is None else newest.parent / "bin" / "python"
 
 
 def _ask(python: Path) -> dict[str, Any] | None:

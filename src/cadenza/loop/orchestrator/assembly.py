@@ -198,8 +198,7 @@ def read_roots(config: LoopConfig) -> tuple[Path, ...]:
     """Return the folders outside the run's own that its commands may read."""
     named = [Path(rung.init) for rung in config.policy_ladder if rung.init is not None]
     roots = [path for path in named if path.exists()]  # others are names of a hub
-    if config.seed_root is not None:
-        roots.append(config.seed_root)
+    roots += [path for path in (config.seed_root, config.data.instructions) if path is not None]
     return tuple(path.absolute() for path in roots)
 
 

@@ -2,6 +2,7 @@
 
 Method:  with F_d and F_m frames and a share r of the mix, the set that is too large loses
          episodes, evenly spread, until F_m / (F_d + F_m) is r as nearly as whole episodes allow.
+Labels:  names of axes and kind of robot are the dataset's; features that only one has are left out.
 Limits:  at least one episode of each stays; frames are drawn evenly by whoever trains.
 """
 
@@ -42,17 +43,19 @@ def blend(
         The joined dataset's folder, and the episodes of it to train on.
 
     Raises:
-        ScriptError: The two differ in features.
+        ScriptError: A feature of both differs.
     """
     if root is None:
         datasets = importlib.import_module("lerobot.datasets.lerobot_dataset")
         root = str(datasets.LeRobotDataset(repo_id).root)
-    require_equal_features([Path(root), Path(mix_root)], labels=False)
     own_count = int(read_info(Path(root))["total_episodes"])
     partial = partial_of(out)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        view = relabelled(Path(mix_root), like=Path(root), view=Path(folder) / "mix")
-        merged = merge([(repo_id, Path(root)), (mix_repo_id, view)], "local/blend", partial)
+        own_root = reduced(Path(root), to=Path(mix_root), out=Path(folder) / "data")
+        other = reduced(Path(mix_root), to=Path(root), out=Path(folder) / "mix")
+        require_equal_features([own_root, other], labels=False)
+        view = relabelled(other, like=own_root, view=Path(folder) / "view")
+        merged = merge([(repo_id, own_root), (mix_repo_id, view)], "local/blend", partial)
     lengths = [int(length) for length in merged.meta.episodes["length"]]
     publish(partial, out)
     own = list(range(own_count)) if episodes is None else sorted(set(json.loads(episodes)))
@@ -62,6 +65,20 @@ def blend(
             f"{len(lengths) - own_count} mixed ones."
         )
     return out, chosen(lengths, own, list(range(own_count, len(lengths))), ratio)
+
+
+def reduced(root: Path, *, to: Path, out: Path) -> Path:
+    """Return the dataset ``root`` without the features that the dataset ``to`` lacks.
+
+    Rewards and ends of recorded demonstrations are such; rollouts do not have them.
+    """
+    lacking = sorted(read_info(root)["features"].keys() - read_info(to)["features"].keys())
+    if not lacking:
+        return root
+    tools = importlib.import_module("lerobot.datasets.dataset_tools")
+    datasets = importlib.import_module("lerobot.datasets.lerobot_dataset")
+    tools.remove_feature(datasets.LeRobotDataset("local/all", root=root), lacking, out, "local/few")
+    return out
 
 
 def relabelled(root: Path, *, like: Path, view: Path) -> Path:

@@ -1,0 +1,150 @@
+"""Whether dataset, policy and environment speak of the same things, before compute is spent.
+
+Shapes:  vectors as they are; images channels first, (C, H, W), whatever the source writes.
+Why:     a policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
+Limits:  a dataset or policy that is not on this machine cannot be checked; sizes that a policy
+         resizes to itself are its own affair.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import sha256_bytes
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.lerobot_environment import RUN_SCRIPT, LeRobotEnvironment
+from cadenza.loop.backends.lerobot_probe import Ask, identity, output_of
+
+#: Shape by name: inputs ``observation.*`` and the output ``action``.
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+_INPUTS: Final = "observation."
+_OUTPUT: Final = "action"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """What one party takes and gives.
+
+    Attributes:
+        name: How messages call it.
+        shapes: Shapes by name.
+    """
+
+    name: str
+    shapes: Shapes
+
+    def renamed(self, names: Mapping[str, str]) -> "Interface":
+        """Return the same with other names where ``names`` has some, as ``--rename_map`` does."""
+        shapes = {names.get(key, key): shape for key, shape in self.shapes.items()}
+        return Interface(name=self.name, shapes=shapes)
+
+
+def dataset_interface(root: Path) -> Interface:
+    """Return what the frames of a local dataset have, from ``meta/info.json``.
+
+    Raises:
+        ConfigurationError: There is no dataset.
+    """
+    path = root / "meta" / "info.json"
+    features = _read(path, "a LeRobot dataset").get("features")
+    if not isinstance(features, dict):
+        raise ConfigurationError(f"{path}: expected features, got {features!r}.")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, feature in cast("dict[str, dict[str, Any]]", features).items():
+        if key != _OUTPUT and not key.startswith(_INPUTS):
+            continue
+        shape = _shape(feature.get("shape"), source=f"{path}: {key}")
+        image = feature.get("dtype") in ("image", "video")
+        names = cast("Sequence[Any]", feature.get("names") or ())
+        last = bool(names) and str(names[-1]).startswith("channel")
+        shapes[key] = (shape[-1], *shape[:-1]) if image and last else shape
+    return Interface(name=f"dataset {root}", shapes=shapes)
+
+
+def policy_interface(path: Path) -> Interface | None:
+    """Return what a local policy takes and gives, from ``config.json``; None if it does not say.
+
+    Raises:
+        ConfigurationError: The file is damaged.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        return None
+    config = _read(file, "a policy")
+    found: dict[str, Any] = {}
+    for part in ("input_features", "output_features"):
+        found |= cast("dict[str, Any]", config.get(part) or {})
+    if not found:
+        return None
+    shapes = {
+        key: _shape(cast("dict[str, Any]", feature).get("shape"), source=f"{file}: {key}")
+        for key, feature in found.items()
+    }
+    return Interface(name=f"policy {path}", shapes=shapes)
+
+
+def environment_interface(
+    environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
+) -> Interface:
+    """Return what an environment shows and takes, as seen in one reset of it.
+
+    Args:
+        environment: Where LeRobot is.
+        words: ``--env-type=``, ``--task=`` and ``--env.key=value`` words.
+        ask: Runs a command and returns what it prints; None for a process of its own.
+
+    Raises:
+        ConfigurationError: The environment cannot be made.
+    """
+    key = sha256_bytes("\0".join([identity(environment), *sorted(words)]).encode())[:16]
+    file = environment.cache / f"environment-{key}.json"
+    if not file.is_file():
+        command = [str(environment.python), "-P", str(RUN_SCRIPT), "describe", *words]
+        (output_of if ask is None else ask)([*command, f"--result-json={file}"])
+    facts = _read(file, "the description of an environment")
+    seen = cast("dict[str, Any]", facts.get("observation", {}))
+    shapes = {name: _shape(shape, source=f"{file}: {name}") for name, shape in seen.items()}
+    shapes[_OUTPUT] = _shape(facts.get("action"), source=f"{file}: {_OUTPUT}")
+    return Interface(name=f"environment {' '.join(words)}", shapes=shapes)
+
+
+def require_agreement(wants: Interface, gives: Interface) -> None:
+    """Raise unless ``gives`` has everything that ``wants`` has, in the same shapes.
+
+    Raises:
+        ConfigurationError: A name is missing, or a shape differs.
+    """
+    for key, shape in sorted(wants.shapes.items()):
+        found = gives.shapes.get(key)
+        if found is None:
+            raise ConfigurationError(
+                f"{key}: expected it of {gives.name}, as {wants.name} has it, got only "
+                f"{', '.join(sorted(gives.shapes))}; set eval.env_args (--env.obs_type=...) or a "
+                "--rename_map."
+            )
+        if found != shape:
+            raise ConfigurationError(
+                f"{key}: expected the shape {_shown(shape)} of {wants.name}, got "
+                f"{_shown(found)} of {gives.name}; use data and an environment of one size."
+            )
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _shape(value: object, *, source: str) -> tuple[int, ...]:
+    found = cast("list[Any]", value) if isinstance(value, list) else None
+    if found is None or not all(type(size) is int and size >= 0 for size in found):
+        raise ConfigurationError(f"{source}: expected a shape, got {value!r}.")
+    return tuple(found)
+
+
+def _read(path: Path, what: str) -> dict[str, Any]:
+    try:
+        return parse_json_object(path.read_bytes(), source=str(path))
+    except (OSError, IntegrityError) as error:
+        raise ConfigurationError(f"{path}: expected {what}, got: {error}") from error

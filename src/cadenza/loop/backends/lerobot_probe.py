@@ -1,0 +1,163 @@
+"""What an installed LeRobot can do: its version, and the flags of its tools.
+
+Flags come from each tool's ``--help``, because releases rename them: 0.6 calls training's
+``--eval_freq`` ``--env_eval_freq``. Asking takes half a minute, so answers are kept in a file that
+counts until the environment changes.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from pydantic import ValidationError
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import atomic_write_json, sha256_bytes
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.lerobot_environment import LeRobotEnvironment
+from cadenza.loop.contracts.records import Record
+
+#: Longest time a tool gets to explain itself, s; it imports torch, from a cold disk perhaps.
+_TIMEOUT_S: Final = 300.0
+#: Tools whose flags matter.
+TOOLS: Final = ("lerobot-train", "lerobot-eval", "lerobot-edit-dataset")
+_FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9_.]*[a-z0-9])")
+#: Flags that the tools read before their parser does, so that its help does not know them.
+_UNLISTED: Final = frozenset({"policy.path"})
+_VERSION: Final = "import importlib.metadata as m; print(m.version('lerobot'))"
+
+#: Runs a command and returns its standard output.
+Ask = Callable[[Sequence[str]], str]
+
+
+class LeRobotTools(Record):
+    """Version and flags of an installed LeRobot.
+
+    Attributes:
+        version: Release, e.g. ``"0.4.4"``.
+        flags: Flags by tool, without hyphens.
+    """
+
+    version: str
+    flags: dict[str, frozenset[str]]
+
+    @classmethod
+    def from_help(cls, version: str, texts: Mapping[str, str]) -> Self:
+        """Return what the ``texts`` of ``--help``, by tool, say.
+
+        Raises:
+            ConfigurationError: A text is no help of such a tool.
+        """
+        flags = {tool: parse_help(text) for tool, text in texts.items()}
+        for tool, marker in (("lerobot-train", "steps"), ("lerobot-eval", "eval.n_episodes")):
+            if marker not in flags.get(tool, frozenset()):
+                raise ConfigurationError(
+                    f"{tool} {version}: expected --{marker} in its help, got {len(texts)} texts "
+                    "without it; is this LeRobot?"
+                )
+        return cls(version=version, flags=flags)
+
+    @property
+    def train_eval_flag(self) -> str:
+        """Flag of training for the steps between its own evaluations."""
+        known = self.flags["lerobot-train"]
+        return "env_eval_freq" if "env_eval_freq" in known else "eval_freq"
+
+    @property
+    def capabilities(self) -> dict[str, str]:
+        """What a run records."""
+        edit = self.flags.get("lerobot-edit-dataset", frozenset())
+        return {
+            "lerobot": self.version,
+            "train_eval_flag": self.train_eval_flag,
+            "edit_dataset_merge": "roots" if "operation.roots" in edit else "home",
+        }
+
+    def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
+        """Return a user's further ``words`` with the names that this release has for them.
+
+        Raises:
+            ConfigurationError: The tool has no such flag.
+        """
+        known = self.flags[tool] | _UNLISTED
+        result: list[str] = []
+        for word in words:
+            flag, equals, text = word.partition("=")
+            name = flag.removeprefix("--")
+            if name in ("eval_freq", "env_eval_freq") and tool == "lerobot-train":
+                name = self.train_eval_flag
+            if flag.startswith("--") and name not in known:
+                raise ConfigurationError(
+                    f"{tool} {self.version}: expected a flag that it has, got {flag}; "
+                    f"`{tool} --help` lists them."
+                )
+            result.append(f"--{name}{equals}{text}" if flag.startswith("--") else word)
+        return tuple(result)
+
+
+def parse_help(text: str) -> frozenset[str]:
+    """Return the flags that a help text names."""
+    return frozenset(_FLAG.findall(text))
+
+
+def probe(environment: LeRobotEnvironment, *, ask: Ask | None = None) -> LeRobotTools:
+    """Return what the environment's LeRobot can do, from its file of answers if that still counts.
+
+    Args:
+        environment: The environment.
+        ask: Runs a command and returns what it prints; None for a process of its own.
+
+    Raises:
+        ConfigurationError: A tool is missing, fails, or says nothing sensible.
+    """
+    file = environment.cache / f"tools-{identity(environment)}.json"
+    try:
+        document = parse_json_object(file.read_bytes(), source=str(file))
+        return LeRobotTools.model_validate(document)
+    except (OSError, IntegrityError, ValidationError):
+        pass  # never asked, or the file is damaged: ask
+    ask = output_of if ask is None else ask
+    version = ask([str(environment.python), "-I", "-c", _VERSION]).strip()
+    texts = {tool: ask([str(environment.tool(tool)), "--help"]) for tool in TOOLS}
+    tools = LeRobotTools.from_help(version, texts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    document: dict[str, Any] = {
+        "version": tools.version,
+        "flags": {tool: sorted(flags) for tool, flags in tools.flags.items()},
+    }
+    atomic_write_json(file, document)
+    return tools
+
+
+def identity(environment: LeRobotEnvironment) -> str:
+    """Return a name for the environment as it is now: where it is, and when it last changed."""
+    folders = sorted(environment.python.parents[1].glob("lib/python*/site-packages"))
+    changed = [path.stat().st_mtime_ns for path in (environment.python, *folders) if path.exists()]
+    return sha256_bytes(json.dumps([str(environment.python), changed]).encode())[:16]
+
+
+def output_of(command: Sequence[str]) -> str:
+    """Return what a command of LeRobot's environment prints; it may not use the network.
+
+    Raises:
+        ConfigurationError: It fails, or takes too long.
+    """
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words, no shell
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+            env=environ,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(
+            f"LeRobot: expected '{' '.join(command)}' to answer, got {error}; install the "
+            "environment again."
+        ) from error
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,235 @@
+"""Readers of what LeRobot's tools and our scripts beside it left.
+
+Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
+Seeds:  LeRobot starts episode i of every task from seed start + i.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.core.tree_digest import tree_digest
+from cadenza.loop.backends.base import EvalRequest, Harvest, SeedRange
+from cadenza.loop.config import EvalConfig
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EpisodeOutcome,
+    EvalReport,
+)
+from cadenza.loop.errors import DataError, EvalError, ImproveError
+
+#: What an evaluation writes at its end.
+EVAL_INFO: Final = "eval_info.json"
+#: Where training leaves its last policy.
+CHECKPOINT: Final = Path("checkpoints/last/pretrained_model")
+_STEP: Final = Path("checkpoints/last/training_state/training_step.json")
+#: Largest difference between a reported mean and that of the episodes, rounding of float32.
+_TOLERANCE: Final = 1e-6
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the JSON object in ``path``.
+
+    Raises:
+        IntegrityError: There is none.
+    """
+    try:
+        return parse_json_object(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: expected the result of a job, got '{error.strerror}'; run it again."
+        ) from error
+
+
+def read_checkpoint(folder: Path, *, rung: str, cycle: int, steps: int) -> CheckpointRecord:
+    """Return the policy that a training left in ``folder``.
+
+    Raises:
+        IntegrityError: There is none, or it was trained for another number of steps.
+    """
+    path = folder / CHECKPOINT
+    if not (path / "config.json").is_file():
+        raise IntegrityError(
+            f"{path}: expected a trained policy, got no config.json; see the log of the training."
+        )
+    step = read_document(folder / _STEP).get("step")
+    if step != steps:
+        raise IntegrityError(f"{path}: expected a policy after {steps} steps, got {step}.")
+    return CheckpointRecord(policy_type=rung, path=str(path), cycle=cycle, sha256=tree_digest(path))
+
+
+def read_report(request: EvalRequest, config: EvalConfig) -> EvalReport:
+    """Return what an evaluation measured, with every episode.
+
+    Raises:
+        IntegrityError: Its file is missing or no strict JSON (NaN is none).
+        EvalError: It has no success rate, another number of episodes than asked for, or a rate
+            that its episodes contradict.
+    """
+    path = request.folder / EVAL_INFO
+    raw = read_document(path)
+    rate = success_rate(raw, source=str(path))
+    outcomes = episode_outcomes(raw, request.seeds, source=str(path))
+    per_task = _rates(outcomes) or _group_rates(raw)
+    if outcomes:
+        mean = sum(outcome.success for outcome in outcomes) / len(outcomes)
+        if abs(mean - rate) > _TOLERANCE:
+            raise EvalError(
+                f"{path}: expected the success rate of its episodes, {mean:.6f}, got {rate:.6f}."
+            )
+    return EvalReport(
+        checkpoint=request.checkpoint.path,
+        env_type=config.env_type,
+        task_suite=config.task_suite,
+        n_episodes=len(outcomes) or request.seeds.count,
+        success_rate=rate,
+        per_task=per_task,
+        raw=raw,
+        outcomes=outcomes,
+    )
+
+
+def success_rate(raw: Mapping[str, Any], *, source: str) -> float:
+    """Return the share of successes, in [0, 1], that an evaluation states.
+
+    It is in ``overall``, else in ``aggregated``, else at the top: ``pc_success`` in percent, else
+    ``success_rate``.
+
+    Raises:
+        EvalError: Neither is there, or it is no share.
+    """
+    aggregate: Any = raw.get("overall", raw.get("aggregated", raw))
+    found: Any = None
+    if isinstance(aggregate, dict):
+        stated = cast("dict[str, Any]", aggregate)
+        found = stated.get("pc_success")
+        found = found / 100.0 if _is_number(found) else stated.get("success_rate")
+    if not _is_number(found) or not -_TOLERANCE <= found <= 1.0 + _TOLERANCE:
+        raise EvalError(
+            f"{source}: expected pc_success in [0, 100] or success_rate in [0, 1], got {found!r}."
+        )
+    return min(1.0, max(0.0, float(found)))
+
+
+def episode_outcomes(
+    raw: Mapping[str, Any], seeds: SeedRange, *, source: str
+) -> tuple[EpisodeOutcome, ...]:
+    """Return every episode of every task, tasks by name; empty if the evaluation lists none.
+
+    Raises:
+        EvalError: A task has another number of episodes than ``seeds``, or a value makes no sense.
+    """
+    outcomes: list[EpisodeOutcome] = []
+    entries: Any = raw.get("per_task")
+    if not isinstance(entries, list):
+        return ()
+    try:
+        named = {f"{e['task_group']}_{e['task_id']}": e["metrics"] for e in entries}  # pyright: ignore[reportUnknownVariableType]
+        tasks = sorted(named.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        for name, metrics in cast("list[tuple[str, dict[str, Any]]]", tasks):
+            successes, scores = metrics["successes"], metrics["max_rewards"]
+            if len(successes) != seeds.count or len(scores) != seeds.count:
+                raise EvalError(
+                    f"{source}: expected {seeds.count} episodes of {name}, got {len(successes)}."
+                )
+            pairs = zip(successes, scores, strict=True)
+            outcomes += [
+                EpisodeOutcome(task=name, seed=seeds.start + i, success=ok, score=score)
+                for i, (ok, score) in enumerate(pairs)
+            ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvalError(
+            f"{source}: expected successes and max_rewards of every task, got {error!r}."
+        ) from error
+    return tuple(outcomes)
+
+
+def read_harvest(folder: Path, *, repo_id: str, seeds: SeedRange, result: str) -> Harvest:
+    """Return what a collection brought.
+
+    Raises:
+        IntegrityError: Its result is missing.
+        ImproveError: It is not about these seeds, or makes no sense.
+    """
+    path = folder / result
+    facts = read_document(path)
+    try:
+        played = cast("list[dict[str, Any]]", facts["episodes"])
+        numbers = [int(entry["seed"]) for entry in played]
+        kept = int(facts["kept"])
+        harvest = Harvest(
+            kept=kept,
+            successes=facts["successes"],
+            attempts=facts["attempts"],
+            dataset=local_dataset(facts, repo_id) if kept else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ImproveError(f"{path}: expected the facts of a harvest, got {error!r}.") from error
+    if numbers != list(range(seeds.start, seeds.start + harvest.attempts)):
+        raise ImproveError(
+            f"{path}: expected attempts from seed {seeds.start} on, got {numbers[:3]}...; a "
+            "harvest from other seeds may contain the test's."
+        )
+    if harvest.attempts > seeds.count:
+        raise ImproveError(
+            f"{path}: expected at most {seeds.count} attempts, got {harvest.attempts}."
+        )
+    return harvest
+
+
+def local_dataset(facts: Mapping[str, Any], repo_id: str, *, notes: str = "") -> DatasetRef:
+    """Return the dataset that a script says it wrote, with its digest.
+
+    Raises:
+        KeyError: The script does not say where.
+        IntegrityError: It is not there.
+    """
+    root = Path(str(facts["root"]))
+    count = facts.get("kept", facts.get("episodes"))
+    return DatasetRef(
+        repo_id=repo_id,
+        root=str(root),
+        num_episodes=int(cast("int", count)),
+        notes=notes,
+        sha256=tree_digest(root),
+    )
+
+
+def read_selection(path: Path) -> tuple[tuple[int, ...], str]:
+    """Return the episodes that were chosen, and a note about the tasks they cover.
+
+    Raises:
+        IntegrityError: The result is missing.
+        DataError: It holds no episodes.
+    """
+    facts = read_document(path)
+    found: Any = facts.get("episodes")
+    episodes = cast("list[Any]", found) if isinstance(found, list) else []
+    if not episodes or not all(type(episode) is int and episode >= 0 for episode in episodes):
+        raise DataError(f"{path}: expected chosen episodes, got {found!r}.")
+    return tuple(episodes), f"{facts.get('tasks_covered')}/{facts.get('suite_tasks')} tasks covered"
+
+
+def _rates(outcomes: tuple[EpisodeOutcome, ...]) -> dict[str, float]:
+    results: dict[str, list[bool]] = {}
+    for outcome in outcomes:
+        results.setdefault(outcome.task, []).append(outcome.success)
+    return {task: sum(found) / len(found) for task, found in results.items()}
+
+
+def _group_rates(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the rates of groups of tasks, for evaluations that list no tasks."""
+    groups: Any = raw.get("per_group", {})
+    return {
+        str(name): float(group["pc_success"]) / 100.0
+        for name, group in cast("dict[str, Any]", groups).items()
+        if _is_number(group.get("pc_success"))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
