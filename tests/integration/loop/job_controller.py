@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from cadenza.core.files import atomic_write_json
 from cadenza.loop.errors import StopRequestedError
 from cadenza.loop.jobs.spec import JobSpec
 from cadenza.loop.jobs.stopping import StopSignals
@@ -26,7 +27,7 @@ def control(folder: Path, spec_path: Path, *ray_address: str) -> int:
             make = bench.ray_runner if ray_address else bench.runner
             end = make(*ray_address, stop=stop).run(spec)
             report = {"attempts": end.attempts, "incidents": bench.kinds}
-            (folder / "ended.json").write_text(json.dumps(report))
+            atomic_write_json(folder / "ended.json", report)
     except StopRequestedError:
         return STOPPED
     return 0

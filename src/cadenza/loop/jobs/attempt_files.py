@@ -11,15 +11,18 @@ Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` s
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import IntegrityError, StorageError
 from cadenza.core.files import atomic_write_json, make_folder
 from cadenza.core.strict_json import parse_json_object
+
+_logger = logging.getLogger(__name__)
 
 #: Why an attempt ended: by itself, at its time limit, by a request, or as the budget was used up.
 EndReason: TypeAlias = Literal["finished", "time_limit", "stopped", "budget"]
@@ -123,17 +126,29 @@ class AttemptFolder:
     # The lock
 
     def try_lock(self) -> AttemptLock | None:
-        """Return the lock; None while someone else holds it."""
-        make_folder(self.path)
-        descriptor = os.open(self.path / "attempt.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        """Return the lock; None while someone else holds it.
+
+        Raises:
+            StorageError: The folder cannot be written, or its file system knows no locks.
+        """
+        path = self.path / "attempt.lock"
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
+            make_folder(self.path)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{path}: expected to lock this file, got '{error.strerror}'; choose a folder of "
+                "runs that can be written, on a file system with locks",
+            ) from error
         return AttemptLock(descriptor)
 
     # Written by a runner
@@ -209,20 +224,21 @@ class AttemptFolder:
         return (self.path / "stop").exists()
 
     def read_host(self, attempt: int) -> HostProcess | None:
-        """Return who runs ``attempt``; None if nobody said so.
-
-        Raises:
-            IntegrityError: The file holds something else.
-        """
-        document = self._read("host.json")
-        if document is None:
+        """Return who runs ``attempt``; None if nobody said so, or nobody can read it any more."""
+        path = self.path / "host.json"
+        try:
+            document = self._read("host.json")
+            if document is None:
+                return None
+            take = _Taker(document, path)
+            host = HostProcess(
+                attempt=take("attempt", int),
+                pid=take("pid", int),
+                start_ticks=take("start_ticks", int),
+            )
+        except IntegrityError as error:  # the lock says who lives; this only helps to end it
+            _logger.warning("the name of a host is unreadable: %s", error)
             return None
-        take = _Taker(document, self.path / "host.json")
-        host = HostProcess(
-            attempt=take("attempt", int),
-            pid=take("pid", int),
-            start_ticks=take("start_ticks", int),
-        )
         return host if host.attempt == attempt else None
 
     def read_end(self, attempt: int) -> AttemptEnd | None:

@@ -5,7 +5,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from cadenza.core.errors import IntegrityError
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobHostError, RecordConflictError, StoreUnavailableError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, HostProcess
@@ -110,10 +109,7 @@ class Watch:
         """Note the host once it has said who it is."""
         if self._host is not None and self._host.attempt == self._row.attempt:
             return
-        try:
-            self._host = self._folder.read_host(self._row.attempt)
-        except IntegrityError as error:
-            _logger.warning("the host's name is unreadable: %s", error)
+        self._host = self._folder.read_host(self._row.attempt)
         if self._host is None:
             return
         if self._row.attempt != self._own_attempt:

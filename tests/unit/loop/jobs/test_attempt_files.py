@@ -1,9 +1,11 @@
+import errno
+import fcntl
 import json
 import re
 
 import pytest
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import IntegrityError, StorageError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, HostProcess, HostRequest
 from cadenza.loop.jobs.outcomes import judge
 
@@ -65,6 +67,15 @@ def test_lock_has_one_holder_and_ends_with_it(folder):
         assert folder.try_lock() is None
     with folder.try_lock() as lock:
         assert lock.descriptor > 2
+
+
+def test_file_system_without_locks_is_reported(folder, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match="expected to lock this file, got 'No locks available'"):
+        folder.try_lock()
 
 
 @pytest.mark.parametrize(
