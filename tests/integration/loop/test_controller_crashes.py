@@ -101,7 +101,7 @@ def bury(store):
 
 @pytest.fixture
 def live(monkeypatch, sqlite_template):
-    """Call it with the points to die at in turn; returns what the run left and the points passed."""
+    """Call it with the points to die at; returns what the run left and the points it passed."""
     folders = []
 
     def run(*deaths):

@@ -37,5 +37,7 @@ def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
     return JobFailedError(
         f"job {key.run_id}/{key.cycle}/{key.stage}: expected an end with exit code 0, got none in "
         f"{row.attempt} attempts; the last one: {why}. Command: {shlex.join(row.command)}. "
-        f"Log {spec.log_path}" + (f" ends with:\n{tail}" if tail else " is empty.")
+        f"Log {spec.log_path}" + (f" ends with:\n{tail}" if tail else " is empty."),
+        exit_code=row.exit_code,
+        duration_s=row.duration_s,
     )

@@ -1,0 +1,299 @@
+"""What a run does with policies of known quality: decisions, harvests, seeds, order of steps."""
+
+import json
+import shutil
+
+import pytest
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.events import read_events
+from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
+from tests.loop_fakes import FakeProposer, FakeStack
+
+IMPROVE = {"enabled": True, "episodes": 4, "adapt_steps": 5}
+
+
+@pytest.fixture
+def workdir():
+    folder = quick_folder()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def store(workdir, sqlite_template):
+    with store_in(workdir, sqlite_template) as opened:
+        yield opened
+
+
+@pytest.fixture
+def new(store, workdir):
+    """Call it with the rates of the cycles' policies; returns a run of as many cycles."""
+
+    def build(*rates, **changes):
+        stack = changes.pop("stack", None) or FakeStack(rates)
+        changes.setdefault("budgets", {"max_cycles": len(rates)})
+        return Loop(store, workdir, stack, **changes)
+
+    return build
+
+
+def payloads(loop, kind):
+    events = loop.store.events.after(loop.run_id, 0)
+    return [json.loads(event.payload) for event in events if event.kind == kind]
+
+
+# Decisions
+
+
+@pytest.mark.parametrize(
+    ("rates", "decisions"),
+    [
+        ((0.50, 0.53, 0.90), ["promote", "iterate", "promote"]),
+        ((0.50, 0.505, 0.502), ["promote", "iterate", "escalate"]),
+        ((0.80, 0.30), ["promote", "rollback"]),
+        ((0.0, 0.0, 0.0), ["provisional", "iterate", "iterate"]),
+        ((0.0, 0.0, 0.6), ["provisional", "iterate", "promote"]),
+    ],
+)
+def test_decisions_follow_the_quality_of_the_candidates(new, rates, decisions):
+    loop = new(*rates)
+    summary = loop.run()
+    assert summary.decisions == decisions
+    assert [row["decision"] for row in loop.store.cycles_for("run")] == decisions
+    assert [event["decision"] for event in payloads(loop, "decision")] == decisions
+    assert (summary.cycles_run, summary.stop_reason) == (len(rates), "budget: max_cycles")
+
+
+def test_best_policy_is_the_only_blessed_one_and_summary_names_it(new):
+    loop = new(0.5, 0.9, 0.9)
+    summary = loop.run()
+    blessed = [row for row in loop.store.checkpoints_for("run") if row["blessed"]]
+    assert [row["cycle_idx"] for row in blessed] == [1]
+    assert (summary.final_policy, summary.final_rung) == ("bc", "bc")
+    assert (summary.blessed_checkpoint, summary.blessed_cycle) == (blessed[0]["path"], 1)
+    assert summary.baseline_success_rate == pytest.approx(0.9, abs=0.05)
+    assert json.loads(blessed[0]["eval_json"])["raw"] == {"kind": "fake"}
+
+
+def test_first_candidate_below_min_promote_is_the_reference_without_being_blessed(new):
+    loop = new(0.02, 0.02, thresholds={"min_promote": 0.05})
+    summary = loop.run()
+    assert summary.decisions[0] == "provisional"
+    assert summary.final_policy is None
+    assert loop.state().provisional.cycle == 0
+    assert loop.store.blessed_checkpoint("run") is None
+
+
+def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
+    loop = new(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
+    summary = loop.run()
+    assert summary.decisions == ["promote", "iterate", "escalate", "iterate", "escalate"]
+    assert summary.stop_reason == "policy ladder exhausted"
+    assert payloads(loop, "policy_escalated") == [{"to": "bc_large"}]
+    assert [row["rung"] for row in loop.store.cycles_for("run")] == ["bc"] * 3 + ["bc_large"] * 2
+    assert (summary.final_policy, summary.final_rung) == ("bc", "bc_large")
+
+
+@pytest.mark.parametrize(("warm_up", "decision"), [(1, "iterate"), (0, "rollback")])
+def test_weak_first_candidate_of_a_new_rung_is_no_regression_while_it_warms_up(
+    new, warm_up, decision
+):
+    loop = new(0.6, 0.6, 0.6, 0.2, thresholds={"warm_up_cycles": warm_up})
+    assert loop.run().decisions[2:] == ["escalate", decision]
+
+
+def test_undecided_comparison_takes_fresh_episodes_until_it_is_decided(new):
+    loop = new(0.5, 0.56)
+    loop.run()
+    looks = [stage for stage in loop.stack.stages(1) if stage.startswith("eval_candidate")]
+    assert looks == ["eval_candidate_0", "eval_candidate_1"]
+    assert len(payloads(loop, "undecided")) == len(looks) - 1
+    report = loop.state().last_report
+    assert report.n_episodes == 100
+    outcomes = loop.store.episodes("run", 1, "candidate")
+    assert report.success_rate == sum(o.success for o in outcomes) / 100
+    assert set(report.per_task) == {"easy", "hard"}
+    assert payloads(loop, "decision")[1]["evidence"]["n_pairs"] == 100
+
+
+def test_score_decides_where_success_cannot(new):
+    rates = (0.2, 0.7)
+    loop = new(*rates, eval={"metric": "score"})
+    summary = loop.run()  # the fake's score of an episode is the policy's rate
+    assert payloads(loop, "decision")[0]["evidence"]["candidate"] == pytest.approx(0.2)
+    assert summary.baseline_success_rate == pytest.approx(0.2)
+
+
+# Seeds
+
+
+def test_candidate_and_reference_play_the_same_seeds_and_no_seed_serves_twice(new):
+    loop = new(0.5, 0.55, 0.8, improve=IMPROVE)
+    loop.run()
+    for cycle in (1, 2):
+        played = {
+            subject: [(o.task, o.seed) for o in loop.store.episodes("run", cycle, subject)]
+            for subject in ("candidate", "baseline")
+        }
+        assert played["candidate"] == played["baseline"]
+    ranges = list(loop.store.seed_ranges("run").items())
+    assert {purpose for (_, purpose, _), _ in ranges} == {"data", "harvest", "select", "compare"}
+    for index, (_, one) in enumerate(ranges):
+        assert not any(one.overlaps(other) for _, other in ranges[index + 1 :])
+
+
+# Training
+
+
+def test_training_goes_on_from_the_blessed_policy_of_the_same_type(new):
+    loop = new(0.5, 0.9, 0.9)
+    loop.run()
+    inits = [loop.stack.flags(cycle, "train").get("init") for cycle in range(3)]
+    weights = [row["path"] for row in loop.store.checkpoints_for("run")]
+    assert inits == [None, weights[0], weights[1]]
+
+
+def test_training_starts_afresh_where_continuing_is_off_or_the_type_is_new(new):
+    loop = new(0.5, 0.5, 0.5, 0.5)
+    loop.run()
+    assert "init" not in loop.stack.flags(3, "train")  # the first cycle of the next rung
+    other = new(0.5, 0.9, train={"continue_from_blessed": False}, run_id="other")
+    other.run()
+    assert "init" not in other.stack.flags(1, "train")
+
+
+def test_proposer_hears_the_last_evaluation_by_task(new):
+    proposer = FakeProposer(focus=("hard",))
+    loop = new(0.5, 0.9, proposer=proposer)
+    loop.run()
+    (first, nothing), (second, report) = proposer.asked
+    assert (first, nothing, second) == (0, None, 1)
+    assert report.n_episodes == 50
+    assert report.outcomes == ()
+
+
+# Harvest and adaptation
+
+
+def test_harvest_follows_promotion_and_feeds_the_next_adaptation(new):
+    loop = new(0.5, 0.5, improve=IMPROVE)
+    loop.run()
+    assert "harvest" in loop.stack.stages(0)
+    assert "harvest" not in loop.stack.stages(1)
+    flags = loop.stack.flags(1, "adapt")
+    assert flags["mix"] == str(loop.folder / "cycle_0" / "harvest")
+    assert flags["init"] == str(loop.folder / "cycle_1" / "train" / "policy.json")
+    assert flags["dataset"] == str(loop.folder / "cycle_1" / "data")
+    assert (flags["steps"], float(flags["mix-ratio"])) == ("5", 0.5)
+    assert "episodes" not in flags
+
+
+@pytest.mark.parametrize(
+    ("adapted", "chosen"), [(0.8, "adapted"), (0.2, "candidate"), (0.5, "candidate")]
+)
+def test_better_of_candidate_and_adapted_copy_goes_on(new, adapted, chosen):
+    stack = FakeStack([0.5, 0.5])
+    stack.rates[1, "adapt"] = adapted
+    loop = new(0.5, 0.5, stack=stack, improve=IMPROVE)
+    loop.run()
+    assert [event["chosen"] for event in payloads(loop, "candidate_selected")] == [chosen]
+    stage = "adapt" if chosen == "adapted" else "train"
+    weights = str(loop.folder / "cycle_1" / stage / "policy.json")
+    assert loop.stack.flags(1, "eval_candidate_0")["policy"] == weights
+
+
+def test_nothing_is_harvested_at_success_0_or_without_improve(new):
+    loop = new(0.0, thresholds={"min_promote": 0.0}, improve=IMPROVE)
+    assert loop.run().decisions == ["promote"]
+    assert "harvest" not in loop.stack.stages(0)
+    other = new(0.5, improve={"enabled": False}, run_id="other")
+    other.run()
+    assert "harvest" not in other.stack.stages(0)
+
+
+def test_failed_harvest_does_not_stop_the_run(new):
+    stack = FakeStack([0.5, 0.9], failing=[(0, "harvest")])
+    loop = new(0.5, 0.9, stack=stack, improve=IMPROVE)
+    summary = loop.run()
+    assert summary.decisions == ["promote", "promote"]
+    assert "exit code 1" in payloads(loop, "improve_failed")[0]["error"]
+    assert "adapt" not in stack.stages(1)
+    assert loop.state().mix.root == str(loop.folder / "cycle_1" / "harvest")
+
+
+def test_failed_merge_keeps_the_harvest_and_the_next_cycle_merges_it(new):
+    stack = FakeStack([0.3, 0.6, 0.6], failing=[(1, "merge")])
+    loop = new(0.3, 0.6, 0.6, stack=stack, improve={**IMPROVE, "adapt_steps": 0})
+    summary = loop.run()
+    assert summary.decisions == ["promote", "promote", "iterate"]
+    assert len(payloads(loop, "improve_failed")) == 1
+    sources = stack.flags(2, "merge")["sources"].split(",")
+    assert sources == [str(loop.folder / f"cycle_{cycle}" / "harvest") for cycle in (0, 1)]
+    state = loop.state()
+    assert (state.mix.num_episodes, state.unmerged) == (8, ())
+
+
+def test_harvest_that_kept_nothing_leaves_the_mix(new):
+    stack = FakeStack([0.3, 0.6, 0.9], kept={1: 0})
+    loop = new(0.3, 0.6, 0.9, stack=stack, improve=IMPROVE)
+    loop.run()
+    collected = payloads(loop, "rollouts_collected")
+    assert [event["kept"] for event in collected] == [4, 0, 4]
+    assert loop.state().mix.root == str(loop.folder / "cycle_2" / "merge")
+    assert "merge" not in stack.stages(1)
+
+
+# Rules, integrity, events
+
+
+def test_refused_command_ends_the_run_and_is_told(new):
+    loop = new(0.5, eval={"env_type": "crossing", "n_episodes": 600, "max_episodes": 600})
+    with pytest.raises(ConstitutionError, match="max_eval_episodes"):
+        loop.run()
+    assert payloads(loop, "constitution_denied")[0]["rule"] == "max_eval_episodes"
+    assert loop.events()[-1] == ("orchestrator", "run_failed")
+    assert loop.store.get_run("run")["status"] == "failed"
+    assert "eval_candidate_0" not in loop.stack.stages(0)
+
+
+def test_changed_weights_are_never_used_again(new):
+    class Saboteur(FakeProposer):
+        def __call__(self, cycle, last_report):
+            if cycle == 1:
+                path = loop.folder / "cycle_0" / "train" / "policy.json"
+                path.write_text(path.read_text().replace("0.5", "1.0"))
+            return super().__call__(cycle, last_report)
+
+    loop = new(0.5, 0.5, proposer=Saboteur())
+    with pytest.raises(IntegrityError, match="expected the weights of cycle 0"):
+        loop.run()
+    assert loop.stack.stages(1) == ["data"]
+
+
+def test_log_table_and_subscribers_tell_the_same(new):
+    loop = new(0.5, 0.9, pages=True, improve=IMPROVE)
+    heard = []
+    loop.bus.subscribe(lambda event: heard.append((event.stage, event.kind)))
+    loop.run()
+    lines = read_events(loop.folder / "events.jsonl", limit=10_000).events
+    assert [(line["stage"], line["kind"]) for line in lines] == loop.events() == heard
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert heard[0] == ("orchestrator", "cycle_started")
+    assert heard[-1] == ("orchestrator", "run_finished")
+    order = [kind for stage, kind in heard if stage != "eval"][:9]
+    assert order == [
+        "cycle_started", "job_started", "job_finished", "dataset_resolved", "job_started",
+        "job_finished", "decision", "knowledge_updated", "job_started",
+    ]  # fmt: skip
+
+
+def test_run_keeps_configuration_rules_and_capabilities(new):
+    loop = new(0.5)
+    loop.run()
+    row = loop.store.get_run("run")
+    assert json.loads(row["config_json"])["run_name"] == "test"
+    assert row["constitution_sha256"] == loop.controller._workers.train.constitution.sha256
+    assert json.loads(row["capabilities_json"]) == {"version": "1"}
+    assert (row["status"], row["lease_owner"]) == ("finished", None)

@@ -1,0 +1,337 @@
+"""How a run ends, waits and goes on: budgets, gates, stops, failures, other controllers."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
+from cadenza.loop.constitution import load_constitution
+from cadenza.loop.errors import (
+    EvidenceError,
+    LeaseHeldError,
+    StaleLeaseError,
+    StoreUnavailableError,
+    TrainError,
+)
+from cadenza.loop.jobs.stopping import StopLevel
+from tests.integration.loop.loop_harness import outcome_of
+from tests.integration.loop.test_controller import new, payloads, store, workdir
+from tests.loop_fakes import FakeProposer, FakeStack
+
+__all__ = ["new", "store", "workdir"]  # fixtures
+
+HOUR_S = 3600.0
+
+
+class Interruption(FakeProposer):
+    """Does something at the beginning of the second cycle, the first time."""
+
+    def __init__(self, action):
+        super().__init__()
+        self.action = action
+
+    def __call__(self, cycle, last_report):
+        if cycle == 1 and self.action is not None:
+            action, self.action = self.action, None
+            action()
+        return super().__call__(cycle, last_report)
+
+
+def statuses(loop):
+    row = loop.store.get_run(loop.run_id)
+    return row["status"], row["stop_reason"]
+
+
+def incidents(loop):
+    path = loop.folder / "incidents.jsonl"
+    return [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+
+
+# Budgets
+
+
+def test_spent_gpu_hours_end_the_run_before_max_cycles(new):
+    stack = FakeStack([0.5, 0.9, 0.9], seconds=0.4 * HOUR_S)  # three jobs in cycle 0
+    loop = new(0.5, 0.9, 0.9, stack=stack, budgets={"max_cycles": 3, "max_gpu_hours": 1.0})
+    summary = loop.run()
+    assert (summary.stop_reason, summary.cycles_run) == ("budget: max_gpu_hours", 1)
+    assert statuses(loop) == ("finished", "budget: max_gpu_hours")
+    assert loop.events()[-1] == ("orchestrator", "run_finished")
+    assert len(loop.store.cycles_for("run")) == 1
+
+
+def test_budget_holds_within_a_cycle_and_counts_failed_jobs(new):
+    stack = FakeStack([0.5, 0.9], failing=[(0, "harvest")], seconds=0.3 * HOUR_S)
+    loop = new(
+        0.5, 0.9, stack=stack, budgets={"max_cycles": 2, "max_gpu_hours": 1.3},
+        improve={"enabled": True},
+    )  # fmt: skip
+    summary = loop.run()  # 4 jobs in cycle 0, 1 in cycle 1, and the sixth would be beyond
+    assert summary.stop_reason == "budget: max_gpu_hours"
+    assert stack.stages(1) == ["data"]
+    assert loop.state().step == "train"
+
+
+def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
+    stack = FakeStack([0.5, 0.9], seconds=0.5 * HOUR_S)
+    budget = {"max_cycles": 2, "max_gpu_hours": 1.6}
+    first = new(0.5, 0.9, stack=stack, budgets=budget)
+    ended = first.run()
+    before = outcome_of(first, workdir)
+    assert first.run() == ended
+    assert outcome_of(first, workdir) == before
+    richer = new(0.5, 0.9, stack=stack, budgets={**budget, "max_gpu_hours": 9.0})
+    summary = richer.run()
+    assert (summary.stop_reason, summary.decisions) == ("budget: max_cycles", ["promote"] * 2)
+    assert richer.events().count(("orchestrator", "run_finished")) == 2
+    assert statuses(richer) == ("finished", "budget: max_cycles")
+
+
+# Gates
+
+
+def answer_later(loop, status, *, cycle=0, gate="promote"):
+    """Answer from another thread as soon as the question is there."""
+
+    def wait():
+        for _ in range(1000):
+            pending = loop.store.approvals.pending("run")
+            asked = any((row.cycle, row.gate) == (cycle, gate) for row in pending)
+            if asked and statuses(loop)[0] == "pending_approval":
+                loop.store.approvals.decide("run", cycle, gate, status, reason="seen", by="eve")
+                return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("status", "decision", "blessed"), [("approved", "promote", 1), ("rejected", "iterate", 0)]
+)
+def test_promotion_waits_for_a_person(new, status, decision, blessed):
+    loop = new(0.5, approval={"gates": ["promote"]})
+    thread = answer_later(loop, status)
+    summary = loop.run()
+    thread.join()
+    assert summary.decisions == [decision]
+    assert sum(row["blessed"] for row in loop.store.checkpoints_for("run")) == blessed
+    decided = payloads(loop, "approval_decided")[0]
+    assert (decided["approved"], decided["by"]) == (status == "approved", "eve")
+    assert "seen" in payloads(loop, "decision")[0]["reason"]
+    assert (loop.state().baseline is not None) == bool(blessed)
+
+
+def test_escalation_waits_for_a_person_and_can_be_refused(new):
+    loop = new(0.5, 0.5, 0.5, approval={"gates": ["escalate"]})
+    thread = answer_later(loop, "rejected", cycle=2, gate="escalate")
+    assert loop.run().decisions == ["promote", "iterate", "iterate"]
+    thread.join()
+    assert loop.state().rung == 0
+
+
+@pytest.mark.parametrize(("policy", "decision"), [("reject", "iterate"), ("approve", "promote")])
+def test_silence_is_an_answer_when_the_time_is_over(new, policy, decision):
+    gates = {"gates": ["promote"], "timeout_s": 0.05, "on_timeout": policy}
+    loop = new(0.5, approval=gates)
+    assert loop.run().decisions == [decision]
+    assert payloads(loop, "approval_decided")[0]["by"] == "timeout policy"
+
+
+def test_silence_can_stop_the_run_until_it_is_answered(new):
+    gates = {"gates": ["promote"], "timeout_s": 0.05, "on_timeout": "stop"}
+    loop = new(0.5, approval=gates)
+    assert loop.run().stop_reason == "stop requested"
+    assert statuses(loop) == ("stopped", "stop requested")
+    loop.store.approvals.decide("run", 0, "promote", "approved", reason="late", by="eve")
+    assert loop.run().decisions == ["promote"]
+
+
+def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new):
+    loop = new(0.5, approval={"gates": ["promote"]})
+
+    def stop():
+        while not loop.store.approvals.pending("run"):
+            time.sleep(0.01)
+        loop.store.request_stop("run")
+
+    loop.store.create_run("run", loop.cfg.model_dump_json())
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert loop.run().stop_reason == "stop requested"
+    thread.join()
+    assert statuses(loop)[0] == "stopped"
+    thread = answer_later(loop, "approved")
+    assert loop.run().decisions == ["promote"]
+    thread.join()
+
+
+# Stops
+
+
+def test_stopped_run_goes_on_and_ends_like_an_undisturbed_one(new, workdir):
+    undisturbed = new(0.5, 0.9, run_id="calm")
+    undisturbed.run()
+    loop = new(
+        0.5, 0.9, proposer=Interruption(lambda: loop.store.request_stop("run"))
+    )  # the store is asked at most once a second, so the stop may come some steps later
+    first = loop.run()
+    if first.stop_reason == "stop requested":
+        assert statuses(loop) == ("stopped", "stop requested")
+        assert loop.run().stop_reason == "budget: max_cycles"
+    assert loop.events() == undisturbed.events()
+
+
+def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
+    level = [StopLevel.NONE]
+    loop = new(
+        0.5, 0.9, options={"stop": lambda: level[0]},
+        proposer=Interruption(lambda: level.__setitem__(0, StopLevel.END)),
+    )  # fmt: skip
+    summary = loop.run()
+    assert (summary.stop_reason, summary.decisions) == ("stop requested", ["promote"])
+    assert loop.stack.stages(1) == []
+    assert incidents(loop) == ["stopped"]
+    level[0] = StopLevel.NONE
+    assert loop.run().stop_reason == "budget: max_cycles"
+    assert incidents(loop) == ["stopped", "resumed"]
+
+
+def test_keyboard_interrupt_leaves_a_stopped_run(new):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    loop = new(0.5, 0.9, proposer=Interruption(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert statuses(loop) == ("stopped", "stop requested")
+    assert loop.run().decisions == ["promote", "promote"]
+
+
+# Failures
+
+
+def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
+    stack = FakeStack([0.5, 0.9], failing=[(1, "train")])
+    loop = new(0.5, 0.9, stack=stack)
+    with pytest.raises(TrainError, match="exit code 1"):
+        loop.run()
+    status, reason = statuses(loop)
+    assert status == "failed"
+    assert reason.startswith("TrainError(")
+    assert loop.events()[-2:] == [("train", "job_finished"), ("orchestrator", "run_failed")]
+    assert payloads(loop, "job_finished")[-1]["exit_code"] == 1
+    stack.failing.clear()
+    summary = loop.run()
+    assert summary.decisions == ["promote", "promote"]
+    assert statuses(loop) == ("finished", "budget: max_cycles")
+    assert stack.stages(1)[:3] == ["data", "train", "train"]
+    started = [p["stage"] for p in payloads(loop, "job_started")]
+    assert started.count("train") == 3
+    seqs = [event.seq for event in loop.store.events.after("run", 0)]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_run_that_fails_twice_is_told_twice(new):
+    stack = FakeStack([0.5], failing=[(0, "data")])
+    loop = new(0.5, stack=stack)
+    for _ in range(2):
+        with pytest.raises(Exception, match="exit code 1"):
+            loop.run()
+    assert loop.events().count(("orchestrator", "run_failed")) == 2
+    assert loop.state().restarts == 1
+
+
+def test_evaluation_without_episodes_decides_nothing(new, monkeypatch):
+    loop = new(0.5)
+    read = loop.backend.read_eval
+    bare = {"outcomes": ()}
+    monkeypatch.setattr(
+        loop.backend, "read_eval", lambda request: read(request).model_copy(update=bare)
+    )
+    with pytest.raises(EvidenceError, match="nothing is decided on a rate alone"):
+        loop.run()
+
+
+def test_store_that_fails_is_not_asked_to_say_so(new, monkeypatch):
+    loop = new(0.5)
+
+    def fail(*_, **__):
+        raise StoreUnavailableError("no answer")
+
+    def propose(cycle, last_report):
+        monkeypatch.setattr(loop.store, "commit", fail)
+        raise IntegrityError("first")
+
+    loop.controller._workers.proposer.__class__.__call__, kept = (
+        lambda _, *arguments: propose(*arguments),
+        FakeProposer.__call__,
+    )
+    try:
+        with pytest.raises(IntegrityError, match="first") as caught:
+            loop.run()
+    finally:
+        FakeProposer.__call__ = kept
+    assert "The store does not say so: no answer" in caught.value.__notes__
+
+
+# Other controllers and other configurations
+
+
+def test_run_of_a_live_controller_is_left_alone(new):
+    loop = new(0.5)
+    loop.store.create_run("run", loop.cfg.model_dump_json())
+    loop.store.leases.acquire("run", "somebody", ttl_s=60.0)
+    with pytest.raises(LeaseHeldError, match="somebody works on"):
+        loop.run()
+    assert loop.stack.commands == []
+
+
+def test_controller_that_was_replaced_changes_nothing_more(new):
+    def take_over():
+        lease = loop.controller.lease
+        loop.store.leases.release(lease)
+        loop.store.leases.acquire("run", "successor", ttl_s=60.0)
+
+    loop = new(0.5, 0.9, proposer=Interruption(take_over))
+    with pytest.raises(StaleLeaseError, match="this controller was replaced"):
+        loop.run()
+    assert statuses(loop) == ("running", None)
+    assert len(loop.store.cycles_for("run")) == 1
+    assert loop.store.leases.holder("run") == "successor"
+
+
+def test_lease_is_known_only_while_a_run_is_at_work(new):
+    loop = new(0.5)
+    with pytest.raises(NotReadyError, match="expected a run at work"):
+        _ = loop.controller.lease
+
+
+def test_finished_run_is_finished(new, workdir):
+    loop = new(0.5)
+    summary = loop.run()
+    left = outcome_of(loop, workdir)
+    assert new(0.5).run() == summary
+    assert outcome_of(loop, workdir) == left
+
+
+def test_run_is_not_resumed_with_another_configuration(new):
+    new(0.5, 0.9, budgets={"max_cycles": 2}).run()
+    other = new(0.5, 0.9, budgets={"max_cycles": 2}, train={"steps": 11})
+    with pytest.raises(ConfigurationError, match=r"got other values for train\.steps"):
+        other.run()
+    fine = {"budgets": {"max_cycles": 2, "max_gpu_hours": 1.0}, "jobs": {"max_attempts": 1}}
+    new(0.5, 0.9, **fine, approval={"gates": ["promote"]}).run()
+
+
+def test_run_is_not_resumed_under_other_rules(new, monkeypatch):
+    new(0.5).run()
+    other = new(0.5)
+    rules = load_constitution(None)
+    monkeypatch.setattr(rules, "sha256", "0" * 64)
+    monkeypatch.setattr(other.controller._workers.train, "constitution", rules)
+    with pytest.raises(ConfigurationError, match="expected the constitution with SHA-256"):
+        other.run()
