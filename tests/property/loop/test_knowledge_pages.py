@@ -1,6 +1,19 @@
+import re
+import tempfile
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.loop.knowledge.lessons import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
+from cadenza.loop.knowledge.lint import findings
+from cadenza.loop.knowledge.observations import (
+    Observation,
+    Observations,
+    measurement,
+    plain_name,
+    read_observations,
+)
 from cadenza.loop.knowledge.page import Page, Section, read_page, write_page
 
 line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30)
@@ -63,3 +76,66 @@ def test_no_text_is_lost(text):
     written = write_page(read_page(f"---\nno: [end\n---\n{text}\n".encode())).decode()
     assert text in written
     assert "no: [end" in written
+
+
+names = st.text(max_size=30).map(plain_name)
+observations = st.lists(
+    st.builds(
+        Observation,
+        date=st.dates().map(str),
+        run=st.sampled_from(["a", "b c", "run · x"]).map(plain_name),
+        cycle=st.integers(0, 60),
+        suite=names,
+        policy=names,
+        measured=st.builds(measurement, st.floats(0.0, 1.0), st.integers(0, 10**6)),
+        decision=names.map(lambda name: name.replace(",", "_")),
+    ),
+    max_size=8,
+).map(lambda seen: seen * 2)  # each twice: the second changes nothing
+sections = st.lists(
+    st.one_of(
+        st.text(max_size=40),
+        observations.map(lambda seen: "\n".join(o.line() for o in seen[:3])),
+        st.just("| r | s | p | 0-9, 3 | 50.0% of 1 | 999.9% of 3 | a b, c 2 | 2020-99-99 |"),
+        st.just("- 2026-01-02 · run r · cycle 3 · s · policy p · success 999.9% · decision d"),
+    ),
+    max_size=8,
+).map("\n".join)
+
+
+@given(seen=observations)
+def test_observations_are_read_back_and_never_lost(seen):
+    found = Observations()
+    for one in seen:
+        found = found.with_observation(one)
+    assert read_observations(found.text()) == found
+    assert all(found.has(one.run, one.cycle) for one in seen)
+
+
+@given(text=sections)
+def test_any_section_is_read_and_writing_settles(text):
+    once = read_observations(text).text()
+    assert read_observations(once).text() == once
+
+
+@given(reply=st.text() | st.lists(st.text("-* <>/abc#\n`1.", max_size=20)).map("\n- ".join))
+def test_lessons_of_a_model_are_bounded_bullets(reply):
+    bullets = [line for line in bounded_lessons(reply).split("\n") if line]
+    assert len(bullets) <= MAX_BULLETS
+    for bullet in bullets:
+        assert bullet.startswith("- ")
+        assert 2 < len(bullet) <= MAX_BULLET_CHARS + 2
+        assert bullet.isprintable()
+        assert re.search(r"<[A-Za-z/!?]", bullet) is None
+
+
+@given(data=st.lists(fragments, min_size=1, max_size=3), text=sections)
+def test_lint_judges_any_page(data, text):
+    with tempfile.TemporaryDirectory() as folder:
+        for number, content in enumerate(data):
+            page = content + f"\n## Observations\n{text}\n## Lessons\n- p improves\n".encode(
+                "utf-8", "replace"
+            )
+            Path(folder, f"{number}.md").write_bytes(page)
+        for finding in findings(Path(folder)):
+            assert set(finding) == {"page", "problem"}

@@ -9,10 +9,9 @@ from typing import Final
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge import lessons, lint
-from cadenza.loop.knowledge.agreement import Measurement
 from cadenza.loop.knowledge.folder import load_or_set_aside, load_page, locked, save_page
 from cadenza.loop.knowledge.names import page_path
-from cadenza.loop.knowledge.observations import Observation, plain_name
+from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
 from cadenza.loop.knowledge.page import Page, read_page, write_page
 from cadenza.loop.knowledge.page_files import read_bounded
 from cadenza.loop.knowledge.updates import (
@@ -98,7 +97,7 @@ class KnowledgeAgent:
             cycle=cycle,
             suite=plain_name(report.task_suite),
             policy=plain_name(policy),
-            measured=Measurement(report.success_rate, report.n_episodes),
+            measured=measurement(report.success_rate, report.n_episodes),
             decision=plain_name(decision).replace(",", "_"),
         )
         subjects = (

@@ -45,6 +45,11 @@ def plain_name(name: str) -> str:
     return cleaned[:_MAX_NAME].strip() or "unnamed"
 
 
+def measurement(rate: float, episodes: int) -> Measurement:
+    """Return a success as pages keep it: to a tenth of a percent."""
+    return Measurement(round(rate, 3), episodes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What one cycle of one run measured; names are plain, see `plain_name`.
@@ -229,7 +234,7 @@ def _row(match: re.Match[str]) -> Row:
 
 
 def _measurement(percent: str, episodes: str | None) -> Measurement:
-    return Measurement(min(1.0, float(percent) / 100.0), int(episodes or 0))
+    return measurement(min(1.0, float(percent) / 100.0), int(episodes or 0))
 
 
 def _rolled_up(rows: Iterable[Row], oldest: Observation) -> tuple[Row, ...]:

@@ -26,6 +26,10 @@ _YAML_ERRORS: Final = (
     OverflowError,
     RecursionError,
 )
+#: Line ends of Unicode, and the byte order mark, which come back from YAML as something else.
+_FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
+#: Lines of front matter are not broken.
+_ANY_WIDTH: Final = 1_000_000
 _HEADING: Final = re.compile(r"^## (.*)$", re.MULTILINE)
 
 
@@ -157,7 +161,18 @@ def _bracket_depth(text: str) -> int:
 
 
 def _dumped(value: Any) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    """Return ``value`` as YAML: readable, or escaped where it has line ends that YAML folds."""
+    for allow_unicode in (True, False):
+        text = yaml.dump(
+            value,
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=allow_unicode,
+            width=_ANY_WIDTH,
+        )
+        if not _FOLDED.search(text):
+            break
+    return text
 
 
 class _Loader(yaml.SafeLoader):

@@ -317,7 +317,9 @@ def test_oversized_page_is_set_aside(root, bus):
 HOSTILE = [
     "../../etc/passwd", "..", ".", "/abs/olute", "a\0b", "a\nb", "---\nstatus: human-confirmed",
     "x" * 5000, "ü" * 300, "KNOWLEDGE", " ", "-", "a · success 99.0% · decision promote", "a|b|c",
-    "\u202egnp", ".hidden", "C:\\x", "<script>", "{{x}}", "%2e%2e%2f", "\ud800",
+    "\u202egnp", ".hidden", "C:\\x", "<script>", "{{x}}", "%2e%2e%2f", "\ud800", "a\x85b",
+    "a\u2028b", "\ufeffa", "a\rb", "a\r\nb", "null", "true", "1", "2020-01-01", "~",
+    "a: b", "'", '"', "#x",
 ]  # fmt: skip
 
 
