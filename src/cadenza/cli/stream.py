@@ -78,6 +78,13 @@ def read_status(file: Path) -> dict[str, Any]:
             f"{file}: expected a status of version {_VERSION}, got "
             f"{status.get('schema_version')!r}; use the cadenza that wrote it."
         )
+    try:
+        _tables(status)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(
+            f"{file}: expected the status of an online data engine, got one with missing or other "
+            f"values ({error!r}); give the file that status_path names."
+        ) from error
     return status
 
 

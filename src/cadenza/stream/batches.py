@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError
-from cadenza.stream.chunk_batch import flat_tensors
+from cadenza.stream.chunk_batch import flat_tensors, tensordict_class
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import StoreLayout
@@ -36,18 +36,25 @@ def chunk_targets(
         out: Batch whose tensors to use; None makes new ones.
 
     Raises:
-        InputError: ``out`` has another shape, or lacks a selected key.
+        InputError: ``out`` is no batch, has another shape or no key, or lacks a selected one, or
+            ``valid`` when the draw may pad.
     """
     if out is None:
         return allocate_chunks(chunk_fields(layout, select, masked=options.may_mask), *size)
+    if not isinstance(out, tensordict_class()):
+        raise InputError(
+            f"sample_batch: expected out to be a TensorDict, got {type(cast('object', out))}."
+        )
     if tuple(out.batch_size) != size:
         raise InputError(
             f"sample_batch: expected out of shape {size}, got {tuple(out.batch_size)}."
         )
     found = flat_tensors(out)
-    if select is None:
-        return found
-    wanted = chunk_fields(layout, select)
+    if not found:
+        raise InputError("sample_batch: expected out with keys, got an empty one.")
+    # A batch that says nothing of its padding would be trained on as it stands.
+    names = list(found) if select is None else select
+    wanted = list(chunk_fields(layout, names, masked=options.may_mask))
     missing = sorted(set(wanted) - set(found))
     if missing:
         raise InputError(f"sample_batch: expected the selected keys in out, it lacks {missing}.")

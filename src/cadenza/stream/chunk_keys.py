@@ -5,6 +5,7 @@ the keys of `layout.VIRTUAL`, computed from where the chunk lies.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,16 +34,21 @@ def chunk_fields(
         layout: Layout of the store.
         select: Keys, or beginnings of nested ones (``"obs"`` for all of ``obs.*``); None for
             every stored field.
-        masked: Without ``select``: also give ``valid``, which masked draws need.
+        masked: Also give ``valid``, which draws that may pad need.
 
     Raises:
-        InputError: ``select`` is empty.
+        InputError: ``select`` is empty, or no sequence of names.
         UnknownNameError: No key is called so.
     """
     known = known_keys(layout)
     if select is None:
         names = [field.name for field in layout.fields] + ["valid"] * masked
         return {name: known[name] for name in names}
+    if isinstance(select, str) or not all(isinstance(key, str) for key in cast("Any", select)):
+        raise InputError(
+            f"select: expected a list of names, dots between their levels, got {select!r}; write "
+            "['obs.state'] for the key ('obs', 'state')."
+        )
     if not select:
         raise InputError("select: expected at least one key, got none; leave it out for all.")
     chosen: dict[str, Field] = {}
@@ -51,7 +57,7 @@ def chunk_fields(
         if not found:
             raise UnknownNameError(f"select: expected keys among {sorted(known)}, got {key!r}.")
         chosen |= found
-    return chosen
+    return chosen | ({"valid": known["valid"]} if masked else {})
 
 
 def allocate_chunks(
@@ -76,7 +82,7 @@ def check_targets(known: Mapping[str, Field], n: int, c: int, out: Mapping[str, 
 
     Raises:
         UnknownNameError: A name is no key of the store.
-        InputError: A buffer has another shape or type, or gaps.
+        InputError: A buffer has another shape or type, gaps, or a gradient.
     """
     for name, target in out.items():
         field = known.get(name)
@@ -87,4 +93,9 @@ def check_targets(known: Mapping[str, Field], n: int, c: int, out: Mapping[str, 
             raise InputError(
                 f"out[{name!r}]: expected a contiguous {dtype} tensor of shape {shape}, got "
                 f"{target.dtype} of shape {tuple(target.shape)}, strides {target.stride()}."
+            )
+        if target.requires_grad:
+            raise InputError(
+                f"out[{name!r}]: expected a tensor without gradient, got one that requires it; "
+                "detach it."
             )

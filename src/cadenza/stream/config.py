@@ -220,6 +220,7 @@ def check_settings(cfg: OnlineDataEngineCfg) -> None:
         raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
     _check_device(cfg)
     _check_environment(cfg)
+    _check_flow(cfg)
     _check_json(cfg)
 
 
@@ -240,15 +241,19 @@ def _check_numbers(
 
 def _check_device(cfg: OnlineDataEngineCfg) -> None:
     try:
-        torch.device(cfg.buffer_device)
-    except RuntimeError as error:
+        device = torch.device(cfg.buffer_device)
+    except (RuntimeError, TypeError) as error:
         raise _refused("buffer_device", "the name of a device", cfg.buffer_device) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise _refused("buffer_device", "a device that this machine has ('cpu')", cfg.buffer_device)
 
 
 def _check_environment(cfg: OnlineDataEngineCfg) -> None:
     gym = cast("Any", cfg.gym_config)
-    if not isinstance(gym, Mapping):
-        raise _refused("gym_config", "a mapping", gym)
+    _check_mapping("gym_config", gym)
+    _check_mapping("action_config", cfg.action_config)
+    for key in ("kwargs", "spaces", "env"):
+        _check_mapping(f"gym_config[{key!r}]", gym.get(key, {}))
     unknown = sorted(set(cfg.gym_config) - _GYM_KEYS)
     if unknown:
         raise _refused("gym_config", f"keys among {sorted(_GYM_KEYS)}", unknown)
@@ -264,10 +269,38 @@ def _check_environment(cfg: OnlineDataEngineCfg) -> None:
         raise _refused(
             "buffer_size", f"at least num_envs = {cfg.num_envs} episodes", cfg.buffer_size
         )
-    if cfg.high_water is not None and cfg.high_water > cfg.buffer_size:
-        raise _refused("high_water", f"<= buffer_size = {cfg.buffer_size}", cfg.high_water)
-    if cfg.policy is not None and not ({"factory"} <= set(cfg.policy) <= {"factory", "kwargs"}):
+    sensors = gym.get("sensor", [])
+    if not isinstance(sensors, list | tuple) or not all(
+        isinstance(entry, Mapping) for entry in cast("list[Any]", sensors)
+    ):
+        raise _refused("gym_config['sensor']", "a list of mappings", cast("object", sensors))
+    if cfg.policy is None:
+        return
+    _check_mapping("policy", cfg.policy)
+    if not {"factory"} <= set(cfg.policy) <= {"factory", "kwargs"}:
         raise _refused("policy", "the keys 'factory' and, if needed, 'kwargs'", sorted(cfg.policy))
+    _check_mapping("policy['kwargs']", cfg.policy.get("kwargs", {}))
+
+
+def _check_flow(cfg: OnlineDataEngineCfg) -> None:
+    """Refuse producers and draws that would wait for each other for ever."""
+    if cfg.high_water is None:
+        return
+    if cfg.high_water > cfg.buffer_size:
+        raise _refused("high_water", f"<= buffer_size = {cfg.buffer_size}", cfg.high_water)
+    needed = (cfg.min_fresh_fraction or 0.0) * cfg.buffer_size
+    if cfg.high_water < needed:
+        raise _refused(
+            "high_water",
+            f"at least min_fresh_fraction * buffer_size = {needed:g} unread episodes, for which "
+            "draws wait",
+            cfg.high_water,
+        )
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise _refused(name, "a mapping", value)
 
 
 def _check_json(cfg: OnlineDataEngineCfg) -> None:

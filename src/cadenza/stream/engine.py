@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import NotReadyError, OnlineDataWorkerError
+from cadenza.core.errors import InputError, NotReadyError, OnlineDataWorkerError
 from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
@@ -222,8 +222,14 @@ class OnlineDataEngine(ChunkSource):
             Version of the weights, from 1 on; episodes carry the version they began with.
 
         Raises:
+            InputError: ``state_dict`` is no mapping.
             StorageError: Shared memory is too small.
         """
+        if not isinstance(cast("object", state_dict), Mapping):
+            raise InputError(
+                f"OnlineDataEngine.publish_policy: expected a mapping of tensors and plain "
+                f"values, got {type(cast('object', state_dict)).__name__}; give net.state_dict()."
+            )
         with self._store.file.locked():
             version = int(self._store.words[StreamWords.POLICY_VERSION]) + 1
             self._board.write(version, state_dict)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import OnlineDataWorkerError
+from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.environment import Arrays, Worlds, WorldStep
 from cadenza.stream.policies import (
@@ -96,16 +96,18 @@ class EpisodeRunner:
         """Step every environment once.
 
         Raises:
+            InputError: The policy does not give one action, or one segment, per environment.
             OnlineDataWorkerError: Too many episodes in a row were dropped.
         """
         actions = self._policy.act(self._worlds.observation)
+        recorded = self._each("act(observations)", actions)
         segments = (
-            np.asarray(self._policy.segment_ids())
+            self._each("segment_ids()", self._policy.segment_ids())
             if isinstance(self._policy, Segmenting)
             else none_segments(len(self._writers))
         )
         step = self._worlds.step(actions)
-        self._record(np.asarray(actions), segments, step)
+        self._record(recorded, segments, step)
         begun = np.flatnonzero(step.begun)
         if len(begun) and not isinstance(self._policy, DemonstrationPolicy):
             self._begin(begun, step.first)
@@ -116,6 +118,17 @@ class EpisodeRunner:
             if writer is not None:
                 writer.drop()
                 self._writers[row] = None
+
+    def _each(self, method: str, values: Any) -> NDArray[Any]:
+        """Return what a method of the policy gave, which must have an entry per environment."""
+        array = np.asarray(values)
+        if array.shape[:1] != (len(self._writers),):
+            got = type(values).__name__ if array.ndim == 0 else f"shape {array.shape}"
+            raise InputError(
+                f"{type(self._policy).__name__}.{method}: expected one entry for each of "
+                f"{len(self._writers)} environments, got {got}; correct the policy."
+            )
+        return array
 
     def _begin(self, rows: NDArray[np.int64], states: Arrays) -> None:
         """Begin episodes in ``rows``, which stand at their beginning."""
@@ -161,23 +174,25 @@ class EpisodeRunner:
             else step.success(row)
         )
         failed = success is False and isinstance(self._policy, DemonstrationPolicy)
-        if failed or not self._is_finite(writer):
+        wrong = "it did not succeed" if failed else self._not_finite(writer)
+        if wrong is not None:
             writer.drop()
-            self._count_dropped("it did not succeed" if failed else "it has numbers not finite")
+            self._count_dropped(wrong)
             return
         length = writer.length
         writer.publish(success=success, policy_version=self._versions[row])
         self._dropped_in_a_row = 0
         self._counters.note_episode(length)
 
-    def _is_finite(self, writer: EpisodeWriter) -> bool:
+    def _not_finite(self, writer: EpisodeWriter) -> str | None:
+        """Return which key of an episode has numbers that are not finite, None without any."""
         for field in self._store.layout.fields:
             if np.issubdtype(np.dtype(field.dtype), np.floating):
                 entries = writer.length + (field.kind == "state")
                 written = self._store.entries(field.name, writer.slot)[:entries]
                 if not np.isfinite(written).all():
-                    return False
-        return True
+                    return f"{field.name!r} has numbers not finite"
+        return None
 
     def _count_dropped(self, reason: str) -> None:
         self._counters.note_dropped()

@@ -7,6 +7,7 @@ Axes:   n = chunks, c = steps of a chunk.
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -51,8 +52,9 @@ class LiveDraws:
 
     def draw(self, request: DrawRequest) -> "TensorDict":
         """Draw chunks, see `ChunkSource.sample_batch`."""
-        size, options, timeout = request.size, request.options, request.timeout
-        _check_size(size, self._store.layout.steps)
+        options, timeout = request.options, request.timeout
+        size = _checked_size(request.size, self._store.layout.steps)
+        _check_source(request.generator, timeout)
         self._serving.require()
         wait_until_fresh(
             self._store,
@@ -97,11 +99,27 @@ class LiveDraws:
         return self._generators[key]
 
 
-def _check_size(size: tuple[object, object], longest: int) -> None:
-    for name, value in zip(("batch_size", "chunk_size"), size, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
-    if cast("int", size[1]) > longest:
+def _check_source(generator: object, timeout: object) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
         raise InputError(
-            f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {size[1]}."
+            f"sample_batch: expected generator to be a torch.Generator, got {generator!r}; write "
+            "torch.Generator().manual_seed(...)."
         )
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and cast("float", timeout) >= 0.0):
+        raise InputError(
+            f"sample_batch: expected timeout to be a number of seconds >= 0, got {timeout!r}."
+        )
+
+
+def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Return (n, c) as plain integers; callers may not be typed."""
+    for name, value in zip(("batch_size", "chunk_size"), size, strict=True):
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
+    n, c = int(size[0]), int(size[1])
+    if c > longest:
+        raise InputError(
+            f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {c}."
+        )
+    return n, c

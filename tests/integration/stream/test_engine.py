@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.core.errors import InputError, NotReadyError, StaleDataError
@@ -86,6 +87,49 @@ def test_batch_is_written_into_out(engine) -> None:
         engine.sample_batch(5, 2, out=out)
     with pytest.raises(InputError, match="it lacks \\['actions'\\]"):
         engine.sample_batch(4, 2, out=out, select=["actions"])
+
+
+def test_batch_says_what_was_padded_whatever_is_selected(engine) -> None:
+    batch = engine.sample_batch(64, 5, select=["obs"], short="pad")
+    assert sorted(batch.keys()) == ["obs", "valid"]
+    assert not batch["valid"].all()
+    batch["valid"].fill_(True)
+    assert engine.sample_batch(64, 5, select=["obs"], out=batch, short="pad") is batch
+    assert not batch["valid"].all()
+    with pytest.raises(InputError, match="it lacks \\['valid'\\]"):
+        engine.sample_batch(64, 5, out=batch.select("obs"), short="pad")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"out": {"obs": 1}}, "expected out to be a TensorDict, got <class 'dict'>"),
+        ({"out": TensorDict({}, [4, 2])}, "expected out with keys, got an empty one"),
+        (
+            {"out": TensorDict({"obs": torch.zeros(4, 2, 2, requires_grad=True)}, [4, 2])},
+            "expected a tensor without gradient",
+        ),
+        ({"select": "obs"}, "expected a list of names, dots .*got 'obs'"),
+        ({"select": [("obs", "qpos")]}, "expected a list of names, dots"),
+        ({"generator": 3}, "expected generator to be a torch.Generator, got 3"),
+        ({"timeout": float("nan")}, "expected timeout to be a number of seconds >= 0, got nan"),
+        ({"timeout": -1.0}, "expected timeout to be a number of seconds >= 0, got -1"),
+        ({"timeout": "3"}, "expected timeout to be a number of seconds >= 0, got '3'"),
+        ({"timeout": True}, "expected timeout to be a number of seconds >= 0, got True"),
+    ],
+)
+def test_what_a_draw_cannot_use_is_refused(engine, options, told) -> None:
+    with pytest.raises(InputError, match=told):
+        engine.sample_batch(4, 2, **options)
+
+
+def test_sizes_may_be_integers_of_numpy(engine) -> None:
+    assert engine.sample_batch(np.int64(4), np.int32(2)).batch_size == (4, 2)
+
+
+def test_weights_must_be_a_mapping(engine) -> None:
+    with pytest.raises(InputError, match=r"expected a mapping .*got int; give net.state_dict"):
+        engine.publish_policy(3)
 
 
 def test_drawn_chunks_are_counted(engine) -> None:

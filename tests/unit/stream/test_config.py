@@ -131,6 +131,14 @@ def test_missing_values_are_listed_with_their_paths() -> None:
         ({"action_config": {"f": object()}}, "action_config: expected values that JSON"),
         ({"action_config": {"x": float("nan")}}, "action_config: expected values that JSON"),
         ({"buffer_device": "gpu9"}, "buffer_device: expected the name of a device"),
+        ({"buffer_device": 3.5}, "buffer_device: expected the name of a device, got 3.5"),
+        ({"action_config": [1]}, r"action_config: expected a mapping, got \[1\]"),
+        ({"policy": "a:b"}, "policy: expected a mapping, got 'a:b'"),
+        ({"policy": {"factory": "a:b", "kwargs": 3}}, r"policy\['kwargs'\]: expected a mapping"),
+        (
+            {"high_water": 7, "min_fresh_fraction": 0.5},
+            "high_water: expected at least min_fresh_fraction .* = 8 unread episodes.*got 7",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, told) -> None:
@@ -147,11 +155,28 @@ def test_settings_that_cannot_work_are_refused(settings, told) -> None:
         ({"id": "A", "num_envs": 0}, "gym_config\\['num_envs'\\]: expected an integer >= 1"),
         ({"id": "A", "max_episode_steps": 0}, "expected an integer >= 1"),
         ("A", "gym_config: expected a mapping"),
+        ({"id": "A", "kwargs": [1]}, r"gym_config\['kwargs'\]: expected a mapping, got \[1\]"),
+        ({"id": "A", "spaces": 3}, r"gym_config\['spaces'\]: expected a mapping, got 3"),
+        ({"id": "A", "env": 3}, r"gym_config\['env'\]: expected a mapping, got 3"),
+        ({"id": "A", "sensor": 3}, r"gym_config\['sensor'\]: expected a list of mappings, got 3"),
+        ({"id": "A", "sensor": ["left"]}, r"gym_config\['sensor'\]: expected a list of mappings"),
     ],
 )
 def test_environments_that_cannot_be_made_are_refused(gym, told) -> None:
     with pytest.raises(ConfigurationError, match=told):
         check_settings(OnlineDataEngineCfg(gym_config=gym))
+
+
+def test_device_that_the_machine_lacks_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"buffer_device: .* machine has .*got 'cuda:0'"):
+        check_settings(valid(buffer_device="cuda:0"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    check_settings(valid(buffer_device="cuda:0"))
+
+
+def test_high_water_that_just_reaches_the_fresh_share_is_taken() -> None:
+    check_settings(valid(high_water=8, min_fresh_fraction=0.5))
 
 
 def test_missing_value_is_refused_before_ranges() -> None:

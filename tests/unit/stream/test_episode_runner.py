@@ -68,6 +68,42 @@ def runner_over(
     return runner, store, made
 
 
+class ShortPolicy(HalfPolicy):
+    """Answers for one environment too few."""
+
+    def act(self, observations: Any) -> Any:
+        return super().act(observations)[1:]
+
+
+class SilentPolicy(HalfPolicy):
+    """Answers nothing."""
+
+    def act(self, observations: Any) -> Any:
+        del observations
+
+
+class PartlessPolicy(HalfPolicy):
+    """Names one part for all environments."""
+
+    def segment_ids(self) -> Any:
+        return np.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (ShortPolicy, r"ShortPolicy.act\(observations\): .*each of 2 env.*got shape \(1, 1\)"),
+        (SilentPolicy, r"SilentPolicy.act\(observations\): .*each of 2 env.*got NoneType"),
+        (PartlessPolicy, r"PartlessPolicy.segment_ids\(\): .*each of 2 env.*got shape \(1,\)"),
+    ],
+)
+def test_policies_must_answer_for_every_environment(policy, told) -> None:
+    runner, _, _ = runner_over(policy)
+    runner.begin_all(0)
+    with pytest.raises(InputError, match=told):
+        runner.step()
+
+
 def test_policy_names_parts_and_judges_episodes() -> None:
     runner, store, policy = runner_over(WordyPolicy)
     runner.begin_all(0)

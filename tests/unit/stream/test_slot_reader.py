@@ -283,6 +283,8 @@ def test_selection_by_name_and_beginning() -> None:
     assert list(chunk_fields(layout, masked=True))[-1] == "valid"
     assert list(chunk_fields(layout, ["next.obs", "valid"])) == ["next.obs", "valid"]
     assert list(chunk_fields(layout, ["next"])) == ["next.obs"]
+    assert list(chunk_fields(layout, ["obs"], masked=True)) == ["obs", "valid"]
+    assert list(chunk_fields(layout, ["valid", "obs"], masked=True)) == ["valid", "obs"]
     with pytest.raises(InputError, match="expected at least one key, got none"):
         chunk_fields(layout, [])
     with pytest.raises(UnknownNameError, match=r"expected keys among .*'next.obs'.*, got 'ob'"):

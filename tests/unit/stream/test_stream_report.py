@@ -148,3 +148,15 @@ def test_top_says_what_is_wrong_with_the_file(tmp_path) -> None:
     wrong = CliRunner().invoke(app, ["stream", "top", str(other)])
     assert wrong.exit_code == ExitCode.DAMAGED_DATA
     assert "expected a status of version 1, got 9" in wrong.output
+
+
+@pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])
+def test_top_refuses_a_status_with_values_missing_or_wrong(store, tmp_path, options) -> None:
+    path = written_status(store, tmp_path)
+    whole = json.loads(path.read_text())
+    for change in ({"owner_pid": None}, {"time_ns": "now"}, {"producers": [3]}):
+        damaged = {k: v for k, v in (whole | change).items() if v is not None}
+        path.write_text(json.dumps(damaged))
+        told = CliRunner().invoke(app, ["stream", "top", str(path), *options])
+        assert told.exit_code == ExitCode.DAMAGED_DATA
+        assert "expected the status of an online data engine" in told.output
