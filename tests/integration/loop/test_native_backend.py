@@ -238,7 +238,9 @@ def test_seed_dataset_of_the_user_is_taken_without_a_command(done, tmp_path):
 
 
 def test_capabilities_name_version_and_code():
-    found = NativeBackend(configuration()).capabilities
+    backend = NativeBackend(configuration())
+    assert backend.name == "native"
+    found = backend.capabilities
     assert len(found["code_sha256"]) == 64
     assert found["cadenza"]
 

@@ -146,8 +146,6 @@ class _RecordedEnv:
 
     def __getattr__(self, name: str) -> Any:
         """Forward what is not recorded."""
-        if name.startswith("_"):
-            raise AttributeError(name)
         return getattr(self._env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
