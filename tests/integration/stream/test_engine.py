@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.core.errors import InputError, NotReadyError, StaleDataError
-from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.slots import StreamWords
 from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg
@@ -121,6 +121,13 @@ def test_batch_says_what_was_padded_whatever_is_selected(engine) -> None:
 def test_what_a_draw_cannot_use_is_refused(engine, options, told) -> None:
     with pytest.raises(InputError, match=told):
         engine.sample_batch(4, 2, **options)
+
+
+def test_sampling_mode_comes_third(engine) -> None:
+    with pytest.raises(NotReadyError, match="sampling_mode 'segment'"):
+        engine.sample_batch(4, 2, "segment")
+    with pytest.raises(NotReadyError, match="sampling_mode 'segment'"):
+        next(iter(OnlineDataset(engine, 2, 4, None, "segment")))
 
 
 def test_sizes_may_be_integers_of_numpy(engine) -> None:
@@ -252,7 +259,7 @@ def test_fill_that_environments_do_not_divide_writes_every_slot_once() -> None:
 
 
 def test_stop_cancels_a_start() -> None:
-    engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}))
+    engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}, stop_timeout=60.0))
     stopper = threading.Timer(0.5, engine.stop)
     stopper.start()
     with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
