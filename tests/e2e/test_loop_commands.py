@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.loop.store.owners import this_process
+from cadenza.loop.store.owners import readable, this_process
 from tests.e2e.commands import REPOSITORY, cadenza
 from tests.loop_runs import REASON, RUN, begun_run
 
@@ -145,10 +145,12 @@ def test_jobs_that_a_dead_controller_left_are_asked_to_end(runs):
 def test_a_live_controller_is_asked_to_stop(tmp_path):
     begun_run(tmp_path / "runs", owner=this_process()).close()
     done = loop("stop", RUN, cwd=tmp_path)
-    assert f"{this_process()} was asked to stop it" in done.out
+    assert f"{readable(this_process())} was asked to stop it" in done.out
     [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["stop_requested"]) == ("running", True)
-    assert f"controller: {this_process()}, asked to stop" in loop("status", cwd=tmp_path).out
+    assert (
+        f"controller: {readable(this_process())}, asked to stop" in loop("status", cwd=tmp_path).out
+    )
 
 
 def test_a_run_that_ended_cannot_be_stopped(runs):

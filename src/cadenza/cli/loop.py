@@ -9,7 +9,7 @@ import typer
 
 from cadenza.cli import loop_run
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_status import CYCLE_COLUMNS, cycle_rows, headline, notes
+from cadenza.cli.loop_status import CYCLE_COLUMNS, cycle_rows, headline, notes, print_status
 from cadenza.cli.loop_store import (
     AsJson,
     RunId,
@@ -20,7 +20,9 @@ from cadenza.cli.loop_store import (
     open_store,
     store_location,
 )
+from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.loop.store.owners import readable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -35,6 +37,7 @@ loop_app = typer.Typer(
 )
 loop_app.command("run")(loop_run.run)
 loop_app.command("resume")(loop_run.resume)
+loop_app.command("demo")(loop_run.demo)
 
 _RUNS: Final = Path("runs")
 _KNOWLEDGE: Final = Path("knowledge")
@@ -72,17 +75,12 @@ def status(
                 return all_statuses(opened, workdir=workdir)
             return [run_status(opened, run_id, workdir=workdir)]
 
-        def lines(one: "RunStatus") -> list[str]:
-            words = (one.run_id, workdir, store)
-            ask = command("approve", *words, "--by NAME --reason TEXT", "[--reject]")
-            return notes(one, resume=command("resume", *words), approve=ask)
-
         if as_json:
             print_json({"runs": [one.model_dump(mode="json") for one in look()]})
         elif watch:
-            _follow(look, lines)
+            _follow(look, workdir, store)
         else:
-            _print_statuses(look(), lines)
+            _print_statuses(look(), workdir, store)
 
 
 @loop_app.command()
@@ -171,11 +169,39 @@ def doctor(
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
+@loop_app.command()
+def lint(
+    knowledge: Annotated[
+        Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
+    ] = _KNOWLEDGE,
+    as_json: AsJson = False,
+) -> None:
+    """Check the pages that runs left: shape, contradictions, staleness."""
+    with typed_exits(as_json=as_json):
+        from cadenza.core.errors import ConfigurationError
+        from cadenza.loop.knowledge.lint import findings
+
+        if not knowledge.is_dir():
+            raise ConfigurationError(
+                f"{knowledge}: expected a folder of pages, got none; name it with --knowledge."
+            )
+        found = findings(knowledge)
+        if as_json:
+            print_json({"ok": not found, "findings": found})
+        else:
+            for finding in found:
+                print_text(plain(f"{finding['page']}: {finding['problem']}"))
+            print_text(f"{len(found)} findings" if found else "nothing wrong")
+    if found:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
 def _stopped(outcome: "StopOutcome") -> str:
     if outcome.controller is not None:
+        who = readable(outcome.controller)
         return (
-            f"run {outcome.run_id}: {outcome.controller} was asked to stop it; it ends its job "
-            "and leaves the run at the step that it is at"
+            f"run {outcome.run_id}: {who} was asked to stop it; it ends its job and leaves the run "
+            "at the step that it is at"
         )
     jobs = f", {', '.join(outcome.jobs)} asked to end" if outcome.jobs else ""
     return f"run {outcome.run_id}: nobody worked on it; it is stopped{jobs}"
@@ -192,36 +218,28 @@ def _print_checks(checks: "Sequence[Check]") -> None:
     print_table("Loop runs on this machine", ("", "what", "found"), rows, note=counts)
 
 
-def _print_statuses(
-    statuses: "Sequence[RunStatus]", lines: "Callable[[RunStatus], list[str]]"
-) -> None:
+def _print_statuses(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> None:
     if not statuses:
         print_text("no runs yet")
     for one in statuses:
-        print_text(headline(one))
-        if one.cycles:
-            print_table("", CYCLE_COLUMNS, cycle_rows(one))
-        for line in lines(one):
-            print_text(line)
-        if one is not statuses[-1]:
+        if one is not statuses[0]:
             print_text("")
+        print_status(one, workdir, store)
 
 
-def _follow(
-    look: "Callable[[], Sequence[RunStatus]]", lines: "Callable[[RunStatus], list[str]]"
-) -> None:
+def _follow(look: "Callable[[], Sequence[RunStatus]]", workdir: Path, store: str | None) -> None:
     """Show the runs anew until none of them may change any more."""
     from rich.live import Live
 
     statuses = look()
-    with Live(_group(statuses, lines), auto_refresh=False) as live:
+    with Live(_group(statuses, workdir, store), auto_refresh=False) as live:
         while any(one.status in _GOING_ON for one in statuses):
             time.sleep(_WATCH_S)
             statuses = look()
-            live.update(_group(statuses, lines), refresh=True)
+            live.update(_group(statuses, workdir, store), refresh=True)
 
 
-def _group(statuses: "Sequence[RunStatus]", lines: "Callable[[RunStatus], list[str]]") -> "Group":
+def _group(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> "Group":
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
@@ -233,5 +251,9 @@ def _group(statuses: "Sequence[RunStatus]", lines: "Callable[[RunStatus], list[s
         table = Table(*CYCLE_COLUMNS, box=SIMPLE_HEAD, pad_edge=False)
         for row in cycle_rows(one):
             table.add_row(*(escape(cell) for cell in row))
-        parts += [Text(headline(one), style="bold"), table, Text("\n".join(lines(one)) + "\n")]
+        parts += [
+            Text(headline(one), style="bold"),
+            table,
+            Text("\n".join(notes(one, workdir, store)) + "\n"),
+        ]
     return Group(*parts)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.cli.loop_words import duration, event_line, plain
 
@@ -124,8 +124,13 @@ class _Warnings(logging.Handler):
         self._write_line = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a warning."""
-        self._write_line(f"{record.levelname.lower()}: {record.getMessage()}")
+        """Print a warning, of a job with the job's name."""
+        incident: dict[str, Any] | None = getattr(record, "incident", None)
+        what = record.levelname.lower()
+        if incident is not None:
+            key = incident["key"]
+            what = f"[cycle {key['cycle']}] {key['stage']}, attempt {incident['attempt']}"
+        self._write_line(f"{what}: {record.getMessage()}")
 
 
 def _new_bar() -> "Progress":
@@ -137,7 +142,7 @@ def _new_bar() -> "Progress":
         BarColumn(),
         TextColumn("{task.fields[detail]}", style="dim"),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2)
 
 
 def _times(progress: "JobProgress", left_s: float | None) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_display import LoopDisplay
+from cadenza.cli.loop_status import print_status
 from cadenza.cli.loop_store import AsJson, Quiet, RunId, StoreUrl, Workdir, command, open_store
 from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_text, typed_exits
@@ -17,9 +18,10 @@ from cadenza.cli.output import print_json, print_text, typed_exits
 if TYPE_CHECKING:
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.jobs.stopping import StopLevel
-    from cadenza.loop.orchestrator.assembly import LoopAssembly
+    from cadenza.loop.status_report import RunStatus
 
 _RUNS: Final = Path("runs")
+_DEMO: Final = Path("runs/loop-demo")
 _STOPPING: Final = (
     b"\nstopping: the job at work is ended first; Ctrl-C again kills it\n",
     b"\nstopping: the job at work is killed\n",
@@ -92,8 +94,39 @@ def resume(
     work_on(settings, run_id, as_json=as_json, quiet=quiet)
 
 
-def work_on(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
+def demo(
+    workdir: Workdir = _DEMO,
+    knowledge: Annotated[
+        Path | None,
+        typer.Option(
+            "--knowledge",
+            "-k",
+            help="Folder of the pages; WORKDIR/knowledge without it.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a small loop from nothing to a good policy; run again, it goes on where it stopped."""
+    with typed_exits(as_json=as_json, keep_lines=True):
+        from cadenza.loop.demo import RUN_ID, write_demo_config
+
+        settings = write_demo_config(workdir, knowledge or workdir / "knowledge")
+    work_on(settings, RUN_ID, as_json=as_json, quiet=quiet, with_status=True)
+
+
+def work_on(
+    settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool, with_status: bool = False
+) -> None:
     """Work on a run until it ends, and print what it came to.
+
+    Args:
+        settings: Configuration of the run.
+        run_id: The run.
+        as_json: Print one JSON object.
+        quiet: Show neither events nor progress.
+        with_status: Print also how the run stands.
 
     Raises:
         typer.Exit: It did not come to its end; the code says why.
@@ -101,7 +134,14 @@ def work_on(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) 
     again = command("resume", run_id, settings.workdir, settings.store)
     try:
         with typed_exits(as_json=as_json, go_on=_go_on(again), keep_lines=True):
-            code = _work(settings, run_id, as_json=as_json, quiet=quiet)
+            code, summary, status = _work(settings, run_id, quiet=quiet or as_json)
+            if as_json:
+                more = {"run": status.model_dump(mode="json")} if with_status else {}
+                print_json({**summary, **more})
+            elif with_status:
+                print_status(status, settings.workdir, settings.store)
+            else:
+                print_text(_as_text(summary))
     except typer.Exit as ended:
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
             _tell(f"when that is mended, go on with: {again}")
@@ -115,27 +155,29 @@ def _go_on(again: str) -> str:
     return f"finished work is kept, go on with: {again}"
 
 
-def _work(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> ExitCode:
+def _work(
+    settings: "LoopConfig", run_id: str, *, quiet: bool
+) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
+    """Return how the run ended, its summary, and how it stands."""
     import signal
 
     from cadenza.loop.jobs.stopping import StopSignals
     from cadenza.loop.orchestrator.assembly import build_loop
+    from cadenza.loop.status_report import run_status
 
     with StopSignals(_tell_level) as stop:
-        display = LoopDisplay(quiet=quiet or as_json)
+        display = LoopDisplay(quiet=quiet)
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
-            _tell_begin(loop, quiet=quiet or as_json)
+            if not quiet:
+                _tell(f"run {run_id}; events: {loop.bus.log_path}")
             with display.following(loop):
                 summary = asdict(loop.run())
-            status = loop.store.get_run(run_id)["status"]
-            payload = {**summary, "status": status, "folder": str(loop.folder)}
-    if as_json:
-        print_json(payload)
-    else:
-        print_text(_as_text(payload))
-    if status != "stopped":
-        return ExitCode.OK
-    return ExitCode.TERMINATED if stop.first is signal.SIGTERM else ExitCode.INTERRUPTED
+            status = run_status(loop.store, run_id, workdir=settings.workdir)
+            summary |= {"status": status.status, "folder": str(loop.folder)}
+    if status.status != "stopped":
+        return ExitCode.OK, summary, status
+    by_term = stop.first is signal.SIGTERM
+    return ExitCode.TERMINATED if by_term else ExitCode.INTERRUPTED, summary, status
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
@@ -144,13 +186,16 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
     from cadenza.loop.orchestrator.assembly import build_loop
 
     with throw_away(settings) as dry:
-        backend = DryBackend(make_backend(settings))
+        backend = DryBackend(make_backend(settings), settings.seed_root)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
                 summary = asdict(loop.run())
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
+    root = settings.seed_root
+    if root is not None and not root.is_dir():
+        _tell(f"note: seed_root: there is no folder {root.absolute()} yet, which a real run needs")
     if as_json:
         print_json(payload)
         return
@@ -179,11 +224,6 @@ def _require_new(settings: "LoopConfig", run_id: str) -> None:
                 f"run {run_id!r}: expected a new id, got one that the store has; choose another, "
                 f"or go on with: {again}"
             )
-
-
-def _tell_begin(loop: "LoopAssembly", *, quiet: bool) -> None:
-    if not quiet:
-        _tell(f"run {loop.run_id}; events: {loop.folder / 'events.jsonl'}")
 
 
 def _as_text(summary: dict[str, Any]) -> str:

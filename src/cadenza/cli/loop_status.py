@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cadenza.cli.loop_store import command
 from cadenza.cli.loop_words import duration, plain
+from cadenza.cli.output import print_table, print_text
+from cadenza.loop.store.owners import readable
 
 if TYPE_CHECKING:
     from cadenza.loop.status_report import (
@@ -36,6 +39,21 @@ _GOING_ON: Final = ("running", "pending_approval")
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
 
 
+def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
+    """Write how a run stands to stdout.
+
+    Args:
+        status: The run.
+        workdir: Folder of all runs, for commands to copy.
+        store: URL of the store, for the same.
+    """
+    print_text(headline(status))
+    if status.cycles:
+        print_table("", CYCLE_COLUMNS, cycle_rows(status))
+    for line in notes(status, workdir, store):
+        print_text(line)
+
+
 def headline(status: "RunStatus") -> str:
     """Return the line above the table of cycles."""
     begun = datetime.fromtimestamp(status.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -52,14 +70,10 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
     return [_row(cycle) for cycle in status.cycles]
 
 
-def notes(status: "RunStatus", *, resume: str, approve: str) -> list[str]:
-    """Return the lines below the table.
-
-    Args:
-        status: The run.
-        resume: Command that goes on with the run.
-        approve: Command that answers its question.
-    """
+def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
+    """Return the lines below the table; arguments as `print_status`."""
+    place = (status.run_id, workdir, store)
+    approve = command("approve", *place, "--by NAME --reason TEXT", "[--reject]")
     lines = [
         f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}"
         for cycle in status.cycles
@@ -75,7 +89,7 @@ def notes(status: "RunStatus", *, resume: str, approve: str) -> list[str]:
     lines.append(_spending(status))
     if status.knowledge_pages:
         lines.append(_pages(status.knowledge_pages))
-    lines.append(_controller(status, resume))
+    lines.append(_controller(status, command("resume", *place)))
     return [line for line in lines if line]
 
 
@@ -151,7 +165,7 @@ def _pages(pages: tuple[str, ...]) -> str:
 def _controller(status: "RunStatus", resume: str) -> str:
     if status.worked_on_by is not None:
         asked = ", asked to stop" if status.stop_requested else ""
-        return f"controller: {plain(status.worked_on_by)}{asked}"
+        return f"controller: {plain(readable(status.worked_on_by))}{asked}"
     if status.status in _RESUMABLE:
         return f"go on with: {resume}"
     return ""

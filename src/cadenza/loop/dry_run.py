@@ -83,10 +83,12 @@ class DryBackend:
 
     Attributes:
         inner: The other back end.
+        seed_root: Folder of a local seed dataset, there or not; None for none.
     """
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, seed_root: Path | None = None) -> None:
         self.inner = inner
+        self.seed_root = seed_root
 
     @property
     def name(self) -> str:
@@ -104,8 +106,13 @@ class DryBackend:
         return None if plan is None else _without_result(plan)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
-        """Return a dataset that is not there."""
-        return _dataset(request.proposal.dataset, request.folder)
+        """Return the seed dataset where no command makes another, else one that is not there."""
+        proposal = request.proposal
+        made = self._dataset(proposal.dataset, request.folder, proposal.num_episodes)
+        if self.inner.plan_data(request) is not None:
+            return made
+        root = None if self.seed_root is None else str(self.seed_root)
+        return made.model_copy(update={"root": root})
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
         """Return the other back end's command."""
@@ -152,7 +159,7 @@ class DryBackend:
             kept=kept,
             successes=kept,
             attempts=min(2 * kept, request.seeds.count),
-            dataset=_dataset(request.repo_id, request.folder),
+            dataset=self._dataset(request.repo_id, request.folder, kept),
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
@@ -161,17 +168,24 @@ class DryBackend:
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
         """Return a dataset that is not there."""
-        return _dataset(request.repo_id, request.folder)
+        episodes = sum(source.num_episodes or 0 for source in request.sources)
+        return self._dataset(request.repo_id, request.folder, episodes)
 
     def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
         """Do nothing: there is nothing to look at."""
+
+    def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:
+        # the native back end counts the files of a dataset unless its episodes are named
+        episodes = () if self.name == "native" else None
+        return DatasetRef(
+            repo_id=repo_id,
+            root=str(folder / "dataset"),
+            episodes=episodes,
+            num_episodes=count,
+            notes=_NOTES,
+        )
 
 
 def _without_result(plan: JobPlan) -> JobPlan:
     """Return a plan whose command is not expected to write its result file."""
     return plan.model_copy(update={"result_path": None})
-
-
-def _dataset(repo_id: str, folder: Path) -> DatasetRef:
-    # an empty list of episodes means all of them and keeps the back end from counting
-    return DatasetRef(repo_id=repo_id, root=str(folder / "dataset"), episodes=(), notes=_NOTES)

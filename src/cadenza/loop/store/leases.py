@@ -13,7 +13,7 @@ from cadenza.core.errors import InputError
 from cadenza.loop.errors import LeaseHeldError, StaleLeaseError
 from cadenza.loop.store.database import Database, lock_run, now
 from cadenza.loop.store.models import Run
-from cadenza.loop.store.owners import is_gone
+from cadenza.loop.store.owners import is_gone, readable
 from cadenza.loop.store.rows import Lease
 
 
@@ -49,8 +49,9 @@ class Leases:
             left_s = (row.lease_expires_at or 0.0) - moment
             if row.lease_owner is not None and left_s > 0.0 and not gone(row.lease_owner):
                 raise LeaseHeldError(
-                    f"run {run_id!r}: expected a free run, got one that {row.lease_owner} works "
-                    f"on for another {left_s:.1f} s at least; wait, or stop that process."
+                    f"run {run_id!r}: expected a free run, got one that "
+                    f"{readable(row.lease_owner)} works on for another {left_s:.0f} s at least; "
+                    "wait, or ask it to stop with `cadenza loop stop`."
                 )
             lease = Lease(run_id=run_id, owner=owner, epoch=row.lease_epoch + 1, ttl_s=ttl_s)
             values = {

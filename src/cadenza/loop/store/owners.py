@@ -25,6 +25,14 @@ def this_process() -> str:
     return f"{_machine()}/{pid}/{_start_of(pid)}"
 
 
+def readable(owner: str) -> str:
+    """Return an owner as people say it: ``process 4242 on host``; odd names as they are."""
+    parts = owner.split("/")
+    if len(parts) < 5 or not parts[-2].isdecimal():
+        return owner
+    return f"process {parts[-2]} on {parts[0]}"
+
+
 def is_gone(owner: str) -> bool:
     """Return whether ``owner`` is known to be dead; False for other machines and odd names."""
     machine, _, process = owner.rpartition("/")[0].rpartition("/")

@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 from cadenza.loop.store import owners
-from cadenza.loop.store.owners import is_gone, this_process
+from cadenza.loop.store.owners import is_gone, readable, this_process
 
 
 def test_live_process_is_not_gone():
@@ -45,3 +45,10 @@ def test_process_name_with_spaces_and_parentheses_is_read(tmp_path, monkeypatch)
     real = owners.Path
     monkeypatch.setattr(owners, "Path", lambda path: real(path.replace("/proc", str(tmp_path))))
     assert owners._start_of(7) == "12345"
+
+
+def test_people_read_the_number_of_the_process_and_its_machine():
+    machine = this_process().partition("/")[0]
+    assert readable(this_process()) == f"process {os.getpid()} on {machine}"
+    assert readable("someone") == "someone"
+    assert readable("a/b/c/d/e") == "a/b/c/d/e"
