@@ -1,5 +1,7 @@
 """A job that dies at any durable step and runs again leaves the bytes of an undisturbed one."""
 
+import os
+
 import pytest
 
 from cadenza.benchmark.jobs import cloning_job, collecting
@@ -24,6 +26,12 @@ def policy(expert, tmp_path_factory):
     root = tmp_path_factory.mktemp("policy") / "job"
     train(training(expert, root, steps=200))
     return root / "policy.pt"
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """Waiting for the disk changes nothing here: processes die, the machine does not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def collection(root, **changes):
