@@ -129,8 +129,9 @@ class KnowledgeAgent:
     def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
         path = self._path(subject)
         page = load_or_set_aside(path)
-        if not has_observation(page, subject, seen):
-            save_page(path, updated_page(page, subject, seen, reply))
+        after = updated_page(page, subject, seen, reply)
+        if after is not page:
+            save_page(path, after)
         return path
 
     def _lessons(self, subject: Subject, seen: Observation) -> str:
