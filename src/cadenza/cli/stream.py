@@ -14,18 +14,17 @@ from cadenza.core.strict_json import parse_json_object
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Columns of the producers' table.
+#: Columns of the producers' table; with the padding they fit into 80 characters.
 _PRODUCER_COLUMNS: Final = (
-    "producer",
+    "no.",
     "state",
     "pid",
     "episodes",
     "steps",
     "dropped",
-    "restarts",
-    "waited / s",
-    "silent / s",
-    "last error",
+    "starts",
+    "wait/s",
+    "quiet/s",
 )
 _ENDED: Final = ("FAILED", "STOPPED")
 _VERSION: Final = 1
@@ -53,7 +52,8 @@ def top(
             print_json(status)
         elif once:
             print_table(headline(status), ("what", "value"), summary_rows(status))
-            print_table("Producers", _PRODUCER_COLUMNS, producer_rows(status))
+            errors = "\n".join(producer_errors(status))
+            print_table("Producers", _PRODUCER_COLUMNS, producer_rows(status), note=errors)
         else:
             _follow(file, status, interval_s)
 
@@ -142,12 +142,20 @@ def producer_rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
             str(row["episodes"]),
             str(row["frames"]),
             str(row["dropped"]),
-            str(row["restarts"]),
+            str(int(row["restarts"]) + 1),
             f"{row['stalled_s']:.1f}",
             f"{row['silent_s']:.1f}",
-            "" if row["error"] is None else str(row["error"]).partition("\n")[0],
         )
         for row in status["producers"]
+    ]
+
+
+def producer_errors(status: Mapping[str, Any]) -> list[str]:
+    """Return one line per producer that has failed: its last error."""
+    return [
+        f"producer {row['producer']}: " + str(row["error"]).partition("\n")[0]
+        for row in status["producers"]
+        if row["error"] is not None
     ]
 
 
@@ -171,9 +179,11 @@ def _tables(status: Mapping[str, Any]) -> "Table":
     totals = Table("what", "value", title=headline(status), title_justify="left", box=SIMPLE_HEAD)
     for name, value in summary_rows(status):
         totals.add_row(name, escape(value))
-    producers = Table(*_PRODUCER_COLUMNS, box=SIMPLE_HEAD)
+    producers = Table(*_PRODUCER_COLUMNS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in producer_rows(status):
         producers.add_row(*(escape(cell) for cell in row))
     whole.add_row(totals)
     whole.add_row(producers)
+    for line in producer_errors(status):
+        whole.add_row(escape(line))
     return whole
