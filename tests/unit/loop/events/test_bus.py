@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventLogError
 from cadenza.loop.events import Event, EventBus, log_file
 
@@ -115,3 +116,34 @@ def test_log_of_another_program_is_refused_and_kept(tmp_path, content, message):
         with pytest.raises(EventLogError, match=message):
             bus.emit(Event("r", "train", "x"))
     assert path.read_text() == content
+
+
+def test_routed_bus_hands_events_to_the_sink_and_leaves_its_log_alone(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    heard, kept = [], []
+
+    class Sink:
+        log_path = bus.log_path
+
+        def __init__(self):
+            self.subscribers = []
+
+        def subscribe(self, subscriber):
+            self.subscribers.append(subscriber)
+
+        def emit(self, event):
+            kept.append(event.kind)
+            for subscriber in self.subscribers:
+                subscriber(event)
+
+    bus.subscribe(lambda event: heard.append(event.kind))
+    bus.emit(Event("run", "s", "before"))
+    with bus.routed(Sink()):
+        bus.emit(Event("run", "s", "inside"))
+        with pytest.raises(NotReadyError, match="expected a bus of no run"):
+            bus.routed(Sink()).__enter__()
+    bus.emit(Event("run", "s", "after"))
+    assert (heard, kept) == (["before", "inside", "after"], ["inside"])
+    written = [(line["seq"], line["kind"]) for line in lines(bus.log_path)]
+    assert written == [(1, "before"), (2, "after")]
+    bus.close()

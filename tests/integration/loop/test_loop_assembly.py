@@ -1,0 +1,140 @@
+"""Runs built from a configuration, with the real workers of proposals and knowledge."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.backends.native import NativeBackend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.jobs.local_runner import LocalJobRunner
+from cadenza.loop.jobs.stopping import never
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.orchestrator.assembly import (
+    new_run_id,
+    read_roots,
+    run_folder,
+    store_location,
+)
+from cadenza.loop.orchestrator.proposer import (
+    CuratedProposer,
+    DeterministicProposer,
+    LLMProposer,
+)
+from tests.loop_fakes import FakeBackend, FakeStack
+
+
+def config(tmp_path, **changes):
+    document = {
+        "run_name": "crossing",
+        "seed_dataset": "local/crossing",
+        "workdir": str(tmp_path / "runs"),
+        "data": {"initial_episodes": 4},
+        "budgets": {"max_cycles": 2},
+        "eval": {"n_episodes": 20, "max_episodes": 20},
+        "knowledge": {"root": str(tmp_path / "knowledge")},
+        **changes,
+    }
+    return LoopConfig.from_document(document, source="test")
+
+
+def proposer_of(loop):
+    return loop.controller._workers.proposer
+
+
+def test_run_from_a_configuration_writes_store_log_and_pages(tmp_path):
+    stack = FakeStack([0.4, 0.9])
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    settings = config(tmp_path)
+    told = []
+    with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        loop.bus.subscribe(lambda event: told.append(event.kind))
+        summary = loop.run()
+        assert loop.folder == tmp_path / "runs" / "run"
+    assert summary.decisions == ["promote", "promote"]
+    assert told[-1] == "run_finished"
+    assert (tmp_path / "runs" / "cadenza.db").is_file()
+    assert (loop.folder / "events.jsonl").is_file()
+    pages = {str(p.relative_to(tmp_path)) for p in (tmp_path / "knowledge").rglob("*.md")}
+    assert {"knowledge/policies/bc.md", "knowledge/tasks/default.md"} <= pages
+    assert stack.flags(0, "data")["episodes"] == "4"
+    assert stack.flags(1, "data")["episodes"] == "8"
+    same_start = {stack.flags(cycle, "data")["seed-start"] for cycle in (0, 1)}
+    assert len(same_start) == 1  # more episodes extend the earlier ones
+
+
+def test_parts_follow_the_configuration(tmp_path):
+    with build_loop(config(tmp_path), "run") as loop:
+        assert isinstance(proposer_of(loop), DeterministicProposer)
+        assert isinstance(loop.controller._workers.train.backend, NativeBackend)
+        assert loop.controller._workers.improve is None
+    bare = config(
+        tmp_path, knowledge={"enabled": False}, improve={"enabled": True}, llm="openai:model"
+    )
+    with build_loop(bare, "run") as loop:
+        assert loop.controller._workers.knowledge is None
+        assert loop.controller._workers.improve is not None
+        assert isinstance(proposer_of(loop), LLMProposer)
+    curated = config(tmp_path, llm="openai:model", curation={"enabled": True})
+    with build_loop(curated, "run") as loop:
+        assert isinstance(proposer_of(loop), CuratedProposer)
+
+
+class OwnPrograms(FakeBackend):
+    """A back end whose program lies elsewhere, and whose jobs need a GPU."""
+
+    programs = {"lerobot-train": (sys.executable, "-c", "pass")}  # noqa: RUF012 - a constant
+    capabilities = {"device": "cuda"}  # noqa: RUF012 - a constant
+
+
+@pytest.mark.parametrize("backend", [FakeBackend(), OwnPrograms()])
+def test_local_runner_knows_the_programs_and_the_budget_of_the_back_end(tmp_path, backend):
+    class Session:
+        run_id = "run"
+        lease = None
+
+        class incidents:  # noqa: N801 - an attribute
+            note_job = None
+
+    settings = config(tmp_path, budgets={"max_gpu_hours": 1.0})
+    with build_loop(settings, "run", backend=backend) as loop:
+        session = Session()
+        session.store = loop.store
+        runner = loop.controller._open_jobs(session, never)
+        assert isinstance(runner, LocalJobRunner)
+        own = tuple(getattr(backend, "programs", {}))
+        assert set(runner.programs.names) == {"cadenza", *own}
+        assert runner.budget.left_s("gpu") == 3600.0
+        counts_cpu = runner.budget.left_s("cpu") == 3600.0
+        assert counts_cpu == (backend.capabilities.get("device") != "cuda")
+
+
+def test_broken_parts_are_told_and_the_store_is_closed(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("no_such_rule: 1\n")
+    with pytest.raises(ConstitutionError, match="unknown_rule"):
+        build_loop(config(tmp_path, constitution=str(rules)), "run")
+    with pytest.raises(ConfigurationError, match="nobody"):
+        build_loop(config(tmp_path, llm="nobody:model"), "run")
+
+
+def test_places_follow_the_configuration(tmp_path):
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    settings = config(
+        tmp_path,
+        seed_root=str(tmp_path / "seed"),
+        policy_ladder=[{"name": "bc", "init": str(weights)}, {"name": "bc_large", "init": "hub/x"}],
+    )
+    assert read_roots(settings) == (weights, tmp_path / "seed")
+    assert run_folder(settings, "r") == tmp_path / "runs" / "r"
+    assert store_location(settings) == tmp_path / "runs" / "cadenza.db"
+    elsewhere = config(tmp_path, store="postgresql+psycopg://host/db")
+    assert store_location(elsewhere) == "postgresql+psycopg://host/db"
+    assert Path(new_run_id(settings)).name.endswith("-crossing")
