@@ -194,9 +194,9 @@ def test_recording_of_a_live_engine_replays_after_it_ended(tmp_path: Path) -> No
 
 
 def test_loader_ends_at_once_while_back_pressure_holds_its_workers() -> None:
-    # One draw, and the fresh share that the next one waits for never comes: producers wait too.
-    settings = {"mode": "continuous", "min_fresh_fraction": 1.0, "high_water": 1}
-    with OnlineDataEngine(small_cfg(2, {"lengths": [6]}, **settings)) as live:
+    # The first draw waits for as many steps as nobody will ever write.
+    settings = {"mode": "continuous", "max_replay_ratio": 1e-9}
+    with OnlineDataEngine(small_cfg(2, {"lengths": [6], "pause_s": 0.05}, **settings)) as live:
         batches = iter(loader(OnlineDataset(live, 3, 4), 2))
         began = time.monotonic()
         eventually(lambda: blocked_s(live) > 1.2, "both workers wait")  # in pieces of 0.25 s

@@ -165,7 +165,7 @@ def test_empty_demonstrations_end_after_the_allowed_attempts() -> None:
 def test_numbers_that_are_not_finite_are_never_published() -> None:
     cfg = small_cfg(policy=failing("nan", 7), max_restarts=0, num_envs=1)
     engine = OnlineDataEngine(cfg)
-    with pytest.raises(OnlineDataWorkerError, match="'obs' has numbers not finite"):
+    with pytest.raises(OnlineDataWorkerError, match="'actions' has numbers not finite"):
         engine.start()
     assert engine.status()["episodes"] == 1
 
