@@ -15,9 +15,9 @@ import numpy as np
 
 from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.dataset_files import (
+    DATASET,
     KeptEpisode,
-    feature_shapes,
-    read_info,
+    dataset_facts,
     read_page,
     write_dataset,
 )
@@ -38,13 +38,10 @@ from cadenza.benchmark.tasks import TaskSpec
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
-from cadenza.core.tree_digest import tree_digest
 from cadenza.stream.bridges.episodes import Episode
 
 #: Attempts between two saves: half a second of work or so.
 BLOCK: Final = 16
-#: Folder of the dataset inside the job's folder.
-DATASET: Final = "dataset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,16 +321,3 @@ def _facts(collection: Collection, dataset: Path, attempts: int) -> dict[str, An
         facts["dataset"] = dataset_facts(dataset, collection.repo_id)
     used = {"start": collection.seed_start, "count": facts["attempts"]}
     return {**facts, "seeds": used}
-
-
-def dataset_facts(dataset: Path, repo_id: str) -> dict[str, Any]:
-    """Return what result files say about a dataset in the folder of a job."""
-    info = read_info(dataset)
-    return {
-        "folder": dataset.name,
-        "repo_id": repo_id,
-        "sha256": tree_digest(dataset),
-        "episodes": info["total_episodes"],
-        "frames": info["total_frames"],
-        "features": feature_shapes(info, source=dataset),
-    }

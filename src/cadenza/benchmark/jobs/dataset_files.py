@@ -17,11 +17,14 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 from cadenza.core.strict_json import parse_json_object
+from cadenza.core.tree_digest import tree_digest
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import DONE, SUCCESS, Feature
 from cadenza.stream.bridges.lerobot_files import CODEBASE_VERSION, INFO, load_arrow
 
+#: Folder of a dataset inside the folder of its job.
+DATASET: Final = "dataset"
 #: Our page about a dataset.
 PAGE: Final = Path("meta/cadenza.json")
 _PAGE_KIND: Final = "cadenza-dataset"
@@ -156,6 +159,19 @@ def feature_shapes(info: Mapping[str, Any], *, source: object) -> dict[str, list
             )
         shapes[key] = cast("list[int]", shape)
     return shapes
+
+
+def dataset_facts(dataset: Path, repo_id: str) -> dict[str, Any]:
+    """Return what result files say about a dataset in the folder of a job."""
+    info = read_info(dataset)
+    return {
+        "folder": dataset.name,
+        "repo_id": repo_id,
+        "sha256": tree_digest(dataset),
+        "episodes": info["total_episodes"],
+        "frames": info["total_frames"],
+        "features": feature_shapes(info, source=dataset),
+    }
 
 
 def data_files(root: Path) -> list[Path]:

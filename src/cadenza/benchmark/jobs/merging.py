@@ -14,9 +14,10 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cadenza.benchmark.jobs.collecting import DATASET, dataset_facts
 from cadenza.benchmark.jobs.dataset_files import (
+    DATASET,
     data_files,
+    dataset_facts,
     read_info,
     read_page,
     read_table,
