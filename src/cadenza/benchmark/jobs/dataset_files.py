@@ -76,7 +76,6 @@ def write_dataset(
 
     Raises:
         StorageError: The file system refused.
-        MissingExtraError: The extra ``lerobot-format`` is not installed.
     """
     first = kept[0].episode
     features = _features(first.states["obs"].shape[1], first.steps["actions"].shape[1])
@@ -201,7 +200,6 @@ def read_frames(root: Path) -> Frames:
         ConfigurationError: ``root`` holds no dataset with states and actions.
         IntegrityError: Its files do not hold what its description says, or numbers that are not
             finite.
-        MissingExtraError: The extra ``lerobot-format`` is not installed.
     """
     info = read_info(root)
     shapes = feature_shapes(info, source=root)
