@@ -1,0 +1,272 @@
+"""Command lines as LeAgents wrote them, and what we add."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.backends.base import (
+    DataRequest,
+    EvalRequest,
+    HarvestRequest,
+    MergeRequest,
+    SeedRange,
+    TrainRequest,
+)
+from cadenza.loop.backends.lerobot_commands import (
+    Setting,
+    eval_command,
+    harvest_command,
+    merge_command,
+    rename_map,
+    select_command,
+    train_command,
+)
+from cadenza.loop.backends.lerobot_probe import LeRobotTools
+from cadenza.loop.config import EvalConfig
+from cadenza.loop.constitution import Roots, load_constitution
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from tests.unit.loop.backends.test_lerobot_probe import TEXTS, TEXTS_06
+
+OLD = LeRobotTools.from_help("0.4.4", TEXTS)
+NEW = LeRobotTools.from_help("0.6.1", TEXTS_06)
+RUN = Path("/runs/r/cycle_0")
+PUSHT = EvalConfig(
+    env_type="pusht",
+    task_suite="PushT-v0",
+    env_args=("--env.obs_type=environment_state_agent_pos",),
+    extra_args=("--policy.device=cpu", "--env.episode_length=60", '--rename_map={"a": "b"}'),
+)
+POLICY = CheckpointRecord(policy_type="act", path="/runs/r/p", cycle=0)
+
+
+def training(**changes: Any) -> TrainRequest:
+    request = TrainRequest(
+        cycle=0,
+        rung="act",
+        init=None,
+        dataset=DatasetRef(repo_id="lerobot/pusht", num_episodes=3),
+        steps=20,
+        batch_size=2,
+        folder=RUN / "train",
+    )
+    return request.model_copy(update=changes)
+
+
+def command(request: TrainRequest, setting: Setting | None = None) -> list[str]:
+    return list(train_command(request, setting or Setting(tools=OLD), steps=20, seed=7))
+
+
+def evaluation(**changes: Any) -> EvalRequest:
+    request = EvalRequest(
+        cycle=0,
+        checkpoint=POLICY,
+        seeds=SeedRange(start=500, count=3),
+        batch_size=10,
+        extra_args=PUSHT.extra_args,
+        folder=RUN / "eval",
+    )
+    return request.model_copy(update=changes)
+
+
+def harvesting(**changes: Any) -> HarvestRequest:
+    request = HarvestRequest(
+        cycle=0,
+        checkpoint=POLICY,
+        episodes=2,
+        seeds=SeedRange(start=900, count=10),
+        repo_id="local/r-cycle0-rollouts",
+        folder=RUN / "harvest",
+    )
+    return request.model_copy(update=changes)
+
+
+def clears(words: tuple[str, ...] | list[str]) -> None:
+    """Check that the shipped rules let the command run."""
+    roots = Roots(write=(Path("/runs/r"),), read=(Path("/data"),))
+    load_constitution(None).clear(tuple(words), roots)
+
+
+@pytest.mark.parametrize(("tools", "flag"), [(OLD, "eval_freq"), (NEW, "env_eval_freq")])
+def test_training_command_in_the_order_of_leagents(tools: LeRobotTools, flag: str) -> None:
+    words = command(training(extra_args=("--eval_freq=0",)), Setting(tools=tools))
+    assert words == [
+        "lerobot-train",
+        "--policy.type=act",
+        "--policy.push_to_hub=false",
+        "--dataset.repo_id=lerobot/pusht",
+        "--dataset.episodes=[0, 1, 2]",
+        "--output_dir=/runs/r/cycle_0/train",
+        "--steps=20",
+        "--batch_size=2",
+        "--seed=7",
+        "--num_workers=0",
+        f"--{flag}=0",
+    ]
+    clears(words)
+
+
+def test_local_data_has_a_folder_and_explicit_episodes_alone() -> None:
+    local = DatasetRef(repo_id="local/x", root="/data/x", num_episodes=3)
+    assert [w for w in command(training(dataset=local)) if "dataset" in w] == [
+        "--dataset.repo_id=local/x",
+        "--dataset.root=/data/x",
+    ]
+    chosen = local.model_copy(update={"episodes": (4, 9)})
+    assert "--dataset.episodes=[4, 9]" in command(training(dataset=chosen))
+
+
+def test_given_weights_replace_the_type_and_a_revision_is_kept() -> None:
+    dataset = DatasetRef(repo_id="a/b", revision="v3.0")
+    words = command(training(init="/runs/r/old", dataset=dataset))
+    assert words[1] == "--policy.path=/runs/r/old"
+    assert words[4] == "--dataset.revision=v3.0"
+    assert not any(word.startswith("--policy.type") for word in words)
+
+
+def test_workers_are_set_only_where_there_is_no_gpu_and_no_wish() -> None:
+    assert "--num_workers=0" not in command(training(), Setting(tools=OLD, has_gpu=True))
+    words = command(training(extra_args=("--num_workers=2",)))
+    assert [w for w in words if "num_workers" in w] == ["--num_workers=2"]
+
+
+def test_environment_of_evaluations_in_training_is_that_of_all() -> None:
+    setting = Setting(eval=PUSHT, tools=OLD)
+    extra = ("--env.type=pusht", "--env.obs_type=pixels_agent_pos")
+    words = command(training(extra_args=extra), setting)
+    assert [w for w in words if "--env." in w] == ["--env.episode_length=60", *extra]
+    assert not [w for w in command(training(), setting) if "--env." in w]
+
+
+MIX = DatasetRef(repo_id="local/mix", root="/runs/r/mix")
+BLEND = ["--mix.repo_id=local/mix", "--mix.root=/runs/r/mix", "--mix.ratio=0.25"]
+
+
+def test_mix_alone_replaces_the_data_and_a_share_is_blended() -> None:
+    local = DatasetRef(repo_id="local/x", root="/data/x", episodes=(0, 2))
+    alone = command(training(dataset=local, mix=MIX, mix_ratio=1.0))
+    assert [w for w in alone if "dataset" in w] == [
+        "--dataset.repo_id=local/mix",
+        "--dataset.root=/runs/r/mix",
+    ]
+    blended = command(training(dataset=local, mix=MIX, mix_ratio=0.25))
+    assert blended[3:9] == [
+        "--dataset.repo_id=local/x",
+        "--dataset.root=/data/x",
+        "--dataset.episodes=[0, 2]",
+        *BLEND,
+    ]
+    clears(blended)
+    assert command(training(mix=MIX, mix_ratio=0.0)) == command(training())
+
+
+@pytest.mark.parametrize("extra", ["--dataset.root=/other", "--steps=9", "--Output-dir=/x"])
+def test_flag_that_the_loop_sets_is_refused_a_second_time(extra: str) -> None:
+    local = DatasetRef(repo_id="local/x", root="/data/x")
+    with pytest.raises(ConfigurationError, match=r"lerobot-train: expected --.* once"):
+        command(training(dataset=local, extra_args=(extra,)), Setting())
+
+
+@pytest.mark.parametrize("tools", [OLD, NEW])
+def test_evaluation_command_in_the_order_of_leagents(tools: LeRobotTools) -> None:
+    words = eval_command(evaluation(), Setting(eval=PUSHT, tools=tools))
+    assert words == (
+        "lerobot-eval",
+        "--policy.path=/runs/r/p",
+        "--env.type=pusht",
+        "--env.task=PushT-v0",
+        "--eval.n_episodes=3",
+        "--eval.batch_size=3",  # LeRobot refuses more than there are episodes
+        "--output_dir=/runs/r/cycle_0/eval",
+        "--seed=500",
+        "--env.obs_type=environment_state_agent_pos",
+        "--policy.device=cpu",
+        "--env.episode_length=60",
+        '--rename_map={"a": "b"}',
+    )
+    clears(words)
+
+
+def test_harvest_plays_in_the_environment_of_evaluations_from_its_own_seeds() -> None:
+    extra = ("--keep-failures", "--env.episode_length=9")
+    request = harvesting(extra_args=extra, focus=("pusht_0",), task_text="push")
+    words = harvest_command(request, Setting(eval=PUSHT, tools=OLD))
+    assert words == (
+        "cadenza-lerobot-collect",
+        "--policy-path=/runs/r/p",
+        "--env-type=pusht",
+        "--task=PushT-v0",
+        "--episodes=2",
+        "--out=/runs/r/cycle_0/harvest/dataset",
+        "--repo-id=local/r-cycle0-rollouts",
+        "--device=cpu",
+        "--seed=900",
+        "--max-attempts=10",
+        "--focus=pusht_0",
+        "--env.obs_type=environment_state_agent_pos",
+        '--rename-map={"a": "b"}',
+        "--keep-failures",
+        "--env.episode_length=9",
+        "--task-text=push",
+        "--result-json=/runs/r/cycle_0/harvest/result.json",
+    )
+    clears(words)
+
+
+def test_merge_names_every_source_and_its_folder() -> None:
+    sources = (MIX, DatasetRef(repo_id="local/new", root="/runs/r/new"))
+    words = merge_command(MergeRequest(sources=sources, repo_id="local/all", folder=RUN / "merge"))
+    assert words == (
+        "cadenza-lerobot-merge",
+        "--repo-ids=local/mix,local/new",
+        "--roots=/runs/r/mix,/runs/r/new",
+        "--out=/runs/r/cycle_0/merge/dataset",
+        "--repo-id=local/all",
+        "--result-json=/runs/r/cycle_0/merge/result.json",
+    )
+    clears(words)
+    far = (MIX, DatasetRef(repo_id="lerobot/pusht"))
+    with pytest.raises(ConfigurationError, match="lerobot/pusht: expected a local dataset"):
+        merge_command(MergeRequest(sources=far, repo_id="local/all", folder=RUN))
+
+
+def test_selection_names_suite_limit_and_focus() -> None:
+    request = DataRequest(
+        cycle=0,
+        proposal=Proposal(action="reuse_seed", dataset="lerobot/libero", num_episodes=5),
+        seeds=SeedRange(start=0, count=5),
+        folder=RUN / "data",
+    )
+    words = select_command(
+        request,
+        suite="libero_spatial",
+        focus=("libero_spatial_3",),
+        root=Path("/data/x"),
+        instructions=Path("/data/suites.json"),
+    )
+    assert words == (
+        "cadenza-lerobot-select",
+        "--repo-id=lerobot/libero",
+        "--root=/data/x",
+        "--suite=libero_spatial",
+        "--limit=5",
+        "--focus=libero_spatial_3",
+        "--instructions=/data/suites.json",
+        "--result-json=/runs/r/cycle_0/data/result.json",
+    )
+    clears(words)
+
+
+def test_shared_words_are_of_the_environment_alone() -> None:
+    config = EvalConfig(env_args=("--policy.device=cpu",))
+    with pytest.raises(ConfigurationError, match=r"expected --env.key=value with LeRobot"):
+        harvest_command(harvesting(), Setting(eval=config))
+
+
+def test_names_that_are_no_object_are_refused() -> None:
+    assert rename_map(['--rename_map={"a": "b"}']) == {"a": "b"}
+    assert rename_map(["--seed=1"]) == {}
+    for text in ("{", "[1]"):
+        with pytest.raises(ConfigurationError, match="expected --rename_map as a JSON object"):
+            rename_map([f"--rename_map={text}"])

@@ -1,0 +1,159 @@
+"""Flags and releases of LeRobot, from help texts recorded from 0.4.4."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.loop.backends.lerobot_environment import (
+    LeRobotEnvironment,
+    lerobot_programs,
+    lerobot_python,
+    machine_has_gpu,
+)
+from cadenza.loop.backends.lerobot_probe import TOOLS, LeRobotTools, output_of, parse_help, probe
+
+RECORDED = Path(__file__).with_name("recorded")
+TEXTS = {tool: (RECORDED / f"{tool}-0.4.4.txt").read_text() for tool in TOOLS}
+#: 0.6 renamed training's flag, and 0.5 gave merging its folders; the rest is as recorded.
+TEXTS_06 = {
+    "lerobot-train": TEXTS["lerobot-train"].replace("--eval_freq", "--env_eval_freq"),
+    "lerobot-eval": TEXTS["lerobot-eval"],
+    "lerobot-edit-dataset": TEXTS["lerobot-edit-dataset"].replace(
+        "--operation.repo_ids [List]\n", "--operation.repo_ids [List]\n  --operation.roots [List]\n"
+    ),
+}
+
+
+def environment(folder: Path) -> LeRobotEnvironment:
+    """Return a folder that looks like an environment with LeRobot."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    for name in ("python", *TOOLS):
+        (folder / "bin" / name).touch(mode=0o755)
+    return LeRobotEnvironment(python=folder / "bin" / "python", cache=folder / "cache")
+
+
+class Tools:
+    """Answers as the tools of a release do, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, command: Sequence[str]) -> str:
+        self.asked += 1
+        return TEXTS[Path(command[0]).name] if command[-1] == "--help" else "0.4.4\n"
+
+
+def test_help_text_gives_flags_and_nothing_else() -> None:
+    assert parse_help("usage: x [--a.b_c int] [-h]\n  --steps int  see --steps; a--b") == {
+        "a.b_c",
+        "steps",
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "version", "flag", "merge"),
+    [(TEXTS, "0.4.4", "eval_freq", "home"), (TEXTS_06, "0.6.1", "env_eval_freq", "roots")],
+)
+def test_release_is_told_by_its_flags(
+    texts: dict[str, str], version: str, flag: str, merge: str
+) -> None:
+    assert LeRobotTools.from_help(version, texts).capabilities == {
+        "lerobot": version,
+        "train_eval_flag": flag,
+        "edit_dataset_merge": merge,
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"), [(TEXTS, "--eval_freq"), (TEXTS_06, "--env_eval_freq")]
+)
+@pytest.mark.parametrize("given", ["--eval_freq=0", "--env_eval_freq=0"])
+def test_renamed_flag_is_given_in_the_name_of_the_release(
+    texts: dict[str, str], expected: str, given: str
+) -> None:
+    tools = LeRobotTools.from_help("x", texts)
+    words = tools.translated("lerobot-train", [given, "--policy.path=a", "loose"])
+    assert words == (f"{expected}=0", "--policy.path=a", "loose")
+
+
+def test_unknown_flag_is_refused_before_it_is_run() -> None:
+    tools = LeRobotTools.from_help("0.4.4", TEXTS)
+    with pytest.raises(ConfigurationError, match=r"lerobot-eval 0.4.4: .* got --steps"):
+        tools.translated("lerobot-eval", ["--steps=3"])
+
+
+def test_help_of_something_else_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"expected --eval.n_episodes in its help"):
+        LeRobotTools.from_help("1", {**TEXTS, "lerobot-eval": "usage: true"})
+
+
+def test_environment_is_asked_once_until_it_changes(tmp_path: Path) -> None:
+    place, ask = environment(tmp_path), Tools()
+    first = probe(place, ask=ask)
+    assert ask.asked == 4
+    assert probe(place, ask=ask) == first
+    assert ask.asked == 4
+    os.utime(tmp_path / "lib" / "python3.11" / "site-packages", ns=(1, 1))
+    assert probe(place, ask=ask) == first
+    assert ask.asked == 8
+
+
+def test_damaged_answers_are_asked_for_again(tmp_path: Path) -> None:
+    place, ask = environment(tmp_path), Tools()
+    probe(place, ask=ask)
+    (file,) = place.cache.iterdir()
+    for content in ("{", json.dumps({"version": 3})):
+        file.write_text(content)
+        assert probe(place, ask=ask).version == "0.4.4"
+    assert ask.asked == 12
+
+
+def test_tool_that_fails_is_named() -> None:
+    assert output_of([sys.executable, "-c", "print(3)"]) == "3\n"
+    with pytest.raises(ConfigurationError, match=r"expected '.* -c 1/0' to answer"):
+        output_of([sys.executable, "-c", "1/0"])
+
+
+def test_named_interpreter_wins_over_the_newest_finished_one(tmp_path: Path) -> None:
+    cache = tmp_path / "cadenza" / "environments"
+    for number, name in enumerate(("lerobot-old", "lerobot-new", "lerobot-half", "other-1")):
+        (cache / name).mkdir(parents=True)
+        if name != "lerobot-half":
+            (cache / name / ".complete").touch()
+            os.utime(cache / name / ".complete", (number, number))
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert lerobot_python(environ) == cache / "lerobot-new" / "bin" / "python"
+    assert lerobot_python({**environ, "CADENZA_LEROBOT_PYTHON": "/bin/sh"}) == Path("/bin/sh")
+    assert lerobot_python({**environ, "CADENZA_LEROBOT_PYTHON": "/no/where"}) is None
+    found = LeRobotEnvironment.find(environ)
+    assert found.cache == tmp_path / "cadenza" / "lerobot"
+
+
+def test_missing_environment_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingExtraError, match=r"environments/install.py"):
+        LeRobotEnvironment.find({"XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_programs_are_lerobots_own_or_our_scripts(tmp_path: Path) -> None:
+    programs = lerobot_programs(environment(tmp_path))
+    assert programs["lerobot-eval"] == (str(tmp_path / "bin" / "lerobot-eval"),)
+    for name, word in {"lerobot-train": "train", "cadenza-lerobot-collect": "collect"}.items():
+        python, isolated, script, last = programs[name]
+        assert (python, isolated, last) == (str(tmp_path / "bin" / "python"), "-P", word)
+        assert Path(script).is_file()
+    (tmp_path / "bin" / "lerobot-train").unlink()
+    with pytest.raises(ConfigurationError, match="expected lerobot-train beside"):
+        lerobot_programs(LeRobotEnvironment(python=tmp_path / "bin" / "python", cache=tmp_path))
+
+
+def test_gpu_counts_unless_it_is_hidden(tmp_path: Path) -> None:
+    assert not machine_has_gpu({}, device_folder=tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert machine_has_gpu({}, device_folder=tmp_path)
+    assert not machine_has_gpu({"CUDA_VISIBLE_DEVICES": ""}, device_folder=tmp_path)
