@@ -89,14 +89,13 @@ class LoopDisplay:
         done, left_s = self._outlook(progress.key, progress.attempt_s)
         if done is None and left_s is not None:
             done = progress.attempt_s / max(progress.attempt_s + left_s, 1e-9)
+        description = f"cycle {progress.key.cycle} {progress.key.stage}"
+        total = None if done is None else 1.0
+        completed, detail = done or 0.0, _times(progress, left_s)
         if self._task is None:
-            self._task = bar.add_task("", detail="")
+            self._task = bar.add_task(description, total=total, completed=0, detail=detail)
         bar.update(
-            self._task,
-            description=f"cycle {progress.key.cycle} {progress.key.stage}",
-            total=None if done is None else 1.0,
-            completed=done or 0.0,
-            detail=_times(progress, left_s),
+            self._task, description=description, total=total, completed=completed, detail=detail
         )
 
     def _remove_task(self, bar: "Progress") -> None:

@@ -1,7 +1,7 @@
 """How long a running job still takes: from what it says itself, else from its like.
 
-Sources, best first:  the share that the job says it has done, in its log or its progress file;
-                      the time that the newest ended job of the same kind took.
+Sources, best first:  the share that the job's log says is done, as LeRobot's tools do; the time
+                      that the newest ended job of the same kind took.
 Limits:               a job's speed is taken as constant; attempts of a killed job that go on from
                       where they stopped seem slower than they are.
 """
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cadenza.core.errors import IntegrityError
-from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.spec import JobKey
@@ -25,8 +23,6 @@ _BAR: Final = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
 #: A line of LeRobot's training: ``step:2K smpl:16K ...``; the total is in its command.
 _STEP: Final = re.compile(rb"\bstep:(\d+(?:\.\d+)?)([KMB]?) ")
 _UNITS: Final = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"B": 1e9}
-#: What a job writes beside its output: ``{"done": 3, "total": 10}``.
-PROGRESS_FILE: Final = "progress.json"
 
 
 class SignsOfLife(Record):
@@ -64,12 +60,10 @@ class JobEstimates:
 
     def share_done(self, key: JobKey) -> float | None:
         """Return the share that the job says it has done, in [0, 1]; None if it says nothing."""
-        cycle = self._folder / f"cycle_{key.cycle}"
-        share = _share_in_file(cycle / key.stage / PROGRESS_FILE)
         job = self._jobs.get(key)
-        if share is None and job is not None:
-            share = _share_in_log(cycle / f"{key.stage}.log", job.command)
-        return share
+        if job is None:
+            return None
+        return _share_in_log(self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log", job.command)
 
     def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
         """Return how long a running job has worked and been silent at ``moment``, Unix seconds.
@@ -105,14 +99,6 @@ def kind_of(stage: str) -> str:
     return stage.partition("_")[0]
 
 
-def _share_in_file(path: Path) -> float | None:
-    try:
-        document = parse_json_object(path.read_bytes(), source=str(path))
-    except (FileNotFoundError, NotADirectoryError, IntegrityError):
-        return None
-    return _share(document.get("done"), document.get("total"))
-
-
 def _share_in_log(path: Path, command: Sequence[str]) -> float | None:
     try:
         with path.open("rb") as log:
@@ -129,7 +115,5 @@ def _share_in_log(path: Path, command: Sequence[str]) -> float | None:
     return None
 
 
-def _share(done: object, total: object) -> float | None:
-    if not isinstance(done, int | float) or not isinstance(total, int | float) or total <= 0:
-        return None
-    return min(1.0, max(0.0, done / total))
+def _share(done: float, total: int | None) -> float | None:
+    return min(1.0, done / total) if total else None

@@ -1,0 +1,166 @@
+"""`cadenza loop run | resume | demo`: real runs in small form, stopped, answered, refused."""
+
+import signal
+import time
+
+import pytest
+
+from tests.e2e.commands import REPOSITORY, Started, cadenza
+
+TINY = """
+run_name: tiny
+seed_dataset: local/crossing
+data: {initial_episodes: 4}
+train: {steps: 20, batch_size: 32}
+eval: {n_episodes: 6, max_episodes: 6}
+thresholds: {min_promote: 0.0}
+budgets: {max_cycles: 1}
+"""
+
+
+def loop(*words, cwd, timeout=180.0):
+    return cadenza("loop", *words, cwd=cwd, timeout=timeout)
+
+
+def configured(folder, more=""):
+    """Write the tiny configuration, ``more`` appended, and return its path."""
+    path = folder / "tiny.yaml"
+    path.write_text(TINY + more)
+    return path
+
+
+@pytest.mark.parametrize("name", ["native_crossing", "lerobot_pusht", "demo"])
+def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing(name, tmp_path):
+    config = REPOSITORY / "configs" / "loop" / f"{name}.yaml"
+    words = ("loop", "run", "--config", config, "--dry-run", "--run-id", "dry", "--json")
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}  # a LeRobot environment makes no difference here
+    done = Started("cadenza", *words, cwd=tmp_path, variables=cache).outcome(120.0)
+    assert done.code == 0, done.err
+    assert done.json["dry_run"]
+    assert done.json["decisions"][0] == "promote"
+    programs = {"lerobot-train", "lerobot-eval"} if name == "lerobot_pusht" else {"cadenza"}
+    assert programs <= {line.split()[0] for line in done.json["commands"]}
+    assert not [line for line in done.json["commands"] if "cadenza-dry-run" in line]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_prints_every_command_and_event(tmp_path):
+    done = loop("run", "-c", configured(tmp_path), "--dry-run", "--run-id", "dry", cwd=tmp_path)
+    lines = done.out.splitlines()
+    out = f"--out={tmp_path}/runs/dry/cycle_0/data"
+    assert lines[0].startswith("cadenza job collect --task=crossing")
+    assert out in lines[0]
+    assert lines[-1].startswith("dry run: 3 commands in 1 cycles, none of them run;")
+    assert "[cycle 0] orchestrator/cycle_started" in done.err
+    assert max(len(line.partition(" {")[2]) for line in done.err.splitlines()) <= 159
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.slow
+def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
+    gate = "approval: {gates: [promote], timeout_s: 0.01, on_timeout: stop}"
+    config = configured(tmp_path, gate)
+    done = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
+    assert done.code == 130, done.err
+    assert "stopped; finished work is kept, go on with: cadenza loop resume asks" in done.err
+    assert "[cycle 0] decide/approval_requested" in done.err
+    assert "waits for approval: promote in cycle 0" in loop("status", cwd=tmp_path).out
+    again = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
+    assert again.code == 2
+    assert "expected a new id, got one that the store has" in again.err
+    loop("approve", "asks", "--by", "Ada", "--reason", "fine", cwd=tmp_path)
+    done = loop("resume", "asks", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert (done.json["status"], done.json["decisions"]) == ("finished", ["promote"])
+    shown = loop("status", cwd=tmp_path).out
+    assert "Run asks: finished (budget: max_cycles)" in shown
+    assert "Approved: fine" in shown
+    ended = loop("resume", "asks", cwd=tmp_path)
+    assert ended.code == 0
+    assert "run asks: finished (budget: max_cycles)" in ended.out
+
+
+@pytest.fixture
+def collecting(tmp_path):
+    """A run that has begun to collect a lot."""
+    config = configured(tmp_path, "jobs: {grace_s: 5.0}")
+    config.write_text(config.read_text().replace("episodes: 4", "episodes: 4000"))
+    words = ("loop", "run", "-c", config, "--run-id", "long")
+    started = Started("cadenza", *words, cwd=tmp_path, new_session=True)
+    events = tmp_path / "runs" / "long" / "events.jsonl"
+    deadline = time.monotonic() + 60.0
+    while not (events.exists() and b"job_started" in events.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("signals", "codes"),
+    [
+        ([signal.SIGINT], {130}),
+        ([signal.SIGTERM], {143}),
+        ([signal.SIGTERM, signal.SIGINT], {130, 143}),  # at once, so either may be the first
+    ],
+)
+def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, codes, tmp_path):
+    for number in signals:
+        collecting.process.send_signal(number)
+    done = collecting.outcome(60.0)
+    assert done.code in codes
+    assert "stopping: the job at work is ended first; Ctrl-C again kills it" in done.err
+    assert ("the job at work is killed" in done.err) == (len(signals) == 2)
+    assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
+    assert "run long: stopped (stop requested)" in done.out
+    [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
+    assert (run["status"], run["jobs"]) == ("stopped", [])
+
+
+def test_a_live_run_is_stopped_from_outside_and_not_run_twice(collecting, tmp_path):
+    second = loop("resume", "long", cwd=tmp_path)
+    assert second.code == 13
+    assert "expected a free run, got one that process " in second.err
+    assert " was asked to stop it" in loop("stop", "long", cwd=tmp_path).out
+    assert collecting.outcome(60.0).code == 130
+
+
+def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
+    config = configured(tmp_path, "jobs: {max_attempts: 1}")
+    config.write_text(config.read_text().replace("eval: {", "eval: {task_suite: nobody, "))
+    done = loop("run", "-c", config, "--run-id", "fails", "-q", cwd=tmp_path)
+    assert done.code == 17
+    assert "\nerror: job fails/0/data: expected an end with exit code 0" in done.err
+    assert "data.log ends with:\n" in done.err
+    assert "nobody" in done.err
+    assert done.err.splitlines()[-1] == (
+        "when that is mended, go on with: cadenza loop resume fails"
+    )
+    assert "Run fails: failed" in loop("status", cwd=tmp_path).out
+    unknown = loop("resume", "other", cwd=tmp_path)
+    assert (unknown.code, "expected a run of this store" in unknown.err) == (2, True)
+    config.write_text(config.read_text().replace("steps: 20", "steps: 21"))
+    changed = loop("resume", "fails", "--config", config, cwd=tmp_path)
+    assert changed.code == 2
+    assert "got other values for train.steps" in changed.err
+
+
+def test_a_refused_command_ends_with_its_rule(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    text = (REPOSITORY / "configs" / "loop" / "constitution.yaml").read_text()
+    rules.write_text(text.replace("pusht, crossing, ", "pusht, "))
+    config = configured(tmp_path, f"constitution: {rules}")
+    done = loop("run", "-c", config, "--run-id", "refused", "--json", cwd=tmp_path)
+    assert done.code == 18
+    assert done.json["error"]["kind"] == "ConstitutionError"
+    assert "refused by the rule allowed_env_types" in done.json["error"]["message"]
+
+
+def test_all_problems_of_a_configuration_are_told_each_on_its_line(tmp_path):
+    config = configured(tmp_path, "songs: 3\nseed: -1\n")
+    done = loop("run", "-c", config, cwd=tmp_path)
+    assert done.code == 2
+    assert done.err.splitlines()[0].endswith("got these problems:")
+    assert [line.split(":")[0].strip() for line in done.err.splitlines()[1:]] == ["seed", "songs"]

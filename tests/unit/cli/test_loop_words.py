@@ -1,0 +1,167 @@
+import io
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.loop_display import LoopDisplay
+from cadenza.cli.loop_status import headline, notes
+from cadenza.cli.loop_store import command
+from cadenza.cli.loop_words import duration, event_line, plain
+from cadenza.cli.output import exit_code_of
+from cadenza.loop import errors
+from cadenza.loop.constitution import ConstitutionError, Verdict
+from cadenza.loop.events import Event, EventBus
+from cadenza.loop.jobs.reports import JobProgress
+from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.status_report import run_status
+from tests.loop_runs import RUN, begun_run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125.0, "2 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (12_060.0, "3 h 21 min"),
+    ],
+)
+def test_durations_are_said_as_people_say_them(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_the_payload_of_a_line_is_cut_at_160_characters():
+    line = event_line(3, "train", "job_started", {"cmd": "x" * 300})
+    assert line.startswith('[cycle 3] train/job_started {"cmd": "xxx')
+    assert len(line.partition("job_started ")[2]) == 160
+    assert line.endswith("...")
+    assert event_line(None, "orchestrator", "run_finished", {}).startswith("[cycle -] ")
+    exact = {"k": "x" * (160 - len('{"k": ""}'))}
+    assert event_line(0, "a", "b", exact).endswith('x"}')
+
+
+def test_no_text_of_others_moves_the_cursor():
+    assert plain("a\x1b[2Jb\nc\x9bd") == "a [2Jb c d"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.StoreNotFoundError("s"), ExitCode.CHECK_FAILED),
+        (errors.StoreUnavailableError("s"), ExitCode.STORAGE),
+        (errors.StoreCorruptError("s"), ExitCode.DAMAGED_DATA),
+        (errors.StoreOutdatedError("s"), ExitCode.NOT_READY),
+        (errors.LeaseHeldError("s"), ExitCode.NOT_READY),
+        (errors.StaleLeaseError("s"), ExitCode.NOT_READY),
+        (errors.JobFailedError("s"), ExitCode.JOB_FAILED),
+        (errors.JobHostError("s"), ExitCode.JOB_FAILED),
+        (errors.TrainError("s"), ExitCode.JOB_FAILED),
+        (errors.StopRequestedError("s"), ExitCode.INTERRUPTED),
+        (ConstitutionError(Verdict(allowed=False, rule="r", reason="w")), ExitCode.REFUSED),
+        (errors.RunEndedError("s"), ExitCode.USAGE),
+    ],
+)
+def test_each_error_of_the_loop_has_its_exit_code(error, code):
+    assert exit_code_of(error) is code
+
+
+def test_commands_to_copy_name_the_store_but_no_password(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    assert command("resume", "r", Path("runs"), None) == "cadenza loop resume r"
+    assert command("stop", "r", Path("my runs"), None) == "cadenza loop stop r --workdir 'my runs'"
+    url = "postgresql+psycopg://me:secret@host/db"
+    assert command("stop", "r", Path("runs"), url).endswith(
+        "--store 'postgresql+psycopg://me:***@host/db'"
+    )
+    monkeypatch.setenv("CADENZA_STORE", url)
+    assert command("stop", "r", Path("runs"), url) == "cadenza loop stop r"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """An open store with a run, and how it stands."""
+    with begun_run(tmp_path) as store:
+        yield store, run_status(store, RUN, workdir=tmp_path)
+
+
+def test_a_silent_job_and_its_attempts_are_told(run, tmp_path):
+    _, status = run
+    [job] = status.jobs
+    job = job.model_copy(
+        update={"silent_s": 75.0, "attempt": 2, "done": 0.25, "left_s": None, "pid": None}
+    )
+    status = status.model_copy(update={"jobs": (job,)})
+    assert (
+        "job: train of cycle 1, attempt 2, runs for 30 s, 25% done, last sign of life "
+        "1 min 15 s ago"
+    ) in notes(status, tmp_path, None)
+
+
+def test_an_ended_run_offers_no_way_on(run, tmp_path):
+    store, _ = run
+    store.finish_run(RUN, "finished", "budget: max_cycles")
+    status = run_status(store, RUN, workdir=tmp_path)
+    assert headline(status).startswith(f"Run {RUN}: finished (budget: max_cycles), begun ")
+    assert not [line for line in notes(status, tmp_path, None) if "resume" in line]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def progress(seconds):
+    key = JobKey(run_id=RUN, cycle=1, stage="train")
+    return JobProgress(key=key, attempt=1, attempt_s=seconds, spent_s=0.0, time_limit_s=None)
+
+
+def assembly(store, tmp_path):
+    """Return what a display sees of a loop."""
+    bus = EventBus(tmp_path / "events.jsonl")
+    return SimpleNamespace(store=store, bus=bus, folder=tmp_path / RUN)
+
+
+def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0):
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("cadenza.cli.loop_display._LINE_EVERY_S", line_every_s)
+    loop = assembly(store, tmp_path)
+    display = LoopDisplay(quiet=quiet)
+    with display.following(loop):
+        loop.bus.emit(Event(RUN, "train", "job_started", 1, {"cmd": ["x"]}))
+        display.on_progress(progress(30.0))
+        logging.getLogger("cadenza.loop").warning("the disk is slow")
+        loop.bus.emit(Event(RUN, "train", "job_finished", 1, {"exit_code": 0}))
+    logging.getLogger("cadenza.loop").warning("not shown any more")
+    loop.bus.close()
+    return stream.getvalue()
+
+
+def test_without_a_terminal_lines_tell_events_and_the_time_left(run, tmp_path, monkeypatch):
+    text = shown_by(io.StringIO(), run[0], tmp_path, monkeypatch)
+    assert text.splitlines()[:4] == [
+        '[cycle 1] train/job_started {"cmd": ["x"]}',
+        "[cycle 1] train at work: 30 s, about 1 min 10 s left",
+        "warning: the disk is slow",
+        '[cycle 1] train/job_finished {"exit_code": 0}',
+    ]
+    seldom = shown_by(io.StringIO(), run[0], tmp_path, monkeypatch, line_every_s=60.0)
+    assert "at work" not in seldom
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(run, tmp_path, monkeypatch):
+    text = shown_by(Terminal(), run[0], tmp_path, monkeypatch)
+    assert "cycle 1 train" in text
+    assert "30 s, about 1 min 10 s left" in text
+    assert '[cycle 1] train/job_finished {"exit_code": 0}' in text
+
+
+def test_quiet_shows_warnings_alone(run, tmp_path, monkeypatch):
+    text = shown_by(Terminal(), run[0], tmp_path, monkeypatch, quiet=True)
+    assert text.splitlines()[0] == "warning: the disk is slow"
+    assert "[cycle 1]" not in text

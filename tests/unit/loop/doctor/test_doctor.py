@@ -1,0 +1,178 @@
+import shutil
+import sqlite3
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from cadenza.core.errors import CadenzaError
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.doctor import lerobot, machine
+from cadenza.loop.doctor.check import Check, tried
+from cadenza.loop.doctor.store import store_check
+from cadenza.loop.store import JobStore
+
+
+def config(**changes):
+    return LoopConfig(**({"run_name": "r", "seed_dataset": "local/d"} | changes))
+
+
+def lerobot_config(env_type="libero"):
+    rungs = [{"name": "act"}]
+    return config(backend="lerobot", policy_ladder=rungs, eval={"env_type": env_type})
+
+
+def by_name(checks):
+    return {check.name: check for check in checks}
+
+
+def fake_python(folder, answer):
+    """Return an interpreter that says ``answer``, whatever it is asked."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' '{answer}'\n")
+    python.chmod(0o755)
+    return {"CADENZA_LEROBOT_PYTHON": str(python), "HOME": str(folder)}
+
+
+def test_an_expected_error_becomes_a_failure_with_what_to_do():
+    def fail():
+        raise CadenzaError("expected\n  a file")
+
+    check = tried("rules", "write one", fail)
+    assert check == Check(name="rules", level="fail", detail="expected a file", fix="write one")
+
+
+@pytest.mark.parametrize(("wanted", "level"), [(None, "warn"), (lerobot_config(), "fail")])
+def test_a_missing_lerobot_fails_only_who_wants_it(wanted, level, tmp_path):
+    [check] = lerobot.lerobot_checks({"HOME": str(tmp_path)}, wanted=wanted)
+    assert check.level == level
+    assert "environments/install.py" in check.fix
+
+
+def test_an_environment_without_lerobot_is_told(tmp_path):
+    environ = fake_python(tmp_path, '{"lerobot": null}')
+    [check] = lerobot.lerobot_checks(environ, wanted=None)
+    assert (check.level, "no LeRobot there" in check.detail) == ("warn", True)
+    environ = fake_python(tmp_path, "a song")
+    assert "no LeRobot there" in lerobot.lerobot_checks(environ, wanted=None)[0].detail
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("0.4.4", "warn"), ("0.5.1", "warn"), ("0.6.0", "ok")]
+)
+def test_releases_with_the_unsafe_server_are_named(version, level, tmp_path):
+    environ = fake_python(tmp_path, f'{{"lerobot": "{version}", "torch": "2", "libero": false}}')
+    check = by_name(lerobot.lerobot_checks(environ, wanted=None))["lerobot"]
+    assert check.level == level
+    assert ("CVE-2026-25874" in (check.fix or "")) == (level == "warn")
+
+
+def test_libero_must_be_installed_and_configured_for_who_wants_it(tmp_path):
+    missing = fake_python(tmp_path, '{"lerobot": "0.6.0", "libero": false}')
+    check = by_name(lerobot.lerobot_checks(missing, wanted=lerobot_config()))["libero"]
+    assert (check.level, check.detail.startswith("not installed")) == ("fail", True)
+    assert "libero" not in by_name(lerobot.lerobot_checks(missing, wanted=lerobot_config("pusht")))
+    there = fake_python(tmp_path, '{"lerobot": "0.6.0", "libero": true}')
+    check = by_name(lerobot.lerobot_checks(there, wanted=lerobot_config()))["libero"]
+    assert (check.level, "asks questions" in check.detail) == ("fail", True)
+    (tmp_path / ".libero").mkdir()
+    (tmp_path / ".libero" / "config.yaml").touch()
+    assert by_name(lerobot.lerobot_checks(there, wanted=None))["libero"].level == "ok"
+
+
+def test_simulators_without_a_screen_need_two_variables(tmp_path):
+    environ = fake_python(tmp_path, '{"lerobot": "0.6.0", "libero": false}')
+    check = by_name(lerobot.lerobot_checks(environ, wanted=None))["screen"]
+    assert (check.level, check.fix) == ("warn", "export MUJOCO_GL=egl SDL_VIDEODRIVER=dummy")
+    environ |= {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}
+    assert by_name(lerobot.lerobot_checks(environ, wanted=None))["screen"].level == "ok"
+
+
+def test_a_store_is_looked_at_and_never_made(tmp_path):
+    path = tmp_path / "cadenza.db"
+    assert "none yet" in store_check(path).detail
+    assert not path.exists()
+    JobStore(path).close()
+    assert store_check(path).detail == f"{path}: 0 runs"
+    assert store_check(f"sqlite:///{path}").level == "ok"
+
+
+def test_an_older_store_is_brought_up_to_date_in_a_copy(tmp_path):
+    path = tmp_path / "cadenza.db"
+    sqlite3.connect(path).execute("CREATE TABLE song (id INTEGER)").connection.close()
+    assert "the next run brings it up to date" in store_check(path).detail
+    tables = sqlite3.connect(path).execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == [("song",)]
+
+
+def test_a_store_that_cannot_be_brought_up_to_date_fails(tmp_path):
+    path = tmp_path / "cadenza.db"
+    sqlite3.connect(path).execute("CREATE TABLE runs (id INTEGER)").connection.close()
+    with pytest.raises(CadenzaError):
+        store_check(path)
+
+
+def test_disk_space_is_judged_by_what_the_back_end_needs(tmp_path, monkeypatch):
+    for free_gib, native, lerobot_level in (
+        (0.5, "fail", "fail"),
+        (10, "ok", "warn"),
+        (40, "ok", "ok"),
+    ):
+        usage = SimpleNamespace(free=int(free_gib * 2**30))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert machine._disk(tmp_path / "new" / "runs", "native").level == native
+        assert machine._disk(tmp_path, "lerobot").level == lerobot_level
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    assert "may not write" in machine._disk(tmp_path, "native").detail
+
+
+def test_shared_memory_may_be_missing_or_small(tmp_path, monkeypatch):
+    assert machine._shared_memory(tmp_path / "shm").detail == f"no {tmp_path / 'shm'}"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64 << 20))
+    assert machine._shared_memory(tmp_path).level == "warn"
+
+
+def test_keys_are_told_by_provider_and_never_by_value():
+    environ = {"GOOGLE_API_KEY": "secret", "ANTHROPIC_API_KEY": "secret", "OPENAI_API_KEY": ""}
+    check = machine._language_model(None, environ)
+    assert check.level == "ok"
+    assert check.detail.startswith("keys for anthropic, gemini;")
+    assert machine._language_model(None, {}).level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("llm", "level"), [("openai:m@http://127.0.0.1:1", "ok"), ("song:m", "fail")]
+)
+def test_the_model_of_a_configuration_must_be_one_that_we_know(llm, level):
+    assert machine._language_model(config(llm=llm), {}).level == level
+
+
+def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    checks = machine.examine(
+        config=config(constitution=rules, seed_root=tmp_path / "data", backend="native"),
+        store=tmp_path / "cadenza.db",
+        workdir=tmp_path,
+        environ={"HOME": str(tmp_path)},
+    )
+    failed = {check.name for check in checks if check.level == "fail"}
+    assert failed == {"constitution", "seed data"}
+    (tmp_path / "data").mkdir()
+    assert machine._seed_data(config(seed_root=tmp_path / "data")).level == "ok"
+
+
+def test_a_harvest_on_a_gpu_needs_one(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    wanted = config(improve={"enabled": True, "device": "cuda"})
+    assert machine._compute(wanted).level == "fail"
+    assert machine._compute(None).level == "warn"
+
+
+def test_the_question_to_the_other_interpreter_is_answered_by_a_real_one():
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", lerobot._QUESTION], capture_output=True, check=True
+    )
+    assert b'"lerobot": null' in done.stdout
