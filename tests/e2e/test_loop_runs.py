@@ -138,7 +138,12 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     assert done.err.splitlines()[-1] == (
         "when that is mended, go on with: cadenza loop resume fails"
     )
-    assert "Run fails: failed" in loop("status", cwd=tmp_path).out
+    shown = loop("status", cwd=tmp_path).out.splitlines()
+    assert shown[0].startswith("Run fails: failed, begun ")
+    [failed] = [line for line in shown if line.startswith("failed: ")]
+    assert "DataError(" in failed
+    assert "job fails/0/data: expected an end with exit code 0" in failed
+    assert "log of the job that failed: runs/fails/cycle_0/data.log" in shown
     unknown = loop("resume", "other", cwd=tmp_path)
     assert (unknown.code, "expected a run of this store" in unknown.err) == (2, True)
     config.write_text(config.read_text().replace("steps: 20", "steps: 21"))

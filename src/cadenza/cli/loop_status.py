@@ -33,6 +33,8 @@ CYCLE_COLUMNS: Final = (
 )
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
+#: Characters of an error that are shown; the log has the rest.
+_REASON_WIDTH: Final = 200
 #: Statuses of runs that somebody should be working on.
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be gone on with.
@@ -61,7 +63,8 @@ def headline(status: "RunStatus") -> str:
     word = status.status.replace("_", " ")
     if status.status in _GOING_ON and status.worked_on_by is None:
         word += ", but nobody works on it"
-    why = f" ({plain(status.stop_reason)})" if status.stop_reason else ""
+    reason = status.stop_reason
+    why = f" ({plain(reason)})" if reason and status.status != "failed" else ""
     return f"Run {status.run_id}: {word}{why}, begun {begun}, {len(status.cycles)}{of} cycles"
 
 
@@ -86,6 +89,7 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
             f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
             f"answer with: {approve}"
         )
+    lines += _failure(status)
     lines.append(_spending(status))
     if status.knowledge_pages:
         lines.append(_pages(status.knowledge_pages))
@@ -137,6 +141,15 @@ def _job(job: "LiveJob") -> str:
         f"job: {job.stage} of cycle {job.cycle}{process}{attempt}, runs for "
         f"{duration(job.elapsed_s)}{done}{left}{silent}"
     )
+
+
+def _failure(status: "RunStatus") -> list[str]:
+    if status.status != "failed":
+        return []
+    reason = plain((status.stop_reason or "").partition("\\n")[0])
+    shown = reason if len(reason) <= _REASON_WIDTH else f"{reason[:_REASON_WIDTH]}..."
+    log = [f"log of the job that failed: {status.failed_log}"] if status.failed_log else []
+    return [f"failed: {shown}", *log]
 
 
 def _deadline(question: "PendingApproval") -> str:

@@ -165,6 +165,7 @@ class RunStatus(Record):
         blessed: Best policy; None before a promotion.
         pending: Questions to a person.
         jobs: Jobs that run now.
+        failed_log: Log of the job that failed last; None if none did.
         spending: What its jobs took.
         knowledge_pages: Pages that it wrote to, in order of their names.
     """
@@ -181,6 +182,7 @@ class RunStatus(Record):
     blessed: BlessedPolicy | None
     pending: tuple[PendingApproval, ...]
     jobs: tuple[LiveJob, ...]
+    failed_log: str | None
     spending: Spending
     knowledge_pages: tuple[str, ...]
 
@@ -214,6 +216,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         blessed=_blessed(store.blessed_checkpoint(run_id)),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
         jobs=tuple(_live(job, estimates) for job in jobs if job.status == "running"),
+        failed_log=_failed_log(jobs, workdir),
         spending=_spending(run, jobs),
         knowledge_pages=_knowledge_pages(events),
     )
@@ -295,6 +298,13 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
         left_s=estimates.left_s(job.key, signs.elapsed_s, done=done),
         done=done,
     )
+
+
+def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
+    keys = [job.key for job in jobs if job.status == "failed"]
+    if not keys:
+        return None
+    return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
 
 
 def _pending(row: ApprovalRow) -> PendingApproval:
