@@ -150,6 +150,21 @@ def test_silence_can_stop_the_run_until_it_is_answered(new):
     assert loop.run().decisions == ["promote"]
 
 
+def test_answer_at_the_last_moment_holds_against_the_timeout(new, monkeypatch):
+    gates = {"gates": ["promote"], "timeout_s": 0.05, "on_timeout": "reject"}
+    loop = new(0.5, approval=gates)
+    approvals = loop.store.approvals
+    decide = approvals.decide
+
+    def overtaken(*arguments, **options):
+        decide("run", 0, "promote", "approved", reason="just in time", by="eve")
+        return decide(*arguments, **options)
+
+    monkeypatch.setattr(approvals, "decide", overtaken)
+    assert loop.run().decisions == ["promote"]
+    assert payloads(loop, "approval_decided")[0]["by"] == "eve"
+
+
 def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new):
     loop = new(0.5, approval={"gates": ["promote"]})
 

@@ -1,17 +1,22 @@
 """Runs built from a configuration, with the real workers of proposals and knowledge."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.loop.agents import DataAgent, ImproveAgent
 from cadenza.loop.backends.native import NativeBackend
-from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.config import EvalConfig, ImproveConfig, LoopConfig
+from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.events import EventBus
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.local_runner import LocalJobRunner
 from cadenza.loop.jobs.stopping import never
+from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.orchestrator.assembly import (
     new_run_id,
@@ -19,6 +24,7 @@ from cadenza.loop.orchestrator.assembly import (
     run_folder,
     store_location,
 )
+from cadenza.loop.orchestrator.incidents import IncidentLog
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -113,6 +119,79 @@ def test_local_runner_knows_the_programs_and_the_budget_of_the_back_end(tmp_path
         assert runner.budget.left_s("gpu") == 3600.0
         counts_cpu = runner.budget.left_s("cpu") == 3600.0
         assert counts_cpu == (backend.capabilities.get("device") != "cuda")
+
+
+class Model:
+    """A language model that always plans the same; as clients of a service do, it may fail."""
+
+    provider = "fake"
+    model = "planner"
+
+    def __init__(self):
+        self.questions = []
+
+    def ask(self, question):
+        self.questions.append(question)
+        plan = {"action": "reuse_seed", "dataset": "local/crossing", "num_episodes": 3}
+        return Answer(text=json.dumps(plan))
+
+
+def test_model_is_asked_once_per_place_and_its_use_of_pages_is_told(tmp_path, monkeypatch):
+    model = Model()
+    monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+    stack = FakeStack([0.4, 0.9])
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    settings = config(tmp_path, llm="fake:planner")
+    with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        loop.run()
+        asked = len(model.questions)
+        assert loop.store.replies.get("run", 0, "propose", 0).text.startswith('{"action"')
+        used = [e for e in loop.store.events.after("run", 0) if e.kind == "knowledge_used"]
+        pages = [page["path"] for page in json.loads(used[1].payload)["pages"]]
+    assert stack.flags(0, "data")["episodes"] == "3"
+    assert [event.cycle for event in used] == [0, 1]
+    assert any("policies/bc" in page for page in pages)
+    with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        loop.run()
+    assert len(model.questions) == asked
+
+
+def test_ray_runner_is_taken_where_it_is_configured(tmp_path, monkeypatch):
+    made = {}
+
+    class Runner:
+        def __init__(self, store, lease, jobs, programs, **options):
+            made.update(options, jobs=jobs)
+
+    monkeypatch.setattr("cadenza.loop.jobs.ray_runner.RayJobRunner", Runner)
+
+    class Session:
+        run_id = "run"
+        lease = store = None
+        incidents = None
+
+    settings = config(tmp_path, jobs={"runner": "ray"})
+    with build_loop(settings, "run", backend=FakeBackend()) as loop:
+        session = Session()
+        session.store = loop.store
+        session.incidents = IncidentLog(tmp_path)
+        assert isinstance(loop.controller._open_jobs(session, never), Runner)
+    assert made["jobs"].runner == "ray"
+    assert made["stop"] is never
+
+
+def test_lerobot_is_the_back_end_of_its_configurations_and_of_workers_without_one(tmp_path):
+    settings = config(
+        tmp_path, backend="lerobot", policy_ladder=[{"name": "act"}], eval={"env_type": "pusht"}
+    )
+    assert make_backend(settings).name == "lerobot"
+    bus = EventBus(tmp_path / "events.jsonl")
+    rules = load_constitution(None)
+    assert ImproveAgent(ImproveConfig(), EvalConfig(), rules, bus).backend.name == "lerobot"
+    assert DataAgent(bus, task_filter="libero_spatial")._backend.name == "lerobot"
 
 
 def test_broken_parts_are_told_and_the_store_is_closed(tmp_path):
