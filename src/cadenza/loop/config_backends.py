@@ -31,7 +31,7 @@ _NATIVE: Final[dict[str, Any]] = {
         "env_type": "crossing",
         "task_suite": "default",
         "n_episodes": 50,
-        "max_episodes": 400,
+        "max_episodes": 420,
     },
     "improve": {"device": "cpu"},
 }
