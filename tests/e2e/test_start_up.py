@@ -4,7 +4,10 @@ import sys
 from tests.e2e.commands import cadenza, environment
 
 #: Libraries that take longer to import than the whole answer to --help may take.
-HEAVY = ("torch", "numpy", "scipy", "gymnasium", "pydantic", "hydra", "matplotlib", "structlog")
+HEAVY = (
+    *("torch", "numpy", "scipy", "gymnasium", "pydantic", "hydra", "matplotlib", "structlog"),
+    *("sqlalchemy", "alembic", "ray", "anthropic", "openai"),
+)
 
 
 def test_command_line_imports_nothing_heavy_before_a_command_runs():
@@ -22,7 +25,7 @@ def test_command_line_imports_nothing_heavy_before_a_command_runs():
 def test_help_lists_every_command(tmp_path):
     done = cadenza("--help", cwd=tmp_path, fresh=True)
     assert done.code == 0
-    for command in ("quickstart", "train", "eval", "safety", "doctor", "partners", "tasks"):
+    for command in ("quickstart", "train", "eval", "safety", "doctor", "loop", "partners", "tasks"):
         assert command in done.out
 
 

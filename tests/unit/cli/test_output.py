@@ -142,6 +142,14 @@ def test_a_message_of_several_lines_becomes_one(capsys):
     assert capsys.readouterr().err == "error: expected YAML, got a tab\n"
 
 
+def test_a_message_keeps_its_lines_where_a_command_wants_them(capsys):
+    with pytest.raises(typer.Exit), typed_exits(keep_lines=True, as_json=True):
+        raise errors.ConfigurationError("expected keys, got:\n  songs\n")
+    shown = capsys.readouterr()
+    assert shown.err == "error: expected keys, got:\n  songs\n"
+    assert json.loads(shown.out)["error"]["message"] == "expected keys, got:\n  songs"
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

@@ -1,0 +1,53 @@
+"""The demonstration in small form: the command is the same, its configuration is tiny."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cadenza.cli.main import app
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.loop import demo
+from cadenza.loop.config import LoopConfig
+
+TINY = {
+    "run_name": "demo",
+    "seed_dataset": "local/crossing",
+    "data": {"initial_episodes": 4},
+    "train": {"steps": 20, "batch_size": 32},
+    "eval": {"n_episodes": 6, "max_episodes": 6},
+    "budgets": {"max_cycles": 1},
+    "thresholds": {"min_promote": 0.0},
+}
+
+
+def test_the_shipped_demonstration_fits_its_folder(tmp_path):
+    settings = demo.write_demo_config(tmp_path / "runs", tmp_path / "pages")
+    assert settings == LoopConfig.from_yaml(tmp_path / "runs" / "demo.yaml")
+    assert (settings.workdir, settings.knowledge.root) == (tmp_path / "runs", tmp_path / "pages")
+    shipped = LoopConfig.from_yaml(shipped_config("loop/demo.yaml"))
+    changed = {"workdir", "knowledge"}
+    assert settings.model_dump(exclude=changed) == shipped.model_dump(exclude=changed)
+    assert settings.budgets.max_cycles >= 3
+
+
+@pytest.mark.slow
+def test_the_demonstration_runs_to_its_end_and_only_once(tmp_path, monkeypatch):
+    tiny = tmp_path / "tiny.yaml"
+    tiny.write_text(yaml.safe_dump(TINY))
+    monkeypatch.setattr(demo, "shipped_config", lambda _: tiny)
+    workdir = tmp_path / "runs"
+    words = ["loop", "demo", "--workdir", str(workdir)]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    assert "Run demo: finished (budget: max_cycles), begun " in first.stdout
+    assert f"policies/bc.md, tasks/default.md in {workdir}/knowledge" in first.stdout
+    assert "[cycle 0] decide/decision" in first.stderr
+    events = (workdir / "demo" / "events.jsonl").read_bytes()
+    again = CliRunner().invoke(app, [*words, "--json"])
+    assert again.exit_code == 0, again.output
+    summary = json.loads(again.stdout)
+    assert (summary["run_id"], summary["decisions"]) == ("demo", ["promote"])
+    assert summary["run"]["cycles"][0]["candidate"]["n_episodes"] == 6
+    assert (workdir / "demo" / "events.jsonl").read_bytes() == events
