@@ -299,7 +299,7 @@ def test_two_cycles_with_a_controller_that_is_killed_while_it_trains(
     train = tmp_path / "runs" / "loop" / "cycle_0" / "train"
     with log.open("wb") as output:
         first = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
-        wait_for(train.with_name("train.log"), first)
+        wait_for(train / "checkpoints" / "last", first)
         first.kill()
         first.wait()
         second = subprocess.run(
@@ -320,6 +320,8 @@ def test_two_cycles_with_a_controller_that_is_killed_while_it_trains(
         (1, "eval_candidate_0"),
         (1, "eval_baseline_0"),
     ]
+    incidents = (tmp_path / "runs" / "loop" / "incidents.jsonl").read_text()
+    assert "goes on at 0/train" in incidents
     assert_seeds_apart(tmp_path / "runs")
 
 

@@ -1,0 +1,224 @@
+"""The back end's own choices: data, steps, seeds, devices; no LeRobot is needed for plans."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
+from cadenza.loop.backends.base import (
+    DataRequest,
+    EvalRequest,
+    HarvestRequest,
+    MergeRequest,
+    SeedRange,
+    TrainRequest,
+)
+from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
+from cadenza.loop.config import EvalConfig, LoopConfig
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+
+POLICY = CheckpointRecord(policy_type="act", path="/p", cycle=0)
+
+
+@pytest.fixture(autouse=True)
+def without_lerobot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(tmp_path / "none"))
+
+
+def backend(**changes: Any) -> LeRobotBackend:
+    document = {
+        "run_name": "r",
+        "seed_dataset": "lerobot/pusht",
+        "backend": "lerobot",
+        "policy_ladder": [{"name": "act"}],
+        **changes,
+    }
+    return LeRobotBackend(LoopConfig.from_document(document, source="test"))
+
+
+def dataset(root: Path, episodes: int = 4, frames: int = 400) -> Path:
+    (root / "meta").mkdir(parents=True)
+    info = {"total_episodes": episodes, "total_frames": frames, "features": {}}
+    (root / "meta" / "info.json").write_text(json.dumps(info))
+    return root
+
+
+def data_request(folder: Path, **proposal: Any) -> DataRequest:
+    asked = Proposal(action="reuse_seed", dataset="lerobot/pusht", **proposal)
+    return DataRequest(
+        cycle=0, proposal=asked, seeds=SeedRange(start=0, count=1), folder=folder / "data"
+    )
+
+
+def train_request(folder: Path, **changes: Any) -> TrainRequest:
+    request = TrainRequest(
+        cycle=0,
+        rung="act",
+        init=None,
+        dataset=DatasetRef(repo_id="lerobot/pusht"),
+        steps=100,
+        batch_size=10,
+        folder=folder / "train",
+    )
+    return request.model_copy(update=changes)
+
+
+def test_hub_dataset_is_taken_as_asked(tmp_path: Path) -> None:
+    request = data_request(tmp_path, num_episodes=3, notes="why")
+    assert backend().plan_data(request) is None
+    found = backend().read_data(request)
+    assert (found.repo_id, found.root, found.episodes) == ("lerobot/pusht", None, None)
+    assert (found.num_episodes, found.notes, found.sha256) == (3, "why", None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "episodes", "count"), [(None, None, 4), (9, None, 4), (2, (0, 1), 2)]
+)
+def test_local_dataset_is_taken_whole_or_its_first_episodes(
+    tmp_path: Path, asked: int | None, episodes: tuple[int, ...] | None, count: int
+) -> None:
+    root = dataset(tmp_path / "seed")
+    found = backend(seed_root=str(root)).read_data(data_request(tmp_path, num_episodes=asked))
+    assert (found.root, found.episodes, found.num_episodes) == (str(root), episodes, count)
+    assert found.sha256 is not None
+
+
+def test_missing_seed_dataset_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere: expected a LeRobot dataset"):
+        backend(seed_root=str(tmp_path / "nowhere")).read_data(data_request(tmp_path))
+
+
+def test_suite_of_the_user_is_chosen_by_a_job_with_its_tasks_in_focus(tmp_path: Path) -> None:
+    stack = backend(data={"task_filter": "libero_spatial"})
+    request = data_request(
+        tmp_path, num_episodes=2, notes="n", focus=("libero_spatial_3", "libero_object_1")
+    )
+    plan = stack.plan_data(request)
+    assert plan is not None
+    assert "--suite=libero_spatial" in plan.command
+    assert "--focus=libero_spatial_3" in plan.command
+    request.folder.mkdir()
+    assert plan.result_path is not None
+    plan.result_path.write_text(
+        json.dumps({"episodes": [5, 8], "tasks_covered": 1, "suite_tasks": 10})
+    )
+    found = stack.read_data(request)
+    assert (found.episodes, found.num_episodes) == ((5, 8), 2)
+    assert found.notes == "n | suite=libero_spatial, 1/10 tasks covered"
+
+
+def test_failing_tasks_are_chosen_more_often_where_their_instructions_are_known(
+    tmp_path: Path,
+) -> None:
+    focus = data_request(tmp_path, focus=("libero_spatial_3",))
+    plan = backend().plan_data(focus)  # libero is the default environment
+    assert plan is not None
+    assert "--focus=libero_spatial_3" in plan.command
+    assert backend().plan_data(data_request(tmp_path, focus=("pusht_0",))) is None
+    pusht = {"env_type": "pusht", "task_suite": "push"}
+    assert backend(eval=pusht).plan_data(data_request(tmp_path, focus=("push_0",))) is None
+    known = backend(eval=pusht, data={"instructions": str(tmp_path / "suites.json")})
+    plan = known.plan_data(data_request(tmp_path, focus=("push_0",)))
+    assert plan is not None
+    assert f"--instructions={tmp_path / 'suites.json'}" in plan.command
+
+
+def steps_of(stack: LeRobotBackend, request: TrainRequest) -> str:
+    return next(w for w in stack.plan_train(request).command if w.startswith("--steps="))
+
+
+def test_small_data_is_not_seen_more_often_than_allowed(tmp_path: Path) -> None:
+    root = dataset(tmp_path / "seed")  # 400 frames, batches of 10: one epoch is 40 steps
+    whole = DatasetRef(repo_id="local/x", root=str(root))
+    capped = backend(train={"max_epochs": 2.0})
+    assert steps_of(capped, train_request(tmp_path, dataset=whole)) == "--steps=80"
+    half = whole.model_copy(update={"episodes": (0, 1)})
+    assert steps_of(capped, train_request(tmp_path, dataset=half)) == "--steps=40"
+    assert steps_of(capped, train_request(tmp_path, dataset=whole, steps=7)) == "--steps=7"
+    assert steps_of(backend(), train_request(tmp_path, dataset=whole)) == "--steps=100"
+    alone = train_request(tmp_path, mix=half, mix_ratio=1.0)
+    assert steps_of(capped, alone) == "--steps=40"
+
+
+def test_training_seed_differs_by_cycle_and_run_and_repeats(tmp_path: Path) -> None:
+    def seed(stack: LeRobotBackend, cycle: int) -> str:
+        command = stack.plan_train(train_request(tmp_path, cycle=cycle)).command
+        return next(word for word in command if word.startswith("--seed="))
+
+    seeds = [seed(backend(seed=run), cycle) for run in (0, 1) for cycle in (0, 1)]
+    assert len(set(seeds)) == 4
+    assert seed(backend(seed=0), 1) == seeds[1]
+    assert all(int(one.removeprefix("--seed=")) < 2**32 for one in seeds)
+
+
+def test_only_training_goes_on_from_what_an_attempt_left(tmp_path: Path) -> None:
+    stack = backend()
+    train = stack.plan_train(train_request(tmp_path))
+    seeds = SeedRange(start=5, count=2)
+    measure = EvalRequest(
+        cycle=0, checkpoint=POLICY, seeds=seeds, batch_size=1, folder=tmp_path / "e"
+    )
+    collect = HarvestRequest(
+        cycle=0,
+        checkpoint=POLICY,
+        episodes=1,
+        seeds=seeds,
+        repo_id="local/h",
+        folder=tmp_path / "h",
+    )
+    assert (train.on_existing, train.result_path) == ("keep", None)
+    assert stack.plan_eval(measure).on_existing == "remove"
+    assert stack.plan_eval(measure).result_path == tmp_path / "e" / "eval_info.json"
+    assert stack.plan_harvest(collect).on_existing == "remove"
+    assert stack.plan_harvest(collect).result_path == tmp_path / "h" / "result.json"
+
+
+def merging(folder: Path, features: tuple[dict[str, Any], dict[str, Any]]) -> MergeRequest:
+    sources = []
+    for name, found in zip("ab", features, strict=True):
+        root = folder / name
+        (root / "meta").mkdir(parents=True)
+        (root / "meta" / "info.json").write_text(json.dumps({"features": found}))
+        sources.append(DatasetRef(repo_id=f"local/{name}", root=str(root), num_episodes=2))
+    return MergeRequest(sources=tuple(sources), repo_id="local/m", folder=folder / "merge")
+
+
+def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_path: Path) -> None:
+    action = {"action": {"dtype": "float32", "shape": [2]}}
+    request = merging(tmp_path / "good", (action, action))
+    plan = backend().plan_merge(request)
+    (request.folder / "dataset").mkdir(parents=True)
+    (request.folder / "dataset" / "frames").write_text("x")
+    assert plan.result_path is not None
+    facts = {"root": str(request.folder / "dataset"), "episodes": 4}
+    plan.result_path.write_text(json.dumps(facts))
+    assert backend().read_merge(request).num_episodes == 4
+    plan.result_path.write_text(json.dumps({**facts, "episodes": 3}))
+    with pytest.raises(IntegrityError, match="expected a dataset of 4 episodes, got 3"):
+        backend().read_merge(request)
+    longer = {**action, "observation.state": {"dtype": "float32", "shape": [3]}}
+    for number, pair in enumerate(((action, longer), (longer, action))):
+        with pytest.raises(ConfigurationError, match=r"observation.state: expected it of dataset"):
+            backend().plan_merge(merging(tmp_path / str(number), pair))
+
+
+def test_policy_must_fit_the_data_even_without_an_environment(tmp_path: Path) -> None:
+    request = merging(tmp_path, ({"action": {"shape": [2]}}, {"action": {"shape": [3]}}))
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "config.json").write_text(json.dumps({"output_features": {"action": {"shape": [2]}}}))
+    checkpoint = POLICY.model_copy(update={"path": str(policy)})
+    backend().check_features(request.sources[0], checkpoint)
+    with pytest.raises(ConfigurationError, match="action: expected the shape 2 of policy"):
+        backend().check_features(request.sources[1], checkpoint)
+
+
+def test_without_lerobot_plans_are_made_but_programs_are_missing(tmp_path: Path) -> None:
+    stack = default_backend(eval=EvalConfig(env_type="pusht"), task_filter="push")
+    assert stack.capabilities["lerobot"] == "not installed"
+    assert stack.plan_train(train_request(tmp_path)).command[0] == "lerobot-train"
+    assert stack.plan_data(data_request(tmp_path)) is not None
+    with pytest.raises(MissingExtraError, match="CADENZA_LEROBOT_PYTHON"):
+        _ = stack.programs

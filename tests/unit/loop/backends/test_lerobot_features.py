@@ -1,0 +1,129 @@
+"""Whether dataset, policy and environment fit, on descriptions as LeRobot writes them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.backends.lerobot_features import (
+    Interface,
+    dataset_interface,
+    environment_interface,
+    policy_interface,
+    require_agreement,
+)
+from tests.unit.loop.backends.test_lerobot_probe import environment
+
+IMAGE = "observation.image"
+NAMES = ["height", "width", "channels"]
+
+
+def picture(size: int, **changes: Any) -> dict[str, Any]:
+    return {"dtype": "video", "shape": [size, size, 3], "names": NAMES, **changes}
+
+
+def dataset(folder: Path, features: object) -> Path:
+    (folder / "meta").mkdir(parents=True, exist_ok=True)
+    (folder / "meta" / "info.json").write_text(json.dumps({"features": features}))
+    return folder
+
+
+def policy(folder: Path, **config: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def shown(size: int) -> Interface:
+    shapes = {IMAGE: (3, size, size), "observation.state": (2,), "action": (2,)}
+    return Interface(name="environment pusht", shapes=shapes)
+
+
+FEATURES = {
+    IMAGE: picture(384),
+    "observation.state": {"dtype": "float32", "shape": [2], "names": None},
+    "action": {"dtype": "float32", "shape": [2], "names": ["x", "y"]},
+    "next.reward": {"dtype": "float32", "shape": [1], "names": None},
+    "index": {"dtype": "int64", "shape": [1], "names": None},
+}
+
+
+def test_dataset_shapes_are_channels_first_and_bookkeeping_is_left_out(tmp_path: Path) -> None:
+    first = {**FEATURES, "observation.depth": picture(4, shape=[1, 4, 5], names=["c", "h", "w"])}
+    assert dataset_interface(dataset(tmp_path, first)).shapes == {
+        IMAGE: (3, 384, 384),
+        "observation.depth": (1, 4, 5),
+        "observation.state": (2,),
+        "action": (2,),
+    }
+
+
+def test_large_pictures_do_not_fit_an_environment_of_small_ones(tmp_path: Path) -> None:
+    data = dataset_interface(dataset(tmp_path, FEATURES))
+    require_agreement(data, shown(384))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"observation.image: expected the shape 3x384x384 of dataset .*, got 3x96x96 of env",
+    ):
+        require_agreement(data, shown(96))
+
+
+def test_small_policy_does_not_fit_large_data(tmp_path: Path) -> None:
+    data = dataset_interface(dataset(tmp_path, FEATURES))
+    path = policy(
+        tmp_path / "policy",
+        input_features={IMAGE: {"type": "VISUAL", "shape": [3, 96, 96]}},
+        output_features={"action": {"type": "ACTION", "shape": [2]}},
+    )
+    found = policy_interface(path)
+    assert found is not None
+    with pytest.raises(ConfigurationError, match=r"3x96x96 of policy .* got 3x384x384 of dataset"):
+        require_agreement(found, data)
+    require_agreement(found, shown(96))
+
+
+def test_feature_that_is_missing_is_named_with_those_that_are_there() -> None:
+    wants = Interface(name="policy", shapes={"observation.environment_state": (16,)})
+    with pytest.raises(
+        ConfigurationError, match=r"environment_state: expected it of .* got only action, obs"
+    ):
+        require_agreement(wants, shown(96))
+    renamed = shown(96).renamed({"observation.state": "observation.environment_state"})
+    with pytest.raises(ConfigurationError, match="expected the shape 16 of policy, got 2"):
+        require_agreement(wants, renamed)
+
+
+def test_policy_that_says_nothing_is_not_judged(tmp_path: Path) -> None:
+    assert policy_interface(tmp_path / "none") is None
+    assert policy_interface(policy(tmp_path, type="smolvla")) is None
+
+
+@pytest.mark.parametrize("features", [3, {"action": {"shape": "2"}}, {"action": {"shape": [-1]}}])
+def test_damaged_description_is_refused(tmp_path: Path, features: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected (features|a shape)"):
+        dataset_interface(dataset(tmp_path, features))
+    with pytest.raises(ConfigurationError, match="expected a LeRobot dataset"):
+        dataset_interface(tmp_path / "none")
+
+
+def test_environment_is_looked_at_once_for_the_same_words(tmp_path: Path) -> None:
+    place, asked = environment(tmp_path), []
+
+    def ask(command: Sequence[str]) -> str:
+        asked.append(command)
+        result = Path(command[-1].removeprefix("--result-json="))
+        result.parent.mkdir(exist_ok=True)
+        result.write_text(json.dumps({"observation": {IMAGE: [3, 96, 96]}, "action": [2]}))
+        return ""
+
+    words = ("--env-type=pusht", "--task=PushT-v0")
+    for _ in range(2):
+        found = environment_interface(place, words, ask=ask)
+        assert found.shapes == {IMAGE: (3, 96, 96), "action": (2,)}
+    assert len(asked) == 1
+    assert asked[0][3:-1] == ["describe", *words]
+    environment_interface(place, (*words, "--env.obs_type=pixels"), ask=ask)
+    assert len(asked) == 2

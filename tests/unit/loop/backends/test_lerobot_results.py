@@ -1,0 +1,211 @@
+"""Reading what LeRobot leaves: a report recorded from 0.4.4, and damaged ones."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.backends.base import EvalRequest, SeedRange
+from cadenza.loop.backends.lerobot_results import (
+    read_checkpoint,
+    read_harvest,
+    read_report,
+    read_selection,
+    success_rate,
+)
+from cadenza.loop.config import EvalConfig
+from cadenza.loop.contracts.records import CheckpointRecord
+from cadenza.loop.errors import DataError, EvalError, ImproveError
+
+RECORDED = Path(__file__).with_name("recorded") / "eval_info-0.4.4.json"
+CONFIG = EvalConfig(env_type="pusht", task_suite="PushT-v0")
+SEEDS = SeedRange(start=700, count=3)
+
+
+def recorded() -> dict[str, Any]:
+    return json.loads(RECORDED.read_text())
+
+
+def request(folder: Path, document: object, seeds: SeedRange = SEEDS) -> EvalRequest:
+    folder.mkdir(exist_ok=True)
+    (folder / "eval_info.json").write_text(json.dumps(document))
+    policy = CheckpointRecord(policy_type="act", path="/p", cycle=0)
+    return EvalRequest(cycle=0, checkpoint=policy, seeds=seeds, batch_size=3, folder=folder)
+
+
+def test_recorded_report_is_read_episode_by_episode(tmp_path: Path) -> None:
+    report = read_report(request(tmp_path, recorded()), CONFIG)
+    assert (report.success_rate, report.n_episodes, report.per_task) == (0.0, 3, {"pusht_0": 0.0})
+    assert [(one.seed, one.score) for one in report.outcomes] == [
+        (700, 0.0),
+        (701, 0.27997028564037335),
+        (702, 0.0),
+    ]
+    assert report.raw["overall"]["video_paths"][0].endswith("eval_episode_0.mp4")
+
+
+def test_rates_are_of_tasks_and_not_of_groups(tmp_path: Path) -> None:
+    document = recorded()
+    first = document["per_task"][0]["metrics"]
+    second = {**first, "successes": [True, True, False], "max_rewards": [1.0, 1.0, 0.5]}
+    document["per_task"] = [
+        {"task_group": "spatial", "task_id": 1, "metrics": second},
+        {"task_group": "spatial", "task_id": 0, "metrics": first},
+    ]
+    document["overall"]["pc_success"] = 100.0 * 2 / 6
+    report = read_report(request(tmp_path, document), CONFIG)
+    assert report.per_task == {"spatial_0": 0.0, "spatial_1": 2 / 3}
+    assert [(one.task, one.seed) for one in report.outcomes] == [
+        (f"spatial_{task}", 700 + i) for task in range(2) for i in range(3)
+    ]
+    assert report.n_episodes == 6
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"overall": {"pc_success": 50.0}, "aggregated": {"pc_success": 10.0}}, 0.5),
+        ({"aggregated": {"pc_success": 10.0}}, 0.1),
+        ({"pc_success": 25}, 0.25),
+        ({"success_rate": 0.75}, 0.75),
+        ({"overall": {"success_rate": 1.0}}, 1.0),
+    ],
+)
+def test_success_rate_is_found_where_releases_put_it(document: Any, expected: float) -> None:
+    assert success_rate(document, source="x") == expected
+
+
+def test_groups_stand_in_where_no_tasks_are_listed(tmp_path: Path) -> None:
+    document = {"overall": {"pc_success": 50.0}, "per_group": {"a": {"pc_success": 50.0}, "b": {}}}
+    report = read_report(request(tmp_path, document), CONFIG)
+    assert (report.per_task, report.outcomes, report.n_episodes) == ({"a": 0.5}, (), 3)
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"overall": 3}, {"pc_success": 101}, {"pc_success": True}]
+)
+def test_report_without_a_success_rate_is_refused(document: Any) -> None:
+    with pytest.raises(EvalError, match="expected pc_success in"):
+        success_rate(document, source="x")
+
+
+def lose_an_episode(document: dict[str, Any]) -> None:
+    document["per_task"][0]["metrics"]["successes"].pop()
+
+
+def lose_the_scores(document: dict[str, Any]) -> None:
+    del document["per_task"][0]["metrics"]["max_rewards"]
+
+
+def contradict(document: dict[str, Any]) -> None:
+    document["overall"]["pc_success"] = 50.0
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lose_an_episode, "expected 3 episodes of pusht_0, got 2"),
+        (lose_the_scores, "expected successes and max_rewards of every task"),
+        (contradict, "expected the success rate of its episodes, 0.0"),
+    ],
+)
+def test_report_that_contradicts_itself_is_refused(
+    tmp_path: Path, damage: Callable[[dict[str, Any]], None], match: str
+) -> None:
+    document = recorded()
+    damage(document)
+    with pytest.raises(EvalError, match=match):
+        read_report(request(tmp_path, document), CONFIG)
+
+
+def test_report_with_nan_or_none_at_all_is_refused(tmp_path: Path) -> None:
+    asked = request(tmp_path, {"pc_success": float("nan")})
+    with pytest.raises(IntegrityError, match="NaN is not JSON"):
+        read_report(asked, CONFIG)
+    (tmp_path / "eval_info.json").unlink()
+    with pytest.raises(IntegrityError, match="expected the result of a job"):
+        read_report(asked, CONFIG)
+
+
+def trained(folder: Path, step: object) -> Path:
+    last = folder / "checkpoints" / "last"
+    for name, content in {
+        "pretrained_model/config.json": "{}",
+        "training_state/training_step.json": json.dumps({"step": step}),
+    }.items():
+        (last / name).parent.mkdir(parents=True, exist_ok=True)
+        (last / name).write_text(content)
+    return last / "pretrained_model"
+
+
+def test_policy_is_found_with_a_digest_that_follows_its_bytes(tmp_path: Path) -> None:
+    path = trained(tmp_path, 20)
+    first = read_checkpoint(tmp_path, rung="act", cycle=1, steps=20)
+    assert (first.path, first.cycle, first.policy_type) == (str(path), 1, "act")
+    (path / "model.safetensors").write_bytes(b"other")
+    assert read_checkpoint(tmp_path, rung="act", cycle=1, steps=20).sha256 != first.sha256
+
+
+def test_missing_or_unfinished_policy_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"expected a trained policy, got no config.json"):
+        read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
+    trained(tmp_path, 10)
+    with pytest.raises(IntegrityError, match="expected a policy after 20 steps, got 10"):
+        read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
+
+
+def harvested(folder: Path, **changes: Any) -> Path:
+    (folder / "dataset").mkdir(exist_ok=True)
+    (folder / "dataset" / "frames").write_text("x")
+    document = {
+        "kept": 1,
+        "successes": 1,
+        "attempts": 2,
+        "root": str(folder / "dataset"),
+        "episodes": [{"seed": 700}, {"seed": 701}],
+    }
+    (folder / "result.json").write_text(json.dumps({**document, **changes}))
+    return folder
+
+
+def test_harvest_is_read_from_its_result_file(tmp_path: Path) -> None:
+    found = read_harvest(harvested(tmp_path), repo_id="local/h", seeds=SEEDS, result="result.json")
+    assert (found.kept, found.successes, found.attempts, found.success_rate) == (1, 1, 2, 0.5)
+    assert found.dataset is not None
+    assert (found.dataset.repo_id, found.dataset.num_episodes) == ("local/h", 1)
+    harvested(tmp_path, kept=0, root=None)
+    found = read_harvest(tmp_path, repo_id="local/h", seeds=SEEDS, result="result.json")
+    assert (found.kept, found.dataset) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"episodes": [{"seed": 1000}, {"seed": 1001}]}, "expected attempts from seed 700"),
+        ({"kept": "some"}, "expected the facts of a harvest"),
+        ({"episodes": None}, "expected the facts of a harvest"),
+        (
+            {"attempts": 4, "episodes": [{"seed": 700 + i} for i in range(4)]},
+            "expected at most 3 attempts, got 4",
+        ),
+    ],
+)
+def test_harvest_from_other_seeds_is_refused(
+    tmp_path: Path, changes: dict[str, Any], match: str
+) -> None:
+    harvested(tmp_path, **changes)
+    with pytest.raises(ImproveError, match=match):
+        read_harvest(tmp_path, repo_id="local/h", seeds=SEEDS, result="result.json")
+
+
+def test_selection_gives_episodes_and_what_they_cover(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"episodes": [3, 9], "tasks_covered": 2, "suite_tasks": 10}))
+    assert read_selection(path) == ((3, 9), "2/10 tasks covered")
+    for episodes in ([], None, [1.5], [-1]):
+        path.write_text(json.dumps({"episodes": episodes}))
+        with pytest.raises(DataError, match="expected chosen episodes"):
+            read_selection(path)

@@ -1,0 +1,202 @@
+"""Choosing episodes of a suite: turns, focus, texts, and the files that hold them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.loop.scripts import select_episodes
+from cadenza.loop.scripts.files import ScriptError
+from cadenza.loop.scripts.select_episodes import (
+    focus_weights,
+    match_tasks,
+    select_balanced,
+    suite_instructions,
+)
+from cadenza.loop.scripts.shards import (
+    LocalStore,
+    fetch_shards,
+    files_covering,
+    missing_episodes,
+)
+
+pq = pytest.importorskip("pyarrow.parquet")
+pa = pytest.importorskip("pyarrow")
+
+
+def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]:
+    episodes, _ = select_balanced(
+        np.arange(len(tasks)),
+        np.array(tasks, dtype=np.int64),
+        weights=np.array(weights),
+        limit=limit,
+    )
+    return episodes.tolist()
+
+
+def test_tasks_take_turns_in_the_order_they_appear() -> None:
+    # Task 1 appears first (episode 0), then task 0 (episode 3); 2 is of no task. The turns are
+    # 0, 3, 1, 4, 5: limit 3 takes episodes 0, 3 and 1.
+    tasks = [1, 1, -1, 0, 0, 0]
+    assert chosen(tasks, 3, [1, 1]) == [0, 1, 3]
+    assert chosen(tasks, None, [1, 1]) == [0, 1, 3, 4, 5]
+
+
+def test_task_in_focus_takes_two_at_a_turn() -> None:
+    tasks = [0, 0, 0, 0, 1, 1, 1, 1]
+    assert chosen(tasks, 3, [1, 2]) == [0, 4, 5]
+    assert chosen(tasks, 6, [1, 2]) == [0, 1, 4, 5, 6, 7]
+
+
+def by_turns(tasks: list[int], limit: int, weights: list[int]) -> list[int]:
+    """Choose as a person would, one turn after the other."""
+    queues = {t: [e for e, x in enumerate(tasks) if x == t] for t in dict.fromkeys(tasks) if t >= 0}
+    taken: list[int] = []
+    while any(queues.values()):
+        for task, queue in queues.items():
+            for _ in range(weights[task]):
+                if queue:
+                    taken.append(queue.pop(0))
+    return sorted(taken[:limit])
+
+
+@given(
+    tasks=st.lists(st.integers(-1, 3), max_size=30),
+    limit=st.integers(1, 40),
+    weights=st.lists(st.integers(1, 3), min_size=4, max_size=4),
+)
+def test_choice_equals_one_made_turn_by_turn(
+    tasks: list[int], limit: int, weights: list[int]
+) -> None:
+    assert chosen(tasks, limit, weights) == by_turns(tasks, limit, weights)
+
+
+def test_texts_match_whatever_their_case_and_blanks() -> None:
+    found = match_tasks(["Pick  UP\tthe cup", "stack", "pick up the cup"], ["Pick up the cup", "x"])
+    assert found.tolist() == [0, -1, 0]
+    assert match_tasks([], ["a"]).tolist() == []
+
+
+def test_focus_on_a_task_that_is_not_there_is_refused() -> None:
+    assert focus_weights("s", 3, ["s_1"]).tolist() == [1, 2, 1]
+    with pytest.raises(ScriptError, match=r"expected tasks s_0 to s_2, got .'s_7'"):
+        focus_weights("s", 3, ["s_7"])
+
+
+def test_instructions_come_from_a_file_of_suites(tmp_path: Path) -> None:
+    path = tmp_path / "suites.json"
+    path.write_text(json.dumps({"push": ["push the T"], "none": []}))
+    assert suite_instructions("push", path) == ["push the T"]
+    for suite in ("none", "other"):
+        with pytest.raises(ScriptError, match=f"expected a list of instructions for '{suite}'"):
+            suite_instructions(suite, path)
+    path.write_text("[")
+    with pytest.raises(ScriptError, match="expected JSON of suites"):
+        suite_instructions("push", path)
+    with pytest.raises(ScriptError, match="expected the package libero"):
+        suite_instructions("libero_spatial", None)
+
+
+def write_dataset(root: Path, tasks: list[str], per_file: int) -> Path:
+    """Write episodes of two frames, ``per_file`` episodes in a data file."""
+    meta = root / "meta" / "episodes" / "chunk-000"
+    data = root / "data" / "chunk-000"
+    for folder in (meta, data):
+        folder.mkdir(parents=True)
+    count = len(tasks)
+    table = {"episode_index": list(range(count)), "tasks": [[task] for task in tasks]}
+    pq.write_table(pa.table(table), meta / "file-000.parquet")
+    for number, start in enumerate(range(0, count, per_file)):
+        frames = np.repeat(np.arange(start, min(start + per_file, count)), 2)
+        file = data / f"file-{number:03d}.parquet"
+        pq.write_table(pa.table({"episode_index": frames}), file)
+    return root
+
+
+class Far(LocalStore):
+    """A dataset whose files are elsewhere until they are fetched; counts what is looked into."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fetched: list[str] = []
+        self.looked: list[str] = []
+
+    def span(self, file: str) -> tuple[int, int]:
+        self.looked.append(file)
+        return super().span(file)
+
+    def here(self, file: str) -> bool:
+        return file in self.fetched
+
+    def fetch(self, files: Any) -> None:
+        self.fetched += files
+
+
+def test_only_the_files_of_the_choice_are_looked_into_and_fetched(tmp_path: Path) -> None:
+    store = Far(write_dataset(tmp_path, ["x"] * 64, per_file=2))  # 32 files
+    selected = np.array([40, 41, 44])
+    assert fetch_shards(store, selected, download=True) == (2, 2)
+    assert store.fetched == ["data/chunk-000/file-020.parquet", "data/chunk-000/file-022.parquet"]
+    assert len(set(store.looked)) <= 5 + 3  # log2(32), and from the first to the last
+    assert fetch_shards(store, selected, download=True) == (0, 2)
+    assert fetch_shards(Far(tmp_path), selected, download=False) == (0, 2)
+
+
+def test_files_out_of_order_are_all_looked_into(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, ["x"] * 8, per_file=2) / "data" / "chunk-000"
+    (data / "file-000.parquet").rename(data / "file-009.parquet")
+    assert fetch_shards(Far(tmp_path), np.array([0, 5]), download=True) == (2, 2)
+
+
+def test_episodes_that_no_file_holds_are_an_error(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, ["x"] * 8, per_file=2)
+    (root / "data" / "chunk-000" / "file-001.parquet").unlink()
+    with pytest.raises(ScriptError, match="got none with episode 2 and 1 more"):
+        fetch_shards(LocalStore(root), np.array([0, 2, 3]), download=True)
+    with pytest.raises(ScriptError, match=r"expected a.parquet in"):
+        LocalStore(root).fetch(["a.parquet"])
+
+
+def test_file_without_statistics_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    table = pa.table({"episode_index": [1]})
+    pq.write_table(table, data / "f.parquet", write_statistics=False)
+    with pytest.raises(ScriptError, match="expected statistics of episode_index"):
+        LocalStore(tmp_path).span("data/f.parquet")
+
+
+def test_coverage_is_worked_out_from_spans() -> None:
+    spans = {"a": (0, 3), "b": (6, 9)}
+    selected = np.array([2, 4, 5, 6])
+    assert missing_episodes(selected, spans).tolist() == [4, 5]
+    assert files_covering(np.array([7]), spans) == ["b"]
+
+
+def test_whole_selection_of_a_suite_among_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_dataset(tmp_path / "ds", ["other", "push the T", "Push  the t", "pull"], per_file=2)
+    suites = tmp_path / "suites.json"
+    suites.write_text(json.dumps({"push": ["push the T", "pull"], "far": ["fly"]}))
+    result = tmp_path / "out" / "result.json"
+    words = ["--repo-id=local/x", f"--root={tmp_path / 'ds'}", f"--instructions={suites}"]
+    code = select_episodes.main([*words, "--suite=push", "--limit=2", f"--result-json={result}"])
+    assert code == 0
+    facts = json.loads(result.read_text())
+    assert facts == {
+        "episodes": [1, 3],
+        "selected": 2,
+        "suite_tasks": 2,
+        "tasks_covered": 2,
+        "per_task": {"push_0": 1, "push_1": 1},
+        "shards_fetched": 0,
+        "shards_needed": 2,
+    }
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == facts
+    assert select_episodes.main([*words, "--suite=far"]) == 1
+    assert "expected episodes of the suite far" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Starting LeRobot's training again and again, with a program that only notes its words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.loop.backends.lerobot_environment import RUN_SCRIPT
+from cadenza.loop.scripts.train_policy import finished_step, resume_words
+
+#: Stands in for LeRobot's training: notes its words, and refuses an output folder that exists.
+FAKE = """#!{python}
+import json, pathlib, sys
+words = sys.argv[1:]
+given = dict(word.split("=", 1) for word in words)
+out = given.get("--output_dir")
+if out is not None:
+    pathlib.Path(out).mkdir(parents=True)
+pathlib.Path({notes!r}).write_text(json.dumps(words))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """Return an environment whose training is the program above."""
+    folder = tmp_path / "env"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    program = folder / "bin" / "lerobot-train"
+    program.write_text(FAKE.format(python=sys.executable, notes=str(tmp_path / "notes.json")))
+    program.chmod(0o755)
+    return folder
+
+
+def start(environment: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(environment / "bin" / "python"), "-P", str(RUN_SCRIPT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def noted(tmp_path: Path) -> list[str] | None:
+    path = tmp_path / "notes.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def checkpoint(output: Path, step: Any) -> None:
+    state = output / "checkpoints" / "last" / "training_state"
+    state.mkdir(parents=True)
+    (state / "training_step.json").write_text(json.dumps({"step": step}))
+
+
+def test_first_start_passes_the_words_on(environment: Path, tmp_path: Path) -> None:
+    words = ["--policy.type=act", f"--output_dir={tmp_path / 'out'}", "--steps=20"]
+    done = start(environment, "train", *words)
+    assert done.returncode == 0, done.stderr
+    assert noted(tmp_path) == words
+
+
+def test_folder_without_a_checkpoint_is_removed(environment: Path, tmp_path: Path) -> None:
+    half = tmp_path / "out" / "checkpoints" / "000010"
+    half.mkdir(parents=True)
+    done = start(environment, "train", f"--output_dir={tmp_path / 'out'}", "--steps=20")
+    assert done.returncode == 0, done.stderr
+    assert not half.exists()
+
+
+def test_finished_checkpoint_is_gone_on_from(environment: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    checkpoint(output, 10)
+    done = start(environment, "train", f"--output_dir={output}", "--steps=20")
+    assert done.returncode == 0, done.stderr
+    config = output / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    assert noted(tmp_path) == [f"--config_path={config}", "--resume=true", "--steps=20"]
+    assert "training goes on at step 10" in done.stderr
+
+
+def test_training_that_had_ended_is_not_started(environment: Path, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "out", 20)
+    done = start(environment, "train", f"--output_dir={tmp_path / 'out'}", "--steps=20")
+    assert done.returncode == 0
+    assert noted(tmp_path) is None
+
+
+def test_words_without_a_folder_are_lerobots_own_affair(environment: Path, tmp_path: Path) -> None:
+    start(environment, "train", "--resume=true", "--config_path=x")
+    assert noted(tmp_path) == ["--resume=true", "--config_path=x"]
+    assert resume_words(Path("/o"), None)[1:] == ["--resume=true"]
+
+
+def test_mix_that_cannot_be_blended_is_no_training(environment: Path, tmp_path: Path) -> None:
+    done = start(
+        environment,
+        "train",
+        f"--output_dir={tmp_path / 'out'}",
+        "--dataset.repo_id=local/a",
+        f"--dataset.root={tmp_path}",
+        "--mix.repo_id=local/m",
+        f"--mix.root={tmp_path}",
+        "--mix.ratio=0.5",
+    )
+    assert done.returncode == 2
+    assert f"train: expected a dataset in {tmp_path}" in done.stderr
+    assert noted(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"step": "x"}', "{}"])
+def test_damaged_step_is_no_checkpoint(tmp_path: Path, content: str) -> None:
+    checkpoint(tmp_path, 1)
+    assert finished_step(tmp_path) == 1
+    file = tmp_path / "checkpoints" / "last" / "training_state" / "training_step.json"
+    file.write_text(content)
+    assert finished_step(tmp_path) is None
+
+
+def test_unknown_script_is_refused_with_the_known_ones(environment: Path) -> None:
+    for words in ([], ["fly"]):
+        done = start(environment, *words)
+        assert done.returncode == 2
+        assert "expected one of collect, describe, merge, select, train" in done.stderr
