@@ -48,7 +48,7 @@ def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
     assert "blessed: cycle_0/train/policy (bc, cycle 0, success 60.0%)" in lines
     job = "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s left"
     assert any(line.startswith(job) for line in lines)
-    assert "hours: 0.04 of 0.5 that count as GPU hours, 0.04 of all jobs" in lines
+    assert "hours: 0.04 (at most 0.5) of all jobs, there is no GPU" in lines
     assert "knowledge: policies/bc.md, tasks/crossing.md in pages" in lines
     assert f"go on with: cadenza loop resume {RUN}" in lines
 

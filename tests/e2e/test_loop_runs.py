@@ -163,6 +163,14 @@ def test_a_refused_command_ends_with_its_rule(tmp_path):
     assert "refused by the rule allowed_env_types" in done.json["error"]["message"]
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_an_id_that_leads_elsewhere_is_refused_before_anything_is_made(more, tmp_path):
+    done = loop("run", "-c", configured(tmp_path), "--run-id", "../../x", *more, cwd=tmp_path)
+    assert done.code == 2
+    assert "expected letters, digits" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
 def test_all_problems_of_a_configuration_are_told_each_on_its_line(tmp_path):
     config = configured(tmp_path, "songs: 3\nseed: -1\n")
     done = loop("run", "-c", config, cwd=tmp_path)

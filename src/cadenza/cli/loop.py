@@ -53,7 +53,7 @@ def status(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN_ID]",
+            metavar="RUN_ID",
             help="Id of one run; all runs without it.",
             autocompletion=complete_run_ids,
             show_default=False,

@@ -58,6 +58,7 @@ def run(
 
         settings = LoopConfig.from_yaml(config)
         name = run_id or new_run_id(settings)
+        _require_name(name)
         if dry_run:
             _dry_run(settings, name, as_json=as_json, quiet=quiet)
             return
@@ -205,6 +206,24 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
         "every policy was taken to solve half of the episodes; nothing was kept"
     )
+
+
+def _require_name(run_id: str) -> None:
+    """Raise unless a run's id can name its folder.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    import re
+
+    from cadenza.core.errors import ConfigurationError
+    from cadenza.loop.config import NAME_PATTERN
+
+    if re.fullmatch(NAME_PATTERN, run_id) is None:
+        raise ConfigurationError(
+            f"--run-id: expected letters, digits, '.', '_' and '-', at most 100, got {run_id!r}; "
+            "it names a folder."
+        )
 
 
 def _require_new(settings: "LoopConfig", run_id: str) -> None:

@@ -162,11 +162,16 @@ def _deadline(question: "PendingApproval") -> str:
 
 def _spending(status: "RunStatus") -> str:
     spent = status.spending
-    counted = f"{spent.gpu_hours:.2f}"
-    counted += "" if spent.max_gpu_hours is None else f" of {spent.max_gpu_hours:g}"
-    wall = f"{spent.wall_hours:.2f}"
-    wall += "" if spent.max_wall_hours is None else f" of {spent.max_wall_hours:g}"
-    return f"hours: {counted} that count as GPU hours, {wall} of all jobs"
+    everything = f"{spent.wall_hours:.2f}{_of(spent.max_wall_hours)} of all jobs"
+    if spent.uses_gpu:
+        return f"hours: {spent.gpu_hours:.2f}{_of(spent.max_gpu_hours)} on the GPU, {everything}"
+    if spent.max_wall_hours is not None:
+        return f"hours: {everything}; without a GPU they count for max_gpu_hours, too"
+    return f"hours: {spent.wall_hours:.2f}{_of(spent.max_gpu_hours)} of all jobs, there is no GPU"
+
+
+def _of(limit: float | None) -> str:
+    return "" if limit is None else f" (at most {limit:g})"
 
 
 def _pages(pages: tuple[str, ...]) -> str:

@@ -121,12 +121,14 @@ class Spending(Record):
     """What jobs took and may take.
 
     Attributes:
-        gpu_hours: Hours that count against ``max_gpu_hours``: on a GPU, or all without one.
+        uses_gpu: Whether jobs run on a GPU.
+        gpu_hours: Hours that count against ``max_gpu_hours``: on the GPU, or all without one.
         max_gpu_hours: Limit; None if the stored configuration names none.
         wall_hours: Hours of all jobs.
         max_wall_hours: Limit; None for none.
     """
 
+    uses_gpu: bool
     gpu_hours: float
     max_gpu_hours: float | None
     wall_hours: float
@@ -336,6 +338,7 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     uses_gpu = _object(run["capabilities_json"]).get("device", "cpu") != "cpu"
     counted = seconds.get("gpu", 0.0) if uses_gpu else everything
     return Spending(
+        uses_gpu=uses_gpu,
         gpu_hours=counted / _HOUR_S,
         max_gpu_hours=limits.get("max_gpu_hours"),
         wall_hours=everything / _HOUR_S,

@@ -111,6 +111,26 @@ def test_an_ended_run_offers_no_way_on(run, tmp_path):
     assert not [line for line in notes(status, tmp_path, None) if "resume" in line]
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"max_gpu_hours": None}, "hours: 0.04 of all jobs, there is no GPU"),
+        (
+            {"max_wall_hours": 2.0},
+            "hours: 0.04 (at most 2) of all jobs; without a GPU they count for max_gpu_hours, too",
+        ),
+        (
+            {"uses_gpu": True, "gpu_hours": 0.01},
+            "hours: 0.01 (at most 0.5) on the GPU, 0.04 of all jobs",
+        ),
+    ],
+)
+def test_hours_are_told_with_the_limits_that_they_count_against(run, tmp_path, changes, line):
+    _, status = run
+    spending = status.spending.model_copy(update=changes)
+    assert line in notes(status.model_copy(update={"spending": spending}), tmp_path, None)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
