@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, required=True, help="seed of the first attempt")
     parser.add_argument("--fps", type=int, help="the environment's if left out")
-    parser.add_argument("--task-text", help="instruction stored with each frame")
+    parser.add_argument("--task-text", help="instruction; the environment's if left out")
     parser.add_argument("--focus", default="", help="tasks with two turns, comma-separated")
     parser.add_argument("--rename-map", type=json.loads, default={}, help="JSON object")
     parser.add_argument("--keep-failures", action="store_true")
@@ -99,6 +99,14 @@ def turns(tasks: Sequence[str], focus: Sequence[str]) -> list[int]:
     return [*range(len(tasks)), *(tasks.index(name) for name in focus)]
 
 
+def instruction(env_type: str, name: str, environment: Any) -> str:
+    """Return what policies are told to do: the environment's words, else ``<env>:<suite>/<id>``."""
+    if hasattr(environment.envs[0], "task_description"):
+        return str(environment.call("task_description")[0])
+    suite, _, number = name.rpartition("_")
+    return f"{env_type}:{suite}/{number}"
+
+
 def _collect(given: argparse.Namespace, config: Any) -> dict[str, Any]:
     player = _Player(given, config)
     most = 5 * given.episodes if given.max_attempts is None else given.max_attempts
@@ -113,7 +121,7 @@ def _collect(given: argparse.Namespace, config: Any) -> dict[str, Any]:
         observations, actions, success = player.play(number, seed)
         keep = success or given.keep_failures
         if keep:
-            text = given.task_text or f"{given.env_type}:{given.task}/{number}"
+            text = given.task_text or instruction(given.env_type, *player.environments[number])
             writer.add(observations, actions, text)
             tally.frames += len(actions)
         tally.kept += keep

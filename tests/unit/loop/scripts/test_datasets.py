@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.scripts import collect_rollouts, merge_datasets
 from cadenza.loop.scripts.blending import chosen, reduced, relabelled
-from cadenza.loop.scripts.collect_rollouts import turns
+from cadenza.loop.scripts.collect_rollouts import instruction, turns
 from cadenza.loop.scripts.files import ScriptError, partial_of, publish, write_result
 from cadenza.loop.scripts.frames import episode_frames, features_of, tensors_of
 from cadenza.loop.scripts.infos import difference, read_info
@@ -89,6 +90,15 @@ def test_tasks_in_focus_have_two_turns() -> None:
     assert turns(["a_0", "a_1", "a_2"], ["a_1"]) == [0, 1, 2, 1]
     with pytest.raises(ScriptError, match=r"expected some of a_0, got .'b_0'"):
         turns(["a_0"], ["b_0"])
+
+
+def test_instruction_is_the_environments_own_if_it_has_one() -> None:
+    silent = SimpleNamespace(envs=[object()])
+    assert instruction("pusht", "pusht_0", silent) == "pusht:pusht/0"
+    talking = SimpleNamespace(
+        envs=[SimpleNamespace(task_description="")], call=lambda name: (f"the {name}",)
+    )
+    assert instruction("libero", "libero_10_3", talking) == "the task_description"
 
 
 def test_words_that_make_no_sense_are_a_usage_error(

@@ -1,7 +1,10 @@
 """Choosing episodes of a suite: turns, focus, texts, and the files that hold them."""
 
 import json
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from cadenza.loop.scripts.select_episodes import (
     suite_instructions,
 )
 from cadenza.loop.scripts.shards import (
+    HubStore,
     LocalStore,
     fetch_shards,
     files_covering,
@@ -168,6 +172,54 @@ def test_file_without_statistics_is_refused(tmp_path: Path) -> None:
     pq.write_table(table, data / "f.parquet", write_statistics=False)
     with pytest.raises(ScriptError, match="expected statistics of episode_index"):
         LocalStore(tmp_path).span("data/f.parquet")
+
+
+class Hub:
+    """Stands in for the client of the hub: its files lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[list[str]] = []
+
+    def list_repo_files(self, repo_id: str, repo_type: str) -> list[str]:
+        assert (repo_id, repo_type) == ("owner/ds", "dataset")
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        return [path.relative_to(self.folder).as_posix() for path in files]
+
+    def snapshot_download(
+        self, repo_id: str, repo_type: str, local_dir: Path, allow_patterns: list[str]
+    ) -> None:
+        self.asked.append(allow_patterns)
+        for name in self.list_repo_files(repo_id, repo_type):
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
+                (local_dir / name).write_bytes((self.folder / name).read_bytes())
+
+    def HfFileSystem(self) -> "Hub":  # noqa: N802 - the client's own name
+        return self
+
+    def open(self, path: str, mode: str) -> Any:
+        assert path.startswith("datasets/owner/ds/")
+        return (self.folder / path.removeprefix("datasets/owner/ds/")).open(mode)
+
+
+def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(write_dataset(tmp_path / "hub", ["push"] * 8, per_file=2))
+    home = SimpleNamespace(HF_LEROBOT_HOME=str(tmp_path / "home"))
+    monkeypatch.setitem(sys.modules, "lerobot", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lerobot.utils", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lerobot.utils.constants", home)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    store = HubStore("owner/ds")
+    episodes, texts = store.first_tasks()
+    assert (episodes.tolist(), texts) == (list(range(8)), ["push"] * 8)
+    assert fetch_shards(store, np.array([3, 7]), download=True) == (2, 2)
+    files = ["data/chunk-000/file-001.parquet", "data/chunk-000/file-003.parquet"]
+    assert hub.asked == [["meta/*"], files]
+    assert fetch_shards(store, np.array([3, 7]), download=True) == (0, 2)
+    assert len(hub.asked) == 2
 
 
 def test_coverage_is_worked_out_from_spans() -> None:
