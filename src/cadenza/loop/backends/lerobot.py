@@ -63,6 +63,7 @@ from cadenza.loop.backends.lerobot_results import (
 )
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
+from cadenza.loop.errors import ImproveError
 from cadenza.loop.jobs.spec import Device
 
 #: Suites whose instructions the package libero knows.
@@ -228,13 +229,16 @@ class LeRobotBackend:
         """Return the command that joins datasets.
 
         Raises:
-            ConfigurationError: One is not local, or their features differ.
+            ImproveError: One is not local, or their features differ; a run goes on without it.
         """
-        command = merge_command(request)
-        first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)
-        for other in others:
-            require_agreement(first, other)
-            require_agreement(other, first)
+        try:
+            command = merge_command(request)
+            first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)
+            for other in others:
+                require_agreement(first, other)
+                require_agreement(other, first)
+        except ConfigurationError as error:
+            raise ImproveError(f"merge into {request.repo_id}: {error}") from error
         return JobPlan(
             command=command,
             output_dir=request.folder,
@@ -319,8 +323,8 @@ class LeRobotBackend:
         alone = request.mix is not None and request.mix_ratio == 1.0
         data = request.mix if alone and request.mix is not None else request.dataset
         most = self._config.train.max_epochs
-        if most is None or data.root is None:
-            return request.steps
+        if most is None or data.root is None or not Path(data.root).is_dir():
+            return request.steps  # data that nobody has made, as in a dry run, have no epochs
         info = _info(Path(data.root))
         frames = int(cast("int", info.get("total_frames", 0)))
         total = int(cast("int", info.get("total_episodes", 0)))

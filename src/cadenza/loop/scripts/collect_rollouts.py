@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-attempts", type=int, help="5 times --episodes if left out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repo-id", required=True)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda", help="'auto' takes the training's")
     parser.add_argument("--seed", type=int, required=True, help="seed of the first attempt")
     parser.add_argument("--fps", type=int, help="the environment's if left out")
     parser.add_argument("--task-text", help="instruction; the environment's if left out")
@@ -154,9 +154,8 @@ class _Player:
         policies = importlib.import_module("lerobot.configs.policies")
         factory = importlib.import_module("lerobot.policies.factory")
         path = str(given.policy_path)
-        policy_config = policies.PreTrainedConfig.from_pretrained(
-            path, cli_overrides=[f"--device={given.device}"]
-        )
+        device = [] if given.device == "auto" else [f"--device={given.device}"]
+        policy_config = policies.PreTrainedConfig.from_pretrained(path, cli_overrides=device)
         policy_config.pretrained_path = Path(path)
         self.policy = factory.make_policy(
             cfg=policy_config, env_cfg=config, rename_map=given.rename_map

@@ -18,6 +18,7 @@ from cadenza.loop.backends.base import (
 from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
 from cadenza.loop.config import EvalConfig, LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.errors import ImproveError
 
 POLICY = CheckpointRecord(policy_type="act", path="/p", cycle=0)
 
@@ -137,6 +138,8 @@ def test_small_data_is_not_seen_more_often_than_allowed(tmp_path: Path) -> None:
     half = whole.model_copy(update={"episodes": (0, 1)})
     assert steps_of(capped, train_request(tmp_path, dataset=half)) == "--steps=40"
     assert steps_of(capped, train_request(tmp_path, dataset=whole, steps=7)) == "--steps=7"
+    nowhere = whole.model_copy(update={"root": str(tmp_path / "nowhere")})
+    assert steps_of(capped, train_request(tmp_path, dataset=nowhere)) == "--steps=100"
     assert steps_of(backend(), train_request(tmp_path, dataset=whole)) == "--steps=100"
     alone = train_request(tmp_path, mix=half, mix_ratio=1.0)
     assert steps_of(capped, alone) == "--steps=40"
@@ -200,7 +203,7 @@ def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_pa
         backend().read_merge(request)
     longer = {**action, "observation.state": {"dtype": "float32", "shape": [3]}}
     for number, pair in enumerate(((action, longer), (longer, action))):
-        with pytest.raises(ConfigurationError, match=r"observation.state: expected it of dataset"):
+        with pytest.raises(ImproveError, match=r"observation.state: expected it of dataset"):
             backend().plan_merge(merging(tmp_path / str(number), pair))
 
 
