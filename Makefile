@@ -60,7 +60,7 @@ test: $(VENV)/.installed-dev postgresql ## Run every test
 test-fast: $(VENV)/.installed-dev postgresql ## Run the tests that take seconds
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
 
-test-lerobot: $(VENV)/.installed-dev ## Load a dataset written here with the real LeRobot (8.5 GB once)
+test-lerobot: $(VENV)/.installed-dev ## Load datasets and run a loop with the real LeRobot (8.5 GB once, minutes)
 	@python=$$($(LEROBOT)) && CADENZA_LEROBOT_PYTHON=$$python $(BIN)/python -m pytest tests/lerobot
 
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
