@@ -136,15 +136,16 @@ def test_undisturbed_run_does_everything_that_the_crashes_shall_hit(live):
 
 def test_run_that_dies_once_ends_like_an_undisturbed_one(live):
     undisturbed, points = live()
-    for at in range(3, points + 1, 29):
+    for at in range(3, points + 1, 43):
         left, _ = live(at)
         assert left == undisturbed, f"died at point {at} of {points}"
 
 
 @pytest.mark.slow
-def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live):
+@pytest.mark.parametrize("first", range(1, 6))
+def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live, first):
     undisturbed, points = live()
-    for at in range(1, points + 1):
+    for at in range(first, points + 1, 5):
         left, _ = live(at)
         assert left == undisturbed, f"died at point {at} of {points}"
 
