@@ -59,15 +59,22 @@ def event(stage: str, kind: str, cycle: int, payload: dict, ordinal: int) -> Sto
     )
 
 
-def begun_run(workdir: Path, *, owner: str | None = None, run_id: str = RUN) -> JobStore:
+def begun_run(
+    workdir: Path,
+    *,
+    owner: str | None = None,
+    run_id: str = RUN,
+    location: Path | str | None = None,
+) -> JobStore:
     """Return the open store of a run whose cycle 0 was promoted and whose cycle 1 trains.
 
     Args:
         workdir: Folder of all runs.
         owner: Who works on it; None for nobody.
         run_id: Its id.
+        location: Where the store is; None for the file in ``workdir``.
     """
-    store = JobStore(workdir / "cadenza.db")
+    store = JobStore(location or workdir / "cadenza.db")
     store.create_run(run_id, json.dumps(CONFIG))
     lease = store.leases.acquire(run_id, owner or "someone", ttl_s=3600.0)
     store.apply(

@@ -55,8 +55,9 @@ def run(
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.orchestrator.assembly import new_run_id
+        from cadenza.loop.resuming import anchored
 
-        settings = LoopConfig.from_yaml(config)
+        settings = anchored(LoopConfig.from_yaml(config))
         name = run_id or new_run_id(settings)
         _require_name(name)
         if dry_run:
@@ -85,9 +86,9 @@ def resume(
     """Go on with a run that was stopped, killed, failed or out of budget."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.loop.config import LoopConfig
-        from cadenza.loop.resuming import stored_config
+        from cadenza.loop.resuming import anchored, stored_config
 
-        given = None if config is None else LoopConfig.from_yaml(config)
+        given = None if config is None else anchored(LoopConfig.from_yaml(config))
         with open_store(workdir, store, upgrade=True) as opened:
             settings = given or stored_config(opened, run_id)
             opened.get_run(run_id)
@@ -112,8 +113,9 @@ def demo(
     """Run a small loop from nothing to a good policy; run again, it goes on where it stopped."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.loop.demo import RUN_ID, write_demo_config
+        from cadenza.loop.resuming import anchored
 
-        settings = write_demo_config(workdir, knowledge or workdir / "knowledge")
+        settings = anchored(write_demo_config(workdir, knowledge or workdir / "knowledge"))
     work_on(settings, RUN_ID, as_json=as_json, quiet=quiet, with_status=True)
 
 

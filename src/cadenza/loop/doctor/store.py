@@ -25,7 +25,8 @@ def store_check(location: Path | str) -> Check:
     try:
         with JobStore.open_existing(location) as store:
             runs = len(store.list_runs())
-            return Check(name="store", level="ok", detail=f"{_shown(location)}: {runs} runs")
+            number = f"{runs} run{'' if runs == 1 else 's'}"
+            return Check(name="store", level="ok", detail=f"{_shown(location)}: {number}")
     except StoreOutdatedError:
         if file is not None:
             _rehearse(file)

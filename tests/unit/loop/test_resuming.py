@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.errors import UnknownRowError
+from cadenza.loop.resuming import anchored, stored_config
+from cadenza.loop.store import JobStore
+
+
+def config(**changes):
+    return LoopConfig(**({"run_name": "r", "seed_dataset": "local/d"} | changes))
+
+
+def test_a_stored_configuration_is_the_one_that_was_given(tmp_path):
+    given = config(eval={"n_episodes": 7}, seed_root=tmp_path, approval={"gates": ["promote"]})
+    with JobStore(tmp_path / "cadenza.db") as store:
+        store.create_run("one", given.model_dump_json())
+        assert stored_config(store, "one") == given
+        with pytest.raises(UnknownRowError, match="expected a run of this store"):
+            stored_config(store, "two")
+        store.create_run("old", '{"run_name": "r", "songs": 3}')
+        with pytest.raises(ConfigurationError, match="configuration of run 'old'"):
+            stored_config(store, "old")
+
+
+def test_a_run_finds_its_files_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.yaml").touch()
+    (tmp_path / "weights").touch()
+    ladder = [{"name": "bc", "init": "weights"}, {"name": "bc", "init": "owner/weights"}]
+    given = config(
+        constitution="rules.yaml", seed_root="data", policy_ladder=ladder, workdir="runs"
+    )
+    found = anchored(given)
+    assert found.constitution == tmp_path / "rules.yaml"
+    assert found.seed_root == tmp_path / "data"
+    assert found.knowledge.root == tmp_path / "knowledge"
+    inits = [rung.init for rung in found.policy_ladder]
+    assert inits == [str(tmp_path / "weights"), "owner/weights"]
+    assert found.workdir == Path("runs")
+    assert anchored(found) == found
+
+
+def test_leagents_default_rules_stay_the_default_where_no_file_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("configs/constitution.yaml")
+    assert anchored(config(constitution=path)).constitution == path

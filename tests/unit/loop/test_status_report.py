@@ -1,0 +1,81 @@
+import pytest
+
+from cadenza.loop.errors import UnknownRowError
+from cadenza.loop.status_report import all_statuses, measure, run_status
+from cadenza.loop.store.changes import record_episodes
+from tests.loop_runs import RUN, begun_run, event, job_of, outcomes
+
+
+@pytest.fixture
+def store(tmp_path):
+    with begun_run(tmp_path, owner="someone") as opened:
+        yield opened
+
+
+def lease_of(store):
+    return store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+
+
+def test_no_episodes_are_no_measurement():
+    assert measure([]) is None
+    assert measure(outcomes(0, 4)).low == 0.0
+    assert measure(outcomes(4, 4)).high == 1.0
+
+
+def test_a_compared_candidate_has_its_reference_and_the_bounds_of_the_decision(store, tmp_path):
+    evidence = {"difference": 0.2, "lower": 0.05, "upper": None}
+    decided = event("decide", "decision", 1, {"decision": "promote", "evidence": evidence}, 0)
+    lease = lease_of(store)
+    store.events.append(lease, [decided])
+    store.apply(
+        lease,
+        record_episodes(1, "candidate", 0, outcomes(8, 10)),
+        record_episodes(1, "candidate", 1, outcomes(10, 10)),
+        record_episodes(1, "baseline", 0, outcomes(6, 10)),
+    )
+    first, second = run_status(store, RUN, workdir=tmp_path).cycles
+    assert (first.baseline, first.difference) == (None, None)
+    assert (second.candidate.rate, second.candidate.n_episodes) == (0.9, 20)
+    assert second.baseline.rate == 0.6
+    assert second.difference == (0.05, None)
+    assert (second.decision, second.reason) == ("promote", None)
+
+
+def test_only_hours_on_the_gpu_count_where_there_is_one(store, tmp_path):
+    assert run_status(store, RUN, workdir=tmp_path).spending.gpu_hours == pytest.approx(156 / 3600)
+    store.create_run("gpu", "{}", capabilities={"device": "cuda"})
+    lease = store.leases.acquire("gpu", "someone", ttl_s=60.0)
+    for stage, device in (("train", "gpu"), ("data", "cpu")):
+        spec = job_of(tmp_path, 0, stage, run_id="gpu").model_copy(update={"device": device})
+        store.jobs.open(lease, spec)
+        store.jobs.begin_attempt(lease, spec.key)
+        store.jobs.heartbeat(lease, spec.key, attempt_s=36.0)
+    spending = run_status(store, "gpu", workdir=tmp_path).spending
+    assert (spending.uses_gpu, spending.gpu_hours, spending.wall_hours) == (True, 0.01, 0.02)
+    assert (spending.max_gpu_hours, spending.max_wall_hours) == (None, None)
+
+
+def test_who_works_and_what_failed_is_told(store, tmp_path):
+    status = run_status(store, RUN, workdir=tmp_path)
+    assert (status.worked_on_by, status.stop_requested, status.failed_log) == (
+        "someone",
+        False,
+        None,
+    )
+    lease = lease_of(store)
+    spec = job_of(tmp_path, 1, "train")
+    store.jobs.end_attempt(
+        lease, spec.key, attempt=1, exit_code=1, duration_s=3.0, interrupted=False
+    )
+    store.jobs.close(lease, spec.key, "failed")
+    store.request_stop(RUN)
+    status = run_status(store, RUN, workdir=tmp_path)
+    assert (status.stop_requested, status.failed_log) == (True, str(spec.log_path))
+    assert status.jobs == ()
+
+
+def test_all_runs_come_oldest_first_and_an_unknown_one_is_refused(store, tmp_path):
+    store.create_run("a-later-one", "{}")
+    assert [one.run_id for one in all_statuses(store, workdir=tmp_path)] == [RUN, "a-later-one"]
+    with pytest.raises(UnknownRowError, match="expected a run of this store"):
+        run_status(store, "nobody", workdir=tmp_path)
