@@ -1,7 +1,7 @@
 """Whatever steps bring, in whatever order they fail: the promises of the state machine hold."""
 
 import shutil
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import hypothesis.strategies as st
 import pytest
@@ -232,13 +232,14 @@ def test_promises_hold_whatever_the_steps_bring(data):
 @given(data=st.data())
 @settings(max_examples=5)
 def test_rows_and_events_agree_with_the_state_whatever_the_steps_bring(data, template):
-    folder = quick_folder()
-    shutil.copyfile(template, folder / "cadenza.db")
-    with JobStore(folder / "cadenza.db") as store:
+    with ExitStack() as stack:
+        folder = quick_folder()
+        stack.callback(shutil.rmtree, folder)
+        shutil.copyfile(template, folder / "cadenza.db")
+        store = stack.enter_context(JobStore(folder / "cadenza.db"))
         store.create_run("run", "{}")
         lease = store.leases.acquire("run", "me", ttl_s=600.0)
         with EventJournal(store, "run", lease, folder / "events.jsonl") as journal:
             walk = Walk(data, RunSession(store, lease, journal, folder), config_of(data))
             walk.to_the_end(lambda: walk.check_rows(store))
             assert store.get_run("run")["status"] == "finished"
-    shutil.rmtree(folder)
