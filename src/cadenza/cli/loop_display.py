@@ -41,6 +41,7 @@ class LoopDisplay:
     def following(self, loop: "LoopAssembly") -> Generator[None]:
         """Show what ``loop`` tells during the block, and warnings of the package."""
         self._loop = loop
+        self._next_line = time.monotonic() + _LINE_EVERY_S
         loop.bus.subscribe(self.on_event)
         if not self._quiet and sys.stderr.isatty():
             self._bar = _new_bar()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.spec import JobKey
@@ -72,7 +73,7 @@ class JobEstimates:
         """
         started = moment if job.started is None else job.started
         heard = started if job.heartbeat is None else job.heartbeat
-        folder = self._folder / f"cycle_{job.key.cycle}" / "jobs" / job.key.stage
+        folder = self._attempts(job.key)
         own_s = AttemptFolder(folder).read_heartbeat()
         try:
             heard = max(heard, (folder / "heartbeat").stat().st_mtime)
@@ -81,6 +82,16 @@ class JobEstimates:
         silent_s = max(0.0, moment - heard)
         worked_s = max(job.attempt_s, own_s)
         return SignsOfLife(elapsed_s=worked_s or max(0.0, moment - started), silent_s=silent_s)
+
+    def has_ended(self, job: JobRow) -> bool:
+        """Return whether a job that is recorded as running has ended: nobody was there to see."""
+        try:
+            return AttemptFolder(self._attempts(job.key)).read_end(job.attempt) is not None
+        except IntegrityError:  # unreadable, so nothing is known
+            return False
+
+    def _attempts(self, key: JobKey) -> Path:
+        return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
 
     def _newest_like(self, key: JobKey) -> JobRow | None:
         kind = kind_of(key.stage)

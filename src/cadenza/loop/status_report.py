@@ -18,6 +18,7 @@ from cadenza.loop.contracts.records import EpisodeOutcome, Record
 from cadenza.loop.job_estimates import JobEstimates
 from cadenza.loop.jobs.spec import Device
 from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.owners import is_gone
 from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, RunRow, StoredEvent
 
 #: Probability that each bound of a success rate may fail.
@@ -209,7 +210,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         run_id=run_id,
         status=run["status"],
         stop_reason=run["stop_reason"],
-        worked_on_by=store.leases.holder(run_id),
+        worked_on_by=worked_on_by(store, run_id),
         stop_requested=run["stop_requested_at"] is not None,
         created_at=run["created_at"],
         step=str(_object(run["state_json"]).get("step", "")),
@@ -217,11 +218,21 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         cycles=_cycles(store, run_id, jobs, events),
         blessed=_blessed(store.blessed_checkpoint(run_id)),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
-        jobs=tuple(_live(job, estimates) for job in jobs if job.status == "running"),
+        jobs=tuple(
+            _live(job, estimates)
+            for job in jobs
+            if job.status == "running" and not estimates.has_ended(job)
+        ),
         failed_log=_failed_log(jobs, workdir),
         spending=_spending(run, jobs),
         knowledge_pages=_knowledge_pages(events),
     )
+
+
+def worked_on_by(store: JobStore, run_id: str) -> str | None:
+    """Return who works on a run; None if nobody does, or a process that is known to be gone."""
+    owner = store.leases.holder(run_id)
+    return None if owner is None or is_gone(owner) else owner
 
 
 def all_statuses(store: JobStore, *, workdir: Path) -> list[RunStatus]:

@@ -1,8 +1,10 @@
 import pytest
 
 from cadenza.loop.errors import UnknownRowError
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
 from cadenza.loop.status_report import all_statuses, measure, run_status
 from cadenza.loop.store.changes import record_episodes
+from cadenza.loop.store.owners import this_process
 from tests.loop_runs import RUN, begun_run, event, job_of, outcomes
 
 
@@ -72,6 +74,20 @@ def test_who_works_and_what_failed_is_told(store, tmp_path):
     status = run_status(store, RUN, workdir=tmp_path)
     assert (status.stop_requested, status.failed_log) == (True, str(spec.log_path))
     assert status.jobs == ()
+
+
+def test_a_dead_controller_works_on_nothing_and_a_job_that_ended_runs_no_more(store, tmp_path):
+    machine, _, _ = this_process().rpartition("/")
+    dead = f"{machine.rpartition('/')[0]}/999999999/1"
+    store.leases.acquire(RUN, dead, ttl_s=60.0, gone=lambda _: True)
+    status = run_status(store, RUN, workdir=tmp_path)
+    assert (status.worked_on_by, len(status.jobs)) == (None, 1)
+    folder = AttemptFolder(tmp_path / RUN / "cycle_1" / "jobs" / "train")
+    folder.path.mkdir(parents=True)
+    (folder.path / "end.json").write_text("{")
+    assert len(run_status(store, RUN, workdir=tmp_path).jobs) == 1
+    folder.write_end(AttemptEnd(attempt=1, exit_code=0, duration_s=1.0, reason="finished"))
+    assert run_status(store, RUN, workdir=tmp_path).jobs == ()
 
 
 def test_all_runs_come_oldest_first_and_an_unknown_one_is_refused(store, tmp_path):
