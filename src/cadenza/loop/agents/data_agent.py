@@ -5,7 +5,7 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace, runner_for
 from cadenza.loop.backends.base import Backend, DataRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
@@ -52,14 +52,14 @@ class DataAgent:
         if backend is None and task_filter is not None:
             backend = lerobot_backend(task_filter=task_filter)
         self.bus = bus
-        self.runner = runner
+        self.runner = runner if backend is None else runner_for(backend, runner)
         self.task_filter = task_filter
         self._backend = backend
         self._desk = JobDesk(
             event_stage="collect",
             constitution=constitution or load_constitution(None),
             bus=bus,
-            runner=runner,
+            runner=self.runner,
             read_roots=read_roots,
         )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
 from cadenza.loop.backends.base import Backend, EvalRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig
@@ -51,15 +51,24 @@ class EvalAgent:
         self.cfg = cfg
         self.constitution = constitution
         self.bus = bus
-        self.runner = runner
         self.backend = lerobot_backend(eval=cfg) if backend is None else backend
+        self.runner = runner_for(self.backend, runner)
         self._desk = JobDesk(
             event_stage="eval",
             constitution=constitution,
             bus=bus,
-            runner=runner,
+            runner=self.runner,
             read_roots=read_roots,
         )
+
+    def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
+        """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.
+
+        Raises:
+            ConfigurationError: A further argument is unknown, or given twice.
+        """
+        request = self._request(cycle_of(output_dir), output_dir, checkpoint, None)
+        return list(self.backend.plan_eval(request).command)
 
     def run(
         self,
@@ -89,22 +98,13 @@ class EvalAgent:
             IntegrityError: The evaluation left no usable report.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
-        if seeds is None:
-            seeds = _LEDGER.range("compare", cycle, count=self.cfg.n_episodes)
-        request = EvalRequest(
-            cycle=cycle,
-            checkpoint=checkpoint,
-            seeds=seeds,
-            batch_size=min(self.cfg.batch_size, seeds.count),
-            extra_args=self.cfg.extra_args,
-            folder=place.folder,
-        )
+        request = self._request(cycle, place.folder, checkpoint, seeds)
         try:
             self._desk.run(place, self.backend.plan_eval(request), jobs)
         except JobFailedError as error:
             raise EvalError(str(error)) from error
         report = self.backend.read_eval(request)
-        _require_seeds(report, seeds, place)
+        _require_seeds(report, request.seeds, place)
         self._desk.emit(
             place,
             "report",
@@ -116,6 +116,20 @@ class EvalAgent:
             },
         )
         return report
+
+    def _request(
+        self, cycle: int, folder: Path, checkpoint: CheckpointRecord, seeds: SeedRange | None
+    ) -> EvalRequest:
+        if seeds is None:
+            seeds = _LEDGER.range("compare", cycle, count=self.cfg.n_episodes)
+        return EvalRequest(
+            cycle=cycle,
+            checkpoint=checkpoint,
+            seeds=seeds,
+            batch_size=min(self.cfg.batch_size, seeds.count),
+            extra_args=self.cfg.extra_args,
+            folder=folder,
+        )
 
 
 def _require_seeds(report: EvalReport, seeds: SeedRange, place: JobPlace) -> None:

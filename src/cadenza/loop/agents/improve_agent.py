@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
 from cadenza.loop.backends.base import Backend, Harvest, HarvestRequest, MergeRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
@@ -62,17 +62,31 @@ class ImproveAgent:
         self.eval_cfg = eval_cfg
         self.constitution = constitution
         self.bus = bus
-        self.runner = runner
         if backend is None:
             backend = lerobot_backend(eval=eval_cfg, improve=cfg)
         self.backend = backend
+        self.runner = runner_for(self.backend, runner)
         self._desk = JobDesk(
             event_stage="improve",
             constitution=constitution,
             bus=bus,
-            runner=runner,
+            runner=self.runner,
             read_roots=read_roots,
         )
+
+    def build_command(self, checkpoint: CheckpointRecord, out_dir: Path, repo_id: str) -> list[str]:
+        """Return the command that collects ``repo_id``, on the seeds of `run` alone.
+
+        Args:
+            checkpoint: The policy.
+            out_dir: Folder of the step; the dataset lies in it, beside what the harvest brought.
+            repo_id: Name of the dataset.
+
+        Raises:
+            ConfigurationError: A further argument is given twice.
+        """
+        request = self._request(cycle_of(out_dir), out_dir, checkpoint, repo_id)
+        return list(self.backend.plan_harvest(request).command)
 
     def run(
         self,
@@ -129,19 +143,9 @@ class ImproveAgent:
             ConstitutionError: The command is refused.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage="harvest", workdir=workdir)
-        count = attempts_for(self.cfg.episodes)
-        request = HarvestRequest(
-            cycle=cycle,
-            checkpoint=checkpoint,
-            episodes=self.cfg.episodes,
-            seeds=seeds or _LEDGER.range("harvest", cycle, count=count),
-            focus=focus,
-            repo_id=f"local/{run_id}-cycle{cycle}-rollouts",
-            device=self.cfg.device,
-            task_text=self.cfg.task_text,
-            extra_args=self.cfg.extra_args,
-            folder=place.folder,
-        )
+        repo_id = f"local/{run_id}-cycle{cycle}-rollouts"
+        request = self._request(cycle, place.folder, checkpoint, repo_id)
+        request = request.model_copy(update={"seeds": seeds or request.seeds, "focus": focus})
         try:
             self._desk.run(place, self.backend.plan_harvest(request), jobs)
             harvest = self.backend.read_harvest(request)
@@ -179,6 +183,21 @@ class ImproveAgent:
         payload = {"repo_id": merged.repo_id, "episodes": merged.num_episodes}
         self._desk.emit(place, "rollouts_merged", payload)
         return merged
+
+    def _request(
+        self, cycle: int, folder: Path, checkpoint: CheckpointRecord, repo_id: str
+    ) -> HarvestRequest:
+        return HarvestRequest(
+            cycle=cycle,
+            checkpoint=checkpoint,
+            episodes=self.cfg.episodes,
+            seeds=_LEDGER.range("harvest", cycle, count=attempts_for(self.cfg.episodes)),
+            repo_id=repo_id,
+            device=self.cfg.device,
+            task_text=self.cfg.task_text,
+            extra_args=self.cfg.extra_args,
+            folder=folder,
+        )
 
 
 def _summary(harvest: Harvest) -> dict[str, Any]:

@@ -4,14 +4,15 @@ Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {cmd, stage}, `
          {exit_code, duration_s, log, stage}.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner
-from cadenza.loop.backends.base import JobPlan
+from cadenza.loop.agents.base import Runner, RunResult, subprocess_runner
+from cadenza.loop.backends.base import Backend, JobPlan
+from cadenza.loop.backends.registry import program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import EventSink
@@ -122,6 +123,27 @@ class JobDesk:
                 "stage": place.stage,
             },
         )
+
+
+def runner_for(backend: Backend, runner: Runner) -> Runner:
+    """Return how a worker of ``backend`` runs commands.
+
+    `subprocess_runner` gets the executables that the names stand for, so that nobody's ``PATH``
+    can put others in their place; every other runner gets the names, as in LeAgents.
+    """
+    if runner is not subprocess_runner:
+        return runner
+
+    def run_program(cmd: Sequence[str], log_path: Path) -> RunResult:
+        return runner(program_table(backend).resolve(cmd), log_path)
+
+    return run_program
+
+
+def cycle_of(output_dir: Path) -> int:
+    """Return the cycle that a folder of a job belongs to by its path; 0 if to none."""
+    prefix, _, number = output_dir.parent.name.partition("_")
+    return int(number) if prefix == "cycle" and number.isdecimal() else 0
 
 
 class PlainJobs:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace
+from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
 from cadenza.loop.backends.base import Backend, TrainRequest
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
@@ -47,15 +47,33 @@ class TrainAgent:
         self.cfg = cfg
         self.constitution = constitution
         self.bus = bus
-        self.runner = runner
         self.backend = lerobot_backend(train=cfg) if backend is None else backend
+        self.runner = runner_for(self.backend, runner)
         self._desk = JobDesk(
             event_stage="train",
             constitution=constitution,
             bus=bus,
-            runner=runner,
+            runner=self.runner,
             read_roots=read_roots,
         )
+
+    def build_command(
+        self,
+        rung: PolicyRung,
+        dataset: DatasetRef,
+        output_dir: Path,
+        init_override: str | None = None,
+        steps: int | None = None,
+    ) -> list[str]:
+        """Return the command that trains into ``output_dir``; `run` has the arguments.
+
+        Raises:
+            ConfigurationError: A further argument is unknown, or given twice.
+        """
+        request = self._request(
+            cycle_of(output_dir), output_dir, rung, dataset, init_override, steps
+        )
+        return list(self.backend.plan_train(request).command)
 
     def run(
         self,
@@ -94,24 +112,34 @@ class TrainAgent:
             IntegrityError: The training left no usable policy.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
-        request = TrainRequest(
-            cycle=cycle,
-            rung=rung.name,
-            init=init_override or rung.init,
-            dataset=dataset,
-            mix=mix,
-            mix_ratio=mix_ratio,
-            steps=self.cfg.steps if steps is None else steps,
-            batch_size=self.cfg.batch_size,
-            extra_args=self.cfg.extra_args,
-            folder=place.folder,
-        )
+        request = self._request(cycle, place.folder, rung, dataset, init_override, steps)
+        request = request.model_copy(update={"mix": mix, "mix_ratio": mix_ratio})
         self._check_features(request, init_override)
         try:
             self._desk.run(place, self.backend.plan_train(request), jobs)
         except JobFailedError as error:
             raise TrainError(str(error)) from error
         return self.backend.read_train(request)
+
+    def _request(
+        self,
+        cycle: int,
+        folder: Path,
+        rung: PolicyRung,
+        dataset: DatasetRef,
+        init_override: str | None,
+        steps: int | None,
+    ) -> TrainRequest:
+        return TrainRequest(
+            cycle=cycle,
+            rung=rung.name,
+            init=init_override or rung.init,
+            dataset=dataset,
+            steps=self.cfg.steps if steps is None else steps,
+            batch_size=self.cfg.batch_size,
+            extra_args=self.cfg.extra_args,
+            folder=folder,
+        )
 
     def _check_features(self, request: TrainRequest, own_init: str | None) -> None:
         """Raise before any compute is spent if the data do not fit policy and environment."""

@@ -1,13 +1,25 @@
 """Back ends by the name that configurations give them."""
 
 import importlib
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.jobs.programs import ProgramTable
 
 #: Imported at first use: it looks for a LeRobot environment.
 _LEROBOT: Final = "cadenza.loop.backends.lerobot"
+
+
+@runtime_checkable
+class OwnPrograms(Protocol):
+    """A back end whose programs lie in an environment of their own."""
+
+    @property
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        """Absolute executable and first arguments by name."""
+        ...
 
 
 def make_backend(config: LoopConfig) -> Backend:
@@ -22,6 +34,17 @@ def make_backend(config: LoopConfig) -> Backend:
     from cadenza.loop.backends.native import NativeBackend
 
     return NativeBackend(config)
+
+
+def program_table(backend: Backend) -> ProgramTable:
+    """Return what the names in the commands of a back end stand for.
+
+    Raises:
+        MissingExtraError: Its programs are not installed.
+        ConfigurationError: Their environment lacks one of them.
+    """
+    table = ProgramTable.native()
+    return table.extended(backend.programs) if isinstance(backend, OwnPrograms) else table
 
 
 def lerobot_backend(**sections: Any) -> Backend:

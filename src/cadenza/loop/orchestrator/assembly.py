@@ -1,22 +1,21 @@
 """A run from a configuration: store, events, rules, back end, workers and controller, wired."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, Self, TypedDict, runtime_checkable
+from typing import Final, Self, TypedDict
 
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.backends.registry import make_backend, program_table
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.reports import JobProgress
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, never
@@ -42,16 +41,6 @@ STORE_FILE: Final = "cadenza.db"
 
 #: Told every few seconds how a job stands.
 ProgressListener = Callable[[JobProgress], None]
-
-
-@runtime_checkable
-class OwnPrograms(Protocol):
-    """A back end whose programs lie in an environment of their own."""
-
-    @property
-    def programs(self) -> Mapping[str, Sequence[str]]:
-        """Absolute executable and first arguments by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +195,7 @@ def _jobs_opener(
     config: LoopConfig, backend: Backend, on_progress: ProgressListener | None
 ) -> JobsOpener:
     """Return what makes the runner that the configuration asks for."""
-    programs = ProgramTable.native()
-    if isinstance(backend, OwnPrograms):
-        programs = programs.extended(backend.programs)
+    programs = program_table(backend)
 
     def open_jobs(session: RunSession, stop: StopCheck) -> JobRunner:
         if config.jobs.runner == "ray":

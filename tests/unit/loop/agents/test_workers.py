@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.loop.agents import (
     DataAgent,
     EvalAgent,
@@ -14,7 +14,7 @@ from cadenza.loop.agents import (
     TrainAgent,
     TrainError,
 )
-from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.backends.base import JobPlan, SeedRange
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
 from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
@@ -269,3 +269,115 @@ def test_failed_harvest_or_merge_is_an_improve_error(improve, stack, tmp_path, c
     stack.failing.add((2, stage))
     with pytest.raises(ImproveError, match="exit code 1"):
         improve.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path, prev_mix=first)
+
+
+# Commands as LeAgents builds them
+
+
+@pytest.fixture
+def without_lerobot(monkeypatch, tmp_path):
+    monkeypatch.delenv("CADENZA_LEROBOT_PYTHON", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+PUSHT = EvalConfig(env_type="pusht", task_suite="PushT-v0", extra_args=("--policy.use_amp=true",))
+
+
+def test_training_command_has_the_order_of_leagents(bus, without_lerobot, tmp_path):
+    cfg = TrainConfig(steps=9, batch_size=3, extra_args=("--log_freq=5",))
+    worker = TrainAgent(cfg, RULES, bus)
+    hub = DatasetRef(repo_id="lerobot/pusht", num_episodes=2)
+    out = tmp_path / "cycle_1" / "train"
+    command = worker.build_command(PolicyRung(name="act"), hub, out)
+    seed = next(word for word in command if word.startswith("--seed="))
+    assert command == [
+        "lerobot-train", "--policy.type=act", "--policy.push_to_hub=false",
+        "--dataset.repo_id=lerobot/pusht", "--dataset.episodes=[0, 1]", f"--output_dir={out}",
+        "--steps=9", "--batch_size=3", seed, "--num_workers=0", "--log_freq=5",
+    ]  # fmt: skip
+    local = DatasetRef(repo_id="local/mix", root="/mix", num_episodes=2)
+    again = worker.build_command(PolicyRung(name="act", init="hub/act"), local, out, None, 4)
+    assert again[1:7] == [
+        "--policy.path=hub/act", "--policy.push_to_hub=false", "--dataset.repo_id=local/mix",
+        "--dataset.root=/mix", f"--output_dir={out}", "--steps=4",
+    ]  # fmt: skip
+    overridden = worker.build_command(PolicyRung(name="act", init="hub/act"), local, out, "/p")
+    assert overridden[1] == "--policy.path=/p"
+    later = worker.build_command(PolicyRung(name="act"), hub, tmp_path / "cycle_2" / "train")
+    assert seed not in later
+
+
+def test_evaluation_command_has_the_order_of_leagents(bus, without_lerobot, tmp_path, checkpoint):
+    command = EvalAgent(PUSHT, RULES, bus).build_command(checkpoint, tmp_path / "eval")
+    assert command == [
+        "lerobot-eval", f"--policy.path={checkpoint.path}", "--env.type=pusht",
+        "--env.task=PushT-v0", "--eval.n_episodes=10", "--eval.batch_size=10",
+        f"--output_dir={tmp_path / 'eval'}", command[-2], "--policy.use_amp=true",
+    ]  # fmt: skip
+    assert command[-2].startswith("--seed=")
+
+
+def test_harvest_command_has_the_order_of_leagents(bus, without_lerobot, tmp_path, checkpoint):
+    cfg = ImproveConfig(enabled=True, episodes=3, device="cpu", task_text="push")
+    worker = ImproveAgent(cfg, PUSHT, RULES, bus)
+    command = worker.build_command(checkpoint, tmp_path / "rollouts", "local/r")
+    assert command[:8] == [
+        "cadenza-lerobot-collect", f"--policy-path={checkpoint.path}", "--env-type=pusht",
+        "--task=PushT-v0", "--episodes=3", f"--out={tmp_path / 'rollouts' / 'dataset'}",
+        "--repo-id=local/r", "--device=cpu",
+    ]  # fmt: skip
+    assert "--task-text=push" in command
+
+
+def test_commands_that_are_run_are_those_that_are_built(bus, stack, tmp_path, dataset, checkpoint):
+    backend = FakeBackend()
+    rung = PolicyRung(name="bc")
+    folder = tmp_path / "cycle_2"
+    train = TrainAgent(TrainConfig(steps=9), RULES, bus, stack, backend=backend)
+    train.run(**PLACE, rung=rung, dataset=dataset, workdir=tmp_path)
+    play = EvalAgent(EVAL, RULES, bus, stack, backend=backend)
+    play.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path)
+    cfg = ImproveConfig(enabled=True, episodes=3, device="cpu")
+    improve = ImproveAgent(cfg, EVAL, RULES, bus, stack, backend=backend)
+    improve.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path)
+    ran = [event.payload["cmd"] for event in bus.told if event.kind == "job_started"]
+    built = [
+        train.build_command(rung, dataset, folder / "train"),
+        play.build_command(checkpoint, folder / "eval"),
+        improve.build_command(checkpoint, folder / "harvest", "local/run-cycle2-rollouts"),
+    ]
+    assert [sorted(command) for command in ran] == [sorted(command) for command in built]
+
+
+# Programs
+
+
+def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
+    bus, tmp_path, dataset, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    for folder, word in ((tmp_path / "bin", "stranger"), (tmp_path, "ours")):
+        program = folder / "cadenza-lerobot-select"
+        program.write_text(f"#!/bin/sh\necho {word}\nexit 3\n")
+        program.chmod(0o755)
+    backend = FakeBackend()
+    backend.programs = {"cadenza-lerobot-select": (str(tmp_path / "cadenza-lerobot-select"),)}
+    plan = JobPlan(
+        command=("cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial"),
+        output_dir=tmp_path / "cycle_2" / "data",
+    )
+    monkeypatch.setattr(backend, "plan_data", lambda request: plan)
+    proposal = Proposal(action="reuse_seed", dataset="local/x")
+    with pytest.raises(DataError, match="got exit code 3"):
+        DataAgent(bus, backend=backend).run(**PLACE, proposal=proposal, workdir=tmp_path)
+    assert (tmp_path / "cycle_2" / "data.log").read_text() == "ours\n"
+
+
+def test_default_runner_without_lerobot_says_how_to_install_it(
+    bus, without_lerobot, tmp_path, checkpoint
+):
+    worker = EvalAgent(PUSHT, RULES, bus)
+    with pytest.raises(MissingExtraError, match="run: python environments/install"):
+        worker.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path)
