@@ -1,11 +1,8 @@
 """Jobs on a real Ray cluster of this machine: the promises of the local runner hold there too."""
 
 import os
-import secrets
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +10,7 @@ import pytest
 
 from cadenza.core.errors import MissingExtraError
 from cadenza.loop.errors import JobHostError, StopRequestedError
-from cadenza.loop.jobs.processes import running_pids
-from cadenza.loop.jobs.ray_runner import NAMESPACE, RayHosts
+from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
     bench_in,
@@ -27,52 +23,20 @@ from tests.integration.loop.job_harness import (
     wait_for,
     work_of,
 )
-
-
-@pytest.fixture(scope="module")
-def address():
-    """Address of a cluster that no controller owns."""
-    import ray
-
-    folder = tempfile.mkdtemp(prefix="cz", dir="/tmp")  # sockets need short paths
-    context = ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=128 << 20,
-        log_to_driver=False,
-        namespace=NAMESPACE,
-        _temp_dir=folder,
-    )
-    yield context.address_info["address"]
-    ray.shutdown()
-    wait_for(lambda: not processes_of(folder))
-    shutil.rmtree(folder, ignore_errors=True)
+from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet_ray():
-    """Keep Ray to the loopback address, and its token out of the home folder."""
-    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    from ray._private import ray_constants
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # if it was imported before
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def quiet():
+    with quiet_ray():
         yield
 
 
-def processes_of(folder):
-    found = []
-    for pid in running_pids():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if folder.encode() in command and is_alive(pid):
-            found.append(pid)
-    return found
+@pytest.fixture(scope="module")
+def address(quiet):
+    """Address of a cluster that no controller owns."""
+    with running_cluster() as address:
+        yield address
 
 
 def parent_of(pid) -> int:
