@@ -1,7 +1,10 @@
 """A loop put together as LeAgents' users do it: constructors without a back end drive LeRobot."""
 
+import importlib
 import json
 from pathlib import Path
+
+import pytest
 
 from cadenza.loop import EventBus, JobStore, LoopConfig, LoopController
 from cadenza.loop.agents import DataAgent, EvalAgent, RunResult, TrainAgent
@@ -98,3 +101,38 @@ def test_loop_of_the_promised_parts_runs_over_lerobots_tools(tmp_path):
     assert first[1] == "--policy.type=act"
     assert second[1] == f"--policy.path={summary.blessed_checkpoint}"
     assert (kinds[0], kinds[-1]) == ("cycle_started", "run_finished")
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("agents", "DataAgent EvalAgent EvalError ImproveAgent ImproveError KnowledgeAgent "
+                   "RunResult Runner TrainAgent TrainError dry_runner subprocess_runner"),
+        ("agents.base", "RunResult Runner dry_runner subprocess_runner"),
+        ("agents.data_agent", "DataAgent"),
+        ("agents.eval_agent", "EvalAgent EvalError"),
+        ("agents.improve_agent", "ImproveAgent ImproveError"),
+        ("agents.knowledge_agent", "KnowledgeAgent"),
+        ("agents.train_agent", "TrainAgent TrainError"),
+        ("config", "BudgetConfig CurationConfig DataConfig EvalConfig ImproveConfig "
+                   "KnowledgeConfig LoopConfig PolicyRung ThresholdConfig TrainConfig"),
+        ("contracts", "CheckpointRecord DatasetRef EvalReport Proposal"),
+        ("contracts.records", "CheckpointRecord DatasetRef EvalReport Proposal"),
+        ("events", "Event EventBus"),
+        ("events.bus", "Event EventBus"),
+        ("llm", "AnthropicLLM LLMClient NullLLM OpenAICompatibleLLM make_llm"),
+        ("llm.adapter", "AnthropicLLM LLMClient NullLLM OpenAICompatibleLLM make_llm"),
+        ("orchestrator", "Constitution ConstitutionError CuratedProposer Decision "
+                         "DeterministicProposer LLMProposer LoopController Proposer RunSummary "
+                         "Verdict decide"),
+        ("orchestrator.constitution", "Constitution ConstitutionError Verdict"),
+        ("orchestrator.decision", "Decision decide"),
+        ("orchestrator.loop", "LoopController RunSummary"),
+        ("orchestrator.proposer", "CuratedProposer DeterministicProposer LLMProposer"),
+        ("store", "JobStore"),
+        ("store.jobstore", "JobStore"),
+    ],
+)  # fmt: skip
+def test_names_of_leagents_are_where_it_has_them(module, names):
+    found = importlib.import_module(f"cadenza.loop.{module}")
+    assert [name for name in names.split() if not hasattr(found, name)] == []

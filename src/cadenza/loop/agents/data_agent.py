@@ -128,7 +128,7 @@ class DataAgent:
 
     def _resolved(self, proposal: Proposal, dataset: DatasetRef) -> dict[str, object]:
         episodes = dataset.episodes
-        count = dataset.num_episodes if episodes is None else len(episodes)
+        count = len(episodes) if episodes else dataset.num_episodes
         return {
             "action": proposal.action,
             "repo_id": dataset.repo_id,

@@ -36,6 +36,8 @@ class KnowledgeAgent:
 
     Attributes:
         root: Folder of the pages.
+        bus: Gets the events.
+        llm: Writes lessons; `NullLLM` if nobody does.
     """
 
     def __init__(
@@ -55,8 +57,8 @@ class KnowledgeAgent:
             clock: Unix seconds, for observations that come without a time.
         """
         self.root = Path(root)
-        self._bus = bus
-        self._llm = None if isinstance(llm, NullLLM) else llm
+        self.bus = bus
+        self.llm = llm or NullLLM()
         self._clock = clock
 
     def ingest(
@@ -113,7 +115,7 @@ class KnowledgeAgent:
                 for subject, reply in zip(subjects, replies, strict=True)
             ]
         pages = [str(path) for path in paths]
-        self._bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": pages}))
+        self.bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": pages}))
         return paths[:2]
 
     def lint(self, *, known_runs: Collection[str] | None = None) -> list[dict[str, str]]:
@@ -123,7 +125,7 @@ class KnowledgeAgent:
             known_runs: Runs that exist; None for those that have a page.
         """
         findings = lint.findings(self.root, known_runs)
-        self._bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
+        self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
 
     def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
@@ -136,7 +138,7 @@ class KnowledgeAgent:
 
     def _lessons(self, subject: Subject, seen: Observation) -> str:
         """Return a model's lessons for a page that is about to get an observation."""
-        if self._llm is None or subject.page_type == "experiment":
+        if isinstance(self.llm, NullLLM) or subject.page_type == "experiment":
             return ""
         path = self._path(subject)
         page = Page(meta={}) if read_bounded(path) is None else load_page(path)
@@ -155,7 +157,7 @@ class KnowledgeAgent:
             ]
         )
         with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
-            return ask_safely(self._llm, prompt, system=lessons.SYSTEM)
+            return ask_safely(self.llm, prompt, system=lessons.SYSTEM)
 
     def _path(self, subject: Subject) -> Path:
         return page_path(self.root, subject.folder, subject.name, _owner)

@@ -21,6 +21,11 @@ def load_constitution(path: Path | None) -> Constitution:
     Raises:
         ConstitutionError: The file is missing or malformed.
     """
+    return Constitution.from_yaml(rules_file(path) or shipped_config(_SHIPPED))
+
+
+def rules_file(path: Path | None) -> Path | None:
+    """Return the file that ``path`` of a configuration means; None for the shipped rules."""
     if path is None or (path == LEAGENTS_PATH and not path.exists()):
-        return Constitution.from_yaml(shipped_config(_SHIPPED))
-    return Constitution.from_yaml(path)
+        return None
+    return path

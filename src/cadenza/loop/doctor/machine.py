@@ -90,6 +90,7 @@ def _compute(config: LoopConfig | None) -> Check:
 
 def _rules(config: LoopConfig | None) -> Check:
     from cadenza.loop.constitution import load_constitution
+    from cadenza.loop.constitution.shipped import rules_file
 
     path = None if config is None else config.constitution
     constitution = load_constitution(path)
@@ -97,7 +98,7 @@ def _rules(config: LoopConfig | None) -> Check:
     return Check(
         name="constitution",
         level="ok",
-        detail=f"{path or 'the shipped rules'}: {len(allowed)} programs allowed, "
+        detail=f"{rules_file(path) or 'the shipped rules'}: {len(allowed)} programs allowed, "
         f"SHA-256 {constitution.sha256[:12]}",
     )
 

@@ -22,7 +22,9 @@ _EXPORTS: Final = {
     "DeterministicProposer": "proposer",
     "LLMProposer": "proposer",
     "LoopController": "controller",
+    "Proposer": "proposer",
     "RunSummary": "summary",
+    "Verdict": "constitution",
     "build_loop": "assembly",
     "decide": "decision",
 }

@@ -216,11 +216,17 @@ def _describe(evidence: Evidence) -> str:
     """Return what was measured, as the end of a sentence."""
     lower = "-inf" if evidence.lower is None else f"{evidence.lower:+.3f}"
     upper = "+inf" if evidence.upper is None else f"{evidence.upper:+.3f}"
-    level = "" if evidence.confidence is None else f" at {100.0 * evidence.confidence:.4g} %"
+    level = "" if evidence.confidence is None else f" at {_percent(evidence.confidence)} %"
     return (
         f"{evidence.candidate:.3f} against {evidence.baseline:.3f} on {evidence.n_pairs} shared "
         f"initial states, difference {evidence.difference:+.3f} in [{lower}, {upper}]{level}"
     )
+
+
+def _percent(confidence: float) -> str:
+    """Return a level below 1 in percent; an early look's is so high that it would round to 100."""
+    text = f"{100.0 * confidence:.4g}"
+    return "over 99.99" if text == "100" else text
 
 
 def _require_scores(candidate: float, baseline: float | None, history: Sequence[float]) -> None:

@@ -95,6 +95,10 @@ def test_data_worker_names_the_range_of_chosen_episodes(bus, stack, tmp_path, mo
     assert stack.commands == []
     assert bus.told[0].payload["episode_range"] == [4, 9]
     assert bus.told[0].payload["num_episodes"] == 3
+    nameless = chosen.model_copy(update={"episodes": (), "num_episodes": 8})
+    monkeypatch.setattr(backend, "read_data", lambda request: nameless)
+    DataAgent(bus, stack, backend=backend).run(**PLACE, proposal=proposal, workdir=tmp_path)
+    assert bus.told[1].payload["num_episodes"] == 8
 
 
 def test_failed_collection_is_a_data_error(bus, tmp_path):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cadenza.core.errors import CadenzaError
+from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import lerobot, machine
 from cadenza.loop.doctor.check import Check, tried
@@ -176,3 +177,12 @@ def test_the_question_to_the_other_interpreter_is_answered_by_a_real_one():
         [sys.executable, "-I", "-c", lerobot._QUESTION], capture_output=True, check=True
     )
     assert b'"lerobot": null' in done.stdout
+
+
+def test_rules_that_stand_in_for_a_missing_default_are_called_by_their_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = config(constitution="configs/constitution.yaml")
+    assert machine._rules(named).detail.startswith("the shipped rules: ")
+    (tmp_path / "configs").mkdir()
+    shutil.copy(shipped_config("loop/constitution.yaml"), tmp_path / "configs/constitution.yaml")
+    assert machine._rules(named).detail.startswith("configs/constitution.yaml: ")

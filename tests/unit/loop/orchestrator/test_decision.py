@@ -232,6 +232,9 @@ def test_judge_tells_numbers_to_people():
     )
     verdict = judge(evidence(0.1, None, None), (), THRESHOLDS, warm_up=False, looks_left=1)
     assert "in [-inf, +inf]" in verdict.reason
+    strict = evidence(0.1, 0.02, 0.18).model_copy(update={"confidence": 1.0 - 1e-9})
+    verdict = judge(strict, (), THRESHOLDS, warm_up=False, looks_left=0)
+    assert verdict.reason.endswith("[+0.020, +0.180] at over 99.99 %.")
 
 
 def test_judge_refuses_scores_that_are_no_numbers():
