@@ -15,7 +15,12 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import read_yaml
-from cadenza.loop.config_backends import clashing_flags, misplaced_names, with_backend_defaults
+from cadenza.loop.config_backends import (
+    clashing_flags,
+    misplaced_names,
+    settings_without_effect,
+    with_backend_defaults,
+)
 from cadenza.loop.config_sections import (
     NAME_PATTERN,
     ApprovalConfig,
@@ -123,6 +128,14 @@ class LoopConfig(Section):
             rungs=[rung.name for rung in self.policy_ladder],
             env_type=self.eval.env_type,
             seed_dataset=self.seed_dataset,
+        )
+        found += settings_without_effect(
+            self.backend,
+            {
+                "data.instructions": self.data.instructions,
+                "improve.device": self.improve.device,
+                "improve.task_text": self.improve.task_text,
+            },
         )
         extra = {
             "train.extra_args": self.train.extra_args,

@@ -43,6 +43,13 @@ _LEROBOT: Final[dict[str, Any]] = {
     "constitution": "configs/constitution.yaml",
 }
 
+#: What LeRobot alone heeds, with the one value that says nothing to the native back end.
+_ONLY_LEROBOT: Final[dict[str, str | None]] = {
+    "data.instructions": None,
+    "improve.device": "cpu",
+    "improve.task_text": None,
+}
+
 #: Flags that the back ends set themselves, with the key that they set them from. The seeds are the
 #: loop's own: the seed ledger keeps those of training data and of tests apart.
 _LEROBOT_TRAIN: Final = {
@@ -187,6 +194,23 @@ def misplaced_names(
             f"{advice}, or backend: native"
         )
     return found
+
+
+def settings_without_effect(backend: str, settings: Mapping[str, object]) -> list[str]:
+    """Return what only another back end heeds, one sentence each.
+
+    Args:
+        backend: The back end.
+        settings: Values by key of what LeRobot alone heeds.
+    """
+    if backend == "lerobot":
+        return []
+    return [
+        f"{key}: expected {'nothing' if _ONLY_LEROBOT[key] is None else _ONLY_LEROBOT[key]} with "
+        f"the native back end, got {str(value)!r}; remove it, or set backend: lerobot"
+        for key, value in settings.items()
+        if value != _ONLY_LEROBOT[key]
+    ]
 
 
 def clashing_flags(

@@ -19,9 +19,9 @@ def config(**changes):
     return LoopConfig(**({"run_name": "r", "seed_dataset": "local/d"} | changes))
 
 
-def lerobot_config(env_type="libero"):
+def lerobot_config(env_type="libero", **changes):
     rungs = [{"name": "act"}]
-    return config(backend="lerobot", policy_ladder=rungs, eval={"env_type": env_type})
+    return config(backend="lerobot", policy_ladder=rungs, eval={"env_type": env_type}, **changes)
 
 
 def by_name(checks):
@@ -167,7 +167,7 @@ def test_a_harvest_on_a_gpu_needs_one(monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    wanted = config(improve={"enabled": True, "device": "cuda"})
+    wanted = lerobot_config(improve={"enabled": True, "device": "cuda"})
     assert machine._compute(wanted).level == "fail"
     assert machine._compute(None).level == "warn"
 
