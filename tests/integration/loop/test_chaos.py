@@ -1,0 +1,167 @@
+"""The loop as people run it, killed at random again and again: what it leaves shows nothing."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.integration.loop.command_line_runs import (
+    EVERYTHING,
+    LITTLE,
+    LoopCommands,
+    kill,
+    wait_for,
+)
+from tests.integration.loop.what_is_left import differences, what_is_left
+
+#: Whole runs on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
+KILLS, STOPS = 50, 5
+#: Exit code of a controller that was stopped by SIGTERM once it is at work.
+STOPPED_BY_TERM = 143
+#: Events of the last comparison, which are left to an undisturbed end.
+LAST_EVENTS = 15
+#: What is killed, with its share.
+VICTIMS = {
+    "controller": 0.4,
+    "host": 0.2,
+    "command": 0.2,
+    "controller and host": 0.1,
+    "everything": 0.1,
+}
+#: In a list of victims: SIGTERM to the controller, which ends the job before it leaves.
+STOP = "stop"
+
+
+class Chaos:
+    """Strikes processes of a run at moments that a seed chooses, spread over its events.
+
+    Attributes:
+        struck: Victims in order.
+    """
+
+    def __init__(self, run, rng, moments, victims):
+        self.struck = []
+        self._run = run
+        self._rng = rng
+        self._plan = list(zip(sorted(moments), victims, strict=True))
+        self._controller = None
+        self._signs = 0
+
+    def wreak(self):
+        """Strike until every moment is over; the run is then left without a controller."""
+        try:
+            for moment, victim in self._plan:
+                early = self._rng.uniform() < 0.2  # while the controller still reads what is there
+                if self._controller is None:
+                    self._start()
+                if not early:
+                    self._wait(moment)
+                time.sleep(self._rng.uniform(0.0, 0.5 if early else 1.0))
+                self._strike(victim)
+        finally:
+            if self._controller is not None:
+                self._controller.kill()
+
+    def _start(self):
+        self._signs = self._run.signs_of_life()
+        self._controller = self._run.start(fresh=bool(self._rng.uniform() < 0.1))
+
+    def _wait(self, moment):
+        """Wait until the run has come to ``moment`` and its controller is at work."""
+
+        def has_come():
+            at_work = self._run.signs_of_life() > self._signs
+            return self._run.events() >= moment and at_work
+
+        come = wait_for(lambda: has_come() or not self._controller.lives(), seconds=120.0)
+        assert come, f"event {moment} did not come"
+        assert self._controller.lives(), self._controller.outcome(1.0)
+
+    def _strike(self, victim):
+        """Strike until the victim is hit; if it is a job, as soon as there is one."""
+        while not self._hits(victim):
+            assert self._controller.lives(), self._controller.outcome(1.0)
+            time.sleep(0.01)
+        self.struck.append(victim)
+
+    def _hits(self, victim):
+        run, controller = self._run, self._controller
+        if victim in ("host", "controller and host", "everything") and not run.hosts():
+            return False
+        if victim == "host":
+            return _kill_each(run.hosts())
+        if victim == "command":
+            return _kill_each(run.commands())
+        if victim == STOP:
+            controller.process.send_signal(signal.SIGTERM)
+            self._end(-signal.SIGTERM, STOPPED_BY_TERM)
+        else:
+            controller.kill()
+            self._end(-signal.SIGKILL)
+        if victim in ("controller and host", "everything"):
+            _kill_each(run.hosts())
+        if victim == "everything":
+            _kill_each(run.commands())
+        return True
+
+    def _end(self, *codes):
+        """Require that the controller ended as it was hit, and not before."""
+        end = self._controller.outcome(60.0)
+        assert end.code in codes, end
+        self._controller = None
+
+
+def _kill_each(pids):
+    return bool([pid for pid in pids if kill(pid)])
+
+
+@pytest.fixture
+def undisturbed(tmp_path):
+    """What a run leaves that nobody disturbs."""
+    run = LoopCommands(tmp_path / "undisturbed", EVERYTHING, "chaos")
+    run.finish()
+    return what_is_left(run.folder, run.run_id)
+
+
+@pytest.fixture
+def disturbed(tmp_path):
+    run = LoopCommands(tmp_path / "disturbed", EVERYTHING, "chaos")
+    yield run
+    run.kill_all()
+
+
+@pytest.mark.slow
+def test_run_killed_fifty_times_leaves_what_an_undisturbed_one_leaves(undisturbed, disturbed):
+    events = undisturbed["events.jsonl"]
+    assert {event["kind"] for event in events} >= {"undecided", "rollouts_merged", "run_finished"}
+    assert [row["decision"] for row in undisturbed["table cycles"]][:2] == ["promote", "promote"]
+    assert len(undisturbed["pages"]) > 1
+    rng = np.random.default_rng(20)
+    last = len(events) - LAST_EVENTS
+    moments = [0, 0, 0, *rng.integers(0, last, KILLS + STOPS - 3)]
+    kills = rng.choice([*VICTIMS], KILLS, p=[*VICTIMS.values()])
+    chaos = Chaos(disturbed, rng, moments, rng.permutation([*kills, *[STOP] * STOPS]))
+    chaos.wreak()
+    disturbed.finish()
+    assert differences(undisturbed, what_is_left(disturbed.folder, disturbed.run_id)) == []
+    assert len(chaos.struck) == KILLS + STOPS
+    assert {*chaos.struck} == {*VICTIMS, STOP}
+    assert {"resumed", "adopted", "interrupted", "stopped"} <= disturbed.incidents()
+    assert disturbed.hosts() == []
+    assert disturbed.commands() == []
+    assert disturbed.locked() == []
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_configuration_differ_in_nothing_and_of_another_seed_in_much(tmp_path):
+    left = []
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        run = LoopCommands(tmp_path / name, f"{LITTLE}seed: {seed}\n", "little")
+        run.finish()
+        left.append(what_is_left(run.folder, run.run_id))
+    assert differences(left[0], left[1]) == []
+    sections = {line.partition("[")[0] for line in differences(left[0], left[2])}
+    assert sections >= {"table events", "table seed_ranges", "blessed policies"}
