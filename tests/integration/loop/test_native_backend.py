@@ -31,7 +31,8 @@ def configuration(**sections):
         "policy_ladder": [{"name": "bc"}],
         "eval": {"env_type": "crossing", "task_suite": "leaving_way"},
     }
-    return LoopConfig.model_validate(settings | sections)
+    data = {"initial_episodes": 6, **sections.pop("data", {})}
+    return LoopConfig.model_validate(settings | sections | {"data": data})
 
 
 def proposal(count=16, focus=()):
@@ -367,11 +368,18 @@ def test_missing_seed_dataset_is_refused(tmp_path):
         backend.read_data(Cycle(tmp_path).data)
 
 
-def test_collection_without_a_number_is_refused(tmp_path):
-    cycle = Cycle(tmp_path)
-    asked = cycle.data.model_copy(update={"proposal": proposal(None)})
+def test_collection_without_a_number_is_refused_before_anything_runs():
     with pytest.raises(ConfigurationError, match="expected a number without seed_root"):
-        cycle.backend.plan_data(asked)
+        NativeBackend(configuration(data={"initial_episodes": None}))
+
+
+@pytest.mark.parametrize(("asked", "episodes"), [(None, 12), (7, 7), (900_000, 30)])
+def test_collection_that_a_model_asks_for_stays_within_schedule_and_initial_states(
+    tmp_path, asked, episodes
+):
+    cycle = Cycle(tmp_path)
+    request = cycle.data.model_copy(update={"cycle": 1, "proposal": proposal(asked)})
+    assert f"--episodes={episodes}" in cycle.backend.plan_data(request).command
 
 
 @pytest.mark.parametrize(

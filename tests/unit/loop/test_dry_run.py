@@ -19,7 +19,8 @@ SEEDS = SeedRange(start=7, count=10)
 
 
 def config(**changes):
-    return LoopConfig(**({"run_name": "r", "seed_dataset": "local/d"} | changes))
+    fixed = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 4}}
+    return LoopConfig(**(fixed | changes))
 
 
 @pytest.fixture

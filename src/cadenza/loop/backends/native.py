@@ -28,6 +28,7 @@ from cadenza.loop.backends.base import (
     MergeRequest,
     TrainRequest,
 )
+from cadenza.loop.backends.native_arguments import FURTHER_FLAGS, parsed_arguments
 from cadenza.loop.backends.native_episodes import outcomes_of, selected_episodes
 from cadenza.loop.backends.native_files import (
     RESULT,
@@ -41,15 +42,8 @@ from cadenza.loop.backends.native_files import (
 )
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
+from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
 
-#: Further flags that ``eval.env_args`` may give, by job.
-_SHARED: Final[Mapping[str, frozenset[str]]] = {
-    "collect": frozenset({"expert"}),
-    "train": frozenset(),
-    "evaluate": frozenset({"filter"}),
-    "harvest": frozenset({"filter"}),
-}
-_FLAGS: Final = frozenset({"expert", "filter"})
 #: Names of several partners at once, which the jobs know.
 _SUITES: Final = ("default", "leaving_way")
 
@@ -64,14 +58,25 @@ class NativeBackend:
             config: The run's configuration.
 
         Raises:
-            ConfigurationError: A further argument is no flag of the jobs, or given twice.
+            ConfigurationError: A further argument is no flag of the jobs, or given twice; or nobody
+                says how many episodes to collect.
         """
+        data = config.data
+        if config.seed_root is None and data.initial_episodes is None:
+            raise ConfigurationError(
+                "data.initial_episodes: expected a number without seed_root, got null; say how "
+                "many episodes cycle 0 collects."
+            )
         self._config = config
-        self._shared = _parsed("eval.env_args", config.eval.env_args)
-        unknown = sorted(set(self._shared) - _FLAGS)
+        self._schedule = DeterministicProposer(
+            config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
+        )
+        self._shared = parsed_arguments("eval.env_args", config.eval.env_args)
+        known = sorted({flag for flags in FURTHER_FLAGS.values() for flag in flags})
+        unknown = sorted(set(self._shared) - set(known))
         if unknown:
             raise ConfigurationError(
-                f"eval.env_args: expected flags among {sorted(_FLAGS)}, got {unknown[0]!r}."
+                f"eval.env_args: expected flags among {known}, got {unknown[0]!r}."
             )
 
     @property
@@ -324,9 +329,9 @@ class NativeBackend:
     ) -> JobPlan:
         """Return the plan of a job with all its flags."""
         given = {name: str(value) for name, value in flags.items()}
-        own = _SHARED.get(job, frozenset())
+        own = FURTHER_FLAGS.get(job, frozenset())
         shared = {name: value for name, value in self._shared.items() if name in own}
-        for source in (shared, _parsed(f"further arguments of {job}", extra)):
+        for source in (shared, parsed_arguments(f"further arguments of {job}", extra)):
             for name, value in source.items():
                 if name in given:
                     raise ConfigurationError(
@@ -344,14 +349,12 @@ class NativeBackend:
         return JobPlan(command=command, output_dir=folder, result_path=result)
 
     def _wanted(self, request: DataRequest) -> int:
-        """Return the episodes to collect."""
-        wanted = request.proposal.num_episodes
-        if wanted is None:
-            raise ConfigurationError(
-                "data.initial_episodes: expected a number without seed_root, got null; say how "
-                "many episodes cycle 0 collects."
-            )
-        return wanted
+        """Return the episodes to collect, at most one for each initial state.
+
+        A model may ask for all, or for more than there can be: the run must not end of it.
+        """
+        wanted = request.proposal.num_episodes or self._schedule.scheduled_episodes(request.cycle)
+        return min(wanted or request.seeds.count, request.seeds.count)
 
     def _seed_data(self, request: DataRequest, root: Path) -> DatasetRef:
         """Return the part of the user's dataset that the cycle takes."""
@@ -378,23 +381,6 @@ class NativeBackend:
     def _training_seed(self, cycle: int) -> int:
         stream = derive_substream("loop.native.training", root_seed=self._config.seed)
         return stream.child(cycle).integer_seed()
-
-
-def _parsed(source: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return ``--key=value`` arguments as a mapping.
-
-    Raises:
-        ConfigurationError: One has another form, or a key comes twice.
-    """
-    found: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not equals or not name or name in found:
-            raise ConfigurationError(
-                f"{source}: expected distinct arguments of the form --key=value, got {argument!r}."
-            )
-        found[name] = value
-    return found
 
 
 def _root(dataset: DatasetRef) -> str:
