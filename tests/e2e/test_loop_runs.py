@@ -64,6 +64,7 @@ def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     assert done.code == 130, done.err
     assert "stopped; finished work is kept, go on with: cadenza loop resume asks" in done.err
     assert "[cycle 0] decide/approval_requested" in done.err
+    assert "answer with: cadenza loop approve asks --by NAME --reason TEXT [--reject]" in done.err
     assert "waits for approval: promote in cycle 0" in loop("status", cwd=tmp_path).out
     again = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
     assert again.code == 2

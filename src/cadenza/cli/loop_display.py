@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from cadenza.cli.loop_store import command
 from cadenza.cli.loop_words import duration, event_line, plain
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class LoopDisplay:
         if event.kind == "job_started":
             self._next_line = time.monotonic() + _LINE_EVERY_S
         self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
+        if event.kind == "approval_requested" and self._loop is not None:
+            config = self._loop.config
+            more = ("--by NAME", "--reason TEXT", "[--reject]")
+            how = command("approve", event.run_id, config.workdir, config.store, *more)
+            self._say(f"waits for approval; answer with: {how}")
 
     def on_progress(self, progress: "JobProgress") -> None:
         """Show how a job stands."""
