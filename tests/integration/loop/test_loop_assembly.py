@@ -217,3 +217,36 @@ def test_places_follow_the_configuration(tmp_path):
     elsewhere = config(tmp_path, store="postgresql+psycopg://host/db")
     assert store_location(elsewhere) == "postgresql+psycopg://host/db"
     assert Path(new_run_id(settings)).name.endswith("-crossing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"steps": 200_001}}, r"max_train_steps: train.steps: expected at most 200000"),
+        (
+            {"improve": {"enabled": True, "adapt_steps": 200_001}},
+            r"max_train_steps: improve.adapt_steps: expected at most 200000, got 200001",
+        ),
+        (
+            {"eval": {"n_episodes": 100, "max_episodes": 700, "extension_growth": 7.0}},
+            r"max_eval_episodes: eval.n_episodes, .* after 100, 700 episodes\): .* got 600",
+        ),
+        (
+            {"eval": {"env_type": "elsewhere", "n_episodes": 10}},
+            r"allowed_env_types: eval.n_episodes, .* got 'elsewhere'",
+        ),
+    ],
+)
+def test_numbers_that_the_rules_refuse_are_refused_before_a_run_exists(tmp_path, changes, words):
+    with pytest.raises(ConstitutionError, match=words):
+        build_loop(config(tmp_path, **changes), "r")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_numbers_at_the_limit_are_allowed(tmp_path):
+    changes = {
+        "train": {"steps": 200_000},
+        "improve": {"enabled": False, "adapt_steps": 200_001},
+        "eval": {"n_episodes": 100, "max_episodes": 600, "extension_growth": 6.0},
+    }
+    build_loop(config(tmp_path, **changes), "r").close()

@@ -22,6 +22,7 @@ from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import StoreReplies, recorded_llm
 from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
+from cadenza.loop.orchestrator.foreseen import require_foreseen_allowed
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -118,11 +119,13 @@ def build_loop(
 
     Raises:
         ConfigurationError: A part of the configuration does not fit.
-        ConstitutionError: The file of rules is missing or malformed.
+        ConstitutionError: The file of rules is missing or malformed, or the rules refuse a number
+            that the configuration sets.
         MissingExtraError: A package that the configuration needs is not installed.
         StoreError: The store cannot be opened.
     """
     rules = load_constitution(config.constitution)
+    require_foreseen_allowed(config, rules)
     stack = make_backend(config) if backend is None else backend
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
