@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,9 +29,6 @@ from cadenza.loop.scripts.shards import (
     files_covering,
     missing_episodes,
 )
-
-pq = pytest.importorskip("pyarrow.parquet")
-pa = pytest.importorskip("pyarrow")
 
 
 def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]:
