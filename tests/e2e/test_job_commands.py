@@ -46,7 +46,7 @@ def when_there(path, timeout=60.0):
 def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
     assert cadenza(*train("undisturbed", steps=2000), cwd=folder).code == 0
     running = Started("cadenza", *train("killed", steps=2000), cwd=folder)
-    when_there(folder / "killed/work/state.pt.json")
+    when_there(folder / "killed" / "work" / "state.pt.json")
     running.process.kill()
     assert running.outcome(30.0).code == -signal.SIGKILL
     assert not (folder / "killed.json").exists()

@@ -11,6 +11,18 @@ depends_on = None
 
 def upgrade() -> None:
     """Change the tables."""
+    _create_runs()
+    _create_approvals()
+    _create_checkpoints()
+    _create_cycles()
+    _create_episodes()
+    _create_events()
+    _create_jobs()
+    _create_llm_replies()
+    _create_seed_ranges()
+
+
+def _create_runs() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.Text(), nullable=False),
@@ -34,6 +46,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_created_at", "runs", ["created_at"], unique=False)
+
+
+def _create_approvals() -> None:
     op.create_table(
         "approvals",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -51,6 +66,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_approvals_run_id_runs")),
         sa.PrimaryKeyConstraint("run_id", "cycle", "gate", name=op.f("pk_approvals")),
     )
+
+
+def _create_checkpoints() -> None:
     op.create_table(
         "checkpoints",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -75,6 +93,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("blessed = 1"),
     )
     op.create_index("ix_checkpoints_run_id", "checkpoints", ["run_id"], unique=False)
+
+
+def _create_cycles() -> None:
     op.create_table(
         "cycles",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -89,6 +110,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_cycles_run_id_runs")),
         sa.PrimaryKeyConstraint("run_id", "idx", name=op.f("pk_cycles")),
     )
+
+
+def _create_episodes() -> None:
     op.create_table(
         "episodes",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -105,6 +129,9 @@ def upgrade() -> None:
             "run_id", "cycle", "subject", "look", "idx", name=op.f("pk_episodes")
         ),
     )
+
+
+def _create_events() -> None:
     op.create_table(
         "events",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -124,6 +151,9 @@ def upgrade() -> None:
             "run_id", "step_key", "ordinal", name=op.f("uq_events_run_id_step_key_ordinal")
         ),
     )
+
+
+def _create_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -154,6 +184,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id", "cycle", "stage", name=op.f("uq_jobs_run_id_cycle_stage")),
         sqlite_autoincrement=True,
     )
+
+
+def _create_llm_replies() -> None:
     op.create_table(
         "llm_replies",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -174,6 +207,9 @@ def upgrade() -> None:
             "run_id", "cycle", "purpose", "ordinal", name=op.f("pk_llm_replies")
         ),
     )
+
+
+def _create_seed_ranges() -> None:
     op.create_table(
         "seed_ranges",
         sa.Column("run_id", sa.Text(), nullable=False),
