@@ -12,6 +12,9 @@ from cadenza.loop.jobs.processes import running_pids, start_ticks
 from cadenza.loop.jobs.ray_runner import NAMESPACE
 from tests.integration.loop.command_line_runs import wait_for
 
+#: Ray reads a process's token once, whatever the environment says later.
+TOKEN = secrets.token_hex(32)
+
 
 @contextmanager
 def quiet_ray():
@@ -23,7 +26,7 @@ def quiet_ray():
         patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # if it was imported before
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         yield
 
 
