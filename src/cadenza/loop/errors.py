@@ -2,6 +2,7 @@
 
 from cadenza.core.errors import (
     CadenzaError,
+    ConfigurationError,
     InputError,
     MissingExtraError,
     StorageError,
@@ -25,8 +26,16 @@ class StoreUnavailableError(StoreError, ConnectionError):
     """The database did not answer, or stayed locked for too long; the call may be repeated."""
 
 
+class StoreAccessError(StoreUnavailableError):
+    """The database refuses us: a wrong or missing password, or a right that the user lacks."""
+
+
 class StoreCorruptError(StoreError):
     """The file is no database, or a damaged one."""
+
+
+class StoreForeignError(StoreError, ConfigurationError):
+    """The database is another program's; nothing was changed in it."""
 
 
 class DuplicateRunError(StoreError, ValueError):
