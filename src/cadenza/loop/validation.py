@@ -1,15 +1,18 @@
 """Pydantic's complaints about what a person wrote, one readable sentence each.
 
-Form:  ``key.path: expected ..., got ...; what to do``.
+Form:  ``line L, column C: key.path: expected ..., got ...; what to do``, without the place where
+       there is no file.
 """
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from cadenza.core.yaml_files import YamlDocument
 
 #: Characters of a bad value that a message quotes.
 _MAX_SHOWN: Final = 80
@@ -33,26 +36,48 @@ _EXPECTED: Final = {
 }
 
 
-def problems(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """Return what ``error`` found wrong in a document of ``model``, one sentence per problem."""
+def problems(
+    error: ValidationError, model: type[BaseModel], document: YamlDocument | None = None
+) -> tuple[str, ...]:
+    """Return what ``error`` found wrong in a document of ``model``, one sentence per problem.
+
+    Args:
+        error: What pydantic found.
+        model: The model.
+        document: The file that was validated, for the places; None for none.
+    """
     # A list whose items were refused one by one is called too short as well: no news.
     details = [
         detail
         for detail in error.errors(include_url=False)
         if not (detail["type"] == "too_short" and detail["input"])
     ]
-    return tuple(text for detail in details for text in _sentences(detail, model))
+    return tuple(text for detail in details for text in _sentences(detail, model, document))
 
 
-def _sentences(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, ...]:
+def _sentences(
+    detail: ErrorDetails, model: type[BaseModel], document: YamlDocument | None
+) -> tuple[str, ...]:
     """Return the sentences of one complaint; our own validators may raise several at once.
 
     Their sentences begin with the key, relative to the section that the validator belongs to.
     """
-    if detail["type"] != "value_error":
-        return (_sentence(detail, model),)
-    section = f"{_place(detail['loc'])}." if detail["loc"] else ""
-    return tuple(f"{section}{sentence}." for sentence in detail.get("ctx", {})["error"].args)
+    if detail["type"] == "value_error":
+        section = f"{_place(detail['loc'])}." if detail["loc"] else ""
+        texts: Sequence[str] = detail.get("ctx", {})["error"].args
+        told = [(_path(f"{section}{text}"), f"{section}{text}.") for text in texts]
+    else:
+        told = [(detail["loc"], _sentence(detail, model))]
+    if document is None:
+        return tuple(sentence for _, sentence in told)
+    of_key = detail["type"] in ("extra_forbidden", "invalid_key")
+    return tuple(f"{document.place(path, of_key=of_key)}: {sentence}" for path, sentence in told)
+
+
+def _path(sentence: str) -> tuple[str | int, ...]:
+    """Return the keys and indices that a sentence of ours begins with."""
+    parts = re.findall(r"([^.\[\]]+)|\[(\d+)\]", sentence.partition(": ")[0])
+    return tuple(int(index) if index else name for name, index in parts)
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
@@ -62,14 +87,14 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{place}: expected a value, got none; add the key."
     if kind == "extra_forbidden":
-        known = _known_keys(model, detail["loc"][:-1])
-        return (
-            f"{place}: expected a known key, got {detail['loc'][-1]!r}; {_advice(detail, known)}."
-        )
+        advice = _advice(detail["loc"], model)
+        return f"{place}: expected a known key, got {_shown(detail['loc'][-1])}; {advice}"
+    if kind == "invalid_key":
+        return f"{_place(detail['loc'][:-1])}: expected texts as keys, got {given}; remove it."
     if kind == "too_short":
         return f"{place}: expected at least {context['min_length']}, got none."
     if kind in _EXPECTED:
-        return f"{place}: expected {_EXPECTED[kind]}, got {given}."
+        return f"{place}: expected {_EXPECTED[kind]}, got {given}{_hint(kind, detail['input'])}."
     if kind == "string_pattern_mismatch":
         return f"{place}: expected a text like {context['pattern']}, got {given}."
     if kind == "literal_error":
@@ -80,17 +105,62 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     return f"{place}: expected {text[:1].lower()}{text[1:]}, got {given}."
 
 
+def _hint(kind: str, value: object) -> str:
+    """Return what to write for a text that reads like the number or truth that is expected.
+
+    YAML takes ``"3"`` for a text, and ``1e3``, too, which has neither a point nor a sign.
+    """
+    if not isinstance(value, str):
+        return ""
+    if _EXPECTED[kind] == "true or false" and value.lower() in ("true", "false"):
+        return f"; write {value.lower()} without quotes"
+    if _EXPECTED[kind] in ("a whole number", "a number"):
+        try:
+            number = float(value)
+        except ValueError:
+            return ""
+        whole = _EXPECTED[kind] == "a whole number" and number.is_integer()
+        return f"; write {int(number) if whole else number} without quotes"
+    return ""
+
+
 def _place(location: tuple[int | str, ...]) -> str:
     """Return ``a.b[2].c`` for a pydantic location; the document itself has no path."""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part if part.isidentifier() else _shown(part)}"
     return path.removeprefix(".") or "the file"
 
 
-def _advice(detail: ErrorDetails, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(str(detail["loc"][-1]), sorted(known), n=1)
+def _advice(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Return what to do about an unknown key: the end of a sentence."""
+    key, known = str(location[-1]), _known_keys(model, location[:-1])
+    elsewhere = [dotted for dotted in dotted_keys(model) if dotted.rpartition(".")[2] == key]
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    if elsewhere and (not close or len(location) == 1):  # at the top it lacks its section
+        return f"did you mean {' or '.join(repr(dotted) for dotted in elsewhere)}?"
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known keys are {', '.join(sorted(known))}." if known else "remove it."
+
+
+def dotted_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the keys of ``model`` and its sections, such as ``a.b``, in order.
+
+    The keys of a list's sections follow the list's own key, such as ``a[].b``.
+    """
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        section = _section_of(field.annotation)
+        if not hasattr(section, "model_fields"):
+            found.append(name)
+            continue
+        mark = "" if section is field.annotation else "[]"
+        found += [f"{name}{mark}.{key}" for key in dotted_keys(section)]
+    return tuple(found)
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[str, ...]:

@@ -177,7 +177,9 @@ def test_configuration_out_of_range_is_refused(changes, message):
 def test_load_config_of_text_that_is_no_yaml_is_refused(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1, 2\n")
-    with pytest.raises(ConfigurationError, match=r"broken\.yaml: expected YAML, got an error"):
+    with pytest.raises(
+        ConfigurationError, match=r"broken\.yaml: line \d+, column \d+: expected YAML, got "
+    ):
         load_config(config_path=path)
 
 

@@ -104,7 +104,7 @@ def test_missing_checkpoint_is_noticed_before_any_episode(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("- a\n- b\n", "expected a YAML mapping, got list"), ("a: [", "expected YAML, got an error")],
+    [("- a\n- b\n", "expected a YAML mapping, got list"), ("a: [", "expected YAML, got a bracket")],
 )
 def test_file_that_is_no_yaml_mapping_is_refused(tmp_path, text, message):
     path = tmp_path / "x.yaml"
