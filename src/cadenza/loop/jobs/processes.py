@@ -20,6 +20,8 @@ _PROCESSES: Final = Path("/proc")
 _STATE, _PARENT, _START = 0, 1, 19
 #: States of a process that has ended: zombie, dead.
 _ENDED: Final = frozenset("ZX")
+#: States of a process that is held: by SIGSTOP or Ctrl-Z, by a debugger.
+_HELD: Final = frozenset("Tt")
 #: From <linux/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: Exit status of a child whose parent died before the child could ask to die with it.
@@ -40,6 +42,12 @@ def start_ticks(pid: int) -> int | None:
     """Return when a live process started, in clock ticks since boot; None if there is none."""
     fields = _fields_of(pid)
     return None if fields is None else int(fields[_START])
+
+
+def is_held(pid: int) -> bool:
+    """Return whether a live process is stopped (SIGSTOP, Ctrl-Z, a debugger) and does nothing."""
+    fields = _fields_of(pid)
+    return fields is not None and fields[_STATE] in _HELD
 
 
 def running_pids() -> list[int]:

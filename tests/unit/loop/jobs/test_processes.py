@@ -12,6 +12,7 @@ from cadenza.loop.jobs.processes import (
     children_of,
     die_with_parent,
     environment_of,
+    is_held,
     kill_if,
     running_pids,
     start_ticks,
@@ -38,6 +39,25 @@ def test_live_process_is_known_by_number_start_parent_and_environment(sleeper):
     assert sleeper.pid in running_pids()
     assert sleeper.pid in children_of(os.getpid())
     assert environment_of(sleeper.pid) == {b"NAME=a=b c", b""}
+
+
+def test_process_name_with_spaces_and_parentheses_is_read(tmp_path, monkeypatch):
+    (tmp_path / "7").mkdir()
+    fields = ["S", *["0"] * 18, "12345", "0"]
+    (tmp_path / "7" / "stat").write_text(f"7 (a ) Z b) {' '.join(fields)}\n")
+    monkeypatch.setattr(processes, "_PROCESSES", tmp_path)
+    assert start_ticks(7) == 12345
+
+
+def test_a_stopped_process_is_held_until_it_is_continued(sleeper, dead):
+    assert not is_held(sleeper.pid)
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+    assert is_held(sleeper.pid)
+    sleeper.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
+    assert not is_held(sleeper.pid)
+    assert not is_held(dead)
 
 
 def test_zombie_and_dead_process_count_as_gone(sleeper, dead):

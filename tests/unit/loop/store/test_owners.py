@@ -1,9 +1,10 @@
 import os
+import signal
 import subprocess
 import sys
 
-from cadenza.loop.store import owners
-from cadenza.loop.store.owners import is_gone, readable, this_process
+from cadenza.loop.jobs.processes import start_ticks
+from cadenza.loop.store.owners import is_frozen, is_gone, readable, this_process
 
 
 def test_live_process_is_not_gone():
@@ -38,13 +39,19 @@ def test_nothing_is_known_of_other_machines_and_odd_names():
         assert not is_gone(name)
 
 
-def test_process_name_with_spaces_and_parentheses_is_read(tmp_path, monkeypatch):
-    (tmp_path / "7").mkdir()
-    fields = ["S", *["0"] * 18, "12345", "0"]
-    (tmp_path / "7" / "stat").write_text(f"7 (a ) Z b) {' '.join(fields)}\n")
-    real = owners.Path
-    monkeypatch.setattr(owners, "Path", lambda path: real(path.replace("/proc", str(tmp_path))))
-    assert owners._start_of(7) == "12345"
+def test_only_a_live_process_of_this_machine_that_is_held_is_frozen():
+    with subprocess.Popen(["/bin/sleep", "60"]) as child:
+        head = this_process().rsplit("/", 2)[0]
+        name = f"{head}/{child.pid}/{start_ticks(child.pid)}"
+        assert not is_frozen(name)
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert is_frozen(name)
+        assert not is_gone(name)
+        assert not is_frozen(f"elsewhere{name}")
+        assert not is_frozen(f"{name}1")
+        child.kill()
+    assert not is_frozen(name)
 
 
 def test_people_read_the_number_of_the_process_and_its_machine():
