@@ -1,17 +1,15 @@
 """Evaluation worker: plays a policy on given initial states."""
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
+from cadenza.loop.agents.command_worker import CommandWorker
+from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, EvalRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig
-from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
 from cadenza.loop.errors import EvalError, JobFailedError
-from cadenza.loop.events.bus import EventSink
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.orchestrator.seeds import SeedLedger
 
@@ -21,45 +19,10 @@ __all__ = ["EvalAgent", "EvalError"]
 _LEDGER: Final = SeedLedger(0)
 
 
-class EvalAgent:
-    """Evaluates policies by a back end's commands.
+class EvalAgent(CommandWorker[EvalConfig]):
+    """Evaluates policies by a back end's commands."""
 
-    Attributes:
-        backend: The training stack.
-    """
-
-    def __init__(
-        self,
-        cfg: EvalConfig,
-        constitution: Constitution,
-        bus: EventSink,
-        runner: Runner = subprocess_runner,
-        *,
-        backend: Backend | None = None,
-        read_roots: tuple[Path, ...] = (),
-    ) -> None:
-        """Work for one run.
-
-        Args:
-            cfg: How to measure.
-            constitution: What commands must obey.
-            bus: Where events go.
-            runner: Runs commands where `run` gets no job runner.
-            backend: Training stack; None for LeRobot.
-            read_roots: Folders outside the run's own that commands may read.
-        """
-        self.cfg = cfg
-        self.constitution = constitution
-        self.bus = bus
-        self.backend = lerobot_backend(eval=cfg) if backend is None else backend
-        self.runner = runner_for(self.backend, runner)
-        self._desk = JobDesk(
-            event_stage="eval",
-            constitution=constitution,
-            bus=bus,
-            runner=self.runner,
-            read_roots=read_roots,
-        )
+    EVENT_STAGE: ClassVar = "eval"
 
     def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
         """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.
@@ -116,6 +79,9 @@ class EvalAgent:
             },
         )
         return report
+
+    def _lerobot(self) -> Backend:
+        return lerobot_backend(eval=self.cfg)
 
     def _request(
         self, cycle: int, folder: Path, checkpoint: CheckpointRecord, seeds: SeedRange | None

@@ -1,11 +1,12 @@
 """Improvement worker: harvests a policy's own successes and joins the harvests."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
+from cadenza.loop.agents.command_worker import CommandWorker
+from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, Harvest, HarvestRequest, MergeRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
@@ -29,12 +30,10 @@ def attempts_for(episodes: int) -> int:
     return min(BLOCK, ATTEMPTS_PER_SUCCESS * episodes)
 
 
-class ImproveAgent:
-    """Collects successful episodes by a back end's commands.
+class ImproveAgent(CommandWorker[ImproveConfig]):
+    """Collects successful episodes by a back end's commands."""
 
-    Attributes:
-        backend: The training stack.
-    """
+    EVENT_STAGE: ClassVar = "improve"
 
     def __init__(
         self,
@@ -47,32 +46,19 @@ class ImproveAgent:
         backend: Backend | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Work for one run.
+        """Work for one run; arguments as `CommandWorker`.
 
         Args:
             cfg: What to collect.
             eval_cfg: Where to play.
-            constitution: What commands must obey.
-            bus: Where events go.
-            runner: Runs commands where the calls get no job runner.
-            backend: Training stack; None for LeRobot.
-            read_roots: Folders outside the run's own that commands may read.
+            constitution: See there.
+            bus: See there.
+            runner: See there.
+            backend: See there.
+            read_roots: See there.
         """
-        self.cfg = cfg
         self.eval_cfg = eval_cfg
-        self.constitution = constitution
-        self.bus = bus
-        if backend is None:
-            backend = lerobot_backend(eval=eval_cfg, improve=cfg)
-        self.backend = backend
-        self.runner = runner_for(self.backend, runner)
-        self._desk = JobDesk(
-            event_stage="improve",
-            constitution=constitution,
-            bus=bus,
-            runner=self.runner,
-            read_roots=read_roots,
-        )
+        super().__init__(cfg, constitution, bus, runner, backend=backend, read_roots=read_roots)
 
     def build_command(self, checkpoint: CheckpointRecord, out_dir: Path, repo_id: str) -> list[str]:
         """Return the command that collects ``repo_id``, on the seeds of `run` alone.
@@ -183,6 +169,9 @@ class ImproveAgent:
         payload = {"repo_id": merged.repo_id, "episodes": merged.num_episodes}
         self._desk.emit(place, "rollouts_merged", payload)
         return merged
+
+    def _lerobot(self) -> Backend:
+        return lerobot_backend(eval=self.eval_cfg, improve=self.cfg)
 
     def _request(
         self, cycle: int, folder: Path, checkpoint: CheckpointRecord, repo_id: str

@@ -1,61 +1,24 @@
 """Training worker: one policy of one type on the data of a cycle."""
 
 from pathlib import Path
+from typing import ClassVar
 
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace, cycle_of, runner_for
+from cadenza.loop.agents.command_worker import CommandWorker
+from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, TrainRequest
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
-from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
 from cadenza.loop.errors import JobFailedError, TrainError
-from cadenza.loop.events.bus import EventSink
 from cadenza.loop.jobs.spec import JobRunner
 
 __all__ = ["TrainAgent", "TrainError"]
 
 
-class TrainAgent:
-    """Trains policies by a back end's commands.
+class TrainAgent(CommandWorker[TrainConfig]):
+    """Trains policies by a back end's commands."""
 
-    Attributes:
-        backend: The training stack.
-        constitution: What commands must obey.
-    """
-
-    def __init__(
-        self,
-        cfg: TrainConfig,
-        constitution: Constitution,
-        bus: EventSink,
-        runner: Runner = subprocess_runner,
-        *,
-        backend: Backend | None = None,
-        read_roots: tuple[Path, ...] = (),
-    ) -> None:
-        """Work for one run.
-
-        Args:
-            cfg: How to train.
-            constitution: What commands must obey.
-            bus: Where events go.
-            runner: Runs commands where `run` gets no job runner.
-            backend: Training stack; None for LeRobot.
-            read_roots: Folders outside the run's own that commands may read.
-        """
-        self.cfg = cfg
-        self.constitution = constitution
-        self.bus = bus
-        self.backend = lerobot_backend(train=cfg) if backend is None else backend
-        self.runner = runner_for(self.backend, runner)
-        self._desk = JobDesk(
-            event_stage="train",
-            constitution=constitution,
-            bus=bus,
-            runner=self.runner,
-            read_roots=read_roots,
-        )
+    EVENT_STAGE: ClassVar = "train"
 
     def build_command(
         self,
@@ -120,6 +83,9 @@ class TrainAgent:
         except JobFailedError as error:
             raise TrainError(str(error)) from error
         return self.backend.read_train(request)
+
+    def _lerobot(self) -> Backend:
+        return lerobot_backend(train=self.cfg)
 
     def _request(
         self,
