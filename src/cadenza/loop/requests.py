@@ -18,6 +18,8 @@ from cadenza.loop.store.rows import ApprovalRow
 _OVER: Final = ("finished", "failed")
 #: Longest the run is kept from others while it is stopped, s.
 _LEASE_S: Final = 30.0
+#: Who ends a job that a dead controller left.
+_ASKED_BY: Final = "`cadenza loop stop`, as no controller worked on the run"
 #: Why a run ended that was asked to stop.
 STOP_REQUESTED: Final = "stop requested"
 
@@ -65,7 +67,7 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
         for job in store.jobs.of_run(run_id):
             folder = _folder(workdir, job.key)
             if job.status == "running" and folder.is_dir():
-                AttemptFolder(folder).ask_to_stop()
+                AttemptFolder(folder).ask_to_stop(_ASKED_BY)
                 asked.append(f"cycle {job.key.cycle} {job.key.stage}")
         store.finish_run(run_id, "stopped", STOP_REQUESTED)
     finally:

@@ -75,15 +75,16 @@ class Bench:
             self.store.create_run(RUN, "{}")
         self.lease = self.store.leases.acquire(RUN, this_process(), ttl_s=TTL_S)
         self.incidents = []
+        self.programs = PROGRAMS
 
     def runner(self, config: JobsConfig = CONFIG, **options) -> LocalJobRunner:
         options.setdefault("on_incident", self.incidents.append)
-        return LocalJobRunner(self.store, self.lease, config, PROGRAMS, **options)
+        return LocalJobRunner(self.store, self.lease, config, self.programs, **options)
 
     def ray_runner(self, address: str, **options) -> RayJobRunner:
         options.setdefault("on_incident", self.incidents.append)
         config = CONFIG.model_copy(update={"runner": "ray", "ray_address": address})
-        return RayJobRunner(self.store, self.lease, config, PROGRAMS, **options)
+        return RayJobRunner(self.store, self.lease, config, self.programs, **options)
 
     def row(self, spec: JobSpec):
         return self.store.jobs.get(spec.key)

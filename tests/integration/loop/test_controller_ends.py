@@ -45,8 +45,16 @@ def statuses(loop):
 
 
 def incidents(loop):
+    return [incident["kind"] for incident in _incidents(loop)]
+
+
+def stop_reasons(loop):
+    return [told["message"] for told in _incidents(loop) if told["kind"] == "stopped"]
+
+
+def _incidents(loop):
     path = loop.folder / "incidents.jsonl"
-    return [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # Budgets
@@ -146,6 +154,10 @@ def test_silence_can_stop_the_run_until_it_is_answered(new):
     loop = new(0.5, approval=gates)
     assert loop.run().stop_reason == "stop requested"
     assert statuses(loop) == ("stopped", "stop requested")
+    assert stop_reasons(loop) == [
+        "run 'run': nobody answered whether to promote in time; answer with `cadenza loop approve` "
+        "and resume the run."
+    ]
     loop.store.approvals.decide("run", 0, "promote", "approved", reason="late", by="eve")
     assert loop.run().decisions == ["promote"]
 
@@ -179,6 +191,9 @@ def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new):
     assert loop.run().stop_reason == "stop requested"
     thread.join()
     assert statuses(loop)[0] == "stopped"
+    assert stop_reasons(loop) == [
+        "run 'run': asked to stop while it waits; `cadenza loop stop` asked for it."
+    ]
     thread = answer_later(loop, "approved")
     assert loop.run().decisions == ["promote"]
     thread.join()
@@ -210,6 +225,9 @@ def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
     assert (summary.stop_reason, summary.decisions) == ("stop requested", ["promote"])
     assert loop.stack.stages(1) == []
     assert incidents(loop) == ["stopped"]
+    assert stop_reasons(loop) == [
+        "run 'run': asked to stop; a signal to the controller asked for it (Ctrl-C or SIGTERM)."
+    ]
     level[0] = StopLevel.NONE
     assert loop.run().stop_reason == "budget: max_cycles"
     assert incidents(loop) == ["stopped", "resumed"]
@@ -236,7 +254,12 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
         loop.run()
     status, reason = statuses(loop)
     assert status == "failed"
-    assert reason.startswith("TrainError(")
+    log = loop.folder / "cycle_1" / "train.log"
+    assert reason == (
+        "TrainError: job run/1/train: expected an end with exit code 0, got exit code 1; see its "
+        f"log {log}; mend the cause and go on with `cadenza loop resume run`."
+    )
+    assert payloads(loop, "run_failed") == [{"error": reason}]
     assert loop.events()[-2:] == [("train", "job_finished"), ("orchestrator", "run_failed")]
     assert payloads(loop, "job_finished")[-1]["exit_code"] == 1
     stack.failing.clear()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ from cadenza.loop.errors import (
     UnknownProgramError,
 )
 from cadenza.loop.jobs.durable_runner import job_folder
+from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.results import last_lines
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
     bench_in,
@@ -94,18 +97,20 @@ def test_job_that_fails_twice_is_attempted_a_third_time(bench, tmp_path):
     assert sum("attempt" in line and line.startswith("===") for line in lines) == 6
 
 
-def test_job_that_fails_always_names_command_exit_code_and_end_of_log(bench, tmp_path):
+def test_job_that_fails_always_says_so_in_one_sentence_and_names_its_log(bench, tmp_path):
     spec = spec_of(tmp_path, FLAKY, str(tmp_path / "tries"), "9")
-    with pytest.raises(JobFailedError, match=r"run-1/0/train.*3 attempts; .*exit code 3") as caught:
+    with pytest.raises(JobFailedError, match="exit code 3") as caught:
         bench.runner().run(spec)
-    message = str(caught.value)
-    assert "python -c" in message
-    assert f"{spec.log_path} ends with" in message
-    assert "try 3" in message
+    assert str(caught.value) == (
+        "job run-1/0/train: expected an end with exit code 0, got exit code 3 in the last of 3 "
+        f"attempts; see its log {spec.log_path}"
+    )
+    assert caught.value.log_path == spec.log_path
+    assert last_lines(spec.log_path).splitlines()[-2] == "try 3"
     row = bench.row(spec)
     assert (row.status, row.attempt, row.exit_code) == ("failed", 3, 3)
     assert row.duration_s > 0.0
-    with pytest.raises(JobFailedError, match="failed, exit code 3"):  # it is recorded
+    with pytest.raises(JobFailedError, match="got exit code 3 in the last of 3"):  # it is recorded
         bench.runner().run(spec)
     assert (tmp_path / "tries").read_text() == "xxx"
 
@@ -153,18 +158,20 @@ def test_result_file_that_was_tampered_with_is_refused(bench, tmp_path, change):
         bench.runner().run(spec)
 
 
-def test_arguments_with_spaces_quotes_and_foreign_letters_arrive_unchanged(bench, tmp_path):
+def test_arguments_with_spaces_quotes_and_foreign_letters_arrive_unchanged(
+    bench, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CADENZA_JOB", "forged")
     arguments = ["two words", "$HOME `id` ; & | > x", "żółć 日本", "", "\"'\\", "--a=[0, 1]\n", "*"]
     spec = spec_of(
         tmp_path,
         "finish(sys.argv[1], got=sys.argv[2:], mark=os.environ['CADENZA_JOB'],"
-        " extra=os.environ['EXTRA'], stdin=sys.stdin.read())",
+        " stdin=sys.stdin.read())",
         *arguments,
-        environment={"EXTRA": "é x", "CADENZA_JOB": "forged"},
     )
     bench.runner().run(spec)
     result = json.loads(spec.result_path.read_text())
-    assert result == {"got": arguments, "mark": "run-1/0/train", "extra": "é x", "stdin": ""}
+    assert result == {"got": arguments, "mark": "run-1/0/train", "stdin": ""}
 
 
 def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_sessions(
@@ -196,8 +203,10 @@ signal.signal(signal.SIGTERM, leave)
 time.sleep(600)
 """
     config = JobsConfig(max_attempts=1, time_limit_s=0.8, grace_s=30.0)
-    with pytest.raises(JobFailedError, match=r"(?s)time limit .* exit code 7.*goodbye"):
-        bench.runner(config).run(spec_of(tmp_path, script))
+    spec = spec_of(tmp_path, script)
+    with pytest.raises(JobFailedError, match=r"got its time limit .* exit code 7; see"):
+        bench.runner(config).run(spec)
+    assert "goodbye" in spec.log_path.read_text()
 
 
 def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
@@ -209,6 +218,39 @@ def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
         with pytest.raises(JobHostError, match="expected to start the host of an attempt"):
             bench.runner().run(spec)
     assert bench.runner().run(spec).attempts == 2
+
+
+def test_host_that_waits_for_room_is_told_once_and_shown_while_it_waits(bench, tmp_path):
+    spec = spec_of(tmp_path, "finish(sys.argv[1])")
+    runner = bench.runner(on_progress=lambda progress: seen.append(progress.waits_for))
+    seen, began, started = [], time.monotonic(), []
+
+    def expected(folder):
+        argv = (sys.executable, "-m", "cadenza.loop.jobs.host", str(folder.request_path))
+        if not started and time.monotonic() - began > 1.5:
+            started.append(subprocess.Popen(argv))  # it takes the lock itself, as elsewhere
+        return bool(folder.request_path.exists() and (not started or started[0].poll() is None))
+
+    runner.hosts.start = lambda folder, lock, device: None
+    runner.hosts.expected = expected
+    runner.hosts.obstacle = lambda device, *, waited_s: f"no {device}" if not started else None
+    assert runner.run(spec).attempts == 1
+    assert [incident.message for incident in bench.incidents] == ["waits for room: no cpu"]
+    assert seen[0] == "no cpu"
+    assert seen[-1] is None
+    assert files_of(spec).read_waiting() is None
+
+
+def test_job_that_there_will_never_be_room_for_begins_no_attempt(bench, tmp_path):
+    spec, runner = spec_of(tmp_path, "pass", device="gpu"), bench.runner()
+
+    def refuse(device):
+        raise JobHostError(f"no {device} for ever")
+
+    runner.hosts.require_room = refuse
+    with pytest.raises(JobHostError, match="no gpu for ever"):
+        runner.run(spec)
+    assert bench.row(spec).attempt == 0
 
 
 def test_store_that_does_not_answer_for_a_while_costs_the_job_nothing(bench, tmp_path, monkeypatch):
@@ -240,10 +282,14 @@ finish(sys.argv[1])
 
 
 def test_command_that_cannot_be_started_fails_with_a_note_in_the_log(bench, tmp_path):
-    spec = spec_of(tmp_path, "pass", environment={"bad\0name": "x"})
-    with pytest.raises(JobFailedError, match=r"exit code 127") as caught:
+    program = tmp_path / "program"
+    program.write_text("no program")
+    program.chmod(0o755)
+    bench.programs = ProgramTable({"python": (str(program),)})
+    spec = spec_of(tmp_path, "pass")
+    with pytest.raises(JobFailedError, match=r"exit code 127"):
         bench.runner().run(spec)
-    assert "could not be started" in str(caught.value)
+    assert "could not be started: [Errno 8] Exec format error" in spec.log_path.read_text()
 
 
 def test_unknown_program_is_refused_before_an_attempt_counts(bench, tmp_path):

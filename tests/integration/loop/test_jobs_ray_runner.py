@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -124,7 +123,12 @@ def test_job_without_room_waits_without_counting_as_stuck_and_can_be_stopped(add
         )
         with pytest.raises(StopRequestedError, match="resume the run"):
             runner.run(spec)
-        assert "host_killed" not in bench.kinds
+        assert bench.kinds == ["waiting_for_room", "interrupted"]
+        assert bench.incidents[0].message == (
+            "waits for room: it needs 1 CPU and 1 GPU on one node, the cluster has 1 node with "
+            "2 CPU and 0 GPU; it starts when such a node joins"
+        )
+        assert bench.incidents[0].message == f"waits for room: {looks[-1].waits_for}"
         assert looks[-1].attempt_s == 0.0
         assert not runner.hosts.kill(files_of(spec), 1)
 
@@ -141,31 +145,112 @@ def test_second_host_of_a_job_is_refused(address, tmp_path):
     wait_for(lambda: not hosts.expected(folder))
 
 
+class FakeRay:
+    """Ray as far as hosts ask it, with nodes of our own.
+
+    Attributes:
+        asked: Options that a cluster was asked for with, in order.
+        idle: What of the nodes is idle.
+    """
+
+    def __init__(self, *nodes, running=False, connected=False):
+        self._nodes = [{"Alive": True, "Resources": node} for node in nodes]
+        self._running = running
+        self._connected = connected
+        self.idle = {}
+        self.asked = []
+
+    def is_initialized(self):
+        return self._connected
+
+    def init(self, **options):
+        self.asked.append(options)
+        if options["address"] != "local" and not self._running:
+            raise ConnectionError("nobody there")
+        self._connected = True
+
+    def nodes(self):
+        return [*self._nodes, {"Alive": False, "Resources": {"CPU": 9.0, "GPU": 9.0}}]
+
+    def available_resources(self):
+        return self.idle
+
+
+@pytest.fixture
+def fake_ray(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
+
+    def install(*nodes, **options):
+        fake = FakeRay(*nodes, **options)
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        return fake
+
+    return install
+
+
+def test_job_that_a_cluster_of_this_process_can_never_run_is_refused_at_once(fake_ray):
+    fake_ray({"CPU": 4.0})
+    hosts = RayHosts(None)
+    hosts.require_room("cpu")
+    with pytest.raises(
+        JobHostError,
+        match=r"room for a job on the gpu, got a cluster of this machine alone.* needs 1 CPU and "
+        r"1 GPU on one node, the cluster has 1 node with 4 CPU and 0 GPU; name a cluster",
+    ):
+        hosts.require_room("gpu")
+
+
+def test_job_that_no_node_of_a_lasting_cluster_can_run_waits_and_says_for_what(fake_ray):
+    fake_ray({"CPU": 4.0}, {"GPU": 1.0}, running=True)
+    hosts = RayHosts("10.0.0.1:6379")
+    hosts.require_room("gpu")  # a node may join
+    assert hosts.obstacle("gpu", waited_s=0.0) == (
+        "it needs 1 CPU and 1 GPU on one node, the cluster has 2 nodes with 4 CPU and 1 GPU; it "
+        "starts when such a node joins"
+    )
+    assert hosts.obstacle("cpu", waited_s=0.0) is None
+
+
+def test_job_on_a_busy_cluster_says_so_after_a_while(fake_ray):
+    ray = fake_ray({"CPU": 4.0, "GPU": 1.0}, running=True)
+    hosts = RayHosts("10.0.0.1:6379")
+    ray.idle = {"CPU": 3.0}
+    assert hosts.obstacle("gpu", waited_s=1.0) is None
+    assert hosts.obstacle("gpu", waited_s=60.0) == (
+        "it needs 1 CPU and 1 GPU, which the cluster has, but others use"
+    )
+    ray.idle = {"CPU": 3.0, "GPU": 1.0}
+    assert "has not started it yet; see Ray's own logs" in hosts.obstacle("gpu", waited_s=60.0)
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"cadenza\[ray\]"):
         RayHosts("127.0.0.1:1")
 
 
-def test_without_an_address_a_cluster_of_this_machine_is_used(monkeypatch):
-    asked = {}
-    fake = SimpleNamespace(is_initialized=lambda: bool(asked), init=asked.update)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-    RayHosts(None)
-    assert asked["address"] is None
-    assert asked["include_dashboard"] is False
+def test_without_an_address_a_cluster_that_runs_is_used_or_one_is_started(fake_ray, monkeypatch):
+    ray = fake_ray({"CPU": 1.0}, running=True)
+    RayHosts(None).require_room("gpu")  # others may add nodes to it
+    assert [options["address"] for options in ray.asked] == ["auto"]
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    asked["address"] = "kept"
+    ray = fake_ray({"CPU": 1.0})
+    RayHosts(None)
+    assert [options["address"] for options in ray.asked] == ["auto", "local"]
+    assert ray.asked[1]["include_dashboard"] is False
     RayHosts("another")  # what this process is connected to stays
-    assert asked["address"] == "kept"
+    assert len(ray.asked) == 2
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    ray = fake_ray({"CPU": 1.0}, running=True)
+    RayHosts(None)
+    assert [options["address"] for options in ray.asked] == ["10.0.0.1:6379"]
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ
 
 
-def test_cluster_that_does_not_answer_is_reported(monkeypatch):
-    def init(**options):
-        raise ConnectionError("nobody there")
-
-    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
-    monkeypatch.setitem(sys.modules, "ray", fake)
+def test_cluster_that_does_not_answer_is_reported(fake_ray):
+    ray = fake_ray()
     with pytest.raises(JobHostError, match=r"127.0.0.1:1: expected a cluster, got 'nobody there'"):
         RayHosts("127.0.0.1:1")
+    assert len(ray.asked) == 1  # nothing is started instead

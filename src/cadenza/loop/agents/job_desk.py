@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner, RunResult, subprocess_runner
+from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
 from cadenza.loop.backends.base import Backend, JobPlan
 from cadenza.loop.backends.registry import program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import EventSink
 from cadenza.loop.events.event import Event
+from cadenza.loop.jobs.results import remove_output, result_digest
 from cadenza.loop.jobs.spec import JobEnd, JobKey, JobRunner, JobSpec
 
 
@@ -92,7 +93,6 @@ class JobDesk:
             log_path=place.log_path,
             result_path=plan.result_path,
             device=plan.device,
-            environment=plan.environment,
             on_existing=plan.on_existing,
         )
         try:
@@ -154,11 +154,14 @@ class PlainJobs:
         self._runner = runner
 
     def run(self, spec: JobSpec) -> JobEnd:
-        """Run ``spec`` now.
+        """Run ``spec`` now, in place of what an earlier call left if its command wants that.
 
         Raises:
+            InputError: The folder to be replaced lies outside the run's, or is a link.
             JobFailedError: It ended with another exit code than 0, or without its result.
         """
+        if spec.on_existing == "remove" and self._runner is not dry_runner:
+            remove_output(spec)
         result = self._runner(spec.command, spec.log_path)
         problem = f"exit code {result.exit_code}"
         if result.exit_code == 0:
@@ -171,11 +174,10 @@ class PlainJobs:
             f"{spec.log_path}.",
             exit_code=result.exit_code,
             duration_s=result.duration_s,
+            log_path=spec.log_path,
         )
 
     def _ended(self, spec: JobSpec, duration_s: float) -> JobEnd:
-        from cadenza.loop.jobs.results import result_digest
-
         return JobEnd(
             key=spec.key,
             exit_code=0,

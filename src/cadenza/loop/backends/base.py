@@ -27,7 +27,6 @@ class JobPlan(Record):
         output_dir: Folder it creates.
         result_path: JSON file it writes as its last act; None if it has no such option.
         device: What its seconds are charged to.
-        environment: Variables it needs.
         on_existing: What happens to an ``output_dir`` that a killed attempt left.
     """
 
@@ -35,7 +34,6 @@ class JobPlan(Record):
     output_dir: Path
     result_path: Path | None = None
     device: Device = "cpu"
-    environment: dict[str, str] = Field(default_factory=dict)
     on_existing: ExistingOutput = "keep"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.files import fsync_folder, make_folder
-from cadenza.loop.errors import EventLogError
+from cadenza.loop.errors import EventLogError, EventLogHeldError
 
 #: Bytes read at once while looking for a line end from the back.
 _BLOCK_BYTES: Final = 1 << 16
@@ -24,7 +24,8 @@ class LogFile:
         """Open or create the file and own it until `close`.
 
         Raises:
-            EventLogError: Another writer owns it, or the file system refused.
+            EventLogHeldError: Another writer owns it.
+            EventLogError: The file system refused.
         """
         self._path = path
         try:
@@ -78,7 +79,7 @@ class LogFile:
                     time.sleep(0.02)
                     continue
                 self.close()
-                raise EventLogError(
+                raise EventLogHeldError(
                     f"{self._path}: expected to own this log, got a lock held by another writer; "
                     "see that no other process works on the run."
                 ) from error

@@ -6,7 +6,8 @@ hands its lock to the host that it starts, so that nobody can come between.
 
 Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
         attempt, renewed each second; ``deadline.json`` seconds it may take; ``stop`` asks for its
-        end; ``end.json`` how it ended. A document names its attempt, so that those of an earlier
+        end, and says who asks; ``end.json`` how it ended; ``waiting`` for what a host waits
+        that has not started. A document names its attempt, so that those of an earlier
         one are told apart.
 """
 
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
 
 from cadenza.core.errors import IntegrityError, StorageError
-from cadenza.core.files import atomic_write_json, make_folder
+from cadenza.core.files import atomic_write_json, atomic_write_text, make_folder
 from cadenza.core.strict_json import parse_json_object
 
 _logger = logging.getLogger(__name__)
 
-#: Why an attempt ended: by itself, at its time limit, by a request, or as the budget was used up.
-EndReason: TypeAlias = Literal["finished", "time_limit", "stopped", "budget"]
+#: Why an attempt ended: by itself, at its time limit, by a request, by a signal to its host, or as
+#: the budget was used up.
+EndReason: TypeAlias = Literal["finished", "time_limit", "stopped", "signal", "budget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,6 @@ class HostRequest:
         key: Key of the job, ``<run>/<cycle>/<stage>``.
         argv: Absolute executable and arguments.
         cwd: Folder it starts in.
-        environment: Variables on top of the host's own.
         log_path: File that gets its output.
         time_limit_s: Seconds it may take; None for no limit.
         grace_s: Seconds between SIGTERM and SIGKILL.
@@ -47,7 +48,6 @@ class HostRequest:
     key: str
     argv: tuple[str, ...]
     cwd: str
-    environment: dict[str, str]
     log_path: str
     time_limit_s: float | None
     grace_s: float
@@ -155,7 +155,7 @@ class AttemptFolder:
 
     def prepare(self, request: HostRequest, *, deadline_s: float | None) -> None:
         """Make the folder ready for an attempt; the caller holds the lock."""
-        for name in ("end.json", "host.json", "stop", "heartbeat"):
+        for name in ("end.json", "host.json", "stop", "heartbeat", "waiting"):
             (self.path / name).unlink(missing_ok=True)
         self.set_deadline(deadline_s)
         atomic_write_json(self.request_path, asdict(request))
@@ -164,9 +164,16 @@ class AttemptFolder:
         """Say after how many seconds of the attempt the budget is used up."""
         atomic_write_json(self.path / "deadline.json", {"attempt_s": seconds})
 
-    def ask_to_stop(self) -> None:
-        """Ask the host to end the attempt."""
-        (self.path / "stop").touch()
+    def say_waiting(self, what_for: str | None) -> None:
+        """Say for what the host waits before it can start; None when it waits no more."""
+        if what_for is None:
+            (self.path / "waiting").unlink(missing_ok=True)
+        else:
+            atomic_write_text(self.path / "waiting", what_for)
+
+    def ask_to_stop(self, who: str) -> None:
+        """Ask the host to end the attempt, and say in ``who`` on whose behalf."""
+        atomic_write_text(self.path / "stop", who)
 
     # Written by a host
 
@@ -203,9 +210,6 @@ class AttemptFolder:
             key=take("key", str),
             argv=tuple(str(argument) for argument in take("argv", list)),
             cwd=take("cwd", str),
-            environment={
-                str(name): str(value) for name, value in take("environment", dict).items()
-            },
             log_path=take("log_path", str),
             time_limit_s=take("time_limit_s", float, int, type(None)),
             grace_s=take("grace_s", float, int),
@@ -222,6 +226,13 @@ class AttemptFolder:
     def stop_asked(self) -> bool:
         """Return whether the attempt is asked to end."""
         return (self.path / "stop").exists()
+
+    def stop_asked_by(self) -> str:
+        """Return who asked for the end of the attempt; empty if nobody did."""
+        try:
+            return (self.path / "stop").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def read_host(self, attempt: int) -> HostProcess | None:
         """Return who runs ``attempt``; None if nobody said so, or nobody can read it any more."""
@@ -263,6 +274,13 @@ class AttemptFolder:
                 f"duration >= 0, got {end.reason!r}, {end.duration_s}."
             )
         return end if end.attempt == attempt else None
+
+    def read_waiting(self) -> str | None:
+        """Return for what the host waits before it can start; None if it does not, or did."""
+        try:
+            return (self.path / "waiting").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
 
     def read_heartbeat(self) -> float:
         """Return the seconds of the attempt at its last sign of life; 0 before the first."""

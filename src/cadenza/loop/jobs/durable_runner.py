@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -56,8 +57,8 @@ def job_folder(spec: JobSpec) -> Path:
     return spec.log_path.absolute().parent / "jobs" / spec.key.stage
 
 
-class DurableRunner:
-    """Runs jobs of one run, each key at most once to its end."""
+class DurableRunner(ABC):
+    """Runs jobs of one run, each key at most once to its end; subclasses say where."""
 
     def __init__(
         self,
@@ -65,7 +66,6 @@ class DurableRunner:
         lease: Lease,
         config: JobsConfig,
         programs: ProgramTable,
-        hosts: Hosts,
         *,
         budget: BudgetMeter | None = None,
         stop: StopCheck = never,
@@ -73,14 +73,13 @@ class DurableRunner:
         on_incident: Callable[[Incident], None] | None = None,
         stuck_s: float = STUCK_S,
     ) -> None:
-        """Run jobs under ``lease``.
+        """Run jobs under ``lease``; errors as `open_hosts`.
 
         Args:
             store: Store of the run; jobs are recorded in it.
             lease: The controller's right to change the run; renewed while it waits.
             config: Attempts, pauses and limits.
             programs: What the names in commands stand for.
-            hosts: Where hosts run.
             budget: What the run may spend; None for no limit.
             stop: Says whether the run is asked to stop.
             on_progress: Told every few seconds how a job stands.
@@ -91,12 +90,17 @@ class DurableRunner:
         self.lease = lease
         self.config = config
         self.programs = programs
-        self.hosts = hosts
+        self.hosts = self.open_hosts(config)
         self.budget = budget
         self.stop = stop
         self.on_progress = on_progress
         self.on_incident = on_incident
         self.stuck_s = stuck_s
+
+    @staticmethod
+    @abstractmethod
+    def open_hosts(config: JobsConfig) -> Hosts:
+        """Return where hosts run."""
 
     def run(self, spec: JobSpec) -> JobEnd:
         """Return the end of ``spec``: recorded, adopted from a live host, or run now.
@@ -247,6 +251,7 @@ class _Job:
         """Start the next attempt and share ``lock`` with its host."""
         runner, spec = self._runner, self._spec
         argv = runner.programs.resolve(spec.command)
+        runner.hosts.require_room(spec.device)
         self._require_no_stop()
         left_s = math.inf
         if runner.budget is not None:
@@ -260,7 +265,6 @@ class _Job:
             key=self._mark.key,
             argv=argv,
             cwd=str(Path.cwd()),
-            environment=spec.environment,
             log_path=str(spec.log_path.absolute()),
             time_limit_s=time_limit_of(spec, runner.config),
             grace_s=runner.config.grace_s,

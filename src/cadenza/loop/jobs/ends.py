@@ -1,9 +1,7 @@
 """What a runner says of a job that is closed: its recorded end, or why it failed."""
 
-import shlex
-
 from cadenza.loop.errors import JobFailedError
-from cadenza.loop.jobs.results import last_lines, require_unchanged
+from cadenza.loop.jobs.results import require_unchanged
 from cadenza.loop.jobs.spec import JobEnd, JobSpec
 from cadenza.loop.store.rows import JobRow
 
@@ -16,7 +14,7 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
         IntegrityError: Its result file is missing or was changed since.
     """
     if row.status != "succeeded":
-        raise job_failure(spec, row, f"{row.status}, exit code {row.exit_code}")
+        raise job_failure(spec, row, f"exit code {row.exit_code}")
     if spec.result_path is not None:
         require_unchanged(spec.result_path, row.result_sha256)
     return JobEnd(
@@ -30,14 +28,18 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
 
 
 def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
-    """Return the error of a job that failed for good, with the end of its log."""
-    key = spec.key
-    tail = last_lines(spec.log_path)
-    why = problem.rstrip(".")
+    """Return the error of a job that failed for good, in one sentence; its log has the rest.
+
+    Args:
+        spec: The job.
+        row: What the store knows of it.
+        problem: What became of its last attempt.
+    """
+    key, often = spec.key, "" if row.attempt == 1 else f" in the last of {row.attempt} attempts"
     return JobFailedError(
-        f"job {key.run_id}/{key.cycle}/{key.stage}: expected an end with exit code 0, got none in "
-        f"{row.attempt} attempts; the last one: {why}. Command: {shlex.join(row.command)}. "
-        f"Log {spec.log_path}" + (f" ends with:\n{tail}" if tail else " is empty."),
+        f"job {key.run_id}/{key.cycle}/{key.stage}: expected an end with exit code 0, got "
+        f"{problem.rstrip('.')}{often}; see its log {spec.log_path}",
         exit_code=row.exit_code,
         duration_s=row.duration_s,
+        log_path=spec.log_path,
     )

@@ -112,7 +112,7 @@ class _Attempt:
         )
 
     def _run_command(self, log: BinaryIO) -> tuple[int, EndReason]:
-        environment = os.environ | self._request.environment | self._mark.variables()
+        environment = os.environ | self._mark.variables()
         try:
             command = subprocess.Popen(  # noqa: S603 - cleared by the constitution; no shell
                 self._request.argv,
@@ -148,8 +148,10 @@ class _Attempt:
 
     def _reason_to_end(self) -> EndReason | None:
         elapsed_s = self._elapsed_s()
-        if self._asked_by_signal or self._folder.stop_asked():
+        if self._folder.stop_asked():
             return "stopped"
+        if self._asked_by_signal:
+            return "signal"
         if self._request.time_limit_s is not None and elapsed_s >= self._request.time_limit_s:
             return "time_limit"
         deadline_s = self._folder.read_deadline()

@@ -18,6 +18,23 @@ _GONE_S: Final = 5.0
 class Hosts(Protocol):
     """Where hosts run."""
 
+    def require_room(self, device: Device) -> None:
+        """Raise unless a host for ``device`` can start here, now or later.
+
+        Raises:
+            JobHostError: There is no room for it, and there never will be.
+        """
+        ...
+
+    def obstacle(self, device: Device, *, waited_s: float) -> str | None:
+        """Return what keeps a host that is on its way from starting; None if nothing is known.
+
+        Args:
+            device: What it is to run on.
+            waited_s: Seconds it has been on its way.
+        """
+        ...
+
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:
         """Start the host that does what ``folder`` requests; it is in charge from now on.
 
@@ -44,6 +61,13 @@ class LocalHosts:
 
     def __init__(self) -> None:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def require_room(self, device: Device) -> None:
+        """Do nothing: a host of this machine starts at once."""
+
+    def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - as above
+        """Return None: a host of this machine starts at once."""
+        return None
 
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - one machine
         """Start a host and share the lock with it, so that the job is never without a keeper."""

@@ -24,7 +24,7 @@ class Outcome:
 
     Attributes:
         kind: ``"ended_by_us"`` on a request to stop or at the end of the budget;
-            ``"interrupted"`` by a signal from outside, or with its host.
+            ``"interrupted"`` by a signal from outside, to it or its host, or with its host.
         problem: Why it did not do the job; empty if it did.
         digest: Digest of the result file; None without one.
         end: How it ended; None if nobody saw it.
@@ -45,8 +45,15 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
         return Outcome(kind="interrupted", problem=f"its end was lost: {error}")
     if end is None:
         return Outcome(kind="interrupted", problem="its host was killed")
-    if end.reason in ("stopped", "budget"):
-        return Outcome(kind="ended_by_us", problem=f"it was ended ({end.reason})", end=end)
+    if end.reason == "stopped":
+        who = folder.stop_asked_by() or "a request to stop"
+        return Outcome(kind="ended_by_us", problem=f"it was ended by {who}", end=end)
+    if end.reason == "budget":
+        problem = "it was ended by its host, as the run's budget was used up"
+        return Outcome(kind="ended_by_us", problem=problem, end=end)
+    if end.reason == "signal":
+        problem = "it was ended by a signal from outside the run (SIGTERM or SIGINT to its host)"
+        return Outcome(kind="interrupted", problem=problem, end=end)
     if end.reason == "time_limit":
         problem = f"its time limit ended it after {end.duration_s:.1f} s, {_how(end.exit_code)}"
         return Outcome(kind="failed", problem=problem, end=end)

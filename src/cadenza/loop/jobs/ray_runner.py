@@ -7,14 +7,15 @@ files of the job's folder, and the runner of `DurableRunner` decides.
 Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path, on a file system
          whose locks work between nodes; the same installation at the same paths on all nodes.
 Limits:  a cluster that this process started ends with it, and its jobs with the cluster; give the
-         address of a lasting one to survive. Processes that hide from a killed host on another
-         node end when the next attempt starts on that node.
+         address of a lasting one to survive. No node can join such a cluster, so a job that it has
+         no room for is refused; on another cluster the job waits, and says for what. Processes
+         that hide from a killed host on another node end when the next attempt starts on that node.
 """
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
 from cadenza.core.errors import MissingExtraError
@@ -22,18 +23,16 @@ from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
-from cadenza.loop.jobs.budget import BudgetMeter
-from cadenza.loop.jobs.durable_runner import STUCK_S, DurableRunner
+from cadenza.loop.jobs.durable_runner import DurableRunner
 from cadenza.loop.jobs.processes import die_with_parent
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.reports import Incident, JobProgress
 from cadenza.loop.jobs.spec import Device
-from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import Lease
 
 #: Namespace of the actors.
 NAMESPACE: Final = "cadenza-loop"
+#: What hosts take of nodes, by Ray's names.
+_COUNTED: Final = ("CPU", "GPU")
+#: Seconds after which a host that has not started waits for others to end; to start takes some.
+_BUSY_S: Final = 15.0
 #: Digits of the digest that tells equal jobs of different folders apart.
 _DIGITS: Final = 16
 
@@ -62,36 +61,81 @@ class RayHosts:
     """Hosts under detached actors of a Ray cluster."""
 
     def __init__(self, address: str | None) -> None:
-        """Connect to the cluster at ``address``, or to one of this machine, started if need be.
+        """Connect to the cluster at ``address``.
+
+        Args:
+            address: Where the cluster is; None for the one that ``RAY_ADDRESS`` names, one that
+                runs on this machine, or, without either, one that is started for this process.
 
         Raises:
             MissingExtraError: Ray is not installed.
             JobHostError: No cluster answers at ``address``.
         """
+        address = address or os.environ.get("RAY_ADDRESS") or None
         if address is None:
             _keep_to_this_machine()
         self._ray = _import_ray()
+        self._may_grow = True
         if self._ray.is_initialized():
             return
         options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False}
-        if address is None:
-            options["include_dashboard"] = False
         try:
-            self._ray.init(address=address, **options)
+            self._ray.init(address=address or "auto", **options)
         except ConnectionError as error:
+            if address is not None:
+                raise JobHostError(
+                    f"Ray at {address}: expected a cluster, got '{error}'; start one, or correct "
+                    "jobs.ray_address (RAY_ADDRESS where that is not set)."
+                ) from error
+            self._ray.init(address="local", include_dashboard=False, **options)
+            self._may_grow = False  # it listens to this machine alone, and ends with this process
+
+    def require_room(self, device: Device) -> None:
+        """Raise if no node has what a host needs, and no node can join the cluster.
+
+        Raises:
+            JobHostError: The host would wait for ever.
+        """
+        lack = None if self._may_grow else self._lack(device)
+        if lack is not None:
             raise JobHostError(
-                f"Ray at {address}: expected a cluster, got '{error}'; start one, or correct "
-                "jobs.ray_address."
-            ) from error
+                f"jobs on Ray: expected room for a job on the {device}, got a cluster of this "
+                f"machine alone, started for this run: {lack}; name a cluster that has it in "
+                "jobs.ray_address, or run the jobs on the cpu."
+            )
+
+    def obstacle(self, device: Device, *, waited_s: float) -> str | None:
+        """Return what the cluster lacks, or that it is busy."""
+        lack = self._lack(device)
+        if lack is not None:
+            return f"{lack}; it starts when such a node joins"
+        if waited_s < _BUSY_S:
+            return None
+        needs, idle = _needs_of(device), self._ray.available_resources()
+        if all(idle.get(name, 0.0) >= count for name, count in needs.items()):
+            return "the cluster has room, but has not started it yet; see Ray's own logs"
+        return f"it needs {_listed(needs)}, which the cluster has, but others use"
+
+    def _lack(self, device: Device) -> str | None:
+        """Return what no node of the cluster has, even idle; None if one has it."""
+        needs = _needs_of(device)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if any(all(node.get(n, 0.0) >= count for n, count in needs.items()) for node in nodes):
+            return None
+        total = {name: sum(node.get(name, 0.0) for node in nodes) for name in _COUNTED}
+        count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        wish = f"it needs {_listed(needs)} on one node"
+        return f"{wish}, the cluster has {count} with {_listed(total)}"
 
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - the host takes its own
         """Ask the cluster for the host; it takes the lock itself, wherever it starts."""
+        needs = _needs_of(device)
         options = {
             "name": _name_of(folder),
             "namespace": NAMESPACE,
             "lifetime": "detached",
-            "num_cpus": 1,
-            "num_gpus": 1 if device == "gpu" else 0,
+            "num_cpus": needs["CPU"],
+            "num_gpus": needs.get("GPU", 0),
             "max_restarts": 0,
         }
         try:
@@ -125,34 +169,21 @@ class RayHosts:
 
 
 class RayJobRunner(DurableRunner):
-    """Runs each attempt on a node of a Ray cluster; see `DurableRunner`."""
+    """Runs each attempt on a node of a Ray cluster."""
 
-    def __init__(
-        self,
-        store: JobStore,
-        lease: Lease,
-        config: JobsConfig,
-        programs: ProgramTable,
-        *,
-        budget: BudgetMeter | None = None,
-        stop: StopCheck = never,
-        on_progress: Callable[[JobProgress], None] | None = None,
-        on_incident: Callable[[Incident], None] | None = None,
-        stuck_s: float = STUCK_S,
-    ) -> None:
-        """Run jobs under ``lease``; arguments as `DurableRunner`, errors as `RayHosts`."""
-        super().__init__(
-            store,
-            lease,
-            config,
-            programs,
-            RayHosts(config.ray_address),
-            budget=budget,
-            stop=stop,
-            on_progress=on_progress,
-            on_incident=on_incident,
-            stuck_s=stuck_s,
-        )
+    @staticmethod
+    def open_hosts(config: JobsConfig) -> RayHosts:
+        """Return the nodes of the configured cluster; errors as `RayHosts`."""
+        return RayHosts(config.ray_address)
+
+
+def _needs_of(device: Device) -> dict[str, int]:
+    """Return what a host takes of its node, by Ray's names."""
+    return {"CPU": 1, "GPU": 1} if device == "gpu" else {"CPU": 1}
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{count:g} {name}" for name, count in resources.items())
 
 
 def _name_of(folder: AttemptFolder) -> str:

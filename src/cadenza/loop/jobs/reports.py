@@ -6,9 +6,10 @@ from cadenza.loop.contracts.records import Record
 from cadenza.loop.jobs.spec import JobKey
 
 #: A live job of an earlier controller was taken over; processes of a dead host were killed; an
-#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed.
+#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
+#: host waits for a machine that has room for it.
 IncidentKind: TypeAlias = Literal[
-    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed"
+    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed", "waiting_for_room"
 ]
 
 
@@ -37,6 +38,7 @@ class JobProgress(Record):
         attempt_s: Seconds of this attempt so far.
         spent_s: Seconds of earlier attempts.
         time_limit_s: Seconds it may take; None for no limit.
+        waits_for: What keeps it from starting; None if nothing does.
     """
 
     key: JobKey
@@ -44,3 +46,4 @@ class JobProgress(Record):
     attempt_s: float
     spent_s: float
     time_limit_s: float | None
+    waits_for: str | None = None

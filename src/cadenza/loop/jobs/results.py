@@ -9,9 +9,9 @@ from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.jobs.spec import JobSpec
 
-#: How much of a log's end a message quotes.
+#: How much of a log's end people are shown.
 _TAIL_BYTES: Final = 4096
-_TAIL_LINES: Final = 20
+_TAIL_LINES: Final = 15
 
 
 def result_digest(path: Path) -> str:
@@ -45,7 +45,7 @@ def require_unchanged(path: Path, recorded: str | None) -> None:
 
 
 def last_lines(log_path: Path) -> str:
-    """Return the end of a log, fit for a message; empty if there is none."""
+    """Return the last lines of a log, at most 15, fit for a terminal; empty if there are none."""
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, 2)

@@ -47,7 +47,6 @@ class JobSpec(Record):
             program that has no such option, whose exit code must then be trusted.
         device: What its seconds are charged to.
         time_limit_s: Wall-clock seconds before it is ended; None without a limit of its own.
-        environment: Variables on top of the runner's own.
         on_existing: ``"keep"`` for a command that goes on from what an earlier attempt left;
             ``"remove"`` for one that refuses an existing ``output_dir``.
     """
@@ -59,7 +58,6 @@ class JobSpec(Record):
     result_path: Path | None = None
     device: Device = "cpu"
     time_limit_s: float | None = Field(default=None, gt=0.0)
-    environment: dict[str, str] = Field(default_factory=dict)
     on_existing: ExistingOutput = "keep"
 
 

@@ -11,6 +11,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder, HostProcess
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
 from cadenza.loop.jobs.spec import JobSpec
 from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.store.owners import readable
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Watch:
         self._host: HostProcess | None = None
         self._asked_to_stop = False
         self._last_life = (-1.0, time.monotonic())  # heartbeat, when we first saw it
+        self._began = time.monotonic()
+        self._waits_for: str | None = None
 
     def look(self, *, host_has_lock: bool) -> None:
         """Do what is due; called every fraction of a second.
@@ -88,6 +91,7 @@ class Watch:
         if not host_has_lock:
             self._last_life = (-1.0, time.monotonic())
         if self._rhythm.is_due():
+            self._say_what_it_waits_for(host_has_lock=host_has_lock)
             self._meet_host()
             self._require_life()
             try:
@@ -101,9 +105,23 @@ class Watch:
             return
         if not self._asked_to_stop:
             self._asked_to_stop = True
-            self._folder.ask_to_stop()
+            who = readable(self._runner.lease.owner)
+            self._folder.ask_to_stop(f"{who}, the run's controller, which was asked to stop")
         if level is StopLevel.KILL or not host_has_lock:
             self._runner.hosts.kill(self._folder, self._row.attempt)
+
+    def _say_what_it_waits_for(self, *, host_has_lock: bool) -> None:
+        """Tell, once, for what a host waits that is on its way; nobody shall wait in silence."""
+        reason: str | None = None
+        if not host_has_lock:
+            waited_s = time.monotonic() - self._began
+            reason = self._runner.hosts.obstacle(self._spec.device, waited_s=waited_s)
+        if reason == self._waits_for:
+            return
+        self._waits_for = reason
+        self._folder.say_waiting(reason)
+        if reason is not None:
+            self._tell("waiting_for_room", f"waits for room: {reason}")
 
     def _meet_host(self) -> None:
         """Note the host once it has said who it is."""
@@ -143,6 +161,7 @@ class Watch:
                     attempt_s=attempt_s,
                     spent_s=self._row.duration_s,
                     time_limit_s=time_limit_of(self._spec, self._runner.config),
+                    waits_for=self._waits_for,
                 )
             )
 

@@ -1,22 +1,25 @@
 """Workers on their own: a plain runner, no store, as LeAgents uses them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
 from cadenza.loop.agents import (
     DataAgent,
     EvalAgent,
     EvalError,
     ImproveAgent,
     ImproveError,
+    RunResult,
     TrainAgent,
     TrainError,
+    dry_runner,
 )
 from cadenza.loop.backends.base import JobPlan, SeedRange
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
-from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import DataError
 from cadenza.loop.events import EventBus
@@ -377,6 +380,52 @@ def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
     with pytest.raises(DataError, match="got exit code 3"):
         DataAgent(bus, backend=backend).run(**PLACE, proposal=proposal, workdir=tmp_path)
     assert (tmp_path / "cycle_2" / "data.log").read_text() == "ours\n"
+
+
+@pytest.mark.parametrize(("policy", "left"), [("remove", False), ("keep", True)])
+def test_what_an_earlier_call_left_is_removed_for_a_command_that_refuses_it(
+    bus, tmp_path, monkeypatch, policy, left
+):
+    folder = tmp_path / "cycle_2" / "data"
+    folder.mkdir(parents=True)
+    seen = []
+
+    def runner(cmd, log_path):
+        seen.append(folder.exists())
+        return RunResult(list(cmd), 1, 1.0, log_path)
+
+    run = planned(monkeypatch, bus, runner, output_dir=folder, on_existing=policy)
+    with pytest.raises(DataError, match="got exit code 1"):
+        run(tmp_path)
+    assert seen == [left]
+
+
+def test_a_dry_runner_removes_nothing(bus, tmp_path, monkeypatch):
+    folder = tmp_path / "cycle_2" / "data"
+    folder.mkdir(parents=True)
+    run = planned(monkeypatch, bus, dry_runner, output_dir=folder, on_existing="remove")
+    run(tmp_path)
+    assert folder.exists()
+    assert (tmp_path / "cycle_2" / "data.log").read_text().startswith("DRY RUN: cadenza job ")
+
+
+def test_a_folder_outside_the_cycle_is_never_removed(bus, stack, tmp_path, monkeypatch):
+    run = planned(monkeypatch, bus, stack, output_dir=tmp_path, on_existing="remove")
+    with pytest.raises(InputError, match=r"expected a plain folder inside .*cycle_2"):
+        run(tmp_path)
+    assert stack.commands == []
+
+
+def planned(monkeypatch, bus, runner, **plan):
+    """Return a call of a data worker whose back end plans a job so."""
+    backend = FakeBackend()
+    job = JobPlan(command=("cadenza", "job", "merge", "--sources=a,b", "--repo-id=x"), **plan)
+    monkeypatch.setattr(backend, "plan_data", lambda request: job)
+    monkeypatch.setattr(backend, "read_data", lambda request: DatasetRef(repo_id="x"))
+    monkeypatch.setattr(Constitution, "clear", lambda *_: SimpleNamespace(argv=lambda: job.command))
+    worker = DataAgent(bus, runner, backend=backend)
+    proposal = Proposal(action="reuse_seed", dataset="local/x")
+    return lambda workdir: worker.run(**PLACE, proposal=proposal, workdir=workdir)
 
 
 def test_default_runner_without_lerobot_says_how_to_install_it(

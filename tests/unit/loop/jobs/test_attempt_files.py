@@ -14,7 +14,6 @@ REQUEST = HostRequest(
     key="run/0/train",
     argv=("/bin/echo", "a b", "ż"),
     cwd="/",
-    environment={"A": "b"},
     log_path="/log",
     time_limit_s=None,
     grace_s=3.0,
@@ -51,7 +50,8 @@ def test_documents_of_another_attempt_are_not_taken(folder):
 def test_next_attempt_finds_nothing_of_the_last_one(folder):
     folder.write_host(HostProcess(attempt=2, pid=7, start_ticks=9))
     folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
-    folder.ask_to_stop()
+    folder.ask_to_stop("a person")
+    folder.say_waiting("a GPU")
     folder.beat(3.0)
     folder.prepare(REQUEST, deadline_s=None)
     assert (folder.read_host(2), folder.read_end(2)) == (None, None)
@@ -60,6 +60,16 @@ def test_next_attempt_finds_nothing_of_the_last_one(folder):
         0.0,
         None,
     )
+    assert (folder.stop_asked_by(), folder.read_waiting()) == ("", None)
+
+
+def test_what_a_host_waits_for_is_told_until_it_waits_no_more(folder):
+    assert folder.read_waiting() is None
+    folder.say_waiting("it needs 1 GPU")
+    assert folder.read_waiting() == "it needs 1 GPU"
+    folder.say_waiting(None)
+    folder.say_waiting(None)
+    assert folder.read_waiting() is None
 
 
 def test_lock_has_one_holder_and_ends_with_it(folder):
@@ -110,8 +120,9 @@ def test_end_of_odd_values_is_refused(folder, change):
         (-15, "finished", "interrupted", "SIGTERM"),
         (-11, "finished", "failed", "SIGSEGV"),
         (-40, "finished", "failed", "exit code -40$"),
-        (0, "stopped", "ended_by_us", "stopped"),
-        (-15, "budget", "ended_by_us", "budget"),
+        (0, "stopped", "ended_by_us", "^it was ended by a request to stop$"),
+        (-15, "budget", "ended_by_us", "^it was ended by its host, as the run's budget was used"),
+        (-15, "signal", "interrupted", r"^it was ended by a signal from outside the run \(SIGTERM"),
         (0, "time_limit", "failed", "time limit ended it after 1.0 s, exit code 0"),
     ],
 )
@@ -121,6 +132,14 @@ def test_end_is_judged_by_reason_and_exit_code(folder, exit_code, reason, kind, 
     outcome = judge(folder, 2, None)
     assert (outcome.kind, outcome.end, outcome.digest) == (kind, end, None)
     assert re.search(problem, outcome.problem)
+
+
+def test_end_on_request_names_who_asked(folder):
+    folder.ask_to_stop("process 7 on host, the run's controller, which was asked to stop")
+    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="stopped"))
+    assert judge(folder, 2, None).problem == (
+        "it was ended by process 7 on host, the run's controller, which was asked to stop"
+    )
 
 
 def test_heartbeat_caught_in_the_middle_of_a_write_counts_as_none(folder):

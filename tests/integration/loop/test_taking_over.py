@@ -1,0 +1,112 @@
+"""A run whose controller is frozen: who has it is told, and nothing is taken from it."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from cadenza.loop.errors import EventLogError, EventLogHeldError, LeaseHeldError
+from cadenza.loop.events import log_file
+from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.orchestrator.taking_over import take
+from cadenza.loop.store import JobStore
+from cadenza.loop.store.owners import this_process
+
+#: Holds lease and log of a run as a controller does, until it is killed.
+CONTROLLER = """
+import sys
+from pathlib import Path
+from cadenza.loop.orchestrator.taking_over import take
+from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.store import JobStore
+folder = Path(sys.argv[1])
+take(JobStore(folder / "cadenza.db"), "run", folder / "log", ttl_s=float(sys.argv[2]))
+log = LogFile(folder / "log")
+print("at work", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "LOCK_WAIT_S", 0.05)
+    with JobStore(tmp_path / "cadenza.db") as opened:
+        opened.create_run("run", "{}")
+        yield opened
+
+
+@contextmanager
+def frozen_controller(folder, ttl_s):
+    """Run a controller that is frozen at work; give its process id."""
+    argv = [sys.executable, "-c", CONTROLLER, str(folder), str(ttl_s)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"at work\n"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_frozen_controller_that_still_has_its_lease_is_named(store, tmp_path):
+    with frozen_controller(tmp_path, 60.0) as pid:
+        with pytest.raises(LeaseHeldError) as caught:
+            take(store, "run", tmp_path / "log", ttl_s=60.0)
+        assert re.fullmatch(
+            rf"run 'run': expected a free lease, got one that process {pid} on \S+ holds, silent "
+            r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC and is stopped \(SIGSTOP, Ctrl-Z\); let it "
+            rf"go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`, then resume the "
+            "run.",
+            str(caught.value),
+        )
+
+
+def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_time(
+    store, tmp_path
+):
+    began = time.time()
+    with frozen_controller(tmp_path, 0.5) as pid:
+        while store.leases.holder("run") is not None:
+            time.sleep(0.02)
+        before = store.get_run("run")
+        for _ in range(2):
+            with pytest.raises(EventLogHeldError, match=f"kill -CONT {pid}") as caught:
+                take(store, "run", tmp_path / "log", ttl_s=0.5)
+            assert "expected a free event log" in str(caught.value)
+        assert store.get_run("run") == before  # thawed, it goes on
+        silent = re.search(r"silent since (.+? UTC)", str(caught.value))[1]
+        since = time.strptime(silent, "%Y-%m-%d %H:%M:%S UTC")
+        assert began - 1.0 <= time.mktime(since) - time.timezone <= time.time()
+    assert take(store, "run", tmp_path / "log", ttl_s=9.0).epoch == 2  # it is dead now
+
+
+def test_controller_of_another_machine_is_named_without_a_signal_to_send(store, tmp_path):
+    log = LogFile(tmp_path / "log")
+    owner = "faraway/boot/pid:[1]/4242/77"
+    lease = store.leases.acquire("run", owner, ttl_s=0.05)
+    while store.leases.holder("run") is not None:
+        time.sleep(0.01)
+    there = r"process 4242 on faraway holds, silent since .*; see there whether it hangs, and end"
+    with pytest.raises(EventLogHeldError, match=there):
+        take(store, "run", tmp_path / "log", ttl_s=0.05)
+    store.leases.release(lease)
+    with pytest.raises(EventLogHeldError, match="got a lock held by another writer"):
+        take(store, "run", tmp_path / "log", ttl_s=0.05)  # nobody knows whose
+    log.close()
+
+
+def test_controller_at_work_is_left_alone_as_before(store, tmp_path):
+    store.leases.acquire("run", this_process(), ttl_s=60.0)
+    with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
+        take(store, "run", tmp_path / "log", ttl_s=60.0)
+
+
+def test_folder_that_cannot_be_written_is_told_before_the_run_is_taken(store, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EventLogError, match="expected to open this log"):
+        take(store, "run", tmp_path / "file" / "log", ttl_s=60.0)
+    assert store.leases.holder("run") is None
