@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.cli.loop_store import command
-from cadenza.cli.loop_words import duration, event_line, plain
+from cadenza.cli.loop_words import duration, event_line, plain, time_left
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from cadenza.loop.events import Event
+    from cadenza.loop.job_estimates import Outlook
     from cadenza.loop.jobs.reports import JobProgress
     from cadenza.loop.jobs.spec import JobKey
     from cadenza.loop.orchestrator.assembly import LoopAssembly
@@ -78,27 +79,26 @@ class LoopDisplay:
             self._move_bar(self._bar, progress)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
-            done, left_s = self._outlook(progress.key, progress.attempt_s)
-            self._say(f"[cycle {progress.key.cycle}] {_standing(progress, done, left_s)}")
+            outlook = self._outlook(progress.key, progress.attempt_s)
+            self._say(f"[cycle {progress.key.cycle}] {_standing(progress, outlook)}")
 
-    def _outlook(self, key: "JobKey", elapsed_s: float) -> tuple[float | None, float | None]:
-        """Return the share done, if the job says so, and the seconds left, if they can be told."""
+    def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
+        """Return how the job goes on, as far as that can be told."""
+        from cadenza.loop.job_estimates import JobEstimates, Outlook
+
         if self._loop is None:
-            return None, None
-        from cadenza.loop.job_estimates import JobEstimates
-
+            return Outlook()
         jobs = self._loop.store.jobs.of_run(key.run_id)
-        estimates = JobEstimates(jobs, folder=self._loop.folder)
-        done = estimates.share_done(key)
-        return done, estimates.left_s(key, elapsed_s, done=done)
+        return JobEstimates(jobs, folder=self._loop.folder).outlook(key, elapsed_s)
 
     def _move_bar(self, bar: "Progress", progress: "JobProgress") -> None:
-        done, left_s = self._outlook(progress.key, progress.attempt_s)
-        if done is None and left_s is not None:
-            done = progress.attempt_s / max(progress.attempt_s + left_s, 1e-9)
+        outlook = self._outlook(progress.key, progress.attempt_s)
+        done = outlook.done
+        if done is None and outlook.left_s is not None:
+            done = progress.attempt_s / max(progress.attempt_s + outlook.left_s, 1e-9)
         description = f"cycle {progress.key.cycle} {progress.key.stage}"
         total = None if done is None else 1.0
-        completed, detail = done or 0.0, _times(progress, left_s)
+        completed, detail = done or 0.0, _times(progress, outlook.left_s)
         if self._task is None:
             self._task = bar.add_task(description, total=total, completed=0, detail=detail)
         bar.update(
@@ -152,11 +152,14 @@ def _new_bar() -> "Progress":
 
 
 def _times(progress: "JobProgress", left_s: float | None) -> str:
+    if progress.waits_for is not None:
+        return f"waits for room: {progress.waits_for}"
     attempt = f", attempt {progress.attempt}" if progress.attempt > 1 else ""
-    left = "" if left_s is None else f", about {duration(left_s)} left"
-    return f"{duration(progress.attempt_s)}{left}{attempt}"
+    return f"{duration(progress.attempt_s)}, {time_left(left_s)}{attempt}"
 
 
-def _standing(progress: "JobProgress", done: float | None, left_s: float | None) -> str:
-    share = "" if done is None else f" {done:.0%} done,"
-    return f"{progress.key.stage} at work:{share} {_times(progress, left_s)}"
+def _standing(progress: "JobProgress", outlook: "Outlook") -> str:
+    if progress.waits_for is not None:
+        return f"{progress.key.stage} {_times(progress, None)}"
+    share = "" if outlook.done is None else f" {outlook.done:.0%} done,"
+    return f"{progress.key.stage} at work:{share} {_times(progress, outlook.left_s)}"

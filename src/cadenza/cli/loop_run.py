@@ -89,6 +89,7 @@ def resume(
         from cadenza.loop.resuming import anchored, stored_config
 
         given = None if config is None else anchored(LoopConfig.from_yaml(config))
+        store = store or (None if given is None else given.store)
         with open_store(workdir, store, upgrade=True) as opened:
             settings = given or stored_config(opened, run_id)
             opened.get_run(run_id)
@@ -146,12 +147,27 @@ def work_on(
             else:
                 print_text(_as_text(summary))
     except typer.Exit as ended:
+        _show_log(ended)
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
             _tell(f"when that is mended, go on with: {again}")
         raise
     if code is not ExitCode.OK:
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
+
+
+def _show_log(ended: typer.Exit) -> None:
+    """Write the last lines of the log of the job that failed, if one did."""
+    from cadenza.loop.errors import JobFailedError
+    from cadenza.loop.jobs.results import last_lines
+
+    error: BaseException | None = ended
+    while error is not None and not isinstance(error, JobFailedError):
+        error = error.__cause__
+    if error is None or error.log_path is None:
+        return
+    lines = last_lines(error.log_path)
+    _tell(f"{error.log_path} ends with:\n{lines}" if lines else f"{error.log_path} is empty")
 
 
 def _go_on(again: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cadenza.cli.loop_store import command
-from cadenza.cli.loop_words import duration, plain
+from cadenza.cli.loop_words import duration, plain, time_left
 from cadenza.cli.output import print_table, print_text
 from cadenza.loop.store.owners import readable
 
@@ -33,8 +33,8 @@ CYCLE_COLUMNS: Final = (
 )
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
-#: Characters of an error that are shown; the log has the rest.
-_REASON_WIDTH: Final = 200
+#: Characters of the reason of a failure that are shown; older runs stored whole logs there.
+_REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be gone on with.
@@ -134,13 +134,12 @@ def _blessed(status: "RunStatus") -> str:
 def _job(job: "LiveJob") -> str:
     process = "" if job.pid is None else f" as process {job.pid}"
     done = "" if job.done is None else f", {job.done:.0%} done"
-    left = "" if job.left_s is None else f", about {duration(job.left_s)} left"
     silent = f", last sign of life {duration(job.silent_s)} ago" if job.silent_s > _SILENT_S else ""
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    return (
-        f"job: {job.stage} of cycle {job.cycle}{process}{attempt}, runs for "
-        f"{duration(job.elapsed_s)}{done}{left}{silent}"
-    )
+    what = f"job: {job.stage} of cycle {job.cycle}{process}{attempt}"
+    if job.waits_for is not None:
+        return f"{what}, waits for room: {plain(job.waits_for)}"
+    return f"{what}, runs for {duration(job.elapsed_s)}{done}, {time_left(job.left_s)}{silent}"
 
 
 def _failure(status: "RunStatus") -> list[str]:
@@ -148,8 +147,9 @@ def _failure(status: "RunStatus") -> list[str]:
         return []
     reason = plain((status.stop_reason or "").partition("\\n")[0])
     shown = reason if len(reason) <= _REASON_WIDTH else f"{reason[:_REASON_WIDTH]}..."
-    log = [f"log of the job that failed: {status.failed_log}"] if status.failed_log else []
-    return [f"failed: {shown}", *log]
+    log = status.failed_log
+    told = log is None or str(Path(log).absolute()) in reason
+    return [f"failed: {shown}", *([] if told else [f"log of the job that failed: {log}"])]
 
 
 def _deadline(question: "PendingApproval") -> str:

@@ -20,6 +20,11 @@ def duration(seconds: float) -> str:
     return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02d} min"
 
 
+def time_left(seconds: float | None) -> str:
+    """Return ``"about 8 s left"``, or that nobody knows."""
+    return "time left unknown" if seconds is None else f"about {duration(seconds)} left"
+
+
 def event_line(cycle: int | None, stage: str, kind: str, payload: Mapping[str, Any]) -> str:
     """Return ``[cycle N] stage/kind payload`` with the payload's JSON cut short."""
     text = json.dumps(payload, ensure_ascii=False)

@@ -1,29 +1,27 @@
 """How long a running job still takes: from what it says itself, else from its like.
 
-Sources, best first:  the share that the job's log says is done, as LeRobot's tools do; the time
-                      that the newest ended job of the same kind took.
-Limits:               a job's speed is taken as constant; attempts of a killed job that go on from
-                      where they stopped seem slower than they are.
+Sources, best first:  the share that the job says is done, see `cadenza.loop.jobs.progress`; the
+                      time that the newest ended job of the same work took, by the steps or episodes
+                      of both.
+Limits:               a job's speed is taken as constant, and its start as part of the work. Where
+                      neither source helps, or the job takes longer than its like, nothing is said.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.contracts.records import Record
+from cadenza.loop.contracts.records import Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.store.rows import JobRow
 
-#: How much of a log's end is read for progress, bytes.
-_TAIL_BYTES: Final = 8192
-#: tqdm's bar, which LeRobot's tools draw: ``12/20 [00:04<...``.
-_BAR: Final = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
-#: A line of LeRobot's training: ``step:2K smpl:16K ...``; the total is in its command.
-_STEP: Final = re.compile(rb"\bstep:(\d+(?:\.\d+)?)([KMB]?) ")
-_UNITS: Final = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"B": 1e9}
+#: Flags that say how much work a job is, the first that a command has.
+_SIZES: Final = ("steps", "episodes", "eval.n_episodes")
+#: Flags that say what is trained: another one takes another time.
+_POLICIES: Final = ("rung", "policy.type")
 
 
 class SignsOfLife(Record):
@@ -38,6 +36,18 @@ class SignsOfLife(Record):
     silent_s: float
 
 
+class Outlook(Record):
+    """How a running job goes on.
+
+    Attributes:
+        done: Share that it says it has done; None if it says nothing.
+        left_s: Estimated seconds until its end; None if they are unknown.
+    """
+
+    done: Rate | None = None
+    left_s: float | None = None
+
+
 class JobEstimates:
     """Estimates for the jobs of one run."""
 
@@ -46,25 +56,19 @@ class JobEstimates:
         self._jobs = {job.key: job for job in jobs}
         self._folder = folder
 
-    def left_s(self, key: JobKey, elapsed_s: float, *, done: float | None) -> float | None:
-        """Return the seconds until the job ends; None if nothing is known.
-
-        Args:
-            key: The job.
-            elapsed_s: Seconds of its present attempt.
-            done: Share that it says it has done.
-        """
-        if done is not None and done > 0.0:
-            return elapsed_s * (1.0 - done) / done
-        like = self._newest_like(key)
-        return None if like is None else max(0.0, like.duration_s - elapsed_s)
-
-    def share_done(self, key: JobKey) -> float | None:
-        """Return the share that the job says it has done, in [0, 1]; None if it says nothing."""
+    def outlook(self, key: JobKey, elapsed_s: float) -> Outlook:
+        """Return how a job goes on whose present attempt runs for ``elapsed_s`` seconds."""
         job = self._jobs.get(key)
         if job is None:
-            return None
-        return _share_in_log(self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log", job.command)
+            return Outlook()
+        log_path = self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
+        progress = progress_of(job.command, log_path)
+        if progress is None or progress.done == 0.0:
+            done = None if progress is None else progress.done
+            return Outlook(done=done, left_s=self._left_by_like(job, elapsed_s))
+        spent_s = elapsed_s + (job.duration_s if progress.of_all_attempts else 0.0)
+        left_s = spent_s * (1.0 - progress.done) / progress.done
+        return Outlook(done=progress.done, left_s=left_s)
 
     def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
         """Return how long a running job has worked and been silent at ``moment``, Unix seconds.
@@ -90,41 +94,38 @@ class JobEstimates:
         except IntegrityError:  # unreadable, so nothing is known
             return False
 
+    def waits_for(self, job: JobRow) -> str | None:
+        """Return what keeps a job that is recorded as running from starting; None if nothing."""
+        return AttemptFolder(self._attempts(job.key)).read_waiting()
+
     def _attempts(self, key: JobKey) -> Path:
         return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
 
-    def _newest_like(self, key: JobKey) -> JobRow | None:
-        kind = kind_of(key.stage)
-        ended = [
-            job
-            for job in self._jobs.values()
-            if job.status == "succeeded" and kind_of(job.key.stage) == kind
-        ]
-        return max(ended, key=lambda job: job.finished or 0.0, default=None)
+    def _left_by_like(self, job: JobRow, elapsed_s: float) -> float | None:
+        """Return the seconds left if the job takes as long as its like, scaled; None if unknown."""
+        like = max(
+            (other for other in self._jobs.values() if _is_like(other, job)),
+            key=lambda other: other.finished or 0.0,
+            default=None,
+        )
+        if like is None:
+            return None
+        sizes = _size_of(job), _size_of(like)
+        scale = sizes[0] / sizes[1] if sizes[0] and sizes[1] else 1.0
+        spent_s = elapsed_s + (job.duration_s if goes_on(job.command) else 0.0)
+        left_s = scale * like.duration_s - spent_s
+        return left_s if left_s > 0.0 else None
 
 
-def kind_of(stage: str) -> str:
-    """Return what kind of job a stage is: evaluations of a look take the same for any policy."""
-    if stage.startswith("eval_"):
-        return f"eval {stage.rpartition('_')[2]}"
-    return stage.partition("_")[0]
+def _is_like(ended: JobRow, job: JobRow) -> bool:
+    """Return whether a job has ended well that did the same work, on a policy of the same type."""
+    if ended.status != "succeeded" or kind_of(ended.command) != kind_of(job.command):
+        return False
+    before, now = flags_of(ended.command), flags_of(job.command)
+    return all(before[name] == now[name] for name in _POLICIES if name in before and name in now)
 
 
-def _share_in_log(path: Path, command: Sequence[str]) -> float | None:
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
-            tail = log.read()
-    except FileNotFoundError:
-        return None
-    if bars := _BAR.findall(tail):
-        return _share(int(bars[-1][0]), int(bars[-1][1]))
-    if steps := _STEP.findall(tail):
-        number, unit = steps[-1]
-        total = next((word[8:] for word in command if word.startswith("--steps=")), "")
-        return _share(float(number) * _UNITS[unit], int(total) if total.isdecimal() else None)
-    return None
-
-
-def _share(done: float, total: int | None) -> float | None:
-    return min(1.0, done / total) if total else None
+def _size_of(job: JobRow) -> int | None:
+    flags = flags_of(job.command)
+    text = next((flags[name] for name in _SIZES if name in flags), "")
+    return int(text) if text.isdecimal() else None

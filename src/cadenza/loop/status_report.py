@@ -86,8 +86,9 @@ class LiveJob(Record):
         pid: Process in charge of it; None if that has not said so yet.
         elapsed_s: Seconds of this attempt so far.
         silent_s: Seconds since its last sign of life.
-        left_s: Estimated seconds until its end; None if there is nothing to estimate from.
+        left_s: Estimated seconds until its end; None if they are unknown.
         done: Share that it says it has done; None if it says nothing.
+        waits_for: What keeps it from starting; None if nothing does.
     """
 
     cycle: int
@@ -98,6 +99,7 @@ class LiveJob(Record):
     silent_s: float
     left_s: float | None
     done: float | None
+    waits_for: str | None = None
 
 
 class PendingApproval(Record):
@@ -300,7 +302,7 @@ def _seconds(jobs: Sequence[JobRow]) -> dict[Device, float]:
 
 def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
     signs = estimates.signs_of_life(job, moment=time.time())
-    done = estimates.share_done(job.key)
+    outlook = estimates.outlook(job.key, signs.elapsed_s)
     return LiveJob(
         cycle=job.key.cycle,
         stage=job.key.stage,
@@ -308,8 +310,9 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
         pid=job.pid,
         elapsed_s=signs.elapsed_s,
         silent_s=signs.silent_s,
-        left_s=estimates.left_s(job.key, signs.elapsed_s, done=done),
-        done=done,
+        left_s=outlook.left_s,
+        done=outlook.done,
+        waits_for=estimates.waits_for(job),
     )
 
 

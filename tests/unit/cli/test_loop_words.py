@@ -57,6 +57,7 @@ def test_no_text_of_others_moves_the_cursor():
         (errors.StoreCorruptError("s"), ExitCode.DAMAGED_DATA),
         (errors.StoreOutdatedError("s"), ExitCode.NOT_READY),
         (errors.LeaseHeldError("s"), ExitCode.NOT_READY),
+        (errors.EventLogHeldError("s"), ExitCode.STORAGE),
         (errors.StaleLeaseError("s"), ExitCode.NOT_READY),
         (errors.JobFailedError("s"), ExitCode.JOB_FAILED),
         (errors.JobHostError("s"), ExitCode.JOB_FAILED),
@@ -98,9 +99,39 @@ def test_a_silent_job_and_its_attempts_are_told(run, tmp_path):
     )
     status = status.model_copy(update={"jobs": (job,)})
     assert (
-        "job: train of cycle 1, attempt 2, runs for 30 s, 25% done, last sign of life "
-        "1 min 15 s ago"
+        "job: train of cycle 1, attempt 2, runs for 30 s, 25% done, time left unknown, last sign "
+        "of life 1 min 15 s ago"
     ) in notes(status, tmp_path, None)
+
+
+def test_a_job_that_waits_for_room_says_for_what(run, tmp_path, monkeypatch):
+    store, status = run
+    lack = "it needs 1 GPU, the cluster has 0"
+    job = status.jobs[0].model_copy(update={"waits_for": lack, "pid": None})
+    shown = notes(status.model_copy(update={"jobs": (job,)}), tmp_path, None)
+    assert f"job: train of cycle 1, waits for room: {lack}" in shown
+    waiting = progress(0.0).model_copy(update={"waits_for": lack})
+    text = shown_by(io.StringIO(), store, tmp_path, monkeypatch, told=waiting)
+    assert f"[cycle 1] train waits for room: {lack}\n" in text
+    assert f"waits for room: {lack}" in shown_by(
+        Terminal(), store, tmp_path, monkeypatch, told=waiting
+    )
+
+
+def test_a_failed_run_tells_its_sentence_and_a_log_that_the_sentence_does_not_name(run, tmp_path):
+    _, status = run
+    log = tmp_path / "train.log"
+    failed = status.model_copy(
+        update={"status": "failed", "stop_reason": f"TrainError: see {log}", "failed_log": str(log)}
+    )
+    lines = notes(failed, tmp_path, None)
+    assert f"failed: TrainError: see {log}" in lines
+    assert not [line for line in lines if line.startswith("log of the job")]
+    other = failed.model_copy(update={"stop_reason": f"LLMCallError: {'x' * 900}"})
+    lines = notes(other, tmp_path, None)
+    assert f"log of the job that failed: {log}" in lines
+    [shown] = [line for line in lines if line.startswith("failed: ")]
+    assert len(shown) == len("failed: ") + 800 + len("...")
 
 
 def test_an_ended_run_offers_no_way_on(run, tmp_path):
@@ -147,14 +178,14 @@ def assembly(store, tmp_path):
     return SimpleNamespace(store=store, bus=bus, folder=tmp_path / RUN)
 
 
-def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0):
+def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("cadenza.cli.loop_display._LINE_EVERY_S", line_every_s)
     loop = assembly(store, tmp_path)
     display = LoopDisplay(quiet=quiet)
     with display.following(loop):
         loop.bus.emit(Event(RUN, "train", "job_started", 1, {"cmd": ["x"]}))
-        display.on_progress(progress(30.0))
+        display.on_progress(told or progress(30.0))
         logging.getLogger("cadenza.loop").warning("the disk is slow")
         loop.bus.emit(Event(RUN, "train", "job_finished", 1, {"exit_code": 0}))
     logging.getLogger("cadenza.loop").warning("not shown any more")

@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.loop.job_estimates import JobEstimates, kind_of
+from cadenza.loop.job_estimates import JobEstimates, Outlook
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.store.rows import JobRow
 
@@ -32,47 +32,91 @@ def row(stage, cycle=0, **changes):
     return JobRow(**(values | changes))
 
 
-def test_the_newest_ended_job_of_the_same_kind_says_what_is_left(tmp_path):
+def left_of(jobs, running, elapsed_s, folder):
+    return JobEstimates([*jobs, running], folder=folder).outlook(running.key, elapsed_s).left_s
+
+
+def test_the_newest_ended_job_of_the_same_work_says_what_is_left(tmp_path):
     jobs = [
         row("train", 0, duration_s=40.0, finished=1.0),
         row("train", 1, duration_s=60.0, finished=2.0),
         row("train", 2, duration_s=99.0, finished=3.0, status="failed"),
-        row("data", 1, duration_s=7.0, finished=4.0),
+        row("data", 1, duration_s=7.0, finished=4.0, command=("lerobot-collect",)),
     ]
-    estimates = JobEstimates(jobs, folder=tmp_path)
-    assert estimates.left_s(key("train", 3), 10.0, done=None) == 50.0
-    assert estimates.left_s(key("train", 3), 70.0, done=None) == 0.0
-    assert estimates.left_s(key("harvest", 3), 10.0, done=None) is None
+    running = row("train", 3, status="running", duration_s=0.0)
+    assert left_of(jobs, running, 10.0, tmp_path) == 50.0
+    harvest = row("harvest", 3, status="running", command=("cadenza-lerobot-collect",))
+    assert left_of(jobs, harvest, 10.0, tmp_path) is None
 
 
-def test_evaluations_of_one_look_take_the_same_whoever_is_evaluated():
-    assert kind_of("eval_candidate_2") == kind_of("eval_baseline_2") == "eval 2"
-    assert kind_of("eval_candidate_1") != kind_of("eval_candidate_2")
-    assert kind_of("select_adapted") == kind_of("select_candidate")
-
-
-def test_the_share_that_a_job_says_it_has_done_wins(tmp_path):
-    estimates = JobEstimates([row("train", duration_s=1000.0)], folder=tmp_path)
-    assert estimates.left_s(key("train", 1), 30.0, done=0.25) == 90.0
-    assert estimates.left_s(key("train", 1), 30.0, done=0.0) == 970.0
+def test_a_job_that_takes_longer_than_its_like_has_an_unknown_end(tmp_path):
+    running = row("train", 3, status="running", duration_s=0.0)
+    assert left_of([row("train", 0)], running, 70.0, tmp_path) is None
 
 
 @pytest.mark.parametrize(
-    ("log", "share"),
+    ("before", "now", "left_s"),
     [
-        (b"eval:  10%|#  | 2/20 [00:01<..]\reval:  60%|## | 12/20 [00:04<00:03]", 0.6),
-        (b"INFO step:1K smpl:8K ep:3 loss:0.1\nINFO step:1.5K smpl:12K ep:4 loss:0.1\n", 0.75),
-        (b"INFO step:9K smpl:8K\n", 1.0),
-        (b"nothing of the kind\n", None),
-        (b"0/0 [00:00<?]", None),
+        (("lerobot-train", "--steps=1000"), ("lerobot-train", "--steps=3000"), 140.0),
+        (
+            ("lerobot-eval", "--eval.n_episodes=50"),
+            ("lerobot-eval", "--eval.n_episodes=25"),
+            15.0,
+        ),
+        (
+            ("cadenza", "job", "evaluate", "--episodes=100"),
+            ("cadenza", "job", "evaluate", "--episodes=400"),
+            190.0,
+        ),
+        (
+            ("cadenza", "job", "train", "--episodes=1,2", "--steps=10", "--rung=bc"),
+            ("cadenza", "job", "train", "--episodes=7", "--steps=20", "--rung=bc"),
+            90.0,
+        ),
+        (("cadenza", "job", "merge"), ("cadenza", "job", "merge"), 40.0),
+        (("cadenza", "job", "train", "--rung=bc"), ("cadenza", "job", "train", "--rung=x"), None),
+        (
+            ("lerobot-train", "--policy.type=act"),
+            ("lerobot-train", "--policy.type=diffusion"),
+            None,
+        ),
+        (("cadenza", "job", "collect"), ("cadenza", "job", "harvest"), None),
     ],
 )
-def test_progress_is_read_from_the_log(log, share, tmp_path):
-    (tmp_path / "cycle_0").mkdir()
-    (tmp_path / "cycle_0" / "train.log").write_bytes(b"x" * 20_000 + log)
-    estimates = JobEstimates([row("train")], folder=tmp_path)
-    assert estimates.share_done(key("train")) == share
-    assert estimates.share_done(key("data")) is None
+def test_history_is_scaled_by_steps_or_episodes_and_other_work_is_no_guide(
+    tmp_path, before, now, left_s
+):
+    ended = row("a", 0, command=before, duration_s=50.0)
+    running = row("b", 1, command=now, status="running", duration_s=0.0)
+    assert left_of([ended], running, 10.0, tmp_path) == left_s
+
+
+def test_the_share_that_a_job_says_it_has_done_wins_over_history(tmp_path):
+    command = ("cadenza", "job", "evaluate", "--episodes=8", "--batch-size=2", f"--out={tmp_path}")
+    ended = row("a", 0, command=command, duration_s=1000.0)
+    running = row("b", 1, command=command, status="running", duration_s=0.0)
+    estimates = JobEstimates([ended, running], folder=tmp_path)
+    (tmp_path / "blocks").mkdir()
+    assert estimates.outlook(running.key, 30.0) == Outlook(done=0.0, left_s=970.0)
+    (tmp_path / "blocks" / "00000.json").touch()
+    assert estimates.outlook(running.key, 30.0) == Outlook(done=0.25, left_s=90.0)
+
+
+def test_seconds_of_killed_attempts_count_where_a_job_goes_on_from_them(tmp_path):
+    command = ("cadenza", "job", "evaluate", "--episodes=8", "--batch-size=2", f"--out={tmp_path}")
+    (tmp_path / "blocks").mkdir()
+    for number in range(2):
+        (tmp_path / "blocks" / f"{number:05d}.json").touch()
+    ours = row("b", 1, command=command, status="running", duration_s=20.0)
+    assert left_of([], ours, 10.0, tmp_path) == 30.0  # half is done after 30 s
+    (tmp_path / "cycle_1").mkdir()
+    (tmp_path / "cycle_1" / "c.log").write_text("1/2 [00:04<00:03]")
+    theirs = row("c", 1, command=("lerobot-eval",), status="running", duration_s=20.0)
+    assert left_of([], theirs, 10.0, tmp_path) == 10.0
+
+
+def test_nothing_is_known_of_a_job_that_the_store_does_not_have(tmp_path):
+    assert JobEstimates([], folder=tmp_path).outlook(key("train"), 1.0) == Outlook()
 
 
 def test_the_heartbeat_of_the_job_itself_counts_when_its_controller_is_dead(tmp_path):

@@ -90,6 +90,16 @@ def test_a_dead_controller_works_on_nothing_and_a_job_that_ended_runs_no_more(st
     assert run_status(store, RUN, workdir=tmp_path).jobs == ()
 
 
+def test_a_job_that_waits_for_room_says_for_what(store, tmp_path):
+    [job] = run_status(store, RUN, workdir=tmp_path).jobs
+    assert job.waits_for is None
+    folder = AttemptFolder(tmp_path / RUN / "cycle_1" / "jobs" / "train")
+    folder.path.mkdir(parents=True)
+    folder.say_waiting("it needs 1 GPU, the cluster has 0")
+    [job] = run_status(store, RUN, workdir=tmp_path).jobs
+    assert job.waits_for == "it needs 1 GPU, the cluster has 0"
+
+
 def test_all_runs_come_oldest_first_and_an_unknown_one_is_refused(store, tmp_path):
     store.create_run("a-later-one", "{}")
     assert [one.run_id for one in all_statuses(store, workdir=tmp_path)] == [RUN, "a-later-one"]

@@ -1,0 +1,115 @@
+"""How far a running job is, read from what it leaves while it works.
+
+Sources:  LeRobot's tools draw bars and write ``step:`` lines into the log; our own evaluation
+          stores every batch of episodes, our own training every thousandth update, below ``--out``.
+Limits:   our own collections do not know how many attempts they will need, and a training with
+          ``--max-epochs`` may end early: of these nothing is known.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.contracts.records import Rate, Record
+
+#: How much of a log's end is read, bytes.
+_TAIL_BYTES: Final = 8192
+#: The line before the output of an attempt.
+_ATTEMPT: Final = re.compile(rb"=== \S+ \S+ attempt \d+: ")
+#: tqdm's bar, which LeRobot's tools draw: ``12/20 [00:04<...``.
+_BAR: Final = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
+#: A line of LeRobot's training: ``step:2K smpl:16K ...``; the total is in its command.
+_STEP: Final = re.compile(rb"\bstep:(\d+(?:\.\d+)?)([KMB]?) ")
+_UNITS: Final = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"B": 1e9}
+#: Our own jobs: they go on from where an attempt was killed.
+_OURS: Final = ("cadenza", "job")
+#: Below ``--out``: finished parts of an evaluation; what is told of a training's last save.
+_PARTS, _SAVE = "blocks", "work/state.pt.json"
+
+
+class Progress(Record):
+    """How far a job is.
+
+    Attributes:
+        done: Share that is done.
+        of_all_attempts: Whether earlier attempts did a part of it.
+    """
+
+    done: Rate
+    of_all_attempts: bool
+
+
+def progress_of(command: Sequence[str], log_path: Path) -> Progress | None:
+    """Return how far a job is; None if it does not say.
+
+    Args:
+        command: Program and arguments.
+        log_path: Its log.
+    """
+    flags = flags_of(command)
+    if goes_on(command):
+        return _of_parts(kind_of(command)[-1], flags)
+    try:
+        with log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+            tail = _ATTEMPT.split(log.read())[-1]
+    except FileNotFoundError:
+        return None
+    if bars := _BAR.findall(tail):
+        return _progress(int(bars[-1][0]), int(bars[-1][1]))
+    if steps := _STEP.findall(tail):
+        number, unit = steps[-1]
+        return _progress(float(number) * _UNITS[unit], _number(flags.get("steps")))
+    return None
+
+
+def kind_of(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what of a command says which work it does: its words before the first flag."""
+    first = next((i for i, word in enumerate(command) if word.startswith("-")), len(command))
+    return tuple(command[:first])
+
+
+def flags_of(command: Sequence[str]) -> dict[str, str]:
+    """Return the values of a command's ``--name=value`` words by name."""
+    words = (word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    return dict(words)
+
+
+def goes_on(command: Sequence[str]) -> bool:
+    """Return whether another attempt goes on where the last one was killed."""
+    return tuple(command[:2]) == _OURS
+
+
+def _of_parts(job: str, flags: dict[str, str]) -> Progress | None:
+    if "out" not in flags:
+        return None
+    out = Path(flags["out"])
+    if job == "evaluate" and (batch := _number(flags.get("batch-size"))):
+        parts = sum(path.stem.isdecimal() for path in (out / _PARTS).glob("*.json"))
+        return _progress(parts * batch, _number(flags.get("episodes")), of_all_attempts=True)
+    if job == "train" and "max-epochs" not in flags:
+        done = _saved_step(out / _SAVE)
+        return _progress(done, _number(flags.get("steps")), of_all_attempts=True)
+    return None
+
+
+def _saved_step(path: Path) -> int:
+    """Return the update that a training saved last; 0 before the first save."""
+    try:
+        step = parse_json_object(path.read_bytes(), source=str(path)).get("step")
+    except (FileNotFoundError, IntegrityError):  # none yet, or one that the job will not take
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+def _progress(done: float, total: int | None, *, of_all_attempts: bool = False) -> Progress | None:
+    if not total:
+        return None
+    return Progress(done=min(1.0, done / total), of_all_attempts=of_all_attempts)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
