@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, cast
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.yaml_files import read_yaml
+from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     clashing_flags,
     misplaced_names,
@@ -33,12 +33,14 @@ from cadenza.loop.config_sections import (
     ImproveConfig,
     JobsConfig,
     KnowledgeConfig,
+    LLMCallsConfig,
     Metric,
     PolicyRung,
     Section,
     ThresholdConfig,
     TrainConfig,
 )
+from cadenza.loop.llm.spec import parse_spec
 from cadenza.loop.validation import problems
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "ImproveConfig",
     "JobsConfig",
     "KnowledgeConfig",
+    "LLMCallsConfig",
     "LoopConfig",
     "Metric",
     "PolicyRung",
@@ -80,6 +83,7 @@ class LoopConfig(Section):
         constitution: File of the rules; None for the shipped ones, which also stand in for the
             default of LeAgents where no file lies there.
         policy_ladder: Policy types, weakest first.
+        llm_calls: What calls of that model may take, and what they cost.
         knowledge: Pages for later runs.
         data: Data of a cycle.
         budgets: What the run may spend.
@@ -102,6 +106,7 @@ class LoopConfig(Section):
     llm: str | None = None
     constitution: Path | None = None
     policy_ladder: tuple[PolicyRung, ...] = Field(min_length=1)
+    llm_calls: LLMCallsConfig = LLMCallsConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()
     data: DataConfig = DataConfig()
     budgets: BudgetConfig = BudgetConfig()
@@ -143,21 +148,43 @@ class LoopConfig(Section):
             "improve.extra_args": self.improve.extra_args,
         }
         found += clashing_flags(self.backend, extra, self.eval.env_args)
+        found += self._problems_of_the_model()
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
         if found:
             raise ValueError(*found)
         return self
 
+    def _problems_of_the_model(self) -> list[str]:
+        """Return what is wrong with the language model, one sentence each."""
+        found: list[str] = []
+        if self.llm:
+            try:
+                parse_spec(self.llm)
+            except ConfigurationError as error:
+                found.append(str(error).removesuffix("."))
+        elif self.curation.enabled:
+            found.append(
+                "curation.enabled: expected false without a language model, got true; name one in "
+                "llm, or remove it"
+            )
+        return found
+
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
         """Return the configuration that the YAML file ``path`` holds.
 
         Raises:
-            ConfigurationError: The file is missing, no YAML, or has an unknown key or bad value;
-                the message has one line per problem.
+            ConfigurationError: The file is missing, empty, no YAML, or has an unknown key or bad
+                value; the message has one line per problem, with its place in the file.
         """
-        return cls.from_document(read_yaml(Path(path)), source=str(path))
+        document = read_yaml_document(Path(path))
+        if document.content is None:
+            raise ConfigurationError(
+                f"{path}: expected a configuration of the loop, got an empty file; "
+                "`configs/loop` holds the shipped ones."
+            )
+        return cls._validated(document.content, str(path), document)
 
     @classmethod
     def from_document(cls, document: object, *, source: str) -> Self:
@@ -170,10 +197,14 @@ class LoopConfig(Section):
         Raises:
             ConfigurationError: An unknown key or bad value; one line per problem.
         """
+        return cls._validated(document, source, None)
+
+    @classmethod
+    def _validated(cls, content: object, source: str, document: YamlDocument | None) -> Self:
         try:
-            return cls.model_validate(document)
+            return cls.model_validate(content)
         except ValidationError as error:
-            lines = "".join(f"\n  {line}" for line in problems(error, cls))
+            lines = "".join(f"\n  {line}" for line in problems(error, cls, document))
             raise ConfigurationError(
                 f"{source}: expected a configuration of the loop, got these problems:{lines}"
             ) from error

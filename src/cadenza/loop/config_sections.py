@@ -20,6 +20,7 @@ _Whole = Annotated[int, Field(strict=True, ge=0)]
 _Truth = Annotated[bool, Field(strict=True)]
 _Share = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
 _Above0 = Annotated[float, Field(strict=True, gt=0.0)]
+_AtLeast0 = Annotated[float, Field(strict=True, ge=0.0)]
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 _Word = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,10000}$")]
 BackendName: TypeAlias = Literal["native", "lerobot"]
@@ -57,7 +58,7 @@ class BudgetConfig(Section):
     """
 
     max_cycles: Annotated[int, Field(strict=True, gt=0, le=4096)] = 3
-    max_gpu_hours: Annotated[float, Field(strict=True, gt=0.0)] = 24.0
+    max_gpu_hours: _Above0 = 24.0
     max_wall_hours: _Above0 | None = None
 
 
@@ -211,6 +212,44 @@ class CurationConfig(Section):
     max_tokens: _Positive = 8192
 
 
+class LLMCallsConfig(Section):
+    """What calls of the language model may take, and what they cost.
+
+    Attributes:
+        timeout_s: Longest one call may take, s.
+        retries: Further calls after a failure that may pass.
+        max_prompt_chars: Longest prompt with its instructions, characters; about four are a token.
+            Pages are cut first to keep to it.
+        usd_per_million_input: Price of a million tokens of prompts, US dollars; None if not known.
+        usd_per_million_output: Price of a million tokens of replies, US dollars; None if not known.
+        max_cost_usd: Most that the calls of a run may cost, US dollars. A call that could cost more
+            than is left is not made, and the loop goes on as without a model. None for no limit.
+    """
+
+    timeout_s: _Above0 = 120.0
+    retries: Annotated[int, Field(strict=True, ge=0, le=10)] = 2
+    max_prompt_chars: Annotated[int, Field(strict=True, ge=8000, le=10_000_000)] = 50_000
+    usd_per_million_input: _AtLeast0 | None = None
+    usd_per_million_output: _AtLeast0 | None = None
+    max_cost_usd: _Above0 | None = None
+
+    @model_validator(mode="after")
+    def _limit_with_prices(self) -> Self:
+        prices = (self.usd_per_million_input, self.usd_per_million_output)
+        if None in prices and prices != (None, None):
+            missing = "input" if prices[0] is None else "output"
+            raise ValueError(
+                f"usd_per_million_{missing}: expected a price beside the other one, got none; name "
+                "both, or neither"
+            )
+        if self.max_cost_usd is not None and None in prices:
+            raise ValueError(
+                "max_cost_usd: expected usd_per_million_input and usd_per_million_output beside "
+                f"it, got {self.max_cost_usd} without prices; name them, or set no limit"
+            )
+        return self
+
+
 class KnowledgeConfig(Section):
     """The pages that runs leave for later runs.
 
@@ -239,9 +278,9 @@ class JobsConfig(Section):
     runner: Literal["local", "ray"] = "local"
     max_attempts: _Positive = 3
     max_interruptions: _Positive = 100
-    backoff_s: Annotated[float, Field(strict=True, ge=0.0)] = 1.0
+    backoff_s: _AtLeast0 = 1.0
     time_limit_s: _Above0 | None = None
-    grace_s: Annotated[float, Field(strict=True, ge=0.0)] = 10.0
+    grace_s: _AtLeast0 = 10.0
     ray_address: _Text | None = None
 
     @model_validator(mode="after")

@@ -1,7 +1,5 @@
 """Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
 
-from pathlib import Path
-
 from cadenza.core.errors import (
     CadenzaError,
     ConfigurationError,
@@ -80,10 +78,6 @@ class EventLogError(StorageError):
     """The event log cannot be written, is another writer's, or does not fit the store."""
 
 
-class EventLogHeldError(EventLogError):
-    """Another process holds the event log."""
-
-
 class EventError(InputError):
     """An event holds what JSON cannot express, or belongs to another run."""
 
@@ -93,26 +87,19 @@ class EvidenceError(InputError):
 
 
 class JobFailedError(CadenzaError, RuntimeError):
-    """A job failed in every attempt; the message names the job, its exit code and its log.
+    """A job failed in every attempt; the message names its command, exit code and log.
 
     Attributes:
         exit_code: Exit status of the last attempt; None if nobody saw it.
         duration_s: Seconds of all attempts.
-        log_path: Its log; None if there is none.
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        exit_code: int | None = None,
-        duration_s: float = 0.0,
-        log_path: Path | None = None,
+        self, message: str, *, exit_code: int | None = None, duration_s: float = 0.0
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.duration_s = duration_s
-        self.log_path = log_path
 
 
 class BudgetExceededError(CadenzaError, RuntimeError):
@@ -145,14 +132,21 @@ class LLMCallError(CadenzaError, RuntimeError):
     Attributes:
         passing: Whether another try may succeed.
         retry_after_s: Pause that the service asked for, s; None if it did not.
+        billed: Whether the service may have counted tokens for it.
     """
 
     def __init__(
-        self, message: str, *, passing: bool = False, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        passing: bool = False,
+        retry_after_s: float | None = None,
+        billed: bool = False,
     ) -> None:
         super().__init__(message)
         self.passing = passing
         self.retry_after_s = retry_after_s
+        self.billed = billed
 
 
 class LLMPackageMissingError(MissingExtraError, RuntimeError):

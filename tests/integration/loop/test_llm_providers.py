@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, wire
-from cadenza.loop.llm.recording import ReplyFile, recorded_llm, replay
+from cadenza.loop.llm.recording import ReplyFile, read_recording, recorded_llm, replay
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,
@@ -21,6 +21,10 @@ from tests.integration.loop.llm_server import (
 
 KEY = "secret-0123456789-abcdef"  # of no shape that is told by itself
 PROVIDERS = ["anthropic", "openai", "gemini"]
+PRICE = Price(input_usd=3.0, output_usd=15.0)
+#: Most that `why?` can cost with 100 tokens of reply: 4 bytes and 256 tokens around them at 3
+#: dollars per million, 100 tokens at 15 dollars per million.
+MOST_USD = (4 + 256) * 3e-6 + 100 * 15e-6
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +59,16 @@ def good(provider, text="fine", **more):
     return Reply(body=make(text, **more))
 
 
-def guarded(server, provider, *, retries=0, timeout_s=20.0, pauses=None, prices=None):
+def guarded(server, provider, *, retries=0, timeout_s=20.0, pauses=None, price=None):
     limits = CallLimits(timeout_s=timeout_s, retries=retries, backoff_s=0.5, max_pause_s=30.0)
     sleep = (lambda _: None) if pauses is None else pauses.append
-    return GuardedLLM(client(server, provider), limits, prices, sleep=sleep)
+    return GuardedLLM(client(server, provider), limits, price, sleep=sleep)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_good_answer_brings_text_tokens_and_cost(server, provider):
     server.say(good(provider))
-    prices = {"test-model": Price(input_usd=3.0, output_usd=15.0)}
-    row = guarded(server, provider, prices=prices).reply("why?", system="be brief", max_tokens=77)
+    row = guarded(server, provider, price=PRICE).reply("why?", system="be brief", max_tokens=77)
     assert (row.text, row.error) == ("fine", None)
     assert (row.provider, row.model) == (provider, "test-model")
     assert (row.tokens_in, row.tokens_out) == (2095, 503)
@@ -166,6 +169,82 @@ def test_unusable_body_becomes_the_empty_text_with_an_error(server, provider, ca
     row = guarded(server, provider).reply("why?")
     assert row.text == ""
     assert re.search(problem, row.error or "")
+
+
+COUNTS = {
+    "negative": (-1, -503),
+    "fractional": (2095.5, 503.0),
+    "text": ("2095", "many"),
+    "truth": (True, False),
+    "absent": (None, None),
+    "beyond any": (10**30, 2**31),
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("case", COUNTS)
+def test_counts_that_are_none_leave_the_text_and_cost_the_most(server, provider, case):
+    names = {"anthropic": ("input_tokens", "output_tokens")}
+    keys = names.get(provider, ("prompt_tokens", "completion_tokens"))
+    server.say(good(provider, usage=dict(zip(keys, COUNTS[case], strict=True))))
+    row = guarded(server, provider, price=PRICE).reply("why?", max_tokens=100)
+    assert (row.text, row.error) == ("fine", None)
+    assert (row.tokens_in, row.tokens_out) == (None, None)
+    assert row.cost_usd == pytest.approx(MOST_USD)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("usage", [None, 7, [], "x", {}])
+def test_usage_of_another_shape_leaves_the_text(server, provider, usage):
+    server.say(good(provider, usage=usage))
+    row = guarded(server, provider).reply("why?", max_tokens=100)
+    assert (row.text, row.tokens_in, row.tokens_out, row.cost_usd) == ("fine", None, None, None)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_reply_of_no_use_is_paid_for(server, provider):
+    refused = {"stop_reason": "refusal"} if provider == "anthropic" else {"refusal": "no"}
+    server.say(good(provider, "", **refused))
+    row = guarded(server, provider, price=PRICE).reply("why?")
+    assert (row.text, row.error) == ("", "the model refused to reply")
+    assert row.cost_usd == pytest.approx(0.013830)
+    with pytest.raises(LLMCallError, match="the model refused to reply"):
+        client(server, provider).complete("why?")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_failure_costs_what_the_service_may_have_counted(server, provider, monkeypatch):
+    def cost(**options):
+        return guarded(server, provider, price=PRICE, **options).reply("why?", max_tokens=100)
+
+    server.say(Reply(status=500, body=b"{}"))
+    assert cost(retries=2).cost_usd == 0.0  # refused requests are not billed
+    server.say(Reply(body=b"garbage"))
+    assert cost(retries=2).cost_usd == pytest.approx(3 * MOST_USD)
+    released = threading.Event()
+    server.say(Reply(before=lambda: released.wait(10.0)))
+    assert cost(timeout_s=0.2).cost_usd == pytest.approx(MOST_USD)
+    released.set()
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    nobody = make_llm("anthropic:m" if provider == "anthropic" else "openai:m@http://127.0.0.1:1")
+    assert GuardedLLM(nobody, CallLimits(retries=0), PRICE).reply("why?").cost_usd == 0.0
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_limit_on_costs_ends_the_asking(server, provider, tmp_path):
+    server.say(good(provider))
+    log = ReplyFile(tmp_path / "f.jsonl")
+    # one reply costs 0.013830 dollars, and at most 0.00228 is risked beforehand
+    spec = f"{provider}:m{address(server, provider)}"
+    llm = recorded_llm(spec, log, price=PRICE, max_cost_usd=2.5 * 0.013830)
+    with asking(0, "propose"):
+        said = [llm.complete("why?", max_tokens=100) for _ in range(5)]
+    assert said == ["fine", "fine", "fine", "", ""]
+    assert len(server.requests) == 3
+    rows = list(read_recording(tmp_path / "f.jsonl").values())
+    assert [row.cost_usd for row in rows] == pytest.approx([0.01383] * 3 + [0.0] * 2)
+    assert "are left of max_cost_usd, got one of up to 0.0023" in (rows[3].error or "")
+    log.close()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -310,7 +389,7 @@ def test_recording_replays_without_a_server(server, provider, tmp_path):
     llm = recorded_llm(
         f"{provider}:m{address(server, provider)}",
         log,
-        prices={"m": Price(input_usd=1.0, output_usd=0.0)},
+        price=Price(input_usd=1.0, output_usd=0.0),
     )
     replies = [good(provider, f"r{i} \ud800\0") for i in range(3)]
     server.say(*replies)

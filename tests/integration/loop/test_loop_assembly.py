@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_model_is_asked_once_per_place_and_its_use_of_pages_is_told(tmp_path, mo
     def open_jobs(session, stop):
         return CallableRunner(session.store, session.lease, stack)
 
-    settings = config(tmp_path, llm="fake:planner")
+    settings = config(tmp_path, llm="openai:planner")
     with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
         loop.run()
         asked = len(model.questions)
@@ -159,12 +160,68 @@ def test_model_is_asked_once_per_place_and_its_use_of_pages_is_told(tmp_path, mo
     assert len(model.questions) == asked
 
 
+def test_model_that_reached_its_limit_is_asked_no_more_and_the_schedule_goes_on(
+    tmp_path, monkeypatch
+):
+    model = Model()
+    monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+    stack = FakeStack([0.4, 0.5, 0.6])
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    # the model says no number of tokens, so a call counts as the most it can cost: 1024 tokens of
+    # reply at a dollar per million are 0.001024 dollars, and two of them fit
+    calls = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0, "max_cost_usd": 0.0025}
+    settings = config(
+        tmp_path, llm="openai:planner", llm_calls=calls, budgets={"max_cycles": 3},
+        knowledge={"enabled": False},
+    )  # fmt: skip
+    with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        summary = loop.run()
+        rows = [loop.store.replies.get("run", cycle, "propose", 0) for cycle in range(3)]
+    assert summary.cycles_run == 3
+    assert len(model.questions) == 2
+    # the model's count, then the schedule's: 4 * 2^2
+    assert [stack.flags(cycle, "data")["episodes"] for cycle in range(3)] == ["3", "3", "16"]
+    assert [row.cost_usd for row in rows] == pytest.approx([0.001024, 0.001024, 0.0])
+    assert "max_cost_usd" in rows[2].error
+    raised = settings.llm_calls.model_copy(update={"max_cost_usd": 1.0})
+    again = settings.model_copy(update={"llm_calls": raised})
+    with build_loop(again, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        assert loop.run() == summary  # a run may go on with another limit
+
+
+def test_prompts_with_their_instructions_keep_to_the_configured_length(tmp_path, monkeypatch):
+    longest = {}
+    for most in (8000, 20_000):
+        model = Model()
+        monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec, m=model: m)
+        folder = tmp_path / str(most)
+        pages = folder / "knowledge" / "policies"
+        pages.mkdir(parents=True)
+        pages.joinpath("bc.md").write_text("# Policy: bc\n\n## Lessons\n\n" + "- a lesson\n" * 3000)
+        stack = FakeStack([0.4, 0.9])
+
+        def open_jobs(session, stop, stack=stack):
+            return CallableRunner(session.store, session.lease, stack)
+
+        settings = config(folder, llm="openai:planner", llm_calls={"max_prompt_chars": most})
+        with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+            loop.run()
+        longest[most] = max(len(q.prompt) + len(q.system or "") for q in model.questions)
+        # proposals and lessons of both cycles: nothing was too long to be sent
+        assert len(model.questions) == 6
+    assert 6000 < longest[8000] <= 8000 < longest[20_000] <= 20_000
+
+
 def test_ray_runner_is_taken_where_it_is_configured(tmp_path, monkeypatch):
     made = {}
 
     class Runner:
         def __init__(self, store, lease, jobs, programs, **options):
             made.update(options, jobs=jobs)
+            self.hosts = SimpleNamespace(require_room=lambda device: made.update(device=device))
 
     monkeypatch.setattr("cadenza.loop.jobs.ray_runner.RayJobRunner", Runner)
 
@@ -194,13 +251,15 @@ def test_lerobot_is_the_back_end_of_its_configurations_and_of_workers_without_on
     assert DataAgent(bus, task_filter="libero_spatial")._backend.name == "lerobot"
 
 
-def test_broken_parts_are_told_and_the_store_is_closed(tmp_path):
+def test_broken_parts_are_told_and_the_store_is_closed(tmp_path, monkeypatch):
     rules = tmp_path / "rules.yaml"
     rules.write_text("no_such_rule: 1\n")
     with pytest.raises(ConstitutionError, match="unknown_rule"):
         build_loop(config(tmp_path, constitution=str(rules)), "run")
-    with pytest.raises(ConfigurationError, match="nobody"):
-        build_loop(config(tmp_path, llm="nobody:model"), "run")
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="expected GEMINI_API_KEY or GOOGLE_API_KEY"):
+        build_loop(config(tmp_path, llm="gemini:model"), "run")
 
 
 def test_places_follow_the_configuration(tmp_path):

@@ -153,12 +153,23 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"seed": -1}, r"seed: expected greater than or equal to 0, got -1\."),
         ({"seed": 2**31}, "seed: expected less than 2147483648"),
         ({"seed": True}, r"seed: expected a whole number, got True\."),
-        ({"seed": "1"}, r"seed: expected a whole number, got '1'\."),
+        ({"seed": "1"}, r"seed: expected a whole number, got '1'; write 1 without quotes\."),
+        ({"seed": "one"}, r"seed: expected a whole number, got 'one'\."),
+        ({"seed": float("nan")}, r"seed: expected a whole number, got nan\."),
+        ({"budgets": {"max_gpu_hours": "1e3"}}, "got '1e3'; write 1000.0 without quotes"),
         ({"seed": 1.0}, "seed: expected a whole number, got 1.0"),
         ({"workdir": 3}, r"workdir: expected a path, got 3\."),
         ({"backend": "Lerobot"}, "backend: expected 'native' or 'lerobot', got 'Lerobot'"),
         ({"evall": {}}, r"evall: expected a known key, got 'evall'; did you mean 'eval'\?"),
         ({"zzz": 1}, "zzz: expected a known key, got 'zzz'; known keys are approval, backend"),
+        ({"steps": 1}, r"steps: expected a known key, .* did you mean 'train\.steps'\?$"),
+        ({"gates": []}, r"gates: expected a known key, .* did you mean 'approval\.gates'\?$"),
+        ({"task_suite": "x"}, r"did you mean 'eval\.task_suite'\?$"),
+        ({"train": {"root": 1}}, r"train\.root: .* did you mean 'knowledge\.root'\?$"),
+        ({"extra_args": []}, "did you mean 'train.extra_args' or 'eval.extra_args' or 'improve.ex"),
+        ({"a\nb": 1}, r"'a\\nb': expected a known key, got 'a\\nb'; known keys are approval"),
+        ({7: 1}, r"the file: expected texts as keys, got 7; remove it\."),
+        ({"train": {None: 1}}, r"train: expected texts as keys, got None; remove it\."),
         ({"train": {"step": 1}}, r"train\.step: .*; did you mean 'steps'\?"),
         ({"train": None}, "train: expected a mapping of keys to values, got None"),
         ({"train": {"steps": 0}}, r"train\.steps: expected greater than 0, got 0\."),
@@ -166,6 +177,7 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"train": {"extra_args": "--x=1"}}, r"train\.extra_args: expected a list, got '--x=1'"),
         ({"train": {"extra_args": ["x\n"]}}, r"train\.extra_args\[0\]: expected a text like"),
         ({"train": {"continue_from_blessed": "no"}}, r"continue_from_blessed: expected true or fa"),
+        ({"train": {"continue_from_blessed": "True"}}, r"got 'True'; write true without quotes"),
         ({"train": {"continue_from_blessed": 1}}, r"continue_from_blessed: expected true or false"),
         ({"train": {"max_epochs": 0}}, r"train\.max_epochs: expected greater than 0, got 0"),
         ({"policy_ladder": []}, r"policy_ladder: expected at least 1, got none\."),
@@ -203,6 +215,26 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"data": {"instructions": "a.json"}}, r"data\.instructions: expected nothing with .*json"),
         ({"improve": {"mix_ratio": 0.0}}, r"improve\.mix_ratio: expected greater than 0"),
         ({"curation": {"candidates": 21}}, r"curation\.candidates: expected less than or equal"),
+        ({"curation": {"enabled": True}}, r"curation\.enabled: expected false without a lang.*llm"),
+        ({"curation": {"enabled": True}, "llm": ""}, r"curation\.enabled: expected false without"),
+        ({"llm": "gpt-5"}, "llm: expected provider:model with a provider of anthropic, gemini, op"),
+        ({"llm": "openai:"}, "llm: expected provider:model, got no model after 'openai'; name one"),
+        ({"llm_calls": {"timeout_s": 0}}, r"llm_calls\.timeout_s: expected greater than 0, got 0"),
+        ({"llm_calls": {"retries": -1}}, r"llm_calls\.retries: expected greater than or equal to"),
+        ({"llm_calls": {"max_prompt_chars": 7999}}, r"max_prompt_chars: expected .* equal to 8000"),
+        (
+            {"llm_calls": {"usd_per_million_input": 3}},
+            r"llm_calls\.usd_per_million_output: expected a price beside the other one, got none",
+        ),
+        (
+            {"llm_calls": {"usd_per_million_output": 3}},
+            r"llm_calls\.usd_per_million_input: expected a price beside the other one, got none",
+        ),
+        (
+            {"llm_calls": {"max_cost_usd": 5.0}},
+            r"llm_calls\.max_cost_usd: expected usd_per_million_input and .*, got 5.0 without pri",
+        ),
+        ({"llm_calls": {"max_cost_usd": 0}}, r"llm_calls\.max_cost_usd: expected greater than 0"),
         ({"jobs": {"runner": "slurm"}}, r"jobs\.runner: expected 'local' or 'ray', got 'slurm'"),
         (
             {"jobs": {"ray_address": "auto"}},
@@ -308,6 +340,41 @@ def test_configuration_cannot_be_changed():
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="expected a YAML file, got none"):
         LoopConfig.from_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigurationError, match="expected a YAML file, got a folder; name a file"):
+        LoopConfig.from_yaml(tmp_path)
+
+
+BASE = "run_name: r\nseed_dataset: local/x\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a configuration of the loop, got an empty file; `configs/loop` holds the"),
+        ("# nothing\n", "got an empty file"),
+        ("- a\n", "\n  line 1, column 1: the file: expected a mapping of keys to values"),
+        (f"{BASE}train:\n  steps: ten\n", "line 4, column 10: train.steps: expected a whole num"),
+        (f"{BASE}train:\n  step: 9\n", "line 4, column 3: train.step: .* did you mean 'steps'"),
+        (f"{BASE}7: 9\n", "line 3, column 1: the file: expected texts as keys, got 7"),
+        (f"{BASE}thresholds: {{alpha: .nan}}\n", r"line 3, column 21: .*alpha: .* finite number"),
+        (f"{BASE}seed: 1\nseed: 2\n", "line 4, column 1: .* 'seed' again after line 3, column 1"),
+        (f"{BASE}policy_ladder: [{{nme: bc}}]\n", r"line 3, column 17: policy_ladder\[0\].name: e"),
+        ("seed_dataset: local/x\n", "line 1, column 1: run_name: expected a value, got none"),
+        # of our own rules, which name the key of their section
+        (
+            f"{BASE}eval: {{n_episodes: 9,\n  max_episodes: 8}}\n",
+            "line 4, column 17: eval.max_episodes: expected at least n_episodes = 9, got 8",
+        ),
+        (f"{BASE}eval: {{env_type: pusht}}\n", "line 3, column 18: eval.env_type: .* set backend"),
+        # a list that holds itself
+        (f"{BASE}train: &t {{steps: *t}}\n", "line 3, column 8: train.steps: expected a whole nu"),
+    ],
+)
+def test_problem_in_a_file_is_told_with_its_place(text, message, tmp_path):
+    path = tmp_path / "loop.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        LoopConfig.from_yaml(path)
 
 
 def test_policies_of_lerobot_are_known_to_the_configuration():

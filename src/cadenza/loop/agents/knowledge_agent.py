@@ -27,6 +27,9 @@ from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
 
 #: Most characters of a page that a model reads.
 _MAX_PAGE_CHARS: Final = 16_000
+#: Longest prompt, characters, unless told otherwise; what is not the page takes less than the rest.
+_MAX_PROMPT_CHARS: Final = 48_000
+_MAX_OTHER_CHARS: Final = 2000
 #: Run of the events of a lint, which belongs to no run.
 _LINT_RUN: Final = "knowledge-lint"
 
@@ -47,6 +50,7 @@ class KnowledgeAgent:
         llm: LLMClient | None = None,
         *,
         clock: Callable[[], float] = time.time,
+        max_prompt_chars: int = _MAX_PROMPT_CHARS,
     ) -> None:
         """Keep pages below ``root``.
 
@@ -55,11 +59,13 @@ class KnowledgeAgent:
             bus: Gets the events ``knowledge/*``.
             llm: Writes lessons; None derives them from the observations alone.
             clock: Unix seconds, for observations that come without a time.
+            max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
         """
         self.root = Path(root)
         self.bus = bus
         self.llm = llm or NullLLM()
         self._clock = clock
+        self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
         self,
@@ -145,7 +151,7 @@ class KnowledgeAgent:
         if has_observation(page, subject, seen) or not takes_lessons(page):
             return ""
         text = shortened(
-            write_page(updated_page(page, subject, seen, "")).decode(), _MAX_PAGE_CHARS
+            write_page(updated_page(page, subject, seen, "")).decode(), self._page_chars
         )
         mark = data_mark([text, seen.line()])
         prompt = "\n\n".join(

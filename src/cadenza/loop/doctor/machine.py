@@ -24,7 +24,7 @@ _ENOUGH_SHARED_GIB: Final = 0.5
 _GIB: Final = float(1 << 30)
 #: Environment variables that hold the key of a provider; any of them will do.
 _KEYS: Final = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
     "openai": ("OPENAI_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
@@ -146,9 +146,8 @@ def _shared_memory(folder: Path) -> Check:
 def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
     providers = [name for name, keys in _KEYS.items() if any(environ.get(key) for key in keys)]
     known = f"keys for {', '.join(providers)}" if providers else "no keys"
-    wanted = None if config is None else config.llm
-    if wanted:
-        return tried("language model", None, lambda: _model(wanted, known))
+    if config is not None and config.llm:
+        return tried("language model", None, lambda: _model(config, known, environ))
     return Check(
         name="language model",
         level="ok" if providers else "warn",
@@ -156,11 +155,31 @@ def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Ch
     )
 
 
-def _model(wanted: str, known: str) -> Check:
-    from cadenza.loop.llm.factory import make_llm
+def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
+    """Return how the configuration's model is; nobody is asked.
 
-    make_llm(wanted)
-    return Check(name="language model", level="ok", detail=f"{wanted}; {known}")
+    Raises:
+        CadenzaError: Its client cannot be made.
+    """
+    from cadenza.loop.llm.factory import make_llm
+    from cadenza.loop.llm.spec import parse_spec
+
+    make_llm(config.llm)
+    model, most = parse_spec(config.llm or ""), config.llm_calls.max_cost_usd
+    cost = "no limit on costs" if most is None else f"at most {most:g} US dollars a run"
+    use = "curated proposals" if config.curation.enabled else "proposals"
+    names = _KEYS[model.provider]
+    own_server = model.address is not None or bool(environ.get("OPENAI_BASE_URL"))
+    lacks_key = not any(environ.get(name) for name in names)
+    missing = lacks_key and not (model.provider == "openai" and own_server)
+    return Check(
+        name="language model",
+        level="warn" if missing else "ok",
+        detail=f"{model.shown} for {use}; {known}; {cost}",
+        fix=f"export {names[0]}: without a key every call fails and proposals are deterministic"
+        if missing
+        else None,
+    )
 
 
 def _seed_data(config: LoopConfig) -> Check:

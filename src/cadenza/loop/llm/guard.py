@@ -6,15 +6,16 @@ time-out, or with the process.
 """
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, StorageError
 from cadenza.loop.errors import LLMCallError, StoreError
-from cadenza.loop.llm.prices import Price, cost_usd
+from cadenza.loop.llm.prices import Bill, Price
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Asker, LLMClient, Question
 from cadenza.loop.llm.redaction import storable
 from cadenza.loop.store.rows import ReplyRow
@@ -57,13 +58,17 @@ class CallLimits:
 
 
 class GuardedLLM:
-    """Asks, tries again where that may help, and turns every failure into the empty text."""
+    """Asks, tries again where that may help, and turns every failure into the empty text.
+
+    Attributes:
+        price: Price of the model; None if it is not known.
+    """
 
     def __init__(
         self,
         asker: Asker,
         limits: CallLimits | None = None,
-        prices: Mapping[str, Price] | None = None,
+        price: Price | None = None,
         *,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -72,13 +77,13 @@ class GuardedLLM:
         Args:
             asker: The model.
             limits: What a reply may take; the defaults if None.
-            prices: Prices by name of model; costs of other models are unknown.
+            price: Price of the model; None if it is not known.
             sleep: Waits so many seconds.
         """
         self._asker = asker
         self._limits = limits or CallLimits()
-        self._price = (prices or {}).get(asker.model)
         self._sleep = sleep
+        self.price = price
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -87,20 +92,34 @@ class GuardedLLM:
         return self.reply(prompt, system=system, max_tokens=max_tokens).text
 
     def reply(
-        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        left_usd: float = math.inf,
     ) -> ReplyRow:
-        """Return the reply with what is to be recorded of it; after a failure, with its error."""
+        """Return the reply with what is to be recorded of it; after a failure, with its error.
+
+        Args:
+            prompt: What is asked.
+            system: Standing instructions; None for none.
+            max_tokens: Most tokens of the reply.
+            left_usd: Most that it may cost, US dollars; what could cost more is not asked.
+        """
         question = Question(
             prompt=prompt,
             system=system,
             max_tokens=max_tokens,
             timeout_s=self._limits.timeout_s,
         )
+        bill = Bill(self.price, question, left_usd)
         try:
-            answer, error = self._answer(question), None
+            answer = self._answer(question, bill)
         except LLMCallError as failure:
-            answer, error = Answer(text=""), str(failure)
-            _LOGGER.warning("%s:%s: %s", self._asker.provider, self._asker.model, failure)
+            answer = Answer(text="", problem=str(failure))
+        if answer.problem is not None:
+            _LOGGER.warning("%s:%s: %s", self._asker.provider, self._asker.model, answer.problem)
         return ReplyRow(
             provider=self._asker.provider,
             model=self._asker.model,
@@ -108,26 +127,34 @@ class GuardedLLM:
             text=storable(answer.text),
             tokens_in=answer.tokens_in,
             tokens_out=answer.tokens_out,
-            cost_usd=cost_usd(self._price, answer.tokens_in, answer.tokens_out),
-            error=error,
+            cost_usd=bill.total_usd,
+            error=answer.problem,
         )
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: Question, bill: Bill) -> Answer:
+        """Return an answer; one without a text tells its problem.
+
+        Raises:
+            LLMCallError: There is none.
+        """
         length = len(question.prompt) + len(question.system or "")
         if length > self._limits.max_prompt_chars:
             raise LLMCallError(
                 f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
             )
         for attempt in range(self._limits.retries + 1):
+            bill.require_room()
             try:
                 answer = _ask_in_time(self._asker, question)
             except LLMCallError as failure:
+                bill.book(failure)
                 if not failure.passing or attempt == self._limits.retries:
                     raise
                 self._sleep(self._pause_s(attempt, failure.retry_after_s))
             else:
-                if not answer.text.strip():
-                    raise LLMCallError("the reply holds no text")
+                bill.book(answer)
+                if answer.problem is None and not answer.text.strip():
+                    return replace(answer, text="", problem="the reply holds no text")
                 return answer
         raise AssertionError("the last attempt returns or raises")
 
@@ -176,7 +203,8 @@ def _ask_in_time(asker: Asker, question: Question) -> Answer:
         except LLMCallError as failure:
             results.append(failure)
         except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
-            results.append(LLMCallError(f"client failed with {type(error).__name__}"))
+            name = type(error).__name__
+            results.append(LLMCallError(f"client failed with {name}", billed=True))
 
     thread = threading.Thread(target=call, name="language-model-call", daemon=True)
     thread.start()
@@ -187,4 +215,6 @@ def _ask_in_time(asker: Asker, question: Question) -> Answer:
         case [LLMCallError() as failure]:
             raise failure
         case _:
-            raise LLMCallError(f"no reply within {question.timeout_s:g} s", passing=True)
+            raise LLMCallError(
+                f"no reply within {question.timeout_s:g} s", passing=True, billed=True
+            )

@@ -6,21 +6,22 @@ refuse the older ``max_tokens``; other servers know the older name at least.
 
 import os
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from cadenza.loop.errors import LLMCallError
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Question
-from cadenza.loop.llm.redaction import redacted
-from cadenza.loop.llm.wire import count_or_none, fetch, load_package, mapping_or_empty
+from cadenza.loop.llm.protocol import Question
+from cadenza.loop.llm.service import ServiceClient
 
-#: Seconds before `OpenAICompatibleLLM.complete` gives up.
-_TIMEOUT_S = 120.0
 #: Key for servers of one's own, which ask for none.
 NO_KEY = "not-needed"
 
 
-class OpenAICompatibleLLM:
+class OpenAICompatibleLLM(ServiceClient):
     """One model behind a chat-completions endpoint."""
+
+    _package_name: ClassVar = "openai"
+    _base_error: ClassVar = "OpenAIError"
+    _counts: ClassVar = ("prompt_tokens", "completion_tokens")
 
     def __init__(
         self,
@@ -41,9 +42,7 @@ class OpenAICompatibleLLM:
         Raises:
             LLMPackageMissingError: The package is not installed.
         """
-        self._package = load_package("openai")
-        self.provider = provider
-        self.model = model
+        super().__init__(provider, model)
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or NO_KEY
 
@@ -51,56 +50,29 @@ class OpenAICompatibleLLM:
     def _client(self) -> Any:
         return self._package.OpenAI(api_key=self._api_key, base_url=self._base_url, max_retries=0)
 
-    def ask(self, question: Question) -> Answer:
-        """Return the content of the first choice.
-
-        Raises:
-            LLMCallError: There is no usable reply.
-        """
-        secrets = [] if self._api_key == NO_KEY else [self._api_key]
+    def _send(self, question: Question) -> Any:
         limit = "max_completion_tokens" if self._base_url is None else "max_tokens"
         messages = [{"role": "user", "content": question.prompt}]
         if question.system is not None:
             messages.insert(0, {"role": "system", "content": question.system})
-
-        def send() -> Any:
-            return self._client.chat.completions.with_streaming_response.create(
-                model=self.model,
-                messages=messages,
-                timeout=question.timeout_s,
-                **{limit: question.max_tokens},
-            )
-
-        document = fetch(send, self._package, self._package.OpenAIError, secrets)
-        return _answer(document, secrets)
-
-    def complete(
-        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
-    ) -> str:
-        """Return the reply to one call; wrap in `GuardedLLM` for retries and no errors.
-
-        Raises:
-            LLMCallError: There is no usable reply.
-        """
-        question = Question(
-            prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=_TIMEOUT_S
+        return self._client.chat.completions.with_streaming_response.create(
+            model=self.model,
+            messages=messages,
+            timeout=question.timeout_s,
+            **{limit: question.max_tokens},
         )
-        return self.ask(question).text
 
+    def _text(self, document: dict[str, Any]) -> str:
+        """Return the content of the first choice."""
+        match document.get("choices"):
+            case [{"message": {"refusal": str(refusal)}}, *_] if refusal:
+                raise LLMCallError("the model refused to reply")
+            case [{"message": {"content": str(text)}}, *_]:
+                return text
+            case [{"message": {"content": None}}, *_]:
+                return ""
+            case _:
+                raise LLMCallError("expected a choice with a message, got none")
 
-def _answer(document: dict[str, Any], secrets: list[str]) -> Answer:
-    match document.get("choices"):
-        case [{"message": {"refusal": str(refusal)}}, *_] if refusal:
-            raise LLMCallError("the model refused to reply")
-        case [{"message": {"content": str(text)}}, *_]:
-            pass
-        case [{"message": {"content": None}}, *_]:
-            text = ""
-        case _:
-            raise LLMCallError("expected a choice with a message, got none")
-    counts = mapping_or_empty(document.get("usage"))
-    return Answer(
-        text=redacted(text, secrets),
-        tokens_in=count_or_none(counts.get("prompt_tokens")),
-        tokens_out=count_or_none(counts.get("completion_tokens")),
-    )
+    def _secrets(self) -> tuple[str, ...]:
+        return () if self._api_key == NO_KEY else (self._api_key,)

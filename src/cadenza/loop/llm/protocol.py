@@ -58,11 +58,13 @@ class Answer:
         text: The text of the reply.
         tokens_in: Tokens of the prompt; None if not told.
         tokens_out: Tokens of the reply; None if not told.
+        problem: Why the reply, which was paid for, is of no use; None if it is.
     """
 
     text: str
     tokens_in: int | None = None
     tokens_out: int | None = None
+    problem: str | None = None
 
 
 class Asker(Protocol):

@@ -5,12 +5,13 @@ fields of a `ReplyRow`, and ``response_sha256``, which is checked at reading.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import LLMCallError
@@ -46,14 +47,36 @@ class ReplyLog(Protocol):
         """Keep a reply and return it, or return the one that is there: the first one holds."""
         ...
 
+    def spent_usd(self) -> float:
+        """Return what the replies cost together, US dollars; unknown costs count as nothing."""
+        ...
+
 
 class RecordedLLM:
     """Gives each call the reply recorded for its place, and asks only where there is none."""
 
-    def __init__(self, client: GuardedLLM, log: ReplyLog) -> None:
-        """Ask ``client`` and record in ``log``."""
+    def __init__(
+        self, client: GuardedLLM, log: ReplyLog, *, max_cost_usd: float = math.inf
+    ) -> None:
+        """Ask ``client`` and record in ``log``.
+
+        Args:
+            client: The model.
+            log: Where replies are kept.
+            max_cost_usd: Most that all replies of the log may cost, US dollars. A call that could
+                cost more than is left of it is not made: its reply is a recorded failure.
+
+        Raises:
+            ConfigurationError: There is a limit, but no price.
+        """
+        if client.price is None and max_cost_usd < math.inf:
+            raise ConfigurationError(
+                f"max_cost_usd: expected the prices of the model beside it, got {max_cost_usd} "
+                "without them; name them, or set no limit."
+            )
         self._client = client
         self._log = log
+        self._max_cost_usd = max_cost_usd
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -68,7 +91,12 @@ class RecordedLLM:
         key = (place.cycle, place.purpose, place.next_ordinal())
         recorded = self._log.get(key)
         if recorded is None:
-            reply = self._client.reply(prompt, system=system, max_tokens=max_tokens)
+            reply = self._client.reply(
+                prompt,
+                system=system,
+                max_tokens=max_tokens,
+                left_usd=self._max_cost_usd - self._log.spent_usd(),
+            )
             recorded = self._log.record(key, reply)
         return recorded.text
 
@@ -92,6 +120,10 @@ class StoreReplies:
             StaleLeaseError: Another controller took the run over.
         """
         return self._replies.record(self._lease(), *key, reply)
+
+    def spent_usd(self) -> float:
+        """Return what the run's replies cost together, US dollars."""
+        return self._replies.spent_usd(self._lease().run_id)
 
 
 class ReplyFile:
@@ -126,6 +158,10 @@ class ReplyFile:
             self._rows[key] = reply
         return self._rows[key]
 
+    def spent_usd(self) -> float:
+        """Return what the replies cost together, US dollars."""
+        return sum(row.cost_usd or 0.0 for row in self._rows.values())
+
     def close(self) -> None:
         """Give the file free."""
         self._log.close()
@@ -148,13 +184,18 @@ class MirroredReplies:
         """Keep a reply in both and return it, or return the one that is there."""
         return self._mirror.record(key, self._log.record(key, reply))
 
+    def spent_usd(self) -> float:
+        """Return what the replies cost together, US dollars."""
+        return self._log.spent_usd()
+
 
 def recorded_llm(
     spec: str | None,
     log: ReplyLog,
     *,
     limits: CallLimits | None = None,
-    prices: Mapping[str, Price] | None = None,
+    price: Price | None = None,
+    max_cost_usd: float = math.inf,
 ) -> LLMClient:
     """Return the client of a run: guarded, its replies recorded; `NullLLM` for no model.
 
@@ -162,16 +203,18 @@ def recorded_llm(
         spec: ``"provider:model"``, or None; see `cadenza.loop.llm.factory`.
         log: Where replies are kept.
         limits: What a reply may take; the defaults if None.
-        prices: Prices by name of model; costs of other models are unknown.
+        price: Price of the model; None if it is not known.
+        max_cost_usd: Most that all replies of the log may cost, US dollars.
 
     Raises:
-        ConfigurationError: The provider is unknown, the model is missing, or Gemini has no key.
+        ConfigurationError: The provider is unknown, the model is missing, Gemini has no key, or
+            there is a limit without a price.
         LLMPackageMissingError: The provider's package is not installed.
     """
     client = make_llm(spec)
     if isinstance(client, NullLLM):
         return client
-    return RecordedLLM(GuardedLLM(client, limits, prices), log)
+    return RecordedLLM(GuardedLLM(client, limits, price), log, max_cost_usd=max_cost_usd)
 
 
 def replay(path: Path) -> RecordedLLM:
@@ -209,6 +252,9 @@ class _Frozen:
 
     def record(self, key: ReplyKey, reply: ReplyRow) -> ReplyRow:
         return self._rows.setdefault(key, reply)
+
+    def spent_usd(self) -> float:
+        return 0.0
 
 
 class _NothingMore:

@@ -71,14 +71,19 @@ def fetch(
         with send() as response:
             return parse_json_object(_bounded_body(response), source="reply")
     except IntegrityError as error:
-        failure = LLMCallError(error_text(f"no JSON: {error}", secrets), passing=True)
+        text = error_text(f"no JSON: {error}", secrets)
+        failure = LLMCallError(text, passing=True, billed=True)
     except package.APIStatusError as error:
         failure = _status_failure(error, secrets)
     except package.APITimeoutError:
-        failure = LLMCallError("time-out", passing=True)
+        failure = LLMCallError("time-out", passing=True, billed=True)
     except (package.APIConnectionError, httpx2.HTTPError) as error:
         message = f"connection failed: {type(error).__name__}: {error}"
-        failure = LLMCallError(error_text(message, secrets), passing=True)
+        failure = LLMCallError(
+            error_text(message, secrets),
+            passing=True,
+            billed=not isinstance(error.__cause__, httpx2.ConnectError),
+        )
     except (base_error, httpx2.StreamError, httpx2.InvalidURL, TypeError, ValueError) as error:
         # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
         failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))

@@ -1,5 +1,6 @@
 """A run from a configuration: store, events, rules, back end, workers and controller, wired."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.reports import JobProgress
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, never
+from cadenza.loop.llm.guard import CallLimits
+from cadenza.loop.llm.prices import Price
 from cadenza.loop.llm.protocol import LLMClient
-from cadenza.loop.llm.recording import StoreReplies, recorded_llm
+from cadenza.loop.llm.recording import ReplyLog, StoreReplies, recorded_llm
 from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
 from cadenza.loop.orchestrator.foreseen import require_foreseen_allowed
 from cadenza.loop.orchestrator.proposer import (
@@ -39,6 +42,9 @@ from cadenza.loop.store.rows import Lease
 EVENTS_FILE: Final = "events.jsonl"
 #: Job store in the folder of all runs.
 STORE_FILE: Final = "cadenza.db"
+
+#: Room kept for the instructions of a prompt, characters; the longest are the proposer's.
+_INSTRUCTION_CHARS: Final = 2000
 
 #: Told every few seconds how a job stands.
 ProgressListener = Callable[[JobProgress], None]
@@ -136,7 +142,7 @@ def build_loop(
         return made[0].lease
 
     try:
-        llm = recorded_llm(config.llm, StoreReplies(store.replies, lease))
+        llm = _language_model(config, StoreReplies(store.replies, lease))
         controller = LoopController(
             config,
             store,
@@ -206,7 +212,7 @@ def _jobs_opener(
         else:
             from cadenza.loop.jobs.local_runner import LocalJobRunner as Runner
         limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
-        runner = Runner(
+        return Runner(
             session.store,
             session.lease,
             config.jobs,
@@ -216,10 +222,30 @@ def _jobs_opener(
             on_progress=on_progress,
             on_incident=session.incidents.note_job,
         )
-        runner.hosts.require_room("gpu" if _uses_gpu(backend) else "cpu")  # before any work is done
-        return runner
 
     return open_jobs
+
+
+def _language_model(config: LoopConfig, log: ReplyLog) -> LLMClient:
+    """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
+    calls = config.llm_calls
+    limits = CallLimits(
+        timeout_s=calls.timeout_s,
+        retries=calls.retries,
+        max_prompt_chars=calls.max_prompt_chars,
+    )
+    price = None
+    if calls.usd_per_million_input is not None and calls.usd_per_million_output is not None:
+        price = Price(
+            input_usd=calls.usd_per_million_input, output_usd=calls.usd_per_million_output
+        )
+    most_usd = math.inf if calls.max_cost_usd is None else calls.max_cost_usd
+    return recorded_llm(config.llm, log, limits=limits, price=price, max_cost_usd=most_usd)
+
+
+def _prompt_chars(config: LoopConfig) -> int:
+    """Return how long a prompt may be beside its instructions, characters."""
+    return config.llm_calls.max_prompt_chars - _INSTRUCTION_CHARS
 
 
 def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) -> Proposer:
@@ -227,7 +253,7 @@ def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) ->
     schedule = DeterministicProposer(
         config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
     )
-    if config.llm is None:
+    if not config.llm:
         return schedule
     if config.curation.enabled:
         curation = config.curation
@@ -240,8 +266,11 @@ def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) ->
             bus,
             curation.max_tokens,
             run_id=run_id,
+            max_prompt_chars=_prompt_chars(config),
         )
-    return LLMProposer(llm, root, schedule, bus=bus, run_id=run_id)
+    return LLMProposer(
+        llm, root, schedule, bus=bus, run_id=run_id, max_prompt_chars=_prompt_chars(config)
+    )
 
 
 def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWriter | None:
@@ -249,4 +278,4 @@ def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWr
         return None
     from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 
-    return KnowledgeAgent(config.knowledge.root, bus, llm)
+    return KnowledgeAgent(config.knowledge.root, bus, llm, max_prompt_chars=_prompt_chars(config))

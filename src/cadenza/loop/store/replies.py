@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.store.database import Database
@@ -54,6 +54,12 @@ class Replies:
                 )
             )
         return reply
+
+    def spent_usd(self, run_id: str) -> float:
+        """Return what a run's replies cost together, US dollars; unknown costs do not count."""
+        total = select(func.sum(LlmReply.cost_usd)).where(LlmReply.run_id == run_id)
+        with self._database.read() as connection:
+            return connection.execute(total).scalar_one() or 0.0
 
 
 def _key(run_id: str, cycle: int, purpose: str, ordinal: int) -> dict[str, Any]:

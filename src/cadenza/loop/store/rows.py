@@ -183,7 +183,8 @@ class ReplyRow:
         text: The reply; empty when the call failed.
         tokens_in: Tokens of the prompt; None if not told.
         tokens_out: Tokens of the reply; None if not told.
-        cost_usd: Price; None if not known.
+        cost_usd: Cost of all attempts, US dollars, or the most it can be where the service did not
+            tell; None without a price.
         error: Why the call failed; None if it did not.
     """
 

@@ -143,10 +143,40 @@ def test_keys_are_told_by_provider_and_never_by_value():
 
 
 @pytest.mark.parametrize(
-    ("llm", "level"), [("openai:m@http://127.0.0.1:1", "ok"), ("song:m", "fail")]
+    ("llm", "environ", "level"),
+    [
+        ("openai:m@http://127.0.0.1:1", {}, "ok"),
+        ("openai:m", {"OPENAI_BASE_URL": "http://127.0.0.1:1"}, "ok"),
+        ("openai:m", {"OPENAI_API_KEY": "secret"}, "ok"),
+        ("openai:m", {"ANTHROPIC_API_KEY": "secret"}, "warn"),
+        ("anthropic:m", {"ANTHROPIC_AUTH_TOKEN": "secret"}, "ok"),
+        ("anthropic:m", {}, "warn"),
+        ("gemini:m", {}, "fail"),  # its client cannot even be made
+    ],
 )
-def test_the_model_of_a_configuration_must_be_one_that_we_know(llm, level):
-    assert machine._language_model(config(llm=llm), {}).level == level
+def test_the_model_of_a_configuration_needs_a_key_unless_the_server_is_ones_own(
+    llm, environ, level, monkeypatch
+):
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    check = machine._language_model(config(llm=llm), environ)
+    assert check.level == level
+    assert (check.fix is None) == (level != "warn")
+    assert "secret" not in check.model_dump_json()
+
+
+def test_the_use_of_the_model_and_its_limit_are_told():
+    prices = {"usd_per_million_input": 3.0, "usd_per_million_output": 15.0}
+    wanted = config(
+        llm="openai:m@http://ada:secret@host/v1",
+        curation={"enabled": True},
+        llm_calls={**prices, "max_cost_usd": 2.5},
+    )
+    assert machine._language_model(wanted, {}).detail == (
+        "openai:m@http://host/v1 for curated proposals; no keys; at most 2.5 US dollars a run"
+    )
+    plain = machine._language_model(config(llm="openai:m@http://host/v1"), {}).detail
+    assert plain == "openai:m@http://host/v1 for proposals; no keys; no limit on costs"
 
 
 def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):

@@ -3,6 +3,7 @@ import pytest
 from cadenza.loop.errors import LLMPackageMissingError
 from cadenza.loop.llm import AnthropicLLM, NullLLM, OpenAICompatibleLLM, make_llm, wire
 from cadenza.loop.llm.factory import GEMINI_BASE_URL
+from cadenza.loop.llm.spec import parse_spec
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +78,16 @@ def test_missing_package_names_the_extra(spec, monkeypatch):
         make_llm(spec)
     with pytest.raises(LLMPackageMissingError, match="expected the package"):
         make_llm(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("anthropic:claude@1", "anthropic:claude@1"),
+        ("openai:m", "openai:m"),
+        ("openai:m@http://ada:secret@host:8000/v1", "openai:m@http://host:8000/v1"),
+        ("gemini:m@host", "gemini:m@host"),
+    ],
+)
+def test_model_is_shown_without_a_password(text, shown):
+    assert parse_spec(text).shown == shown

@@ -72,6 +72,49 @@ def test_cost_needs_a_price_and_both_counts():
     assert cost_usd(price, 1, None) is None
 
 
+#: 8 bytes and 256 tokens around them at 2 dollars per million, 10 tokens at 10 dollars.
+MOST_USD = (8 + 256) * 2e-6 + 10 * 10e-6
+
+
+@pytest.mark.parametrize(
+    ("script", "attempts", "cost"),
+    [
+        ([Answer(text="x", tokens_in=100, tokens_out=5)], 1, 100 * 2e-6 + 5 * 10e-6),
+        ([Answer(text="x", tokens_in=100)], 1, MOST_USD),
+        ([LLMCallError("refused")], 1, 0.0),
+        ([LLMCallError("late", passing=True, billed=True)], 2, 2 * MOST_USD),
+        (
+            [LLMCallError("late", passing=True, billed=True), Answer(text="", tokens_out=1)],
+            2,
+            2 * MOST_USD,
+        ),
+        ([KeyError("x")], 1, MOST_USD),
+    ],
+)
+def test_reply_costs_what_all_its_attempts_cost_or_may_have(script, attempts, cost):
+    asker = Scripted(
+        *(step if isinstance(step, Exception) else lambda s=step: s for step in script)
+    )
+    price = Price(input_usd=2.0, output_usd=10.0)
+    llm = GuardedLLM(asker, CallLimits(retries=1, backoff_s=0.0), price)
+    row = llm.reply("12\N{EURO SIGN}", system="123", max_tokens=10)
+    assert len(asker.questions) == attempts
+    assert row.cost_usd == pytest.approx(cost)
+
+
+def test_no_attempt_is_made_that_could_cost_more_than_is_left():
+    price = Price(input_usd=2.0, output_usd=10.0)
+    asker = Scripted(LLMCallError("late", passing=True, billed=True))
+    llm = GuardedLLM(asker, CallLimits(retries=9, backoff_s=0.0), price)
+    row = llm.reply("12345678", max_tokens=10, left_usd=2.5 * MOST_USD)
+    assert len(asker.questions) == 2
+    assert row.cost_usd == pytest.approx(2 * MOST_USD)
+    assert "expected a call within the 0.0003 US dollars that are left" in (row.error or "")
+    assert llm.reply("12345678", max_tokens=10, left_usd=-1.0).cost_usd == 0.0
+    assert len(asker.questions) == 2
+    assert GuardedLLM(asker).reply("12345678", left_usd=0.0).cost_usd is None
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_price_must_be_a_price(value):
     with pytest.raises(ConfigurationError, match="expected US dollars per million"):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from cadenza.core.errors import IntegrityError, NotReadyError
-from cadenza.loop.llm import GuardedLLM, NullLLM, RecordedLLM, asking
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
+from cadenza.loop.llm import GuardedLLM, NullLLM, Price, RecordedLLM, asking
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.llm.recording import (
     MirroredReplies,
@@ -112,6 +112,39 @@ def test_no_model_records_nothing(tmp_path):
     log = ReplyFile(tmp_path / "f.jsonl")
     assert isinstance(recorded_llm(None, log), NullLLM)
     assert (tmp_path / "f.jsonl").read_bytes() == b""
+
+
+def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
+    price = Price(input_usd=0.0, output_usd=1e6)  # two dollars a reply, two a token that is asked
+    store.create_run("other", "{}")
+    for run, asked in (("other", 2), ("r", 2), ("r", 0)):  # the last one goes on with the second
+        asker, lease = Counting(), store.leases.acquire(run, "me", ttl_s=60.0)
+        replies = StoreReplies(store.replies, lease)
+        llm = RecordedLLM(GuardedLLM(asker, price=price), replies, max_cost_usd=4.0)
+        for cycle in range(3 if asked else 9):
+            with asking(cycle, "propose"):
+                llm.complete("a", max_tokens=2)
+        assert asker.asked == asked
+        assert replies.spent_usd() == 4.0
+        store.leases.release(lease)
+    assert store.replies.spent_usd("nobody") == 0.0
+
+
+def test_limit_of_a_mirrored_log_is_that_of_the_log(store, tmp_path):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    replies = StoreReplies(store.replies, lease)
+    mirror = ReplyFile(tmp_path / "llm.jsonl")
+    price = Price(input_usd=0.0, output_usd=1e6)
+    with asking(0, "propose"):
+        RecordedLLM(GuardedLLM(Counting(), price=price), replies).complete("a")
+    assert MirroredReplies(replies, mirror).spent_usd() == 2.0
+    assert mirror.spent_usd() == 0.0
+    mirror.close()
+
+
+def test_limit_without_a_price_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="max_cost_usd: expected the prices of the model"):
+        RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"), max_cost_usd=1.0)
 
 
 def recording(tmp_path):
