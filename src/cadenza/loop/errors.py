@@ -1,5 +1,7 @@
 """Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
 
+from pathlib import Path
+
 from cadenza.core.errors import (
     CadenzaError,
     ConfigurationError,
@@ -78,6 +80,10 @@ class EventLogError(StorageError):
     """The event log cannot be written, is another writer's, or does not fit the store."""
 
 
+class EventLogHeldError(EventLogError):
+    """Another process holds the event log."""
+
+
 class EventError(InputError):
     """An event holds what JSON cannot express, or belongs to another run."""
 
@@ -87,19 +93,26 @@ class EvidenceError(InputError):
 
 
 class JobFailedError(CadenzaError, RuntimeError):
-    """A job failed in every attempt; the message names its command, exit code and log.
+    """A job failed in every attempt; the message names the job, its exit code and its log.
 
     Attributes:
         exit_code: Exit status of the last attempt; None if nobody saw it.
         duration_s: Seconds of all attempts.
+        log_path: Its log; None if there is none.
     """
 
     def __init__(
-        self, message: str, *, exit_code: int | None = None, duration_s: float = 0.0
+        self,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        duration_s: float = 0.0,
+        log_path: Path | None = None,
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.duration_s = duration_s
+        self.log_path = log_path
 
 
 class BudgetExceededError(CadenzaError, RuntimeError):

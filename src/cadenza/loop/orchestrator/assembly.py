@@ -212,7 +212,7 @@ def _jobs_opener(
         else:
             from cadenza.loop.jobs.local_runner import LocalJobRunner as Runner
         limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
-        return Runner(
+        runner = Runner(
             session.store,
             session.lease,
             config.jobs,
@@ -222,6 +222,8 @@ def _jobs_opener(
             on_progress=on_progress,
             on_incident=session.incidents.note_job,
         )
+        runner.hosts.require_room("gpu" if _uses_gpu(backend) else "cpu")  # before any work is done
+        return runner
 
     return open_jobs
 

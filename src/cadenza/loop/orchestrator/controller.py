@@ -39,14 +39,17 @@ from cadenza.loop.orchestrator.steps import (
     Workers,
 )
 from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summarize
+from cadenza.loop.orchestrator.taking_over import take
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.lease_keeper import LeaseKeeper
-from cadenza.loop.store.owners import this_process
 from cadenza.loop.store.rows import Lease, RunRow
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.
 LEASE_TTL_S: Final = 30.0
+
+#: Longest message of an error that is stored as the reason why a run failed, characters.
+_REASON_WIDTH: Final = 600
 
 #: Makes the runner of a session's jobs, given how urgently the run is asked to stop.
 JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
@@ -149,13 +152,14 @@ class LoopController:
 
         Raises:
             LeaseHeldError: Another live controller works on the run.
+            EventLogHeldError: One that shows no sign of life still holds its event log.
             StaleLeaseError: Another controller took the run over meanwhile; nothing was changed.
             ConfigurationError: The run was started with another configuration or constitution.
             ConstitutionError: A command was refused; the run has failed.
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
         self._create_or_check(run_id)
-        lease = self.store.leases.acquire(run_id, this_process(), ttl_s=self._lease_ttl_s)
+        lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
             EventJournal(self.store, run_id, lease, self.bus.log_path) as journal,
@@ -202,7 +206,7 @@ class LoopController:
                 return summarize(session.state, self.cfg)
             self._work(session)
         except StopRequestedError as error:
-            return self._stopped(session, str(error))
+            return self._stopped(session, self._why_stopped(session, error))
         except BudgetExceededError as error:
             return self._out_of_budget(session, error)
         except StaleLeaseError:
@@ -274,6 +278,15 @@ class LoopController:
 
     # Ends
 
+    def _why_stopped(self, session: RunSession, error: StopRequestedError) -> str:
+        """Return what stopped the run, and who asked for it."""
+        why = str(error).rstrip(".")
+        if self.store.stop_requested(session.run_id):
+            return f"{why}; `cadenza loop stop` asked for it."
+        if self._stop():
+            return f"{why}; a signal to the controller asked for it (Ctrl-C or SIGTERM)."
+        return f"{why}."
+
     def _stopped(self, session: RunSession, why: str) -> RunSummary:
         session.incidents.note("stopped", why)
         self.store.apply(session.lease, changes.set_run_status("stopped", STOP_REQUESTED))
@@ -288,7 +301,7 @@ class LoopController:
         """Note the failure, unless the store is what failed."""
         try:
             with session.step(f"{_name_of(session.state)}/failed"):
-                session.commit(machine.failed(session.state, repr(error)))
+                session.commit(machine.failed(session.state, _failure_of(error, session.run_id)))
         except (StaleLeaseError, StoreUnavailableError) as second:
             error.add_note(f"The store does not say so: {second}")
 
@@ -297,6 +310,16 @@ def _name_of(state: LoopState) -> str:
     """Return the name of the step that the state is at; unique within the run."""
     name = f"{state.cycle}/{state.step}"
     return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
+
+
+def _failure_of(error: Exception, run_id: str) -> str:
+    """Return in one sentence what failed and what to do; a job's log has the rest."""
+    what = " ".join(str(error).split()).rstrip(".")
+    shown = what if len(what) <= _REASON_WIDTH else f"{what[: _REASON_WIDTH - 3]}..."
+    return (
+        f"{type(error).__name__}: {shown or 'no message'}; mend the cause and go on with "
+        f"`cadenza loop resume {run_id}`."
+    )
 
 
 def _lasting(document: dict[str, Any]) -> dict[str, Any]:
