@@ -19,13 +19,11 @@ from cadenza.loop.job_estimates import JobEstimates
 from cadenza.loop.jobs.spec import Device
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.owners import is_gone
-from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, RunRow, StoredEvent
+from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, RunRow
 
 #: Probability that each bound of a success rate may fail.
 _TAIL: Final = 0.025
 _HOUR_S: Final = 3600.0
-#: Events read at once.
-_PAGE: Final = 10_000
 
 
 class Measurement(Record):
@@ -205,7 +203,6 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
     """
     run = store.get_run(run_id)
     jobs = store.jobs.of_run(run_id)
-    events = _events(store, run_id)
     config = _object(run["config_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
     return RunStatus(
@@ -217,7 +214,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         created_at=run["created_at"],
         step=str(_object(run["state_json"]).get("step", "")),
         max_cycles=_section(config, "budgets").get("max_cycles"),
-        cycles=_cycles(store, run_id, jobs, events),
+        cycles=_cycles(store, run_id, jobs),
         blessed=_blessed(store.blessed_checkpoint(run_id)),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
         jobs=tuple(
@@ -227,7 +224,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         ),
         failed_log=_failed_log(jobs, workdir),
         spending=_spending(run, jobs),
-        knowledge_pages=_knowledge_pages(events),
+        knowledge_pages=_knowledge_pages(store, run_id),
     )
 
 
@@ -254,14 +251,9 @@ def measure(outcomes: Sequence[EpisodeOutcome]) -> Measurement | None:
     return Measurement(rate=rate, low=low, high=high, n_episodes=len(outcomes))
 
 
-def _cycles(
-    store: JobStore, run_id: str, jobs: Sequence[JobRow], events: Sequence[StoredEvent]
-) -> tuple[CycleStatus, ...]:
-    decisions = {
-        event.cycle: _object(event.payload)
-        for event in events
-        if (event.stage, event.kind) == ("decide", "decision")
-    }
+def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
+    decided_events = store.events.of_kind(run_id, "decide", "decision")
+    decisions = {event.cycle: _object(event.payload) for event in decided_events}
     checkpoints = {row["cycle_idx"]: row["path"] for row in store.checkpoints_for(run_id)}
     found: list[CycleStatus] = []
     for row in store.cycles_for(run_id):
@@ -360,19 +352,11 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _knowledge_pages(events: Sequence[StoredEvent]) -> tuple[str, ...]:
+def _knowledge_pages(store: JobStore, run_id: str) -> tuple[str, ...]:
     pages: set[str] = set()
-    for event in events:
-        if (event.stage, event.kind) == ("knowledge", "knowledge_updated"):
-            pages.update(str(page) for page in _object(event.payload).get("pages", ()))
+    for event in store.events.of_kind(run_id, "knowledge", "knowledge_updated"):
+        pages.update(str(page) for page in _object(event.payload).get("pages", ()))
     return tuple(sorted(pages))
-
-
-def _events(store: JobStore, run_id: str) -> list[StoredEvent]:
-    found: list[StoredEvent] = []
-    while page := store.events.after(run_id, found[-1].seq if found else 0, limit=_PAGE):
-        found += page
-    return found
 
 
 def _object(document: str) -> dict[str, Any]:

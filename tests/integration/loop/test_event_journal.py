@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import sqlalchemy.event
 
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventError, EventLogError, StaleLeaseError
 from cadenza.loop.events import Event, EventJournal, log_file, read_events
+from cadenza.loop.events import journal as journal_module
 
 
 @pytest.fixture
@@ -66,6 +68,8 @@ def test_event_goes_to_table_log_and_subscribers_in_turn(store, open_journal, lo
     assert journal.log_path == log_path
     assert seen == [("job_started", (1, "job_started")), ("job_finished", (2, "job_finished"))]
     assert_log_is_table(store, log_path)
+    assert store.events.published_up_to("run") == 1
+    journal.close()
     assert store.events.published_up_to("run") == 2
 
 
@@ -162,12 +166,92 @@ def test_long_table_is_written_in_parts(store, open_journal, log_path, monkeypat
             journal.emit(event(f"e{number}"))
     journal.close()
     log_path.unlink()
-    whole = type(store.events).after
-    monkeypatch.setattr(
-        type(store.events), "after", lambda self, run, seq, limit=3: whole(self, run, seq, limit=3)
-    )
+    monkeypatch.setattr(journal_module, "_PAGE", 3)
     open_journal()
     assert [seq for seq, _ in kinds(log_path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_many_events_are_published_in_parts(store, lease, open_journal, log_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "_PAGE", 3)
+    journal = open_journal()
+    seen = []
+    journal.subscribe(lambda told: seen.append(told.kind))
+    with journal.step("0/train"):
+        store.events.append(lease, [journal.draft(event(f"e{number}")) for number in range(6)])
+        journal.publish()
+    assert seen == [f"e{number}" for number in range(6)]
+    assert_log_is_table(store, log_path)
+
+
+def test_event_takes_one_transaction_and_reads_no_events(store, open_journal):
+    journal = open_journal()
+    statements = []
+
+    def count(connection, cursor, statement, *_):
+        statements.append(statement.split()[0])
+
+    engine = store._database._engine
+    with journal.step("0/train"):
+        journal.emit(event("one"))
+        sqlalchemy.event.listen(engine, "before_cursor_execute", count)
+        for number in range(10):
+            journal.emit(event(f"e{number}"))
+        sqlalchemy.event.remove(engine, "before_cursor_execute", count)
+    assert statements.count("INSERT") == statements.count("UPDATE") == 10
+    assert statements.count("SELECT") == 30  # the lease, the place, the last number
+    assert statements.count("BEGIN") in (0, 10)  # PostgreSQL's driver begins by itself
+
+
+def test_kill_repeats_at_most_what_was_told_since_the_last_event(
+    store, lease, open_journal, log_path
+):
+    journal = open_journal()
+    with journal.step("0/train"):
+        for kind in ("one", "two", "three"):
+            journal.emit(event(kind))
+    journal._log.close()  # killed: nobody notes what was told
+    seen = []
+    with EventJournal(store, "run", lease, log_path) as later:
+        later.subscribe(lambda told: seen.append(told.kind))
+        later.publish()
+    assert seen == ["three"]
+    assert store.events.published_up_to("run") == 3
+    assert_log_is_table(store, log_path)
+
+
+def test_journal_of_a_lost_lease_lets_go_of_its_log(store, open_journal, lease, log_path):
+    journal = open_journal()
+    with journal.step("a"):
+        journal.emit(event("one"))
+    later = store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
+    journal.close()
+    assert store.events.published_up_to("run") == 0
+    with EventJournal(store, "run", later, log_path) as taken:
+        seen = []
+        taken.subscribe(lambda told: seen.append(told.kind))
+        taken.publish()
+    assert seen == ["one"]
+
+
+def test_event_that_the_file_system_refused_is_published_with_the_next(
+    store, open_journal, log_path, monkeypatch
+):
+    journal = open_journal()
+    seen = []
+    journal.subscribe(lambda told: seen.append(told.kind))
+
+    def full(self, lines):
+        raise EventLogError("no space")
+
+    with journal.step("a"):
+        with monkeypatch.context() as patched:
+            patched.setattr(log_file.LogFile, "append", full)
+            with pytest.raises(EventLogError, match="no space"):
+                journal.emit(event("one"))
+        assert seen == []
+        journal.emit(event("two"))
+    assert seen == ["one", "two"]
+    assert_log_is_table(store, log_path)
 
 
 def test_log_of_another_run_is_refused_and_kept(store, open_journal, log_path):

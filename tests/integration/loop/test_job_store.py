@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import update
 
-from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.errors import (
@@ -57,6 +57,14 @@ def test_new_run_has_the_promised_columns_and_a_fresh_state(store):
     assert json.loads(row["capabilities_json"]) == {"lerobot": "0.4.4"}
     state, version = store.load_state("run")
     assert (state.run_id, state.cycle, state.step, version) == ("run", 0, "propose", 0)
+
+
+def test_configuration_of_a_run_is_a_json_object_with_a_readable_store(store):
+    with pytest.raises(IntegrityError, match="config_json"):
+        store.create_run("run", "[1]")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        store.create_run("run", '{"store": "postgresql://a:b@c:d@e/f"}')
+    assert store.list_runs() == []
 
 
 def test_second_run_of_one_id_is_refused_and_the_first_is_kept(store):
@@ -369,7 +377,7 @@ def test_taken_over_controller_writes_nothing_anywhere(store, lease):
         lambda: store.commit(lease, version, state, events=[event(0)]),
         lambda: store.apply(lease, changes.start_cycle(0)),
         lambda: store.events.append(lease, [event(0)]),
-        lambda: store.events.mark_published(lease, 1),
+        lambda: store.events.mark_published(lease, range(1, 2)),
         lambda: store.jobs.open(lease, job("eval")),
         lambda: store.jobs.begin_attempt(lease, spec.key),
         lambda: store.jobs.close(lease, spec.key, "failed"),
@@ -412,13 +420,34 @@ def test_events_are_numbered_by_run(store, lease):
     assert [row.kind for row in store.events.of_step("other", "0/propose")] == ["cycle_started"]
 
 
-def test_publishing_marks_a_prefix(store, lease):
+def test_events_are_returned_with_their_numbers_when_they_are_new(store, lease):
+    first = store.events.append(lease, [event(0), event(0), event(1)])
+    assert [(row.seq, row.ordinal) for row in first] == [(1, 0), (2, 1)]
+    second = store.events.append(lease, [event(1), event(3), event(0, step="0/train")])
+    assert [(row.seq, row.step_key, row.ordinal) for row in second] == [
+        (3, "0/propose", 3),
+        (4, "0/train", 0),
+    ]
+    assert store.events.append(lease, [event(0)]) == store.events.append(lease, []) == []
+    assert store.events.after("run", 0) == first + second
+
+
+def test_events_of_one_kind_are_found(store, lease):
+    store.events.append(lease, [event(0), event(1, kind="decision"), event(2)])
+    assert [row.seq for row in store.events.of_kind("run", "orchestrator", "decision")] == [2]
+    assert store.events.of_kind("run", "decide", "decision") == []
+    assert store.events.of_kind("other", "orchestrator", "decision") == []
+
+
+def test_publishing_marks_what_it_names(store, lease):
     assert store.events.published_up_to("run") == 0
     store.events.append(lease, [event(0), event(1), event(2)])
     assert store.events.published_up_to("run") == 0
-    store.events.mark_published(lease, 2)
+    store.events.mark_published(lease, range(1, 3))
     assert store.events.published_up_to("run") == 2
-    store.events.mark_published(lease, 3)
+    store.events.append(lease, [event(3)], published=range(3, 4))
+    assert store.events.published_up_to("run") == 3
+    store.events.mark_published(lease, range(4, 4))
     assert store.events.published_up_to("run") == 3
 
 

@@ -5,19 +5,21 @@ once. Each has a place (step key, ordinal). A repeated step takes the recorded e
 in order, as long as stage, kind and cycle agree; what it emits beyond them is appended.
 
 The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
-kill at any point it equals the table again. Subscribers are told at least once.
+kill at any point it equals the table again. Subscribers are told at least once: that they were
+told is noted with the next event, so a kill may repeat the last ones.
 """
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cadenza.core.errors import NotReadyError
-from cadenza.loop.errors import EventError, EventLogError
+from cadenza.loop.errors import EventError, EventLogError, StoreError
 from cadenza.loop.events.bus import Subscriber, Subscribers, last_seq
 from cadenza.loop.events.event import Event, event_line
 from cadenza.loop.events.log_file import LogFile
@@ -25,6 +27,10 @@ from cadenza.loop.store.rows import Lease, StoredEvent
 
 if TYPE_CHECKING:
     from cadenza.loop.store.jobstore import JobStore
+
+_LOGGER: Final = logging.getLogger(__name__)
+#: Events read from the table at once.
+_PAGE: Final = 1_000
 
 
 class EventJournal:
@@ -52,8 +58,9 @@ class EventJournal:
         self._log = LogFile(self._path)
         try:
             self._written = self._check_log()
-            self._told = self._table.published_up_to(run_id)
-            self._write_missing()
+            self._told = self._marked = self._table.published_up_to(run_id)
+            while events := self._table.after(run_id, self._written, limit=_PAGE):
+                self._write(events)
         except BaseException:
             self._log.close()
             raise
@@ -102,9 +109,16 @@ class EventJournal:
         """
         with self._lock:
             stored = self.draft(event)
+            added: list[StoredEvent] = []
             if stored.seq == 0:
-                self._table.append(self._lease, [stored])
-            self.publish()
+                told = range(self._marked + 1, self._told + 1)
+                added = self._table.append(self._lease, [stored], published=told)
+                self._marked = self._told
+            up_to_date = self._written == self._told
+            if up_to_date and [event.seq for event in added] == [self._written + 1]:
+                self._deliver(added)  # the table has nothing else that is new
+            else:
+                self.publish()
 
     def draft(self, event: Event) -> StoredEvent:
         """Return the event with its place, to be committed by the store; then call `publish`.
@@ -147,22 +161,25 @@ class EventJournal:
 
         Raises:
             EventLogError: The file system refused; the next call tries again.
-            StaleLeaseError: Another controller took the run over.
         """
         with self._lock:
-            self._write_missing()
-            first = self._told
-            while events := self._table.after(self._run_id, self._told):
-                for stored in events:
-                    if stored.seq > self._told:  # a subscriber that emits gets here before us
-                        self._told = stored.seq
-                        self._subscribers.tell(_event_of(self._run_id, stored))
-            if self._told > first:
-                self._table.mark_published(self._lease, self._told)
+            full = True
+            while full:
+                start = min(self._written, self._told)
+                events = self._table.after(self._run_id, start, limit=_PAGE)
+                self._deliver(events)
+                full = len(events) == _PAGE
 
     def close(self) -> None:
-        """Give the log free."""
-        self._log.close()
+        """Note what the subscribers were told, and give the log free."""
+        try:
+            if self._told > self._marked:
+                self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))
+                self._marked = self._told
+        except StoreError as error:  # the run's next controller tells them again
+            _LOGGER.info("what subscribers were told is not noted: %s", error)
+        finally:
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,8 +187,16 @@ class EventJournal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_missing(self) -> None:
-        while events := self._table.after(self._run_id, self._written):
+    def _deliver(self, events: Sequence[StoredEvent]) -> None:
+        """Write and tell what is new among ``events``, which follow one another."""
+        self._write([stored for stored in events if stored.seq > self._written])
+        for stored in events:
+            if stored.seq > self._told:  # a subscriber that emits gets here before us
+                self._told = stored.seq
+                self._subscribers.tell(_event_of(self._run_id, stored))
+
+    def _write(self, events: Sequence[StoredEvent]) -> None:
+        if events:
             self._log.append(b"".join(_line_of(self._run_id, stored) for stored in events))
             self._written = events[-1].seq
 

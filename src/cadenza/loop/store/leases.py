@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.loop.errors import LeaseHeldError, StaleLeaseError
-from cadenza.loop.store.database import Database, lock_run, now
+from cadenza.loop.store.database import Database, lock_run, now, unknown_run
 from cadenza.loop.store.models import Run
 from cadenza.loop.store.owners import is_gone, readable
 from cadenza.loop.store.rows import Lease
@@ -105,9 +105,10 @@ def require_lease(connection: Connection, lease: Lease) -> None:
         StaleLeaseError: It was released, or another controller took the run over.
         UnknownRowError: There is no such run.
     """
-    lock_run(connection, lease.run_id)
-    columns = (Run.lease_owner, Run.lease_epoch)
-    row = connection.execute(select(*columns).where(Run.id == lease.run_id)).one()
+    statement = select(Run.lease_owner, Run.lease_epoch).where(Run.id == lease.run_id)
+    row = connection.execute(statement.with_for_update()).one_or_none()
+    if row is None:
+        raise unknown_run(lease.run_id)
     if (row.lease_owner, row.lease_epoch) != (lease.owner, lease.epoch):
         raise StaleLeaseError(
             f"run {lease.run_id!r}: expected the lease of epoch {lease.epoch}, got epoch "
