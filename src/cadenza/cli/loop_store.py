@@ -39,7 +39,8 @@ StoreUrl: TypeAlias = Annotated[
     typer.Option(
         "--store",
         envvar="CADENZA_STORE",
-        help="SQLAlchemy URL of the job store, if it is not WORKDIR/cadenza.db.",
+        help="SQLAlchemy URL of the job store, if it is not WORKDIR/cadenza.db. Its password may "
+        "be in PGPASSWORD or ~/.pgpass instead.",
         show_default=False,
         is_eager=True,
     ),
@@ -80,7 +81,10 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
 
 
 def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
-    """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store."""
+    """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store.
+
+    A password in the store's URL is hidden; the command then takes it from where libpq does.
+    """
     import os
     import shlex
 
@@ -88,7 +92,7 @@ def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):
-        from sqlalchemy.engine import make_url
+        from cadenza.loop.store.locations import shown
 
-        words += ["--store", make_url(store).render_as_string(hide_password=True)]
+        words += ["--store", shown(store)]
     return " ".join([shlex.join(words), *more])

@@ -8,7 +8,7 @@ from cadenza.loop.store.jobstore import JobStore
 
 
 def stored_config(store: JobStore, run_id: str) -> LoopConfig:
-    """Return the configuration of a run.
+    """Return the configuration of a run, without the passwords that its ``store`` named.
 
     Raises:
         UnknownRowError: There is no such run.

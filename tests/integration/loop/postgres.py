@@ -19,6 +19,8 @@ import psycopg
 
 MISSING = "PostgreSQL's server programs are not installed: apt-get install postgresql"
 _START_TIMEOUT_S = 60.0
+#: The one user whom the server asks for a password.
+GUARDED = "guarded"
 
 
 def find_programs() -> Path | None:
@@ -42,6 +44,10 @@ class PostgresServer:
         name = f"test_{next(self._numbers)}"
         self._run(f'CREATE DATABASE "{name}"')
         return name
+
+    def add_user(self, name: str, options: str) -> None:
+        """Create a user who may log in, with more options of ``CREATE ROLE``."""
+        self._run(f'CREATE ROLE "{name}" LOGIN {options}')
 
     def drop_database(self, name: str) -> None:
         """Remove a database, whoever is connected to it."""
@@ -71,6 +77,9 @@ def running_server(programs: Path):
         options = ["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8"]
         initdb = [programs / "initdb", *options, "--locale=C", "-D", data]
         subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **as_user)
+        rules = data / "pg_hba.conf"
+        guard = f"host all {GUARDED} 127.0.0.1/32 scram-sha-256\n"
+        rules.write_text(guard + rules.read_text())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -1,11 +1,13 @@
 """Tables, migrations and what each database enforces by itself."""
 
+import json
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -14,9 +16,12 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import (
     StoreCorruptError,
+    StoreForeignError,
     StoreNotFoundError,
+    StoreOutdatedError,
     StoreUnavailableError,
     StoreVersionError,
 )
@@ -93,10 +98,62 @@ def test_store_of_a_newer_version_is_refused_and_untouched(empty_url, engine):
 def test_reader_does_not_migrate(empty_url, engine):
     with engine.connect() as connection:  # SQLite: creates the file, as another program might
         connection.execute(text("CREATE TABLE theirs (x INTEGER)"))
+        connection.execute(text("DROP TABLE theirs"))
         connection.commit()
-    with pytest.raises(StoreVersionError, match="got none; `cadenza loop run`"):
+    with pytest.raises(StoreOutdatedError, match="got none; `cadenza loop run`"):
         JobStore.open_existing(empty_url)
-    assert inspect(engine).get_table_names() == ["theirs"]
+    assert inspect(engine).get_table_names() == []
+
+
+def migrate_to(url, revision):
+    """Bring an empty database to an older version."""
+    engine = create_engine(url)
+    config = Config()
+    config.set_main_option("script_location", str(schema._MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
+    empty_url, engine, tmp_path
+):
+    migrate_to(empty_url, "0001")
+    stores = {
+        "guarded": "postgresql://ada:hunter2@host/runs",
+        "options": "postgresql://ada@host/runs?connect_timeout=3&password=hunter2",
+        "open": "postgresql://ada@host/runs",
+        "file": None,
+    }
+    with engine.begin() as connection:
+        for run_id, store in stores.items():
+            config = json.dumps({"run_name": "r", "store": store, "seed": 3})
+            values = {"id": run_id, "config": config}
+            connection.execute(
+                text(
+                    "INSERT INTO runs (id, created_at, config_json, config_sha256, state_json) "
+                    "VALUES (:id, 1.5, :config, 'old', '{}')"
+                ),
+                values,
+            )
+    with pytest.raises(StoreOutdatedError, match="expected tables of version 0002, got 0001"):
+        JobStore.open_existing(empty_url)
+    engine.dispose()
+    with JobStore(empty_url) as opened:
+        rows = {row["id"]: row for row in opened.list_runs()}
+    kept = {run_id: json.loads(row["config_json"]) for run_id, row in rows.items()}
+    assert {run_id: config["store"] for run_id, config in kept.items()} == {
+        "guarded": "postgresql://ada:***@host/runs",
+        "options": "postgresql://ada@host/runs?connect_timeout=3&password=***",
+        "open": "postgresql://ada@host/runs",
+        "file": None,
+    }
+    assert {(config["run_name"], config["seed"]) for config in kept.values()} == {("r", 3)}
+    assert (rows["open"]["config_sha256"], rows["open"]["created_at"]) == ("old", 1.5)
+    assert rows["guarded"]["config_sha256"] == sha256_bytes(rows["guarded"]["config_json"].encode())
+    for file in tmp_path.iterdir():
+        assert b"hunter2" not in file.read_bytes()
 
 
 def test_many_processes_may_create_one_store_at_once(empty_url, processes):
@@ -156,6 +213,74 @@ def test_broken_transaction_leaves_nothing(store):
     assert store.list_runs() == []
 
 
+# Databases of other programs
+
+#: What LeAgents, MLflow and some other program have.
+FOREIGN = [
+    ("runs", "cycles", "checkpoints"),
+    ("alembic_version", "runs", "experiments"),
+    ("theirs",),
+]
+
+
+def make_foreign(engine, tables):
+    with engine.begin() as connection:
+        for table in tables:
+            connection.execute(text(f"CREATE TABLE {table} (version_num TEXT)"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("tables", FOREIGN)
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_foreign_file_is_refused_and_left_byte_by_byte(tmp_path, tables, mode, create):
+    path = tmp_path / "theirs.db"
+    raw = sqlite3.connect(path)
+    raw.execute(f"PRAGMA journal_mode = {mode}")
+    raw.close()
+    make_foreign(create_engine(f"sqlite:///{path}"), tables)
+    before = path.read_bytes()
+    with pytest.raises(StoreForeignError, match=f"tables {', '.join(sorted(tables))}.*left as it"):
+        JobStore(path, create=create)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["theirs.db"]
+
+
+def test_reader_leaves_an_empty_file_and_the_journal_of_a_copy_as_they_are(tmp_path):
+    path = tmp_path / "cadenza.db"
+    path.touch()
+    with pytest.raises(StoreOutdatedError, match="got none"):
+        JobStore.open_existing(path)
+    assert path.read_bytes() == b""
+    JobStore(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA journal_mode = DELETE")  # as a copy by `VACUUM INTO` has it
+    raw.close()
+    before = path.read_bytes()
+    with JobStore.open_existing(path) as opened:
+        assert opened.list_runs() == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_server_database_with_tables_of_our_names_is_refused(empty_postgres_url, create):
+    engine = create_engine(empty_postgres_url)
+    make_foreign(engine, ("alembic_version", "runs", "experiments"))
+    with pytest.raises(StoreForeignError, match=r"with tables alembic_version, runs\), which"):
+        JobStore(empty_postgres_url, create=create)
+    assert set(inspect(engine).get_table_names()) == {"alembic_version", "runs", "experiments"}
+    engine.dispose()
+
+
+def test_server_database_is_shared_with_tables_of_other_names(empty_postgres_url):
+    engine = create_engine(empty_postgres_url)
+    make_foreign(engine, ("theirs",))
+    JobStore(empty_postgres_url).close()
+    JobStore.open_existing(empty_postgres_url).close()
+    assert {"theirs", "runs"} <= set(inspect(engine).get_table_names())
+    engine.dispose()
+
+
 # SQLite
 
 
@@ -212,8 +337,9 @@ def test_writer_that_waits_too_long_says_so(tmp_path, monkeypatch):
 def test_creator_that_waits_too_long_for_another_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     path = tmp_path / "cadenza.db"
+    JobStore(path).close()
     other = sqlite3.connect(path)
-    other.execute("CREATE TABLE theirs (x)")
+    other.execute("PRAGMA journal_mode = DELETE")
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailableError, match="database is locked"):
         JobStore(path)

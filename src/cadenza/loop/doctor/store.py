@@ -16,6 +16,7 @@ def store_check(location: Path | str) -> Check:
         CadenzaError: It does not answer, is damaged, or is of a newer version.
     """
     from cadenza.loop.store.jobstore import JobStore
+    from cadenza.loop.store.locations import shown
 
     file = _sqlite_file(location)
     if file is not None and not file.is_file():
@@ -26,33 +27,22 @@ def store_check(location: Path | str) -> Check:
         with JobStore.open_existing(location) as store:
             runs = len(store.list_runs())
             number = f"{runs} run{'' if runs == 1 else 's'}"
-            return Check(name="store", level="ok", detail=f"{_shown(location)}: {number}")
+            return Check(name="store", level="ok", detail=f"{shown(location)}: {number}")
     except StoreOutdatedError:
         if file is not None:
             _rehearse(file)
         return Check(
             name="store",
             level="ok",
-            detail=f"{_shown(location)}: of an older version; the next run brings it up to date",
+            detail=f"{shown(location)}: of an older version; the next run brings it up to date",
         )
 
 
 def _sqlite_file(location: Path | str) -> Path | None:
-    from sqlalchemy.engine import make_url
+    from cadenza.loop.store.locations import url_of
 
-    if isinstance(location, Path) or "://" not in location:
-        return Path(location)
-    url = make_url(location)
+    url = url_of(location)
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-
-
-def _shown(location: Path | str) -> str:
-    """Return the location without its password."""
-    from sqlalchemy.engine import make_url
-
-    if isinstance(location, Path) or "://" not in location:
-        return str(location)
-    return repr(make_url(location))
 
 
 def _rehearse(file: Path) -> None:

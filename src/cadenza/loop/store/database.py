@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DatabaseError, OperationalError, ProgrammingError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
@@ -26,7 +26,10 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.store import schema
+from cadenza.loop.store.locations import shown, url_of
 from cadenza.loop.store.models import Run
+from cadenza.loop.store.refusals import refusal_at_opening, refused_password
+from cadenza.loop.store.sqlite_files import table_names
 
 #: Seconds a writer waits for another before it gives up; commits take milliseconds.
 BUSY_TIMEOUT_S: Final = 60.0
@@ -39,7 +42,11 @@ _SECONDS_NOW: Final = {
 
 
 class Database:
-    """Connections to one job store whose tables are up to date."""
+    """Connections to one job store whose tables are up to date.
+
+    Attributes:
+        name: Where it is, without passwords.
+    """
 
     def __init__(self, location: Path | str, *, create: bool) -> None:
         """Open the store at a path (SQLite) or an SQLAlchemy URL.
@@ -49,19 +56,29 @@ class Database:
             create: Whether to create the file and migrate the tables; readers do neither.
 
         Raises:
-            ConfigurationError: The URL is malformed or names another kind of database.
+            ConfigurationError: The URL is malformed, has an unknown option, or names another kind
+                of database.
             MissingExtraError: PostgreSQL's driver is not installed.
             StoreNotFoundError: ``create`` is off and there is no such file.
+            StoreForeignError: The database is another program's; it was not touched.
             StoreVersionError: The tables are of a newer version, or of an older one and ``create``
                 is off.
+            StoreAccessError: The password is wrong or missing, or the user may not do this.
             StoreUnavailableError: The database does not answer.
             StoreCorruptError: The file is no database, or a damaged one.
         """
-        self.url = _url_of(location)
-        self._engine = _engine_of(self.url, create=create)
+        url = url_of(location)
+        self.name = shown(url)
+        self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
                 (schema.upgrade if create else schema.require_present)(connection)
+        except ProgrammingError as error:
+            self.close()
+            refusal = refusal_at_opening(self.name, error)
+            if refusal is None:
+                raise
+            raise refusal from error
         except BaseException:
             self.close()
             raise
@@ -71,6 +88,7 @@ class Database:
         """Open a transaction that is committed when the block ends without an error.
 
         Raises:
+            StoreAccessError: The server refuses the password.
             StoreUnavailableError: The database does not answer, or stayed locked.
             StoreCorruptError: The file is damaged.
         """
@@ -92,15 +110,15 @@ class Database:
             ):
                 yield connection
         except OperationalError as error:
-            raise StoreUnavailableError(
-                f"job store {self.url!r}: expected an answer, got '{error.orig}'; see that the "
+            raise refused_password(self.name, error) or StoreUnavailableError(
+                f"job store {self.name}: expected an answer, got '{error.orig}'; see that the "
                 "database runs and no other program holds a lock on it, then resume the run."
             ) from error
         except DatabaseError as error:
             if type(error) is not DatabaseError:  # its subclasses tell of other things
                 raise
             raise StoreCorruptError(
-                f"job store {self.url!r}: expected a sound database, got '{error.orig}'; restore "
+                f"job store {self.name}: expected a sound database, got '{error.orig}'; restore "
                 "it from a copy, or name another file."
             ) from error
 
@@ -132,23 +150,6 @@ def unknown_run(run_id: str) -> UnknownRowError:
     )
 
 
-def _url_of(location: Path | str) -> URL:
-    if isinstance(location, Path) or "://" not in location:
-        return URL.create("sqlite", database=str(location))
-    try:
-        url = make_url(location)
-    except ArgumentError as error:
-        raise ConfigurationError(
-            f"store {location!r}: expected a path or an SQLAlchemy URL, got '{error}'."
-        ) from error
-    if url.drivername not in ("sqlite", "postgresql", "postgresql+psycopg"):
-        raise ConfigurationError(
-            f"store {url!r}: expected sqlite:///... or postgresql+psycopg://..., got "
-            f"{url.drivername!r}; use one of these."
-        )
-    return url if url.drivername == "sqlite" else url.set(drivername="postgresql+psycopg")
-
-
 def _engine_of(url: URL, *, create: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, create=create)
@@ -156,7 +157,7 @@ def _engine_of(url: URL, *, create: bool) -> Engine:
         return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"store {url!r}: expected PostgreSQL's driver, got '{error}'; install "
+            f"store {shown(url)}: expected PostgreSQL's driver, got '{error}'; install "
             "'cadenza[postgresql]'."
         ) from error
 
@@ -164,13 +165,15 @@ def _engine_of(url: URL, *, create: bool) -> Engine:
 def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(
-            f"store {url!r}: expected a file, got a database in memory, which a restart would "
-            "lose; name a file."
+            f"store {shown(url)}: expected a file, got a database in memory, which a restart "
+            "would lose; name a file."
         )
     path = Path(url.database)
-    if create:
+    if path.is_file():
+        schema.require_ours(table_names(path, timeout_s=BUSY_TIMEOUT_S), str(path), shared=False)
+    elif create:
         make_folder(path.absolute().parent)
-    elif not path.is_file():
+    else:
         raise StoreNotFoundError(
             f"{path}: expected a job store, got no file; start a run first, or name its folder."
         )
@@ -178,18 +181,19 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     file = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": mode, "uri": "1"})
     engine = create_engine(file, connect_args={"timeout": BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _prepare_sqlite)
+    if create:
+        event.listen(engine, "connect", _use_write_ahead_log)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
 def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:
     raw.isolation_level = None  # transactions begin where we say, not at the first change
-    _use_write_ahead_log(raw)
     for pragma in ("foreign_keys = ON", "synchronous = FULL"):
         raw.execute(f"PRAGMA {pragma}")
 
 
-def _use_write_ahead_log(raw: Any) -> None:
+def _use_write_ahead_log(raw: Any, _entry: ConnectionPoolEntry) -> None:
     """Switch to the write-ahead log; SQLite does not wait for other switchers, so we do."""
     import sqlite3
 

@@ -27,6 +27,7 @@ from cadenza.loop.store.database import Database, lock_run, now, unknown_run
 from cadenza.loop.store.event_rows import EventTable, append_events
 from cadenza.loop.store.job_rows import JobTable
 from cadenza.loop.store.leases import Leases, require_lease
+from cadenza.loop.store.locations import config_to_keep
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.replies import Replies
 from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
@@ -52,8 +53,11 @@ class JobStore:
 
         Raises:
             StoreNotFoundError: ``create`` is off and there is no such file.
+            StoreForeignError: The database is another program's; it was not touched.
             StoreVersionError: The store was written by another version of the package.
+            StoreAccessError: The password is wrong or missing, or the user may not do this.
             StoreUnavailableError: The database does not answer.
+            StoreCorruptError: The file is no database, or a damaged one.
             ConfigurationError: The URL is malformed or names another kind of database.
             MissingExtraError: PostgreSQL's driver is not installed.
         """
@@ -91,21 +95,30 @@ class JobStore:
     ) -> None:
         """Add a run with a fresh state.
 
+        Args:
+            run_id: Its id.
+            config_json: Its configuration, a JSON object; kept without the passwords in ``store``.
+            constitution_sha256: Digest of the rules that its commands are judged by.
+            capabilities: What its back end says of itself.
+
         Raises:
             DuplicateRunError: There is a run of this id.
             InputError: The id is no plain name.
+            IntegrityError: The configuration is no JSON object.
+            ConfigurationError: Its ``store`` is a malformed URL.
         """
         if re.fullmatch(NAME_PATTERN, run_id) is None:
             raise InputError(
                 f"run id: expected letters, digits, '.', '_' and '-', at most 100, got {run_id!r}; "
                 "it names a folder."
             )
+        kept = config_to_keep(config_json)
         with self._database.write() as connection:
             statement = _insert_if_new(connection).values(
                 id=run_id,
                 created_at=now(connection),
-                config_json=config_json,
-                config_sha256=sha256_bytes(config_json.encode()),
+                config_json=kept,
+                config_sha256=sha256_bytes(kept.encode()),
                 constitution_sha256=constitution_sha256,
                 capabilities_json=changes.canonical_text(dict(capabilities or {})),
                 state_json=LoopState(run_id=run_id).model_dump_json(),

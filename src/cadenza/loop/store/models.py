@@ -6,7 +6,7 @@ Units:  times are Unix seconds (UTC) by the database's clock, unless a column sa
 Types:  JSON documents are text, so that both databases return the bytes that were stored.
 """
 
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -39,8 +39,16 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar = {str: Text(), int: Integer(), float: Float(53)}
 
 
-def _of_run() -> Mapped[str]:
-    return mapped_column(ForeignKey("runs.id"))
+#: The run that a row belongs to.
+RunId: TypeAlias = Annotated[str, mapped_column(ForeignKey("runs.id"))]
+#: The same as the first part of a key.
+RunKey: TypeAlias = Annotated[str, mapped_column(ForeignKey("runs.id"), primary_key=True)]
+#: A name within a run, as part of a key.
+NameKey: TypeAlias = Annotated[str, mapped_column(primary_key=True)]
+#: A number that we choose, as part of a key.
+NumberKey: TypeAlias = Annotated[int, mapped_column(primary_key=True, autoincrement=False)]
+#: A number that needs 64 bits.
+Long: TypeAlias = Annotated[int, mapped_column(BigInteger)]
 
 
 class Run(Base):
@@ -81,8 +89,8 @@ class Cycle(Base):
 
     __tablename__ = "cycles"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    idx: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[RunKey]
+    idx: Mapped[NumberKey]
     stage: Mapped[str]
     decision: Mapped[str | None]
     started_at: Mapped[float]
@@ -98,7 +106,7 @@ class Checkpoint(Base):
     __tablename__ = "checkpoints"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    run_id: Mapped[str] = _of_run()
+    run_id: Mapped[RunId]
     cycle_idx: Mapped[int]
     policy_type: Mapped[str]
     path: Mapped[str]
@@ -131,7 +139,7 @@ class Job(Base):
     __tablename__ = "jobs"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    run_id: Mapped[str] = _of_run()
+    run_id: Mapped[RunId]
     cycle: Mapped[int]
     stage: Mapped[str]
     attempt: Mapped[int] = mapped_column(server_default="0")
@@ -164,7 +172,7 @@ class EventRow(Base):
 
     __tablename__ = "events"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    run_id: Mapped[RunKey]
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     step_key: Mapped[str]
     ordinal: Mapped[int]
@@ -184,13 +192,13 @@ class Episode(Base):
 
     __tablename__ = "episodes"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    cycle: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    subject: Mapped[str] = mapped_column(primary_key=True)
-    look: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    idx: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[RunKey]
+    cycle: Mapped[NumberKey]
+    subject: Mapped[NameKey]
+    look: Mapped[NumberKey]
+    idx: Mapped[NumberKey]
     task: Mapped[str]
-    seed: Mapped[int] = mapped_column(BigInteger)
+    seed: Mapped[Long]
     success: Mapped[int]
     score: Mapped[float | None]
 
@@ -200,12 +208,12 @@ class SeedRangeRow(Base):
 
     __tablename__ = "seed_ranges"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    cycle: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    purpose: Mapped[str] = mapped_column(primary_key=True)
-    look: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    start: Mapped[int] = mapped_column(BigInteger)
-    count: Mapped[int] = mapped_column(BigInteger)
+    run_id: Mapped[RunKey]
+    cycle: Mapped[NumberKey]
+    purpose: Mapped[NameKey]
+    look: Mapped[NumberKey]
+    start: Mapped[Long]
+    count: Mapped[Long]
 
 
 class Approval(Base):
@@ -213,9 +221,9 @@ class Approval(Base):
 
     __tablename__ = "approvals"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    cycle: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    gate: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[RunKey]
+    cycle: Mapped[NumberKey]
+    gate: Mapped[NameKey]
     status: Mapped[str] = mapped_column(server_default="pending")
     reason: Mapped[str | None]
     by: Mapped[str | None]
@@ -236,10 +244,10 @@ class LlmReply(Base):
 
     __tablename__ = "llm_replies"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    cycle: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    purpose: Mapped[str] = mapped_column(primary_key=True)
-    ordinal: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[RunKey]
+    cycle: Mapped[NumberKey]
+    purpose: Mapped[NameKey]
+    ordinal: Mapped[NumberKey]
     provider: Mapped[str]
     model: Mapped[str]
     prompt_sha256: Mapped[str]

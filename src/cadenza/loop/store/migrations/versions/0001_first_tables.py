@@ -25,25 +25,22 @@ def upgrade() -> None:
 def _create_runs() -> None:
     op.create_table(
         "runs",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.Float(precision=53), nullable=False),
-        sa.Column("status", sa.Text(), server_default="running", nullable=False),
-        sa.Column("stop_reason", sa.Text(), nullable=True),
-        sa.Column("config_json", sa.Text(), nullable=False),
-        sa.Column("config_sha256", sa.Text(), nullable=False),
-        sa.Column("constitution_sha256", sa.Text(), nullable=True),
-        sa.Column("capabilities_json", sa.Text(), server_default="{}", nullable=False),
-        sa.Column("state_json", sa.Text(), nullable=False),
-        sa.Column("state_version", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("lease_owner", sa.Text(), nullable=True),
-        sa.Column("lease_epoch", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("lease_expires_at", sa.Float(precision=53), nullable=True),
-        sa.Column("stop_requested_at", sa.Float(precision=53), nullable=True),
-        sa.CheckConstraint(
-            "status IN ('running', 'pending_approval', 'stopped', 'finished', 'failed')",
-            name=op.f("ck_runs_status"),
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+        _text("id"),
+        _real("created_at"),
+        _text("status", default="running"),
+        _text("stop_reason", null=True),
+        _text("config_json"),
+        _text("config_sha256"),
+        _text("constitution_sha256", null=True),
+        _text("capabilities_json", default="{}"),
+        _text("state_json"),
+        _whole("state_version", default="0"),
+        _text("lease_owner", null=True),
+        _whole("lease_epoch", default="0"),
+        _real("lease_expires_at", null=True),
+        _real("stop_requested_at", null=True),
+        _one_of("runs", "status", "running", "pending_approval", "stopped", "finished", "failed"),
+        _key("runs", "id"),
     )
     op.create_index("ix_runs_created_at", "runs", ["created_at"], unique=False)
 
@@ -51,37 +48,35 @@ def _create_runs() -> None:
 def _create_approvals() -> None:
     op.create_table(
         "approvals",
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("gate", sa.Text(), nullable=False),
-        sa.Column("status", sa.Text(), server_default="pending", nullable=False),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("by", sa.Text(), nullable=True),
-        sa.Column("requested_at", sa.Float(precision=53), nullable=False),
-        sa.Column("decided_at", sa.Float(precision=53), nullable=True),
-        sa.Column("deadline", sa.Float(precision=53), nullable=True),
-        sa.CheckConstraint(
-            "status IN ('pending', 'approved', 'rejected')", name=op.f("ck_approvals_status")
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_approvals_run_id_runs")),
-        sa.PrimaryKeyConstraint("run_id", "cycle", "gate", name=op.f("pk_approvals")),
+        _text("run_id"),
+        _part_of_key("cycle"),
+        _text("gate"),
+        _text("status", default="pending"),
+        _text("reason", null=True),
+        _text("by", null=True),
+        _real("requested_at"),
+        _real("decided_at", null=True),
+        _real("deadline", null=True),
+        _one_of("approvals", "status", "pending", "approved", "rejected"),
+        _of_run("approvals"),
+        _key("approvals", "run_id", "cycle", "gate"),
     )
 
 
 def _create_checkpoints() -> None:
     op.create_table(
         "checkpoints",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle_idx", sa.Integer(), nullable=False),
-        sa.Column("policy_type", sa.Text(), nullable=False),
-        sa.Column("path", sa.Text(), nullable=False),
-        sa.Column("blessed", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("eval_json", sa.Text(), nullable=True),
-        sa.Column("sha256", sa.Text(), nullable=True),
+        _whole("id"),
+        _text("run_id"),
+        _whole("cycle_idx"),
+        _text("policy_type"),
+        _text("path"),
+        _whole("blessed", default="0"),
+        _text("eval_json", null=True),
+        _text("sha256", null=True),
         sa.CheckConstraint("blessed IN (0, 1)", name=op.f("ck_checkpoints_blessed")),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_checkpoints_run_id_runs")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),
+        _of_run("checkpoints"),
+        _key("checkpoints", "id"),
         sqlite_autoincrement=True,
     )
     op.create_index(
@@ -98,90 +93,83 @@ def _create_checkpoints() -> None:
 def _create_cycles() -> None:
     op.create_table(
         "cycles",
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("idx", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("decision", sa.Text(), nullable=True),
-        sa.Column("started_at", sa.Float(precision=53), nullable=False),
-        sa.Column("finished_at", sa.Float(precision=53), nullable=True),
-        sa.Column("rung", sa.Text(), nullable=True),
-        sa.Column("dataset_json", sa.Text(), nullable=True),
-        sa.Column("proposal_json", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_cycles_run_id_runs")),
-        sa.PrimaryKeyConstraint("run_id", "idx", name=op.f("pk_cycles")),
+        _text("run_id"),
+        _part_of_key("idx"),
+        _text("stage"),
+        _text("decision", null=True),
+        _real("started_at"),
+        _real("finished_at", null=True),
+        _text("rung", null=True),
+        _text("dataset_json", null=True),
+        _text("proposal_json", null=True),
+        _of_run("cycles"),
+        _key("cycles", "run_id", "idx"),
     )
 
 
 def _create_episodes() -> None:
     op.create_table(
         "episodes",
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("subject", sa.Text(), nullable=False),
-        sa.Column("look", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("idx", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("task", sa.Text(), nullable=False),
-        sa.Column("seed", sa.BigInteger(), nullable=False),
-        sa.Column("success", sa.Integer(), nullable=False),
-        sa.Column("score", sa.Float(precision=53), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_episodes_run_id_runs")),
-        sa.PrimaryKeyConstraint(
-            "run_id", "cycle", "subject", "look", "idx", name=op.f("pk_episodes")
-        ),
+        _text("run_id"),
+        _part_of_key("cycle"),
+        _text("subject"),
+        _part_of_key("look"),
+        _part_of_key("idx"),
+        _text("task"),
+        _long("seed"),
+        _whole("success"),
+        _real("score", null=True),
+        _of_run("episodes"),
+        _key("episodes", "run_id", "cycle", "subject", "look", "idx"),
     )
 
 
 def _create_events() -> None:
     op.create_table(
         "events",
-        sa.Column("run_id", sa.Text(), nullable=False),
+        _text("run_id"),
         sa.Column("seq", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("step_key", sa.Text(), nullable=False),
-        sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.Column("ts", sa.Float(precision=53), nullable=False),
-        sa.Column("mono", sa.Float(precision=53), nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), nullable=True),
-        sa.Column("payload", sa.Text(), nullable=False),
-        sa.Column("published", sa.Integer(), server_default="0", nullable=False),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_events_run_id_runs")),
-        sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_events")),
-        sa.UniqueConstraint(
-            "run_id", "step_key", "ordinal", name=op.f("uq_events_run_id_step_key_ordinal")
-        ),
+        _text("step_key"),
+        _whole("ordinal"),
+        _real("ts"),
+        _real("mono"),
+        _text("stage"),
+        _text("kind"),
+        _whole("cycle", null=True),
+        _text("payload"),
+        _whole("published", default="0"),
+        _of_run("events"),
+        _key("events", "run_id", "seq"),
+        _unique("events", "run_id", "step_key", "ordinal"),
     )
 
 
 def _create_jobs() -> None:
     op.create_table(
         "jobs",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("cmd", sa.Text(), nullable=False),
-        sa.Column("pid", sa.Integer(), nullable=True),
-        sa.Column("pid_start_time", sa.Float(precision=53), nullable=True),
-        sa.Column("status", sa.Text(), server_default="pending", nullable=False),
-        sa.Column("started", sa.Float(precision=53), nullable=True),
-        sa.Column("heartbeat", sa.Float(precision=53), nullable=True),
-        sa.Column("finished", sa.Float(precision=53), nullable=True),
-        sa.Column("exit", sa.Integer(), nullable=True),
-        sa.Column("duration_s", sa.Float(precision=53), server_default="0", nullable=False),
-        sa.Column("attempt_s", sa.Float(precision=53), server_default="0", nullable=False),
-        sa.Column("interruptions", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("device", sa.Text(), nullable=False),
-        sa.Column("result_path", sa.Text(), nullable=True),
-        sa.Column("result_sha256", sa.Text(), nullable=True),
-        sa.CheckConstraint(
-            "status IN ('pending', 'running', 'succeeded', 'failed', 'cancelled')",
-            name=op.f("ck_jobs_status"),
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_jobs_run_id_runs")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        sa.UniqueConstraint("run_id", "cycle", "stage", name=op.f("uq_jobs_run_id_cycle_stage")),
+        _whole("id"),
+        _text("run_id"),
+        _whole("cycle"),
+        _text("stage"),
+        _whole("attempt", default="0"),
+        _text("cmd"),
+        _whole("pid", null=True),
+        _real("pid_start_time", null=True),
+        _text("status", default="pending"),
+        _real("started", null=True),
+        _real("heartbeat", null=True),
+        _real("finished", null=True),
+        _whole("exit", null=True),
+        _real("duration_s", default="0"),
+        _real("attempt_s", default="0"),
+        _whole("interruptions", default="0"),
+        _text("device"),
+        _text("result_path", null=True),
+        _text("result_sha256", null=True),
+        _one_of("jobs", "status", "pending", "running", "succeeded", "failed", "cancelled"),
+        _of_run("jobs"),
+        _key("jobs", "id"),
+        _unique("jobs", "run_id", "cycle", "stage"),
         sqlite_autoincrement=True,
     )
 
@@ -189,35 +177,73 @@ def _create_jobs() -> None:
 def _create_llm_replies() -> None:
     op.create_table(
         "llm_replies",
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("purpose", sa.Text(), nullable=False),
-        sa.Column("ordinal", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("provider", sa.Text(), nullable=False),
-        sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("prompt_sha256", sa.Text(), nullable=False),
-        sa.Column("response_sha256", sa.Text(), nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
-        sa.Column("tokens_in", sa.Integer(), nullable=True),
-        sa.Column("tokens_out", sa.Integer(), nullable=True),
-        sa.Column("cost_usd", sa.Float(precision=53), nullable=True),
-        sa.Column("error", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_llm_replies_run_id_runs")),
-        sa.PrimaryKeyConstraint(
-            "run_id", "cycle", "purpose", "ordinal", name=op.f("pk_llm_replies")
-        ),
+        _text("run_id"),
+        _part_of_key("cycle"),
+        _text("purpose"),
+        _part_of_key("ordinal"),
+        _text("provider"),
+        _text("model"),
+        _text("prompt_sha256"),
+        _text("response_sha256"),
+        _text("text"),
+        _whole("tokens_in", null=True),
+        _whole("tokens_out", null=True),
+        _real("cost_usd", null=True),
+        _text("error", null=True),
+        _of_run("llm_replies"),
+        _key("llm_replies", "run_id", "cycle", "purpose", "ordinal"),
     )
 
 
 def _create_seed_ranges() -> None:
     op.create_table(
         "seed_ranges",
-        sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("cycle", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("purpose", sa.Text(), nullable=False),
-        sa.Column("look", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("start", sa.BigInteger(), nullable=False),
-        sa.Column("count", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_seed_ranges_run_id_runs")),
-        sa.PrimaryKeyConstraint("run_id", "cycle", "purpose", "look", name=op.f("pk_seed_ranges")),
+        _text("run_id"),
+        _part_of_key("cycle"),
+        _text("purpose"),
+        _part_of_key("look"),
+        _long("start"),
+        _long("count"),
+        _of_run("seed_ranges"),
+        _key("seed_ranges", "run_id", "cycle", "purpose", "look"),
     )
+
+
+# Columns and constraints, named as in 0001: later migrations bring their own.
+
+
+def _text(name: str, *, null: bool = False, default: str | None = None) -> sa.Column[str]:
+    return sa.Column(name, sa.Text(), server_default=default, nullable=null)
+
+
+def _whole(name: str, *, null: bool = False, default: str | None = None) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer(), server_default=default, nullable=null)
+
+
+def _long(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger(), nullable=False)
+
+
+def _real(name: str, *, null: bool = False, default: str | None = None) -> sa.Column[float]:
+    return sa.Column(name, sa.Float(precision=53), server_default=default, nullable=null)
+
+
+def _part_of_key(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer(), autoincrement=False, nullable=False)
+
+
+def _key(table: str, *columns: str) -> sa.PrimaryKeyConstraint:
+    return sa.PrimaryKeyConstraint(*columns, name=op.f(f"pk_{table}"))
+
+
+def _of_run(table: str) -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f(f"fk_{table}_run_id_runs"))
+
+
+def _unique(table: str, *columns: str) -> sa.UniqueConstraint:
+    return sa.UniqueConstraint(*columns, name=op.f(f"uq_{table}_{'_'.join(columns)}"))
+
+
+def _one_of(table: str, column: str, *values: str) -> sa.CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return sa.CheckConstraint(f"{column} IN ({listed})", name=op.f(f"ck_{table}_{column}"))

@@ -1,0 +1,157 @@
+"""A server that asks for a password: who gives it, who is refused, and that nobody keeps it."""
+
+import json
+
+import pytest
+from sqlalchemy import create_engine, select, text
+from typer.testing import CliRunner
+
+from cadenza.cli.main import app
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
+from cadenza.loop.resuming import stored_config
+from cadenza.loop.store import JobStore
+from cadenza.loop.store.models import Base
+from tests.integration.loop.loop_harness import Loop
+from tests.integration.loop.postgres import GUARDED
+from tests.loop_fakes import FakeStack
+from tests.loop_runs import RUN, begun_run
+
+WORD = "hunter2/@"
+IN_URL = "hunter2%2F%40"
+
+
+@pytest.fixture(scope="session")
+def users(postgres_server):
+    postgres_server.add_user(GUARDED, f"SUPERUSER PASSWORD '{WORD}'")
+    postgres_server.add_user("limited", "")
+
+
+@pytest.fixture
+def url(postgres_url, users, monkeypatch, tmp_path):
+    """URL of a store on a server that asks for a password; the URL names none."""
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "no passwords"))
+    return postgres_url.replace("postgres@", f"{GUARDED}@")
+
+
+def with_password(url, password=IN_URL):
+    return url.replace(f"{GUARDED}@", f"{GUARDED}:{password}@")
+
+
+def everything_in(url):
+    """Every row of every table of a store, as one text."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        tables = Base.metadata.sorted_tables
+        found = [row for table in tables for row in connection.execute(select(table))]
+    engine.dispose()
+    return "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("password", [None, "***"])
+def test_missing_password_is_asked_for(url, password):
+    location = url if password is None else with_password(url, password)
+    with pytest.raises(StoreAccessError, match=r"expected this user's password, got none; set PG"):
+        JobStore(location)
+
+
+def test_wrong_password_is_refused_and_not_shown(url, monkeypatch):
+    with pytest.raises(StoreAccessError, match="got a wrong one; set PGPASSWORD") as caught:
+        JobStore.open_existing(with_password(url, "letmein"))
+    assert "letmein" not in str(caught.value)
+    monkeypatch.setenv("PGPASSWORD", "letmein")
+    with pytest.raises(StoreAccessError, match="got a wrong one"):
+        JobStore(url)
+
+
+def test_other_refusals_do_not_blame_the_password(url):
+    with pytest.raises(StoreUnavailableError, match='database "nowhere" does not exist') as caught:
+        JobStore(with_password(url).rpartition("/")[0] + "/nowhere")
+    assert not isinstance(caught.value, StoreAccessError)
+
+
+def test_password_is_taken_from_the_url_the_environment_or_a_file(url, monkeypatch, tmp_path):
+    JobStore(with_password(url)).close()
+    monkeypatch.setenv("PGPASSWORD", WORD)
+    for location in (url, with_password(url, "***")):
+        JobStore(location).close()
+    monkeypatch.delenv("PGPASSWORD")
+    passwords = tmp_path / "passwords"
+    passwords.write_text(f"127.0.0.1:*:*:{GUARDED}:{WORD}\n")
+    passwords.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    JobStore(url).close()
+
+
+def test_user_without_rights_and_unknown_options_are_told_apart(users, empty_postgres_url):
+    engine = create_engine(empty_postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text("REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
+    engine.dispose()
+    with pytest.raises(StoreAccessError, match="may create and change its tables, got 'permission"):
+        JobStore(empty_postgres_url.replace("postgres@", "limited@"))
+    with pytest.raises(ConfigurationError, match="options that the driver knows, got 'invalid"):
+        JobStore(empty_postgres_url + "?fish=1")
+
+
+def test_whole_run_leaves_no_password_and_goes_on_with_another_url(url, tmp_path, monkeypatch):
+    location = with_password(url)
+
+    def go_on(store, **changes):
+        with JobStore(store) as opened:
+            stack = FakeStack((0.5, 0.9))
+            loop = Loop(opened, tmp_path, stack, budgets={"max_cycles": 2}, **changes)
+            loop.controller.cfg = loop.cfg.model_copy(update={"store": store})
+            return loop.run()
+
+    assert go_on(location).cycles_run == 2
+    assert WORD not in everything_in(location)
+    assert IN_URL not in everything_in(location)
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not any(word.encode() in data for data in files for word in (WORD, IN_URL))
+    with JobStore(location) as opened:
+        assert stored_config(opened, "run").store == with_password(url, "***")
+
+    monkeypatch.setenv("PGPASSWORD", WORD)
+    assert go_on(url).cycles_run == 2  # the same run: only its store is named otherwise
+    with pytest.raises(ConfigurationError, match="got other values for seed;"):
+        go_on(url, seed=5)
+
+
+def test_commands_take_the_password_from_url_and_environment(url, tmp_path, monkeypatch):
+    begun_run(tmp_path, location=with_password(url)).close()
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(app, ["loop", "status", "--store", with_password(url), "--json"])
+    assert json.loads(shown.stdout)["runs"][0]["run_id"] == RUN
+    told = CliRunner().invoke(app, ["loop", "status", "--store", with_password(url)])
+    assert f"resume {RUN} --store '{with_password(url, '***')}'" in told.stdout
+    refused = CliRunner().invoke(app, ["loop", "status", "--store", with_password(url, "***")])
+    assert refused.exit_code == 11
+    assert "expected this user's password, got none" in refused.stderr
+    monkeypatch.setenv("PGPASSWORD", WORD)
+    copied = CliRunner().invoke(app, ["loop", "status", "--store", with_password(url, "***")])
+    assert copied.exit_code == 0
+    monkeypatch.setenv("CADENZA_STORE", with_password(url, "letmein"))
+    wrong = CliRunner().invoke(app, ["loop", "resume", RUN])
+    assert wrong.exit_code == 11
+    assert "got a wrong one" in wrong.stderr
+    for result in (shown, told, refused, copied, wrong):
+        assert IN_URL not in result.output
+        assert "letmein" not in result.output
+
+
+def test_resume_finds_the_store_in_the_configuration_that_it_is_given(url, tmp_path, monkeypatch):
+    begun_run(tmp_path, location=with_password(url)).close()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more.yaml").write_text(
+        f"run_name: crossing\nseed_dataset: local/crossing\ndata: {{initial_episodes: 2}}\n"
+        f"store: {with_password(url)}\n"
+    )
+    # The run of the store was begun otherwise: it is found, and refused for that.
+    resumed = CliRunner().invoke(app, ["loop", "resume", RUN, "--config", "more.yaml"])
+    assert resumed.exit_code == 2, resumed.output
+    assert f"run '{RUN}': expected the configuration it was started with" in resumed.stderr
+    assert IN_URL not in resumed.output
+    assert not (tmp_path / "runs" / "cadenza.db").exists()

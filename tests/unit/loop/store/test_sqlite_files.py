@@ -1,0 +1,93 @@
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from cadenza.loop.errors import StoreCorruptError, StoreUnavailableError
+from cadenza.loop.store.sqlite_files import table_names
+
+CRASH = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("PRAGMA journal_mode = WAL")
+connection.execute("CREATE TABLE theirs (x INTEGER PRIMARY KEY AUTOINCREMENT)")
+connection.commit()
+os._exit(0)
+"""
+
+
+def make(path, mode):
+    if mode == "killed":  # what was committed lies in the log alone
+        subprocess.run([sys.executable, "-c", CRASH, str(path)], check=True)
+        assert b"theirs" not in path.read_bytes()
+        return
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute("CREATE TABLE theirs (x INTEGER PRIMARY KEY AUTOINCREMENT)")
+    connection.commit()
+    connection.close()
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".db-shm"}
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal", "killed"])
+def test_tables_are_named_and_nothing_is_touched(tmp_path, mode):
+    path = tmp_path / "odd %20?name#.db"
+    make(path, mode)
+    before = content(tmp_path)
+    assert table_names(path, timeout_s=1.0) == {"theirs"}
+    assert content(tmp_path) == before
+
+
+def test_ordinary_connection_would_touch_what_a_killed_program_left(tmp_path):
+    path = tmp_path / "a.db"
+    make(path, "killed")
+    before = content(tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute("SELECT name FROM sqlite_schema").fetchall()
+    connection.close()
+    assert content(tmp_path) != before
+
+
+def test_tables_of_an_open_file_are_seen(tmp_path):
+    path = tmp_path / "a.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.commit()
+    assert table_names(path, timeout_s=1.0) == {"theirs"}
+    connection.close()
+
+
+def test_empty_file_has_no_tables(tmp_path):
+    path = tmp_path / "a.db"
+    path.touch()
+    assert table_names(path, timeout_s=1.0) == frozenset()
+    assert path.read_bytes() == b""
+
+
+def test_file_that_cannot_be_read_as_a_database_is_refused(tmp_path):
+    path = tmp_path / "a.db"
+    path.write_bytes(b"no database")
+    with pytest.raises(StoreCorruptError, match="file is not a database"):
+        table_names(path, timeout_s=1.0)
+    make(tmp_path / "b.db", "delete")
+    whole = (tmp_path / "b.db").read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
+    with pytest.raises(StoreCorruptError, match="restore it from a copy"):
+        table_names(path, timeout_s=1.0)
+
+
+def test_file_that_may_not_be_read_or_stays_locked_is_unavailable(tmp_path):
+    with pytest.raises(StoreUnavailableError, match="see that you may read it"):
+        table_names(tmp_path, timeout_s=1.0)  # a folder
+    path = tmp_path / "a.db"
+    make(path, "delete")
+    connection = sqlite3.connect(path)
+    connection.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailableError, match="database is locked"):
+        table_names(path, timeout_s=0.01)
+    connection.close()
