@@ -101,10 +101,14 @@ def test_a_store_is_looked_at_and_never_made(tmp_path):
 
 def test_an_older_store_is_brought_up_to_date_in_a_copy(tmp_path):
     path = tmp_path / "cadenza.db"
-    sqlite3.connect(path).execute("CREATE TABLE song (id INTEGER)").connection.close()
+    JobStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.close()
     assert "the next run brings it up to date" in store_check(path).detail
-    tables = sqlite3.connect(path).execute("SELECT name FROM sqlite_master").fetchall()
-    assert tables == [("song",)]
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("0001",)]
+    connection.close()
 
 
 def test_a_store_that_cannot_be_brought_up_to_date_fails(tmp_path):
