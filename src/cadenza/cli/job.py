@@ -4,7 +4,7 @@ Equal flags give equal bytes. A job that was killed goes on when the same comman
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 
 _GO_ON: Final = "finished work is kept, run the same command again to go on"
 
-_Out = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
-_Result = Annotated[Path, typer.Option("--result-json", help="Written last, in one step.")]
-_Task = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
-_Partners = Annotated[
+# Options of several jobs; those of one job stand in its command.
+_Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
+_Result: TypeAlias = Annotated[
+    Path, typer.Option("--result-json", help="Result file, written last, in one step.")
+]
+_Task: TypeAlias = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
+_Partners: TypeAlias = Annotated[
     str,
     typer.Option("--partners", help="Classes, comma between them; or default, or leaving_way."),
 ]
-_Focus = Annotated[
+_Focus: TypeAlias = Annotated[
     str, typer.Option("--focus", help="Partners with three times the share, comma between them.")
 ]
-_Filter = Annotated[str, typer.Option("--filter", help="Safety filter: on or off.")]
-_SeedStart = Annotated[int, typer.Option("--seed-start", help="First initial-state seed.")]
-_SeedCount = Annotated[int, typer.Option("--seed-count", help="Most attempts.")]
-_Wanted = Annotated[int, typer.Option("--episodes", help="Successful episodes wanted.")]
-_RepoId = Annotated[str, typer.Option("--repo-id", help="Name of the dataset.")]
-_Policy = Annotated[Path, typer.Option("--policy", help="Checkpoint that a training wrote.")]
+_Filter: TypeAlias = Annotated[str, typer.Option("--filter", help="Safety filter: on or off.")]
+_SeedStart: TypeAlias = Annotated[
+    int, typer.Option("--seed-start", help="First initial-state seed.")
+]
+_SeedCount: TypeAlias = Annotated[int, typer.Option("--seed-count", help="Most attempts.")]
+_Wanted: TypeAlias = Annotated[int, typer.Option("--episodes", help="Successful episodes wanted.")]
+_RepoId: TypeAlias = Annotated[str, typer.Option("--repo-id", help="Name of the dataset.")]
+_Policy: TypeAlias = Annotated[
+    Path, typer.Option("--policy", help="Checkpoint that a training wrote.")
+]
 
 
 def collect(
@@ -92,12 +99,16 @@ def train(
     episodes: Annotated[
         str, typer.Option("--episodes", help="Episodes of the dataset that count; all if empty.")
     ] = "",
+    first_episodes: Annotated[
+        int | None,
+        typer.Option("--first-episodes", help="Or how many of it count, from the first."),
+    ] = None,
     mix: Annotated[Path | None, typer.Option("--mix", help="Second dataset, to blend in.")] = None,
     mix_ratio: Annotated[
         float, typer.Option("--mix-ratio", help="Share of samples from the second dataset.")
     ] = 0.5,
     max_epochs: Annotated[
-        float | None, typer.Option("--max-epochs", help="Most passes over the dataset.")
+        float | None, typer.Option("--max-epochs", help="Most passes over either dataset.")
     ] = None,
     init: Annotated[
         Path | None, typer.Option("--init", help="Checkpoint of the same rung to start from.")
@@ -105,14 +116,15 @@ def train(
 ) -> None:
     """Clone the behaviour that a dataset shows."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs.cloning_job import Training
-        from cadenza.benchmark.jobs.cloning_job import train as train_clone
+        from cadenza.benchmark.jobs import cloning_job
+        from cadenza.benchmark.jobs.cloning_request import Training
 
-        result = train_clone(
+        result = cloning_job.train(
             Training(
                 rung=rung,
                 dataset=dataset,
                 episodes=_numbers("--episodes", episodes),
+                first_episodes=first_episodes,
                 mix=mix,
                 mix_ratio=mix_ratio,
                 steps=steps,
@@ -145,11 +157,10 @@ def evaluate(
 ) -> None:
     """Measure a policy from given initial states."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs.evaluating import Evaluation
-        from cadenza.benchmark.jobs.evaluating import evaluate as evaluate_policy
+        from cadenza.benchmark.jobs import evaluating
 
-        result = evaluate_policy(
-            Evaluation(
+        result = evaluating.evaluate(
+            evaluating.Evaluation(
                 policy=policy,
                 task=task,
                 partners=_names(partners),
@@ -178,11 +189,11 @@ def merge(
 ) -> None:
     """Join datasets of equal features."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs.merging import Merge
-        from cadenza.benchmark.jobs.merging import merge as merge_datasets
+        from cadenza.benchmark.jobs import merging
 
         paths = tuple(Path(name) for name in _names(sources))
-        result = merge_datasets(Merge(sources=paths, repo_id=repo_id, out=out, result=result_json))
+        job = merging.Merge(sources=paths, repo_id=repo_id, out=out, result=result_json)
+        result = merging.merge(job)
         print_text(f"{result['dataset']['episodes']} episodes: {result_json}")
 
 

@@ -108,6 +108,7 @@ _TAKEN: Final[dict[str, dict[str, Mapping[str, str]]]] = {
             "init": "policy_ladder",
             "dataset": "seed_root",
             "episodes": "data.initial_episodes and data.max_episodes",
+            "first-episodes": "data.initial_episodes and data.max_episodes",
             "mix": "improve.enabled",
             "mix-ratio": "improve.mix_ratio",
             "steps": "train.steps",

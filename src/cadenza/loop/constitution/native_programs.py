@@ -68,6 +68,7 @@ TRAIN: Final = Program(
         "rung": NAME,
         "dataset": _READ,
         "episodes": Listing(Integer(0, 2**31)),
+        "first-episodes": _COUNT,
         "mix": _READ,
         "mix-ratio": Number(0.0, 1.0),
         "steps": _COUNT,
@@ -87,6 +88,7 @@ TRAIN: Final = Program(
         "out": "output_dir",
     },
     required=each("rung", "dataset", "steps", "batch-size", "seed", "out", "result-json"),
+    exclusive=(frozenset({"episodes", "first-episodes"}),),
 )
 EVALUATE: Final = Program(
     words=("cadenza", "job", "evaluate"),

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.benchmark.jobs.cloning_job import Training, train
+from cadenza.benchmark.jobs.cloning_job import train
+from cadenza.benchmark.jobs.cloning_request import Training
 from cadenza.benchmark.jobs.collecting import Collection, collect
 
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from cadenza.benchmark.jobs import cloning_job
-from cadenza.benchmark.jobs.cloning_job import Training, batch_rows, train, updates_of
+from cadenza.benchmark.jobs.cloning_data import batch_rows, updates_of
+from cadenza.benchmark.jobs.cloning_job import train
+from cadenza.benchmark.jobs.cloning_request import Training
 from cadenza.benchmark.jobs.dataset_files import KeptEpisode, write_dataset
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
@@ -104,12 +106,46 @@ def test_blend_changes_the_policy_and_its_ratio_matters(expert_data, tmp_path):
 def test_cap_on_epochs_shortens_and_never_lengthens(expert_data, tmp_path):
     # 100 steps at 32 samples: two epochs are 200 samples, 6 updates.
     capped = training(expert_data, tmp_path, max_epochs=2.0)
-    assert updates_of(capped, 100) == 6
-    assert updates_of(capped, 10_000) == 20
-    assert updates_of(capped, 1) == 1
+    assert updates_of(capped, first=100) == 6
+    assert updates_of(capped, first=10_000) == 20
+    assert updates_of(capped, first=1) == 1
     frames = expert_data.result["dataset"]["frames"]
     result = train(training(expert_data, tmp_path, max_epochs=0.5))
     assert result["updates"] == int(0.5 * frames / 32) < 20
+
+
+@pytest.mark.parametrize(
+    ("ratio", "first", "second", "updates"),
+    [
+        (0.25, 100, 10_000, 8),  # 24 samples of the first an update: 2 * 100 / 24
+        (0.25, 10_000, 20, 5),  # 8 samples of the mix: 2 * 20 / 8
+        (1.0, 10, 160, 10),  # the mix alone: 2 * 160 / 32, however small the first is
+        (0.0, 100, 10, 6),  # the first alone, however small the mix is
+    ],
+)
+def test_cap_on_epochs_holds_for_each_of_two_datasets(
+    expert_data, tmp_path, ratio, first, second, updates
+):
+    capped = training(expert_data, tmp_path, max_epochs=2.0, mix_ratio=ratio)
+    assert updates_of(capped, first=first, second=second) == updates
+
+
+def test_small_mix_shortens_the_training_on_it(expert_data, tmp_path):
+    other = wide_dataset(tmp_path / "other", dim=10)  # three steps, 16 of them in each batch
+    capped = training(expert_data, tmp_path, mix=other, max_epochs=10.0)
+    assert train(capped)["updates"] == 1
+    alone = training(expert_data, tmp_path, "alone", max_epochs=10.0)
+    assert train(alone)["updates"] == 20
+
+
+def test_first_episodes_are_those_of_the_smallest_numbers(expert_data, tmp_path):
+    first = train(training(expert_data, tmp_path, "first", first_episodes=2))
+    listed = train(training(expert_data, tmp_path, "listed", episodes=(0, 1)))
+    assert first["dataset_episodes"] == 2
+    assert (first["frames"], first["loss"]) == (listed["frames"], listed["loss"])
+    more = train(training(expert_data, tmp_path, "more", first_episodes=100))
+    whole = train(training(expert_data, tmp_path, "whole"))
+    assert (more["dataset_episodes"], more["loss"]) == (4, whole["loss"])
 
 
 def test_continuation_starts_from_the_given_weights(expert_data, clone, tmp_path):
@@ -131,6 +167,9 @@ def test_continuation_starts_from_the_given_weights(expert_data, clone, tmp_path
         ({"mix_ratio": float("nan")}, "--mix-ratio"),
         ({"max_epochs": 0.0}, "--max-epochs: expected > 0"),
         ({"max_epochs": float("nan")}, "--max-epochs: expected > 0"),
+        ({"max_epochs": float("inf")}, "--max-epochs: expected > 0 and finite, got inf"),
+        ({"first_episodes": 0}, "--first-episodes: expected a number >= 1 .*, got 0 and 0"),
+        ({"first_episodes": 2, "episodes": (0,)}, "--first-episodes: .* got 2 and 1 episodes"),
     ],
 )
 def test_impossible_settings_are_refused(expert_data, tmp_path, changes, message):
@@ -173,7 +212,7 @@ def test_init_that_is_no_clone_is_refused(expert_data, tmp_path):
 
 
 def test_policy_that_vanishes_at_once_is_an_error(expert_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(cloning_job, "_save_policy", lambda *_: None)
+    monkeypatch.setattr(cloning_job, "_save", lambda *_: None)
     with pytest.raises(CheckpointError, match="expected the policy that was just saved"):
         train(training(expert_data, tmp_path))
 
