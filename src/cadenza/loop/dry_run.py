@@ -175,14 +175,8 @@ class DryBackend:
         """Do nothing: there is nothing to look at."""
 
     def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:
-        # the native back end counts the files of a dataset unless its episodes are named
-        episodes = () if self.name == "native" else None
         return DatasetRef(
-            repo_id=repo_id,
-            root=str(folder / "dataset"),
-            episodes=episodes,
-            num_episodes=count,
-            notes=_NOTES,
+            repo_id=repo_id, root=str(folder / "dataset"), num_episodes=count, notes=_NOTES
         )
 
 

@@ -165,15 +165,16 @@ def test_blend_and_continuation_are_planned_and_read(done, tmp_path):
     request = cycle.train(
         done.dataset, mix=done.harvest.dataset, mix_ratio=0.25, init=done.checkpoint.path, cycle=1
     )
-    plan = NativeBackend(configuration(train={"max_epochs": 2.0})).plan_train(request)
+    backend = NativeBackend(configuration(train={"max_epochs": 2.0}))
+    plan = backend.plan_train(request)
     words = dict(word.removeprefix("--").split("=", 1) for word in plan.command[3:])
     assert words["mix"] == done.harvest.dataset.root
     assert (words["mix-ratio"], words["max-epochs"]) == ("0.25", "2.0")
     assert words["init"] == done.checkpoint.path
-    assert "episodes" not in words  # all of them
+    assert (words["first-episodes"], "episodes" in words) == ("16", False)
     outcome = CliRunner().invoke(app, list(plan.command[1:]))
     assert outcome.exit_code == 0, outcome.output
-    assert cycle.backend.read_train(request).sha256 != done.checkpoint.sha256
+    assert backend.read_train(request).sha256 != done.checkpoint.sha256
 
 
 def test_other_cycles_train_with_other_seeds(done):
@@ -188,10 +189,29 @@ def test_other_cycles_train_with_other_seeds(done):
 
 
 def test_part_of_the_data_is_named_by_episode(done, tmp_path):
-    backend = NativeBackend(configuration())
-    for update in ({"num_episodes": 2}, {"episodes": (0, 1)}):
+    backend, cycle = NativeBackend(configuration()), Cycle(tmp_path)
+    for update, flag in (
+        ({"num_episodes": 2}, "--first-episodes=2"),
+        ({"episodes": (0, 1)}, "--first-episodes=2"),
+        ({"episodes": (0, 2)}, "--episodes=0,2"),
+        ({"num_episodes": None}, None),
+    ):
         dataset = done.dataset.model_copy(update=update)
-        assert "--episodes=0,1" in backend.plan_train(Cycle(tmp_path).train(dataset)).command
+        command = backend.plan_train(cycle.train(dataset)).command
+        assert [word for word in command if "episodes=" in word] == ([flag] if flag else [])
+
+
+def test_training_is_planned_without_a_file_of_its_dataset(tmp_path):
+    cycle = Cycle(tmp_path)
+    nowhere = DatasetRef(repo_id="local/x", root=str(tmp_path / "none"), num_episodes=300_000)
+    assert "--first-episodes=300000" in cycle.backend.plan_train(cycle.train(nowhere)).command
+
+
+def test_choice_of_no_episode_is_refused(done, tmp_path):
+    cycle = Cycle(tmp_path)
+    dataset = done.dataset.model_copy(update={"episodes": ()})
+    with pytest.raises(ConfigurationError, match="expected episodes to train on, got an empty"):
+        cycle.backend.plan_train(cycle.train(dataset))
 
 
 def test_focus_and_shared_arguments_reach_the_right_jobs(tmp_path):
@@ -227,6 +247,20 @@ def test_task_filter_restricts_the_data_and_its_focus(tmp_path):
     assert "--focus=crossing_wanderer" in command
 
 
+def test_focus_on_who_leaves_no_way_is_dropped_where_only_others_are_met(tmp_path):
+    config = configuration(
+        eval={"env_type": "crossing", "task_suite": "default"}, data={"task_filter": "leaving_way"}
+    )
+    backend = NativeBackend(config)
+    for focus, flags in (
+        (("crossing_chaser", "crossing_wanderer"), ["--focus=crossing_wanderer"]),
+        (("crossing_chaser",), []),
+    ):
+        asked = Cycle(tmp_path).data.model_copy(update={"proposal": proposal(focus=focus)})
+        command = backend.plan_data(asked).command
+        assert [word for word in command if word.startswith("--focus")] == flags
+
+
 def test_seed_dataset_of_the_user_is_taken_without_a_command(done, tmp_path):
     backend = NativeBackend(configuration(seed_root=done.dataset.root))
     request = Cycle(tmp_path).data.model_copy(update={"proposal": proposal(2)})
@@ -236,6 +270,15 @@ def test_seed_dataset_of_the_user_is_taken_without_a_command(done, tmp_path):
     assert dataset.sha256 == done.dataset.sha256
     whole = backend.read_data(request.model_copy(update={"proposal": proposal(None)}))
     assert (whole.episodes, whole.num_episodes) == (None, None)
+
+
+def test_page_that_misses_an_episode_is_refused(cycle, tmp_path):
+    root = Path(cycle.dataset.root)
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 17}))
+    backend = NativeBackend(configuration(seed_root=root))
+    with pytest.raises(IntegrityError, match="expected a line for each of 17 episodes, got 16"):
+        backend.read_data(cycle.data)
 
 
 def test_capabilities_name_version_and_code():
@@ -295,6 +338,21 @@ def test_results_of_other_requests_are_refused(cycle):
         backend.read_eval(cycle.evaluation(strange))
     with pytest.raises(IntegrityError, match="expected the result of 'harvest' with"):
         backend.read_harvest(cycle.harvest(strange))
+    for change in (
+        {"dataset": cycle.dataset.model_copy(update={"num_episodes": 15})},
+        {"dataset": cycle.dataset.model_copy(update={"episodes": (0, 2)})},
+        {"mix": cycle.dataset},
+        {"init": cycle.checkpoint.path},
+        {"steps": 1},
+    ):
+        with pytest.raises(IntegrityError, match="expected the result of 'train' with"):
+            backend.read_train(cycle.trained.model_copy(update=change))
+    with pytest.raises(IntegrityError, match="that the training started from, got no file"):
+        backend.read_train(cycle.trained.model_copy(update={"init": "gone.pt"}))
+    capped = NativeBackend(configuration(train={"max_epochs": 3.0}))
+    only = r"with {'max_epochs': 3\.0}, got that of 'train' with {'max_epochs': None};"
+    with pytest.raises(IntegrityError, match=only):
+        capped.read_train(cycle.trained)
     shutil.copy(cycle.root / "eval" / "result.json", cycle.root / "train" / "result.json")
     with pytest.raises(IntegrityError, match="got that of 'evaluate'"):
         backend.read_train(cycle.trained)

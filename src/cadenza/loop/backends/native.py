@@ -13,7 +13,7 @@ Check:     results are taken only with the digests of what they stand for; see `
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.seeding import derive_substream
@@ -29,7 +29,7 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.backends.native_arguments import FURTHER_FLAGS, parsed_arguments
-from cadenza.loop.backends.native_episodes import outcomes_of, selected_episodes
+from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
 from cadenza.loop.backends.native_files import (
     RESULT,
     checkpoint_facts,
@@ -40,12 +40,14 @@ from cadenza.loop.backends.native_files import (
     require_weights,
     seed_page,
 )
+from cadenza.loop.backends.native_training import (
+    expected_training,
+    local_root,
+    training_flags,
+)
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
-
-#: Names of several partners at once, which the jobs know.
-_SUITES: Final = ("default", "leaving_way")
 
 
 class NativeBackend:
@@ -71,6 +73,7 @@ class NativeBackend:
         self._schedule = DeterministicProposer(
             config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
         )
+        self._partners = PartnerFilter(data.task_filter)
         self._shared = parsed_arguments("eval.env_args", config.eval.env_args)
         known = sorted({flag for flags in FURTHER_FLAGS.values() for flag in flags})
         unknown = sorted(set(self._shared) - set(known))
@@ -101,8 +104,7 @@ class NativeBackend:
             "seed-count": request.seeds.count,
             "repo-id": request.proposal.dataset,
         }
-        only = self._filtered_partners()
-        focus = [name for name in request.proposal.focus if not only or name in only]
+        focus = self._partners.among(request.proposal.focus)
         if focus:
             flags["focus"] = ",".join(focus)
         return self._plan("collect", flags, request.folder)
@@ -133,24 +135,13 @@ class NativeBackend:
         """Return the command that trains.
 
         Raises:
-            ConfigurationError: A dataset is not local.
+            ConfigurationError: A dataset is not local, or no episode of it counts.
         """
-        flags: dict[str, Any] = {
-            "rung": request.rung,
-            "dataset": _root(request.dataset),
-            "steps": request.steps,
-            "batch-size": request.batch_size,
-            "seed": self._training_seed(request.cycle),
-        }
-        chosen = _chosen(request.dataset)
-        if chosen:
-            flags["episodes"] = ",".join(str(number) for number in chosen)
-        if request.mix is not None:
-            flags |= {"mix": _root(request.mix), "mix-ratio": repr(request.mix_ratio)}
-        if self._config.train.max_epochs is not None:
-            flags["max-epochs"] = repr(self._config.train.max_epochs)
-        if request.init is not None:
-            flags["init"] = request.init
+        flags = training_flags(
+            request,
+            seed=self._training_seed(request.cycle),
+            max_epochs=self._config.train.max_epochs,
+        )
         return self._plan("train", flags, request.folder, request.extra_args)
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
@@ -159,16 +150,11 @@ class NativeBackend:
         Raises:
             IntegrityError: The weights are not those that the job wrote, or not of this data.
         """
-        expected: dict[str, Any] = {
-            "rung": request.rung,
-            "steps": request.steps,
-            "batch_size": request.batch_size,
-            "seed": self._training_seed(request.cycle),
-        }
-        if request.dataset.sha256 is not None:
-            expected["dataset_sha256"] = request.dataset.sha256
-        if request.mix is not None and request.mix.sha256 is not None:
-            expected["mix_sha256"] = request.mix.sha256
+        expected = expected_training(
+            request,
+            seed=self._training_seed(request.cycle),
+            max_epochs=self._config.train.max_epochs,
+        )
         facts = read_result(request.folder, "train", expected)
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
@@ -276,7 +262,7 @@ class NativeBackend:
             ConfigurationError: A source is not local.
         """
         flags = {
-            "sources": ",".join(_root(source) for source in request.sources),
+            "sources": ",".join(local_root(source) for source in request.sources),
             "repo-id": request.repo_id,
         }
         return self._plan("merge", flags, request.folder)
@@ -362,7 +348,7 @@ class NativeBackend:
             seed_page(root),
             request.proposal.num_episodes,
             request.proposal.focus,
-            self._filtered_partners(),
+            self._partners,
         )
         return DatasetRef(
             repo_id=request.proposal.dataset,
@@ -373,29 +359,6 @@ class NativeBackend:
             sha256=tree_digest(root),
         )
 
-    def _filtered_partners(self) -> tuple[str, ...]:
-        """Return the partners that ``data.task_filter`` names; empty for a whole suite."""
-        text = self._config.data.task_filter
-        return () if text is None or text in _SUITES else tuple(text.split(","))
-
     def _training_seed(self, cycle: int) -> int:
         stream = derive_substream("loop.native.training", root_seed=self._config.seed)
         return stream.child(cycle).integer_seed()
-
-
-def _root(dataset: DatasetRef) -> str:
-    if dataset.root is None:
-        raise ConfigurationError(
-            f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
-        )
-    return dataset.root
-
-
-def _chosen(dataset: DatasetRef) -> tuple[int, ...]:
-    """Return the episodes that count; empty for all."""
-    if dataset.episodes is not None:
-        return dataset.episodes
-    total = seed_page(Path(_root(dataset))).total
-    if dataset.num_episodes is None or dataset.num_episodes >= total:
-        return ()
-    return tuple(range(dataset.num_episodes))

@@ -1,8 +1,12 @@
 """Episodes of the native back end: which to train on, and what an evaluation says of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends.base import SeedRange
@@ -11,10 +15,61 @@ from cadenza.loop.contracts.records import EpisodeOutcome
 
 #: Episodes of a partner in focus for each episode of another one.
 FOCUS_WEIGHT: Final = 3
+#: Names of several partners at once, which the jobs know: all, and those that leave the ego a way.
+_EVERYBODY: Final = "default"
+_LEAVING_WAY: Final = "leaving_way"
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerFilter:
+    """Whose data is taken, as ``data.task_filter`` says.
+
+    Attributes:
+        text: Partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
+    """
+
+    text: str | None
+
+    def among(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of ``names`` whose data is taken, in order.
+
+        Raises:
+            UnknownNameError: One is no partner, and the filter asks what it does.
+        """
+        if self.text in (None, _EVERYBODY):
+            return tuple(names)
+        if self.text == _LEAVING_WAY:
+            from cadenza.partners.registry import partner_card
+
+            return tuple(name for name in names if partner_card(name).leaves_way)
+        return tuple(name for name in names if name in self._named)
+
+    def within(self, page: SeedPage) -> tuple[str, ...]:
+        """Return the partners whose episodes of a dataset are taken; empty for everybody.
+
+        Raises:
+            ConfigurationError: The dataset has none of them, or lacks a named one.
+            UnknownNameError: It met somebody who is no partner, and the filter asks what it does.
+        """
+        if self.text in (None, _EVERYBODY):
+            return ()
+        met = tuple(dict.fromkeys(page.partners))
+        taken = self.among(met) if self.text == _LEAVING_WAY else self._named
+        missing = [name for name in taken if name not in met]
+        if missing or not taken:
+            raise ConfigurationError(
+                "data.task_filter: expected partners of the seed dataset "
+                f"({', '.join(met) or 'it names none'}), got {(*missing, self.text)[0]!r}."
+            )
+        return taken
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return tuple((self.text or "").split(","))
 
 
 def selected_episodes(
-    page: SeedPage, count: int | None, focus: Sequence[str], only: Sequence[str] = ()
+    page: SeedPage, count: int | None, focus: Sequence[str], partners: PartnerFilter
 ) -> tuple[int, ...] | None:
     """Return which episodes of a dataset a cycle takes; None for all.
 
@@ -25,36 +80,39 @@ def selected_episodes(
         page: What the dataset says.
         count: How many; None for all.
         focus: Partners with a larger share; those that the dataset never met do not matter.
-        only: Partners whose episodes alone are taken; empty for all.
+        partners: Whose episodes are taken.
 
     Raises:
-        ConfigurationError: The dataset has no episode of a partner in ``only``.
+        ConfigurationError: The dataset has no episode of a partner that the filter names.
+        UnknownNameError: It met somebody who is no partner, and the filter asks what it does.
     """
-    queues: dict[str, list[int]] = {}
-    for number, partner in enumerate(page.partners or ("",) * page.total):
-        queues.setdefault(partner, []).append(number)
-    for name in only:
-        if name not in queues:
-            raise ConfigurationError(
-                f"data.task_filter: expected partners of the seed dataset "
-                f"({', '.join(filter(None, queues)) or 'it names none'}), got {name!r}."
-            )
-    if only:
-        queues = {name: numbers for name, numbers in queues.items() if name in only}
-    total = sum(len(numbers) for numbers in queues.values())
-    wanted = total if count is None else min(count, total)
+    met = np.asarray(page.partners or ("",) * page.total, dtype=np.str_)
+    names, first, of_episode = np.unique(met, return_index=True, return_inverse=True)
+    only = partners.within(page)
+    taken = np.flatnonzero(_named(names, only)[of_episode]) if only else np.arange(page.total)
+    wanted = len(taken) if count is None else min(count, len(taken))
     if wanted == page.total:
         return None
-    if not set(focus) & set(queues):
-        return tuple(sorted(number for numbers in queues.values() for number in numbers)[:wanted])
-    # Episode k of a partner comes in round k // share, so sorting by round takes them in turn.
-    places = {name: place for place, name in enumerate(queues)}
-    ranked = sorted(
-        (k // (FOCUS_WEIGHT if name in focus else 1), places[name], number)
-        for name, numbers in queues.items()
-        for k, number in enumerate(numbers)
-    )
-    return tuple(sorted(number for _, _, number in ranked[:wanted]))
+    in_focus, partner = _named(names, focus), of_episode[taken]
+    if in_focus[partner].any():
+        # Episode k of a partner comes in round k // share, so sorting by round takes them in turn.
+        rounds = _places(partner) // np.where(in_focus, FOCUS_WEIGHT, 1)[partner]
+        taken = taken[np.lexsort((taken, first[partner], rounds))]
+    return tuple(np.sort(taken[:wanted]).tolist())
+
+
+def _named(names: NDArray[np.str_], chosen: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which of ``names`` are in ``chosen``."""
+    return np.isin(names, np.asarray(list(chosen), dtype=np.str_))
+
+
+def _places(groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return how many earlier entries of its own group each entry has."""
+    by_group = np.argsort(groups, kind="stable")
+    _, sizes = np.unique(groups, return_counts=True)
+    places = np.empty(len(groups), dtype=np.intp)
+    places[by_group] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
 
 
 def outcomes_of(

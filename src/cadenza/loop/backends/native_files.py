@@ -54,10 +54,11 @@ def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str
     path = folder / RESULT
     facts = read_sealed_json(path, kind=_KIND, schema_version=_VERSION)
     request: dict[str, Any] = facts.get("request", {})
-    got = {name: request.get(name) for name in expected}
-    if facts.get("job") != job or got != dict(expected):
+    other = [name for name, value in expected.items() if request.get(name) != value]
+    if facts.get("job") != job or other:
+        wanted, got = ({name: source.get(name) for name in other} for source in (expected, request))
         raise IntegrityError(
-            f"{path}: expected the result of {job!r} with {dict(expected)}, got that of "
+            f"{path}: expected the result of {job!r} with {wanted}, got that of "
             f"{facts.get('job')!r} with {got}; remove the folder of the step and run it again."
         )
     return facts
@@ -168,6 +169,11 @@ def seed_page(root: Path) -> SeedPage:
     if not isinstance(total, int) or total < 1:
         raise IntegrityError(f"{root / _INFO}: expected episodes, got {total!r} of them.")
     episodes: list[dict[str, Any]] = read_page(root).get("episodes", [])
+    if episodes and len(episodes) != total:
+        raise IntegrityError(
+            f"{root / _PAGE}: expected a line for each of {total} episodes, got {len(episodes)}; "
+            "restore the dataset, or remove this page of it."
+        )
     return SeedPage(tuple(str(one["partner"]) for one in episodes), total)
 
 

@@ -3,47 +3,96 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.backends.native_episodes import outcomes_of, selected_episodes
+from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
 from cadenza.loop.backends.native_files import SeedPage
 
 #: Partner of each of twelve episodes.
 PAGE = SeedPage(("a", "b", "c") * 4, 12)
+EVERYBODY = PartnerFilter(None)
 
 
 def test_without_focus_the_first_episodes_are_taken():
-    assert selected_episodes(PAGE, 5, ()) == (0, 1, 2, 3, 4)
-    assert selected_episodes(PAGE, 5, ("stranger",)) == (0, 1, 2, 3, 4)
+    assert selected_episodes(PAGE, 5, (), EVERYBODY) == (0, 1, 2, 3, 4)
+    assert selected_episodes(PAGE, 5, ("stranger",), EVERYBODY) == (0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("count", [None, 12, 100])
 def test_whole_dataset_needs_no_list(count):
-    assert selected_episodes(PAGE, count, ("a",)) is None
+    assert selected_episodes(PAGE, count, ("a",), EVERYBODY) is None
+    assert selected_episodes(PAGE, count, ("a",), PartnerFilter("default")) is None
 
 
 def test_focus_takes_three_for_one():
     # Round 0 takes b's 1, 4, 7 beside 0 and 2; round 1 a's 3, c's 5 and b's last, 10.
-    assert selected_episodes(PAGE, 5, ("b",)) == (0, 1, 2, 4, 7)
-    assert selected_episodes(PAGE, 8, ("b",)) == (0, 1, 2, 3, 4, 5, 7, 10)
+    assert selected_episodes(PAGE, 5, ("b",), EVERYBODY) == (0, 1, 2, 4, 7)
+    assert selected_episodes(PAGE, 8, ("b",), EVERYBODY) == (0, 1, 2, 3, 4, 5, 7, 10)
+
+
+def one_by_one(partners, count, focus):
+    """Rounds over the partners in the order of their first episode, by hand."""
+    queues = {name: [] for name in partners}
+    for number, name in enumerate(partners):
+        queues[name].append(number)
+    taken = []
+    while any(queues.values()):
+        for name, queue in queues.items():
+            share = 3 if name in focus else 1
+            taken += queue[:share]
+            del queue[:share]
+    return tuple(sorted(taken[:count]))
+
+
+@given(
+    partners=st.lists(st.sampled_from("dcba"), min_size=2, max_size=40),
+    focus=st.sets(st.sampled_from("dcba"), min_size=1),
+    data=st.data(),
+)
+def test_focus_takes_what_rounds_by_hand_take(partners, focus, data):
+    count = data.draw(st.integers(1, len(partners) - 1))
+    page = SeedPage(tuple(partners), len(partners))
+    chosen = selected_episodes(page, count, sorted(focus), EVERYBODY)
+    if focus & set(partners):
+        assert chosen == one_by_one(partners, count, focus)
+    else:
+        assert chosen == tuple(range(count))
 
 
 def test_task_filter_takes_its_partners_alone():
-    assert selected_episodes(PAGE, None, (), ("c",)) == (2, 5, 8, 11)
-    assert selected_episodes(PAGE, 3, (), ("a", "c")) == (0, 2, 3)
-    assert selected_episodes(PAGE, 4, ("c",), ("a", "c")) == (0, 2, 5, 8)
+    assert selected_episodes(PAGE, None, (), PartnerFilter("c")) == (2, 5, 8, 11)
+    assert selected_episodes(PAGE, 3, (), PartnerFilter("a,c")) == (0, 2, 3)
+    assert selected_episodes(PAGE, 4, ("c",), PartnerFilter("a,c")) == (0, 2, 5, 8)
+
+
+MET = SeedPage(("crossing_chaser", "crossing_wanderer", "crossing_chaser", "crossing_wanderer"), 4)
+
+
+def test_task_filter_that_leaves_a_way_leaves_the_chaser_out():
+    leaving = PartnerFilter("leaving_way")
+    assert selected_episodes(MET, None, (), leaving) == (1, 3)
+    assert leaving.among(("crossing_chaser", "crossing_wanderer")) == ("crossing_wanderer",)
+    assert PartnerFilter("default").among(("crossing_chaser",)) == ("crossing_chaser",)
+    assert PartnerFilter("a,c").among(("c", "b", "a")) == ("c", "a")
 
 
 def test_task_filter_on_a_stranger_is_refused():
     with pytest.raises(ConfigurationError, match=r"data.task_filter: .*\(a, b, c\), got 'z'"):
-        selected_episodes(PAGE, 3, (), ("z",))
-    with pytest.raises(ConfigurationError, match="it names none"):
-        selected_episodes(SeedPage((), 3), 3, (), ("z",))
+        selected_episodes(PAGE, 3, (), PartnerFilter("a,z"))
+    for text in ("z", "leaving_way"):
+        with pytest.raises(ConfigurationError, match=f"it names none.*got '{text}'"):
+            selected_episodes(SeedPage((), 3), 3, (), PartnerFilter(text))
+    with pytest.raises(ConfigurationError, match=r"\(crossing_chaser\), got 'leaving_way'"):
+        PartnerFilter("leaving_way").within(SeedPage(("crossing_chaser",), 1))
+    with pytest.raises(UnknownNameError, match="'a'"):
+        PartnerFilter("leaving_way").within(PAGE)
 
 
 def test_dataset_of_another_writer_is_taken_in_order():
-    assert selected_episodes(SeedPage((), 5), 2, ("a",)) == (0, 1)
+    assert selected_episodes(SeedPage((), 5), 2, ("a",), EVERYBODY) == (0, 1)
 
 
 def facts(**changes):
