@@ -1,19 +1,42 @@
-"""Processes that die at a chosen durable step of a job, as if the power had gone."""
+"""What a job leaves on disk if it dies at a durable step, as if the power had gone.
+
+A durable step is a call of fsync, rename or replace; death comes before it. What lies on disk at
+that moment is all that a dead process leaves, so copies taken there stand for processes that died;
+`dies_after` makes a process really die, to show that they do.
+"""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 #: Exit status of a child that died where it was told to.
 DIED = 77
-#: More durable steps than any job here has.
-_MANY = 10_000
+_STEPS = ("fsync", "rename", "replace")
+
+
+@contextmanager
+def deaths(root: Path, into: Path) -> Iterator[list[Path]]:
+    """Copy ``root`` before every durable step of the body.
+
+    Yields:
+        The copies below ``into``, by number of the step; filled while the body runs.
+    """
+    copies: list[Path] = []
+
+    def copy() -> None:
+        copies.append(into / str(len(copies)))
+        if root.exists():
+            shutil.copytree(root, copies[-1])
+
+    with _before_durable_steps(copy):
+        yield copies
 
 
 def dies_after(steps: int, job: Callable[[], object]) -> bool:
     """Run ``job`` in a child that ends without any clean-up at its durable step ``steps``.
-
-    A durable step is a call of fsync, rename or replace; the child dies before making it.
 
     Returns:
         Whether it died there; False if the job ended before.
@@ -22,8 +45,9 @@ def dies_after(steps: int, job: Callable[[], object]) -> bool:
     if child == 0:
         status = 1
         try:
-            _count_down(steps)
-            job()
+            left = iter(range(steps))
+            with _before_durable_steps(lambda: next(left, None) is None and os._exit(DIED)):
+                job()
             status = 0
         finally:
             os._exit(status)
@@ -33,27 +57,6 @@ def dies_after(steps: int, job: Callable[[], object]) -> bool:
     return code == DIED
 
 
-def crash_points() -> Iterator[int]:
-    """Yield 0, 1, 2, ...; the caller stops at the first job that did not die."""
-    yield from range(_MANY)
-
-
-def _count_down(steps: int) -> None:
-    left = [steps]
-
-    def dying(real):
-        def call(*arguments, **keywords):
-            if left[0] == 0:
-                os._exit(DIED)
-            left[0] -= 1
-            return real(*arguments, **keywords)
-
-        return call
-
-    for name in ("fsync", "rename", "replace"):
-        setattr(os, name, dying(getattr(os, name)))
-
-
 def tree(root: Path) -> dict[str, bytes]:
     """Return the bytes of every file below ``root`` by name, the empty lock left out."""
     return {
@@ -61,3 +64,18 @@ def tree(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.name != "job.lock"
     }
+
+
+@contextmanager
+def _before_durable_steps(act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` before every durable step of the body."""
+
+    def preceded(real):
+        def call(*arguments, **keywords):
+            act()
+            return real(*arguments, **keywords)
+
+        return call
+
+    with mock.patch.multiple(os, **{name: preceded(getattr(os, name)) for name in _STEPS}):
+        yield

@@ -1,15 +1,18 @@
 """A job that dies at any durable step and runs again leaves the bytes of an undisturbed one."""
 
 import os
+import re
 
 import pytest
 
 from cadenza.benchmark.jobs import cloning_job, collecting
-from cadenza.benchmark.jobs.cloning_job import Training, train
+from cadenza.benchmark.jobs.cloning_job import train
+from cadenza.benchmark.jobs.cloning_request import Training
 from cadenza.benchmark.jobs.collecting import Collection, collect, harvest
+from cadenza.benchmark.jobs.encounters import Encounters
 from cadenza.benchmark.jobs.evaluating import Evaluation, evaluate
 from cadenza.benchmark.jobs.merging import Merge, merge
-from tests.integration.benchmark.job_crashes import crash_points, dies_after, tree
+from tests.integration.benchmark.job_crashes import deaths, dies_after, tree
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,22 @@ def policy(expert, tmp_path_factory):
     root = tmp_path_factory.mktemp("policy") / "job"
     train(training(expert, root, steps=200))
     return root / "policy.pt"
+
+
+@pytest.fixture(autouse=True)
+def episodes_played_once(monkeypatch):
+    """Each episode of a test is played once: it follows from ego, partner and seed alone.
+
+    Processes that die take over what was played before them; a test has one ego.
+    """
+    real, played = Encounters.play, {}
+
+    def play(self, partner, seed):
+        if (partner, seed) not in played:
+            played[partner, seed] = real(self, partner, seed)
+        return played[partner, seed]
+
+    monkeypatch.setattr(Encounters, "play", play)
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +86,38 @@ def require_equal_after_any_crash(tmp_path, job):
     Returns:
         Number of durable steps it could die at.
     """
-    job(tmp_path / "undisturbed")
+    with deaths(tmp_path / "undisturbed", tmp_path / "died") as died:
+        job(tmp_path / "undisturbed")
     wanted = tree(tmp_path / "undisturbed")
-    for point in crash_points():
-        root = tmp_path / f"crash{point}"
-        if not dies_after(point, lambda root=root: job(root)):
-            return point
-        if point % 4 == 1:  # and once more, on the way back
-            dies_after(point // 2, lambda root=root: job(root))
-        job(root)
-        assert tree(root) == wanted, f"died at durable step {point}"
-    pytest.fail("the job never ended")
+    for step, root in enumerate(died):
+        again = tmp_path / "again" / str(step)
+        if step % 4 == 1:  # and once more, on the way back
+            with deaths(root, again) as died_again:
+                job(root)
+            second = died_again[len(died_again) // 2]
+            job(second)
+            assert tree(second) == wanted, f"died at durable step {step} and on the way back"
+        else:
+            job(root)
+        assert tree(root) == wanted, f"died at durable step {step}"
+    return len(died)
+
+
+@pytest.mark.parametrize("step", [0, 9, 22])
+def test_dead_process_leaves_what_the_copies_show(tmp_path, expert, monkeypatch, step):
+    monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
+    whole, dead = tmp_path / "whole", tmp_path / "dead"
+    with deaths(whole, tmp_path / "died") as died:
+        train(training(expert, whole))
+    assert dies_after(step, lambda: train(training(expert, dead)))
+    copied, left = tree(died[step]), tree(dead)
+    assert sorted(map(without_number, left)) == sorted(map(without_number, copied))
+    assert sorted(left.values()) == sorted(copied.values())
+
+
+def without_number(name):
+    """A file's name without the random part of a temporary one."""
+    return re.sub(r"\.[0-9a-f]+\.cadenza-tmp$", "", name)
 
 
 def test_training(tmp_path, expert, monkeypatch):
@@ -88,11 +128,11 @@ def test_training(tmp_path, expert, monkeypatch):
 
 def test_training_goes_on_where_it_was(tmp_path, expert, monkeypatch):
     monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
-    root, updates = tmp_path / "job", []
-    for point in crash_points():  # the first save is there, the second is not
-        dies_after(point, lambda: train(training(expert, root)))
-        if (root / "work" / "state.pt").exists():
-            break
+    whole, updates = tmp_path / "whole", []
+    with deaths(whole, tmp_path / "died") as died:
+        train(training(expert, whole))
+    # the first save is there, the second is not
+    root = next(root for root in died if (root / "work" / "state.pt").exists())
     real = cloning_job.batch_rows
     monkeypatch.setattr(
         cloning_job,
