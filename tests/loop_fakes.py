@@ -130,6 +130,7 @@ class FakeBackend:
         )  # fmt: skip
 
     def read_train(self, request):
+        _result(request.folder)
         path = request.folder / "policy.json"
         return CheckpointRecord(
             policy_type=request.rung, path=str(path), cycle=request.cycle, sha256=sha256_file(path)
