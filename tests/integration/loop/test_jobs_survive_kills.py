@@ -147,7 +147,7 @@ def test_command_that_is_killed_again_and_again_fails_in_the_end(work, tmp_path)
     spec = spec_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     config = JobsConfig(max_attempts=2, max_interruptions=3, backoff_s=0.0)
     with bench_in(tmp_path) as bench:
-        with pytest.raises(JobFailedError, match=r"5 attempts; the last one: exit code -9"):
+        with pytest.raises(JobFailedError, match=r"exit code -9 \(SIGKILL\) in the last of 5"):
             bench.runner(config).run(spec)
         assert bench.kinds == ["interrupted"] * 3 + ["attempt_failed"] * 2
 
