@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import EvalConfig, LoopConfig, PolicyRung, TrainConfig
 from cadenza.loop.config_backends import LEROBOT_POLICIES
 from cadenza.loop.constitution.lerobot_programs import POLICY_TYPES
+from cadenza.loop.validation import dotted_keys
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/x"}
 LEROBOT = {"run_name": "r", "seed_dataset": "HuggingFaceVLA/libero", "backend": "lerobot"}
@@ -379,3 +381,16 @@ def test_problem_in_a_file_is_told_with_its_place(text, message, tmp_path):
 
 def test_policies_of_lerobot_are_known_to_the_configuration():
     assert set(POLICY_TYPES) <= LEROBOT_POLICIES
+
+
+def test_every_key_stands_in_the_documentation():
+    page = Path(__file__).parents[3].joinpath("docs", "loop.md").read_text("utf-8")
+    table = page.partition("## Configuration\n")[2].partition("\n## ")[0]
+    named, section = set(), ""
+    for row in (line for line in table.splitlines() if line.startswith("| `")):
+        for word in re.findall(r"`([a-z_.*]+)`", row.split("|")[1]):
+            section = word.rpartition(".")[0] if not word.startswith(".") else section
+            named.add(f"{section}{word}" if word.startswith(".") else word)
+    keys = {key.partition("[]")[0] for key in dotted_keys(LoopConfig)}
+    assert {key for key in keys if f"{key.rpartition('.')[0]}.*" not in named} <= named
+    assert {name for name in named if not name.endswith("*")} <= keys

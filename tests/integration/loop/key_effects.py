@@ -1,0 +1,366 @@
+"""Where the effect of a configuration's key can be seen; see `test_every_configuration_key`.
+
+A look takes a `Lab` and a configuration and returns what it saw. A configuration's own folder reads
+``FOLDER``.
+"""
+
+import contextlib
+import itertools
+import json
+import re
+import shutil
+import types
+from collections.abc import Callable
+from typing import Any
+
+from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.dry_run import DryBackend, dry_jobs
+from cadenza.loop.errors import JobFailedError, LLMCallError
+from cadenza.loop.jobs import durable_runner
+from cadenza.loop.jobs.attempt_files import AttemptEnd
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.jobs.durable_runner import DurableRunner
+from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.ray_runner import RayJobRunner
+from cadenza.loop.jobs.spec import JobKey, JobSpec
+from cadenza.loop.jobs.stopping import StopLevel, never
+from cadenza.loop.llm.protocol import Answer
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.orchestrator.assembly import new_run_id, run_folder
+from cadenza.loop.orchestrator.decision import judge
+from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.store import JobStore
+from tests.loop_fakes import FakeBackend, FakeStack
+
+RUN = "run"
+
+
+class Model:
+    """A language model that says nothing usable, or fails, and counts a million tokens each way."""
+
+    provider, model = "fake", "m"
+
+    def __init__(self, failure=None):
+        self.failure = failure
+        self.questions = []
+
+    def ask(self, question):
+        self.questions.append(question)
+        if self.failure is not None:
+            raise self.failure
+        return Answer(text="{}", tokens_in=10**6, tokens_out=10**6)
+
+
+class Lab:
+    """Runs configurations cheaply, each in a folder of its own.
+
+    Attributes:
+        patch: Pytest's ``monkeypatch``.
+    """
+
+    def __init__(self, folder, template, patch, known):
+        """Work in ``folder``; ``known`` keeps what dry runs showed, for other labs too."""
+        self.patch = patch
+        self._folder, self._template = folder, template
+        self._numbers = itertools.count()
+        self._known, self._texts = known, {}
+
+    def config(self, document):
+        """Return a configuration below a new folder."""
+        number = str(next(self._numbers))
+        folder = self._folder / number
+        (folder / "runs").mkdir(parents=True)
+        shutil.copyfile(self._template, folder / "runs" / "cadenza.db")
+        (folder / "rules.yaml").write_text("allowed_programs: [cadenza]\nmax_train_steps: 1\n")
+        fixed = {"workdir": "FOLDER/runs", "knowledge": {}, **document}
+        fixed["knowledge"] = {"root": "FOLDER/pages", **fixed["knowledge"]}
+        self._texts[number] = json.dumps(fixed, sort_keys=True)
+        text = self._texts[number].replace("FOLDER", str(folder))
+        return LoopConfig.from_document(json.loads(text), source="test")
+
+    def told(self, config, value):
+        """Return a value with the folder of ``config`` called ``FOLDER``."""
+        number = self._number(config)
+        return value.replace(str(self._folder / number), "FOLDER")
+
+    def files(self, config, pattern):
+        """Return the files of a configuration's folder, sorted."""
+        found = (self._folder / self._number(config)).rglob(pattern)
+        return sorted(self.told(config, str(path)) for path in found)
+
+    def dry(self, config, *, anew=False):
+        """Return the commands of a dry run by cycle and stage: flags, and the program at ``""``."""
+        text = self._texts[self._number(config)]
+        if anew or text not in self._known:
+            backend = DryBackend(make_backend(config), config.seed_root)
+            with build_loop(config, RUN, backend=backend, open_jobs=dry_jobs) as loop:
+                loop.run()
+                rows = loop.store.jobs.of_run(RUN)
+            self._known[text] = {
+                (row.key.cycle, row.key.stage): self._flags(config, row.command) for row in rows
+            }
+        return self._known[text]
+
+    def fake(self, config, rates=(0.5,), *, model=None, stop=never, seconds=1.0):
+        """Return a run over the fake stack: summary, events, replies and the loop's parts."""
+        stack = FakeStack(rates, seconds=seconds)
+        self.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+        told = []
+
+        def open_jobs(session, stop):
+            return CallableRunner(session.store, session.lease, stack)
+
+        if model is None:
+            self.patch.undo()
+        options = {"backend": FakeBackend(), "open_jobs": open_jobs, "stop": lambda: stop(told)}
+        options["stop"] = never if stop is never else options["stop"]
+        with build_loop(config, RUN, **options) as loop:
+            loop.bus.subscribe(lambda event: told.append(event.kind))
+            summary = loop.run()
+            events = loop.store.events.after(RUN, 0)
+            return types.SimpleNamespace(
+                summary=summary,
+                stack=stack,
+                payloads={event.kind: json.loads(event.payload) for event in events},
+                reply=loop.store.replies.get(RUN, 0, "propose", 0),
+                approvals=[
+                    loop.store.approvals.get(RUN, 0, gate) for gate in config.approval.gates
+                ],
+                workers=loop.controller._workers,
+            )
+
+    def job(self, config, exit_code):
+        """Return what became of a job whose attempts all end with ``exit_code``."""
+        requests, clock = [], types.SimpleNamespace(now=0.0)
+        clock.monotonic = lambda: clock.now
+        clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+        self.patch.setattr(durable_runner, "time", clock)
+
+        class Hosts:
+            def require_room(self, device): ...
+            def obstacle(self, device, *, waited_s): ...
+            def expected(self, folder): ...
+            def kill(self, folder, attempt): ...
+            def collect(self, folder): ...
+
+            def start(self, folder, lock, device):
+                requests.append(folder.read_request())
+                end = AttemptEnd(
+                    attempt=len(requests), exit_code=exit_code, duration_s=0.1, reason="finished"
+                )
+                folder.write_end(end)
+
+        class Runner(DurableRunner):
+            @staticmethod
+            def open_hosts(config):
+                return Hosts()
+
+        folder = config.workdir / RUN / "cycle_0"
+        with JobStore(config.workdir / "cadenza.db") as store:
+            store.create_run(RUN, "{}")
+            lease = store.leases.acquire(RUN, "me", ttl_s=600.0)
+            runner = Runner(store, lease, config.jobs, ProgramTable.native())
+            spec = JobSpec(
+                key=JobKey(run_id=RUN, cycle=0, stage="train"),
+                command=("cadenza", "job", "train"),
+                output_dir=folder / "train",
+                log_path=folder / "train.log",
+            )
+            with contextlib.suppress(JobFailedError):
+                runner.run(spec)
+        self.patch.undo()
+        return types.SimpleNamespace(requests=requests, waited_s=clock.now)
+
+    def _number(self, config):
+        return next(
+            part for part in config.workdir.relative_to(self._folder).parts if part.isdigit()
+        )
+
+    def _flags(self, config, command):
+        flags = dict(
+            word.removeprefix("--").partition("=")[::2] for word in command if word.startswith("--")
+        )
+        return {"": command[0]} | {key: self.told(config, value) for key, value in flags.items()}
+
+
+Look = Callable[[Lab, LoopConfig], Any]
+
+
+def flag(stage: str, name: str, cycle: int = 0) -> Look:
+    """Return the look at a flag of a stage's command; None without one, or without the command."""
+    return lambda lab, config: lab.dry(config).get((cycle, stage), {}).get(name)
+
+
+def stage_runs(stage: str) -> Look:
+    """Return the look at how many cycles run a stage."""
+    return lambda lab, config: [name for _, name in lab.dry(config)].count(stage)
+
+
+def name_in_run_id(lab, config):
+    return new_run_id(config).split("-", 2)[2]
+
+
+def folder_of_run(lab, config):
+    return lab.told(config, str(run_folder(config, RUN)))
+
+
+def store_files(lab, config):
+    build_loop(config, RUN, backend=FakeBackend()).close()
+    return [name for name in lab.files(config, "*.db") if not name.endswith("runs/cadenza.db")]
+
+
+def pages(lab, config):
+    lab.dry(config, anew=True)
+    return sorted({name.split("/")[1] for name in lab.files(config, "policies/*.md")})
+
+
+def refusal(lab, config):
+    try:
+        build_loop(config, RUN, backend=FakeBackend()).close()
+    except ConstitutionError as error:
+        return error.verdict.rule
+    return None
+
+
+def proposer(lab, config):
+    lab.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: Model())
+    with build_loop(config, RUN, backend=FakeBackend()) as loop:
+        return type(loop.controller._workers.proposer).__name__
+
+
+def why_it_ends(lab, config):
+    """The reason why a run of jobs of half an hour ends."""
+    return lab.fake(config, seconds=1800.0).summary.stop_reason
+
+
+def decisions(*rates: float) -> Look:
+    """Return the look at the decisions on policies of these rates of success."""
+    return lambda lab, config: " ".join(lab.fake(config, rates).summary.decisions)
+
+
+def judgement(difference: float, margin: float, *, baseline: float = 0.5, history=()) -> Look:
+    """Return the look at the decision on a difference known to within a margin."""
+    evidence = Evidence(
+        candidate=baseline + difference,
+        baseline=baseline,
+        difference=difference,
+        lower=difference - margin,
+        upper=difference + margin,
+        n_pairs=100,
+        method="test",
+    )
+
+    def look(lab, config):
+        judged = judge(evidence, history, config.thresholds, warm_up=False, looks_left=0)
+        return None if judged.decision is None else judged.decision.value
+
+    return look
+
+
+def looks(lab, config):
+    return SequentialPlan.of_run(config).sizes
+
+
+def level(lab, config):
+    return round(sum(SequentialPlan.of_run(config).alphas), 9)
+
+
+def first_measure(lab, config):
+    """What is compared, of a policy that solves 4 of 10 initial states and scores 0.47."""
+    return round(lab.fake(config, [0.47]).payloads["decision"]["evidence"]["candidate"], 9)
+
+
+def question(what: Callable[[Any], Any]) -> Look:
+    """Return the look at something of the first question to the model."""
+
+    def look(lab, config):
+        model = Model()
+        lab.fake(config, model=model)
+        return what(model.questions[0])
+
+    return look
+
+
+def plans_asked_for(asked):
+    return int(re.search(r"List (\d+) different plans", asked.prompt)[1])
+
+
+def questions_to_a_failing_model(lab, config):
+    model = Model(LLMCallError("overloaded", passing=True, retry_after_s=0.0))
+    lab.fake(config, model=model)
+    return len(model.questions)
+
+
+def questions(lab, config):
+    model = Model()
+    lab.fake(config, model=model)
+    return len(model.questions)
+
+
+def prompt_fits_8000(lab, config):
+    pages = config.knowledge.root / "policies"
+    pages.mkdir(parents=True)
+    for number in range(6):
+        pages.joinpath(f"p{number}.md").write_text("lesson " * 2000)
+    return question(lambda asked: len(asked.prompt) + len(asked.system) <= 8000)(lab, config)
+
+
+def cost(lab, config):
+    """What a million tokens each way cost."""
+    return lab.fake(config, model=Model()).reply.cost_usd
+
+
+def runner_made(lab, config):
+    made = []
+
+    def maker(name):
+        def make(store, lease, jobs, programs, **options):
+            made.append(name)
+            return types.SimpleNamespace(
+                hosts=types.SimpleNamespace(require_room=lambda device: None)
+            )
+
+        return make
+
+    lab.patch.setattr("cadenza.loop.jobs.local_runner.LocalJobRunner", maker("local"))
+    lab.patch.setattr("cadenza.loop.jobs.ray_runner.RayJobRunner", maker("ray"))
+    with build_loop(config, RUN, backend=FakeBackend()) as loop:
+        incidents = types.SimpleNamespace(note_job=None)
+        session = types.SimpleNamespace(
+            store=loop.store, lease=None, run_id=RUN, incidents=incidents
+        )
+        loop.controller._open_jobs(session, never)
+    lab.patch.undo()
+    return made[0]
+
+
+def cluster(lab, config):
+    lab.patch.setattr("cadenza.loop.jobs.ray_runner.RayHosts", lambda address: address)
+    found = RayJobRunner.open_hosts(config.jobs)
+    lab.patch.undo()
+    return found
+
+
+def attempts(exit_code: int) -> Look:
+    """Return the look at how often a job is tried whose attempts end with ``exit_code``."""
+    return lambda lab, config: len(lab.job(config, exit_code).requests)
+
+
+def pause(lab, config):
+    """The whole seconds waited by a job that fails twice; looking costs some hundredths."""
+    return int(lab.job(config, 1).waited_s)
+
+
+def request(name: str) -> Look:
+    """Return the look at something that the host of a job is asked for."""
+    return lambda lab, config: getattr(lab.job(config, 1).requests[0], name)
+
+
+def time_to_answer(lab, config):
+    """How long a person has to answer, whole seconds."""
+    stop = lambda told: StopLevel.END if "approval_requested" in told else StopLevel.NONE  # noqa: E731
+    (row,) = lab.fake(config, stop=stop).approvals
+    return None if row.deadline is None else round(row.deadline - row.requested_at)

@@ -1,0 +1,248 @@
+"""Each key of a configuration changes what the loop does; a new key needs an entry here.
+
+Each entry changes one key and looks at the cheapest place where that must show: a command of a dry
+run, a decision, a plan, a prompt, a file.
+"""
+
+import shutil
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import MissingExtraError
+from cadenza.loop.backends.lerobot_environment import LeRobotEnvironment
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.validation import dotted_keys
+from tests.integration.loop import key_effects as see
+from tests.integration.loop.key_effects import Lab, flag
+from tests.integration.loop.loop_harness import quick_folder
+
+NATIVE: dict[str, Any] = {
+    "run_name": "a",
+    "seed_dataset": "local/a",
+    "data": {"initial_episodes": 4},
+    "budgets": {"max_cycles": 1},
+    "eval": {"n_episodes": 10, "max_episodes": 10},
+}
+TWO = {"budgets": {"max_cycles": 2}}
+HARVEST = {"improve": {"enabled": True}}
+ADAPT = {**TWO, "improve": {"enabled": True, "adapt_steps": 7}}
+LEROBOT = {
+    "backend": "lerobot",
+    "policy_ladder": [{"name": "act"}],
+    "eval": {"env_type": "pusht", "task_suite": "PushT-v0"},
+    "improve": {"enabled": True, "device": "cpu"},
+}
+MODEL = {"llm": "openai:m", "knowledge": {"enabled": False}}
+CURATED = {**MODEL, "curation": {"enabled": True}}
+PRICES = {"usd_per_million_input": 1.0, "usd_per_million_output": 1.0}
+PRICED = {**MODEL, "llm_calls": PRICES}
+GATED = {"approval": {"gates": ["promote"], "timeout_s": 1e-9}}
+QUICK = {"jobs": {"backoff_s": 0.0, "max_attempts": 3}}
+SEEDS = [str(SeedLedger(seed).range("data", 0, count=20).start) for seed in (0, 1)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a key changes.
+
+    Attributes:
+        key: The key.
+        change: Its other value.
+        look: Where the effect shows.
+        before: What shows with the default, or the value in ``base``.
+        after: What shows with the other value.
+        base: Settings of both.
+    """
+
+    key: str
+    change: Any
+    look: see.Look
+    before: Any
+    after: Any
+    base: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case("run_name", "b", see.name_in_run_id, "a", "b"),
+    Case("seed_dataset", "local/b", flag("data", "repo-id"), "local/a", "local/b"),
+    Case("seed_root", "FOLDER/x", flag("train", "dataset.root"), None, "FOLDER/x", LEROBOT),
+    Case("backend", "lerobot", flag("train", ""), "cadenza", "lerobot-train"),
+    Case("seed", 1, flag("data", "seed-start"), *SEEDS),
+    Case("workdir", "FOLDER/b", see.folder_of_run, "FOLDER/runs/run", "FOLDER/b/run"),
+    Case("store", "sqlite:///FOLDER/b.db", see.store_files, [], ["FOLDER/b.db"]),
+    Case("llm", "openai:m", see.proposer, "DeterministicProposer", "LLMProposer"),
+    Case("constitution", "FOLDER/rules.yaml", see.refusal, None, "max_train_steps"),
+    Case("policy_ladder[].name", "bc_large", flag("train", "rung"), "bc", "bc_large"),
+    Case(
+        "policy_ladder[].init", "lerobot/smolvla_base", flag("train", "policy.path"),
+        None, "lerobot/smolvla_base", LEROBOT,
+    ),
+    Case("llm_calls.timeout_s", 7.5, see.question(lambda q: q.timeout_s), 120.0, 7.5, MODEL),
+    Case("llm_calls.retries", 1, see.questions_to_a_failing_model, 3, 2, MODEL),
+    Case("llm_calls.max_prompt_chars", 8000, see.prompt_fits_8000, False, True, MODEL),
+    Case("llm_calls.usd_per_million_input", 3.0, see.cost, 2.0, 4.0, PRICED),
+    Case("llm_calls.usd_per_million_output", 0.0, see.cost, 2.0, 1.0, PRICED),
+    Case("llm_calls.max_cost_usd", 1e-9, see.questions, 2, 0, PRICED),
+    Case("knowledge.enabled", False, see.pages, ["pages"], []),
+    Case("knowledge.root", "FOLDER/b", see.pages, ["pages"], ["b"]),
+    Case("data.initial_episodes", 5, flag("data", "episodes"), "4", "5"),
+    Case("data.growth", 3.0, flag("data", "episodes", cycle=1), "8", "12", TWO),
+    Case("data.max_episodes", 6, flag("data", "episodes", cycle=1), "8", "6", TWO),
+    Case("data.task_filter", "leaving_way", flag("data", "partners"), "default", "leaving_way"),
+    Case(
+        "data.instructions", "FOLDER/i.json", flag("data", "instructions"), None, "FOLDER/i.json",
+        {**LEROBOT, "data": {"task_filter": "mine"}},
+    ),
+    Case("budgets.max_cycles", 2, see.stage_runs("train"), 1, 2),
+    Case(
+        "budgets.max_gpu_hours", 0.4, see.why_it_ends, "budget: max_cycles",
+        "budget: max_gpu_hours", TWO,
+    ),
+    Case(
+        "budgets.max_wall_hours", 0.4, see.why_it_ends, "budget: max_cycles",
+        "budget: max_wall_hours", TWO,
+    ),
+    Case("thresholds.promote_delta", 0.3, see.judgement(0.2, 0.1), "promote", "iterate"),
+    Case("thresholds.regression_delta", 0.3, see.judgement(-0.2, 0.1), "rollback", "iterate"),
+    Case(
+        "thresholds.plateau_epsilon", 0.04, see.judgement(0.03, 0.01, history=[0.5]),
+        "iterate", "escalate",
+    ),
+    Case(
+        "thresholds.plateau_cycles", 3, see.judgement(0.0, 0.01, history=[0.5]),
+        "escalate", "iterate",
+    ),
+    Case(
+        "thresholds.escalate_floor", 0.6, see.judgement(0.0, 0.01, history=[0.5]),
+        "escalate", "iterate",
+    ),
+    Case("thresholds.min_promote", 0.9, see.decisions(0.5), "promote", "provisional"),
+    Case("thresholds.alpha", 0.2, see.level, 0.05, 0.2),
+    Case(
+        # no better twice, so the second rung begins; its first policy is much worse
+        "thresholds.warm_up_cycles", 0, see.decisions(0.9, 0.9, 0.9, 0.1),
+        "promote iterate escalate iterate", "promote iterate escalate rollback",
+        {"budgets": {"max_cycles": 4}, "eval": {"n_episodes": 40, "max_episodes": 40}},
+    ),
+    Case("train.steps", 3000, flag("train", "steps"), "2000", "3000"),
+    Case("train.batch_size", 32, flag("train", "batch-size"), "256", "32"),
+    Case(
+        "train.continue_from_blessed", False, flag("train", "init", cycle=1),
+        "FOLDER/runs/run/cycle_0/train/policy", None, TWO,
+    ),
+    Case("train.max_epochs", 3.0, flag("train", "max-epochs"), None, "3.0"),
+    Case("train.extra_args", ["--log_freq=7"], flag("train", "log_freq"), None, "7", LEROBOT),
+    Case(
+        "eval.env_type", "mpe_cooperative_push", flag("eval_candidate_0", "task"),
+        "crossing", "mpe_cooperative_push",
+    ),
+    Case(
+        "eval.task_suite", "leaving_way", flag("eval_candidate_0", "partners"),
+        "default", "leaving_way",
+    ),
+    Case(
+        "eval.n_episodes", 12, flag("eval_candidate_0", "episodes"), "10", "12",
+        {"eval": {"max_episodes": 12}},
+    ),
+    Case("eval.batch_size", 3, flag("eval_candidate_0", "batch-size"), "10", "3"),
+    Case("eval.max_episodes", 40, see.looks, (10,), (10, 20, 40)),
+    Case(
+        "eval.extension_growth", 4.0, see.looks, (10, 20, 40), (10, 40),
+        {"eval": {"max_episodes": 40}},
+    ),
+    Case("eval.metric", "score", see.first_measure, 0.4, 0.47),
+    Case(
+        "eval.extra_args", ["--filter=off"], flag("eval_candidate_0", "filter"), None, "off"
+    ),
+    Case("eval.env_args", ["--filter=off"], flag("harvest", "filter"), None, "off", HARVEST),
+    Case("improve.enabled", True, see.stage_runs("harvest"), 0, 1),
+    Case("improve.episodes", 7, flag("harvest", "episodes"), "20", "7", HARVEST),
+    Case("improve.adapt_steps", 9, flag("adapt", "steps", cycle=1), "7", "9", ADAPT),
+    Case("improve.mix_ratio", 0.25, flag("adapt", "mix-ratio", cycle=1), "0.5", "0.25", ADAPT),
+    Case("improve.device", "cuda", flag("harvest", "device"), "cpu", "cuda", LEROBOT),
+    Case("improve.task_text", "push", flag("harvest", "task-text"), None, "push", LEROBOT),
+    Case("improve.extra_args", ["--filter=off"], flag("harvest", "filter"), None, "off", HARVEST),
+    Case("curation.enabled", True, see.proposer, "LLMProposer", "CuratedProposer", MODEL),
+    Case("curation.candidates", 5, see.question(see.plans_asked_for), 3, 5, CURATED),
+    Case("curation.max_tokens", 99, see.question(lambda q: q.max_tokens), 8192, 99, CURATED),
+    Case("jobs.runner", "ray", see.runner_made, "local", "ray"),
+    Case("jobs.max_attempts", 2, see.attempts(1), 3, 2, QUICK),
+    Case(
+        "jobs.max_interruptions", 2, see.attempts(-9), 5, 3,
+        {"jobs": {"max_attempts": 1, "max_interruptions": 4}},
+    ),
+    Case("jobs.backoff_s", 2.0, see.pause, 0, 6, QUICK),  # 2 s after the first, 4 s after the other
+    Case("jobs.time_limit_s", 60.0, see.request("time_limit_s"), None, 60.0, QUICK),
+    Case("jobs.grace_s", 3.0, see.request("grace_s"), 10.0, 3.0, QUICK),
+    Case(
+        "jobs.ray_address", "ray://host:1", see.cluster, None, "ray://host:1",
+        {"jobs": {"runner": "ray"}},
+    ),
+    Case(
+        "approval.gates", ["promote"], see.decisions(0.5), "promote", "iterate",
+        {"approval": {"timeout_s": 1e-9}},
+    ),
+    Case("approval.timeout_s", 50.0, see.time_to_answer, None, 50,
+         {"approval": {"gates": ["promote"]}}),
+    Case("approval.on_timeout", "approve", see.decisions(0.5), "iterate", "promote", GATED),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder():
+    place = quick_folder()
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module")
+def known():
+    return {}
+
+
+@pytest.fixture
+def lab(folder, known, sqlite_template, monkeypatch):
+    place = folder / str(len(list(folder.iterdir())))
+    with pytest.MonkeyPatch.context() as lasting:
+        lasting.setattr(LeRobotEnvironment, "find", _nowhere)
+        yield Lab(place, sqlite_template, monkeypatch, known)
+
+
+def _nowhere(*_):
+    raise MissingExtraError("no LeRobot here")
+
+
+def joined(*documents):
+    """Return the documents as one, sections key by key."""
+    result: dict[str, Any] = {}
+    for document in documents:
+        for key, value in document.items():
+            both = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = {**result[key], **value} if both else value
+    return result
+
+
+def changed(key, value):
+    """Return a document that says ``value`` at a dotted key; for a list, in its only section."""
+    section, _, name = key.rpartition(".")
+    if section.endswith("[]"):
+        only = {"name": "smolvla"} if name == "init" else {}
+        return {section.removesuffix("[]"): [{**only, name: value}]}
+    return {section: {name: value}} if section else {name: value}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
+def test_key_changes_what_the_loop_does(case, lab):
+    base = joined(NATIVE, case.base)
+    other = joined(base, changed(case.key, case.change))
+    assert base != other
+    assert case.look(lab, lab.config(base)) == case.before
+    assert case.look(lab, lab.config(other)) == case.after
+    assert case.before != case.after
+
+
+def test_every_key_has_an_entry():
+    assert sorted(case.key for case in CASES) == sorted(dotted_keys(LoopConfig))
