@@ -11,21 +11,13 @@ import tempfile
 from collections.abc import Mapping
 from hashlib import blake2b
 from multiprocessing import reduction
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from cadenza.core.errors import StorageError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.stream.shared_file import MEMORY_FOLDER
+from cadenza.stream.shared_file import MEMORY_FOLDER, SentDescriptor
 
 _HEADER: Final = struct.Struct("<qq16s")
-
-
-class _Duplicate(Protocol):
-    """What `multiprocessing` sends instead of a descriptor."""
-
-    def detach(self) -> int:
-        """Return the descriptor in the receiving process."""
-        ...
 
 
 class PolicyBoard:
@@ -45,7 +37,7 @@ class PolicyBoard:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the board in a new process."""
-        self._descriptor = cast("_Duplicate", state["descriptor"]).detach()
+        self._descriptor = cast("SentDescriptor", state["descriptor"]).detach()
 
     def __del__(self) -> None:
         """Give the file free."""

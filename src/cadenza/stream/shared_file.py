@@ -31,8 +31,8 @@ LOCK_TIMEOUT: Final = 30.0
 _LOCK_PAUSE: Final = 0.0002
 
 
-class _Duplicate(Protocol):
-    """What `multiprocessing` sends instead of a descriptor."""
+class SentDescriptor(Protocol):
+    """What `multiprocessing.reduction.DupFd` sends instead of a descriptor."""
 
     def detach(self) -> int:
         """Return the descriptor in the receiving process."""
@@ -107,7 +107,7 @@ class SharedFile:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Map the file in a new process."""
-        duplicate = cast("_Duplicate", state["descriptor"])
+        duplicate = cast("SentDescriptor", state["descriptor"])
         self.__init__(duplicate.detach(), state["size"])
 
     @contextmanager

@@ -239,11 +239,9 @@ class Supervisor:
 
     def _reclaim(self, number: int) -> int:
         """Drop the slots that producer ``number`` was writing; return how many."""
-        slots = np.flatnonzero(self._store.lease == number + 1)
-        for slot in slots:
-            self._store.drop(int(slot))
-        self._store.producers["dropped"][number] += len(slots)
-        return len(slots)
+        dropped = self._store.drop_leases(number)
+        self._store.producers["dropped"][number] += dropped
+        return dropped
 
     def _launch(self, watched: _Watched) -> None:
         number = watched.number
