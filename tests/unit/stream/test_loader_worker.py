@@ -1,0 +1,83 @@
+"""How workers of loaders end: what they send arrives, and nobody waits long for what does not."""
+
+import multiprocessing
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
+
+from cadenza.stream.dataset import OnlineDataset
+from cadenza.stream.loader_worker import await_senders
+from tests.fakes import FakeChunkSource
+
+#: Bytes of a batch that takes a while to be shared.
+LARGE = 2**27
+
+
+def grow(batch: TensorDict) -> TensorDict:
+    """Make every batch but the first of an iterator large."""
+    first = grow.__dict__.setdefault("first", True)
+    vars(grow)["first"] = False
+    return batch if first else batch.set("large", torch.zeros(*batch.shape, LARGE // 32))
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_worker_ends_in_silence_while_a_large_batch_is_on_its_way(
+    start: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loader = DataLoader(
+        OnlineDataset(FakeChunkSource(), 4, 2, grow),
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context=start,
+        collate_fn=OnlineDataset.passthrough_collate_fn,
+    )
+    batches: Any = iter(loader)
+    next(batches)
+    (worker,) = batches._workers
+    del batches  # the worker shares its next batch now
+    assert worker.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
+class Slow:
+    """Is sent once it may be.
+
+    Attributes:
+        may_go: When.
+        written: Whether it has been.
+    """
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.written = False
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        self.may_go.wait(60.0)
+        self.written = True
+        return (object, ())
+
+
+def test_end_waits_until_a_closed_queue_has_sent_what_is_in_it() -> None:
+    queue, slow = multiprocessing.Queue(), Slow()
+    queue.put(slow)
+    queue.close()
+    threading.Timer(0.2, slow.may_go.set).start()
+    await_senders(30.0)
+    assert slow.written
+
+
+def test_end_does_not_wait_for_a_queue_that_nobody_empties() -> None:
+    queue, slow = multiprocessing.Queue(), Slow()
+    queue.put(slow)
+    queue.close()
+    began = time.monotonic()
+    await_senders(0.1)
+    assert 0.1 <= time.monotonic() - began < 5.0
+    assert not slow.written
+    slow.may_go.set()
+    queue.join_thread()
