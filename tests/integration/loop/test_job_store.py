@@ -24,6 +24,7 @@ from cadenza.loop.errors import (
 from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.lease_keeper import LeaseKeeper
+from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
 
@@ -735,6 +736,20 @@ def test_of_two_commits_on_one_version_exactly_one_counts(store_url, store, leas
     (winner,) = [cycle for cycle in outcomes if cycle is not None]
     assert store.load_state("run")[0].cycle == winner
     assert store.load_state("run")[1] == 1
+
+
+def test_take_over_waits_for_the_write_that_it_would_make_stale(store_url, store, lease):
+    def take_over():
+        with JobStore(store_url) as own:
+            return own.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
+
+    with ThreadPoolExecutor(1) as pool:
+        with store._database.write() as connection:
+            require_lease(connection, lease)
+            taking = pool.submit(take_over)
+            with pytest.raises(TimeoutError):
+                taking.result(timeout=0.5)
+        assert taking.result(timeout=60.0).epoch == lease.epoch + 1
 
 
 def test_people_who_decide_at_once_do_not_overrule_one_another(store_url, store, lease):

@@ -112,7 +112,8 @@ class Database:
         except OperationalError as error:
             raise refused_password(self.name, error) or StoreUnavailableError(
                 f"job store {self.name}: expected an answer, got '{error.orig}'; see that the "
-                "database runs and no other program holds a lock on it, then resume the run."
+                "database runs, its disk has room and no other program holds a lock on it, then "
+                "resume the run."
             ) from error
         except DatabaseError as error:
             if type(error) is not DatabaseError:  # its subclasses tell of other things

@@ -24,7 +24,7 @@ def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:
         return None
     if told.pgconn.needs_password:
         got = "none"
-    elif told.pgconn.used_password and "password authentication failed" in str(told):
+    elif "password authentication failed" in str(told):  # there is no code for it
         got = "a wrong one"
     else:
         return None
