@@ -20,16 +20,6 @@ TRAINING = [
     "checkpoint_every=1024",
     "happo.rollout_length=512",
 ]
-EVALUATION = """\
-task: crossing
-policies: [goal_pd]
-conditions:
-  - name: filter_on
-    safety: {enabled: true}
-  - name: filter_off
-seeds: [0, 1, 2]
-episodes_per_seed: 8
-"""
 
 
 def kill_when(words, cwd: Path, is_time) -> None:
@@ -85,39 +75,6 @@ def weights(folder: Path) -> dict[str, str]:
     }
 
 
-def test_training_killed_three_times_ends_with_the_weights_of_an_unbroken_run(tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    whole.mkdir()
-    broken.mkdir()
-    unbroken = cadenza(*TRAINING, "--json", cwd=whole)
-    assert unbroken.code == 0, unbroken.err
-
-    def checkpoints(number: int):
-        return lambda: len(list(broken.rglob("*step*.pt"))) >= number
-
-    # Before the first checkpoint, right after one appears, and some time after another.
-    kill_when(TRAINING, broken, lambda: any(broken.rglob("*.jsonl")))
-    kill_when([*TRAINING, "--resume"], broken, checkpoints(2))
-    seen = time.monotonic()
-    count = len(list(broken.rglob("*step*.pt")))
-    kill_when(
-        [*TRAINING, "--resume"],
-        broken,
-        lambda: checkpoints(count + 1)() and time.monotonic() > seen + 0.3,
-    )
-    finished = cadenza(*TRAINING, "--resume", "--json", cwd=broken)
-    assert finished.code == 0, finished.err
-    assert finished.json["resumed_from"] is not None
-    assert finished.json["mean_reward_last_10"] == unbroken.json["mean_reward_last_10"]
-    assert finished.json["n_episodes"] == unbroken.json["n_episodes"]
-    assert len(weights(whole)) == 6
-    assert weights(broken) == weights(whole)
-    log = [json.loads(line) for line in (broken / finished.json["log"]).read_text().splitlines()]
-    steps = [line["step"] for line in log if line["event"] == "rollout_update"]
-    assert steps == sorted(set(steps)), "an update stands twice in the log"
-    assert len(steps) == 6144 // 512
-
-
 def test_guarded_batch_killed_ends_with_the_weights_of_an_unbroken_run(tmp_path):
     words = [*TRAINING, "env.num_envs=8", "happo.rollout_length=64", "env.episode_length=60"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -142,32 +99,3 @@ def test_guarded_batch_killed_ends_with_the_weights_of_an_unbroken_run(tmp_path)
     ]
     assert records[0]["n_filter_calls"] == 6144
     assert records[0]["lambda_mean"] == records[1]["lambda_mean"]
-
-
-def test_evaluation_killed_twice_gives_the_bundle_of_an_unbroken_one(tmp_path):
-    (tmp_path / "small.yaml").write_text(EVALUATION, encoding="utf-8")
-
-    def words(folder: str) -> list[str]:
-        return ["eval", "run", "small.yaml", "--out", f"{folder}/run", "--workers", "2"]
-
-    unbroken = cadenza(*words("whole"), "--json", cwd=tmp_path)
-    assert unbroken.code == 0, unbroken.err
-
-    def cells(number: int):
-        return lambda: len(list(tmp_path.glob("broken/run/cells/*.jsonl"))) >= number
-
-    kill_when(words("broken"), tmp_path, cells(2))
-    kill_when([*words("broken"), "--resume"], tmp_path, cells(8))
-    kept = len(list(tmp_path.glob("broken/run/cells/*.jsonl")))
-    resumed = cadenza(*words("broken"), "--resume", "--json", cwd=tmp_path)
-    assert resumed.code == 0, resumed.err
-    assert resumed.json["reused"] >= kept - 1  # at most the file in flight was torn
-    assert resumed.json["results"] == unbroken.json["results"]
-    whole, broken = (
-        {
-            path.name: path.read_bytes()
-            for path in (tmp_path / run.json["bundles"]["goal_pd"]).iterdir()
-        }
-        for run in (unbroken, resumed)
-    )
-    assert broken == whole

@@ -86,7 +86,7 @@ def train(learner, memory, rng, steps, *, start=0, final=True):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_bandit_is_solved(name):
     learner = BUILDERS[name]()
-    train(learner, memory_of(learner), np.random.default_rng(0), 500)
+    train(learner, memory_of(learner), np.random.default_rng(0), 350)
     states = np.array([[-0.6, 0.0], [0.0, 0.0], [0.6, 0.0]], np.float32)
     actions = learner.policy(LOW, HIGH).act(states)[:, 0]
     np.testing.assert_allclose(actions, states[:, 0], atol=0.3)
@@ -220,7 +220,7 @@ def test_every_number_changes_what_is_learned():
             numbers=LearnerNumbers(**numbers),
             sac=sac or SACNumbers(target_entropy=1.0),
         )
-        train(learner, memory_of(learner), np.random.default_rng(0), 40, final=False)
+        train(learner, memory_of(learner), np.random.default_rng(0), 12, final=False)
         state = learner.policy(LOW, HIGH).state_dict()
         return torch.cat([w.flatten() for w in state["weights"]])
 

@@ -1,5 +1,6 @@
 """Weight-decay groups: rules, order, sharing, and loading a state by name."""
 
+import os
 import subprocess
 import sys
 
@@ -140,17 +141,17 @@ def test_group_order_does_not_depend_on_hash_randomisation():
         "n = nn.Sequential(*[nn.Linear(2, 2) for _ in range(12)])\n"
         "print([g['param_names'] for g in ModifiedAdamW(n, 0.1, 0.1).param_groups])"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(outputs) == 1
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # not the one of this process
+    other_seed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    network = nn.Sequential(*[nn.Linear(2, 2) for _ in range(12)])
+    groups = ModifiedAdamW(network, 0.1, 0.1).param_groups
+    assert other_seed == f"{[group['param_names'] for group in groups]}\n"
 
 
 def test_step_decays_weights_by_hand_calculation_and_leaves_biases():
