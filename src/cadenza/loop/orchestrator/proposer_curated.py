@@ -145,8 +145,7 @@ class CuratedProposer:
 
     def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
         document = parsed_json(reply, "[]")
-        scheduled = self._bounds.scheduled_episodes(cycle)
-        listed = [lenient_proposal(d, self._bounds, scheduled, report) for d in document]
+        listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
         plans = [plan for plan in listed if plan is not None][: self._candidates]
         if not plans:
             raise InputError("expected plans with a known action, got none")
@@ -155,7 +154,7 @@ class CuratedProposer:
     def _best(self, cycle: int, plans: list[Proposal], source: PromptSource) -> int:
         """Return the index of the plan with the highest score; the first without scores."""
         listed = json.dumps([plan.model_dump(mode="json") for plan in plans])
-        prompt = source.build(f"Score every plan, numbered from 0: {listed}")
+        prompt = source.build_about("plans", listed, "Score every plan, numbered from 0.")
         scores = _scores(self._ask(prompt, _SCORE_SYSTEM), len(plans))
         winner = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
         self._emit(
@@ -170,25 +169,25 @@ class CuratedProposer:
     ) -> Proposal:
         """Return the winner as the model refines it; the winner itself without a usable reply."""
         listed = json.dumps(winner.model_dump(mode="json"))
-        prompt = source.build(f"Refine the best plan: {listed}")
-        scheduled = self._bounds.scheduled_episodes(cycle)
+        prompt = source.build_about("plan", listed, "Refine the plan.")
         try:
             document = parsed_json(self._ask(prompt, _REFINE_SYSTEM), "{}")
         except InputError:
             return winner
-        return lenient_proposal(document, self._bounds, scheduled, report) or winner
+        return lenient_proposal(document, self._bounds, cycle, report) or winner
 
     def _ask(self, prompt: Prompt, system: str) -> str:
         return ask_safely(self._llm, prompt.text, system=system, max_tokens=self._max_tokens)
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        scheduled, cap = self._bounds.scheduled_episodes(cycle), self._bounds.max_episodes
+        scheduled = self._bounds.scheduled_episodes(cycle)
+        most = self._bounds.most_episodes(cycle)
         facts = "\n".join(
             [
                 f"Cycle: {cycle}",
                 f"The only allowed dataset: {json.dumps(self._bounds.seed_dataset)}",
                 f"Episodes that the schedule suggests: {scheduled or 'all'}",
-                f"Most episodes: {'no limit' if cap is None else cap}",
+                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
                 "The last evaluation and pages about earlier runs follow.",
             ]
         )

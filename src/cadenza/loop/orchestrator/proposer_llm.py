@@ -79,7 +79,7 @@ class LLMProposer:
             plan = self._plan(source, reply)
         if plan is None:
             return self._fallback(cycle, last_report)
-        return bounded_proposal(plan, self._fallback, last_report)
+        return bounded_proposal(plan, self._fallback, cycle, last_report)
 
     def _plan(self, source: PromptSource, reply: str) -> Plan | None:
         try:
@@ -94,12 +94,12 @@ class LLMProposer:
             return None
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        cap = self._fallback.max_episodes
+        most = self._fallback.most_episodes(cycle)
         facts = "\n".join(
             [
                 f"Cycle: {cycle}",
                 f"Seed dataset, the only one allowed: {json.dumps(self._fallback.seed_dataset)}",
-                f"Most episodes: {'no limit' if cap is None else cap}",
+                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
                 "The last evaluation and pages about earlier runs follow.",
             ]
         )

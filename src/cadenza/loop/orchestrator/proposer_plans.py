@@ -1,7 +1,8 @@
 """From the text of a language model to a proposal within the bounds.
 
-Whatever a reply says: the dataset is the seed dataset, the count lies in [1, cap], the focus names
-tasks of the last report, and the notes are one short printable line.
+Whatever a reply says: the dataset is the seed dataset, the count one that
+`DeterministicProposer.allowed_episodes` allows, the focus names tasks of the last report, and the
+notes are one short printable line.
 """
 
 import json
@@ -74,19 +75,13 @@ def strict_plan(reply: str) -> Plan:
 
 
 def bounded_proposal(
-    plan: Plan, bounds: DeterministicProposer, report: EvalReport | None
+    plan: Plan, bounds: DeterministicProposer, cycle: int, report: EvalReport | None
 ) -> Proposal:
-    """Return a plan as a proposal within ``bounds``.
-
-    A plan without a count takes all there is, or the cap if there is one.
-    """
-    count = plan.num_episodes
-    if count is None:
-        count = bounds.max_episodes
+    """Return a plan as a proposal within ``bounds``; without a count it takes all it may."""
     return Proposal(
         action=plan.action,
         dataset=bounds.seed_dataset,
-        num_episodes=None if count is None else bounds.capped(count),
+        num_episodes=bounds.allowed_episodes(cycle, plan.num_episodes),
         notes=clean_line(plan.notes, MAX_NOTES),
         focus=_focus(plan.action, plan.focus, bounds, report),
     )
@@ -95,15 +90,15 @@ def bounded_proposal(
 def lenient_proposal(
     document: object,
     bounds: DeterministicProposer,
-    scheduled: int | None,
+    cycle: int,
     report: EvalReport | None,
 ) -> Proposal | None:
     """Return a candidate as a proposal within ``bounds``; None if its action is unknown.
 
     Args:
-        document: What the model listed, of any type.
-        bounds: Seed dataset and cap.
-        scheduled: Count for a candidate whose own is no number.
+        document: What the model listed, of any type; without a count it gets the schedule's.
+        bounds: Seed dataset, schedule and cap.
+        cycle: The cycle.
         report: Evaluation of the last cycle.
     """
     if not isinstance(document, Mapping):
@@ -114,12 +109,12 @@ def lenient_proposal(
         return None
     count = _whole(plan.get("num_episodes"))
     if count is None:
-        count = scheduled
+        count = bounds.scheduled_episodes(cycle)
     notes, focus = plan.get("notes"), plan.get("focus")
     return Proposal(
         action=action,
         dataset=bounds.seed_dataset,
-        num_episodes=None if count is None else bounds.capped(count),
+        num_episodes=bounds.allowed_episodes(cycle, count),
         notes=clean_line(notes, MAX_NOTES) if isinstance(notes, str) else "",
         focus=_focus(
             action, cast("list[Any]", focus) if isinstance(focus, list) else [], bounds, report

@@ -22,6 +22,8 @@ _OVERHEAD: Final = 120
 _MAX_ESCAPE: Final = 12
 #: Characters of a reply, and of its problems, in a repair turn.
 _REPAIR_CHARS: Final = 700
+#: Characters of a request, with the delimiters of what it is about, rounded up.
+_REQUEST_CHARS: Final = 600
 #: A mark, for its length.
 _ANY_MARK: Final = "0" * 32
 
@@ -91,6 +93,20 @@ class PromptSource:
         blocks += [fenced("page", p.path, t, mark) for p, t in zip(used, texts, strict=True)]
         text = "\n\n".join([facts, warning(mark), *blocks, request])
         return Prompt(storable(text), used, sum(len(t) for t in texts))
+
+    def build_about(self, kind: str, text: str, request: str) -> Prompt:
+        """Return a prompt that ends with a text of the model's own, as untrusted, and a request.
+
+        Args:
+            kind: What the text is.
+            text: The text; beyond half of the budget it is cut.
+            request: What to do about it.
+        """
+        shown = shortened(text, self.max_chars // 2 - _REQUEST_CHARS)
+        mark = data_mark([shown])
+        return self.build(
+            "\n\n".join([warning(mark), fenced(kind, "proposed before", shown, mark), request])
+        )
 
     def repair(self, reply: str, problem: str, wanted: str) -> Prompt:
         """Return the prompt of a repair turn: the reply, and what is wrong with it, at its end."""

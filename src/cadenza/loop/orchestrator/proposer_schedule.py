@@ -1,6 +1,7 @@
 """What a cycle trains on, by a fixed schedule.
 
-Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap.
+Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap; the cap alone
+           without an initial number, and all there are without either.
 """
 
 import math
@@ -30,7 +31,7 @@ class DeterministicProposer:
 
     Attributes:
         seed_dataset: The only dataset.
-        initial_episodes: Episodes of cycle 0; None for all there are, in every cycle.
+        initial_episodes: Episodes of cycle 0; None for as many as the cap allows, in every cycle.
         growth: Factor from cycle to cycle.
         max_episodes: Most a cycle gets; None for no limit.
         failing_threshold: Success below which a task fails.
@@ -84,12 +85,31 @@ class DeterministicProposer:
     def scheduled_episodes(self, cycle: int) -> int | None:
         """Return the episodes of a cycle; None for all there are."""
         if self.initial_episodes is None:
-            return None
+            return self.max_episodes
         try:
             count = int(self.initial_episodes * self.growth**cycle)
         except OverflowError:  # the power of a late cycle is beyond a float
             count = MAX_EPISODES
         return self.capped(count)
+
+    def allowed_episodes(self, cycle: int, count: int | None) -> int | None:
+        """Return what a cycle gets that a language model proposes ``count`` episodes for.
+
+        At least one and at most the cap; without a cap at most the schedule's count, and all there
+        are where there is no schedule either: nobody knows then how many that is.
+
+        Args:
+            cycle: The cycle.
+            count: Episodes asked for; None for as many as allowed.
+        """
+        most = self.most_episodes(cycle)
+        if most is None or count is None:
+            return most
+        return max(1, min(count, most))
+
+    def most_episodes(self, cycle: int) -> int | None:
+        """Return the most that a model may ask for; None for all there are."""
+        return self.scheduled_episodes(cycle) if self.max_episodes is None else self.max_episodes
 
     def capped(self, count: int) -> int:
         """Return a count of episodes within the bounds: at least 1, at most the cap."""
