@@ -134,26 +134,31 @@ class LoopConfig(Section):
             env_type=self.eval.env_type,
             seed_dataset=self.seed_dataset,
         )
-        found += settings_without_effect(
-            self.backend,
-            {
-                "data.instructions": self.data.instructions,
-                "improve.device": self.improve.device,
-                "improve.task_text": self.improve.task_text,
-            },
-        )
-        extra = {
-            "train.extra_args": self.train.extra_args,
-            "eval.extra_args": self.eval.extra_args,
-            "improve.extra_args": self.improve.extra_args,
-        }
-        found += clashing_flags(self.backend, extra, self.eval.env_args)
+        if not found:  # else the back end is the wrong one, and so would be what follows
+            found += self._problems_with_the_backend()
         found += self._problems_of_the_model()
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
         if found:
             raise ValueError(*found)
         return self
+
+    def _problems_with_the_backend(self) -> list[str]:
+        """Return which settings the back end does not take, one sentence each."""
+        settings = {
+            "data.instructions": self.data.instructions,
+            "improve.device": self.improve.device,
+            "improve.task_text": self.improve.task_text,
+        }
+        extra = {
+            "train.extra_args": self.train.extra_args,
+            "eval.extra_args": self.eval.extra_args,
+            "improve.extra_args": self.improve.extra_args,
+        }
+        return [
+            *settings_without_effect(self.backend, settings),
+            *clashing_flags(self.backend, extra, self.eval.env_args),
+        ]
 
     def _problems_of_the_model(self) -> list[str]:
         """Return what is wrong with the language model, one sentence each."""

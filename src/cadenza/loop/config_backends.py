@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
+from cadenza.loop.backends.native_arguments import FURTHER_FLAGS
 from cadenza.loop.constitution.flags import fold
 
 #: Environments and policy types of LeRobot, to tell its configurations from ours.
@@ -133,6 +134,19 @@ _TAKEN: Final[dict[str, dict[str, Mapping[str, str]]]] = {
 }
 
 
+#: Jobs of the native back end by the key that holds their further arguments.
+_NATIVE_JOBS: Final = {
+    "train.extra_args": "train",
+    "eval.extra_args": "evaluate",
+    "improve.extra_args": "harvest",
+}
+
+
+def _further_of_native(key: str) -> Mapping[str, str]:
+    """Return the further flags that the native job of a key takes, by their folded names."""
+    return {fold(name): f"--{name}" for name in sorted(FURTHER_FLAGS[_NATIVE_JOBS[key]])}
+
+
 def with_backend_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``document``, a configuration, with its back end's defaults where it says nothing.
 
@@ -240,5 +254,8 @@ def clashing_flags(
                 found.append(f"{source}: expected no {flag}, which is set from {taken[name]}")
             elif name in seen:
                 found.append(f"{source}: expected {flag} once for a command, got it again")
+            elif backend == "native" and source == key and name not in _further_of_native(key):
+                known = ", ".join(_further_of_native(key).values()) or "no further argument"
+                found.append(f"{key}: expected {known} with the native back end, got {flag}")
             seen.add(name)
     return list(dict.fromkeys(found))

@@ -16,6 +16,9 @@ DEVICE_PATTERN: Final = r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$"
 
 _Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 _Positive = Annotated[int, Field(strict=True, gt=0)]
+#: Seeds that one purpose has in one cycle, and so the most episodes that one policy plays for it.
+MAX_EPISODES: Final = 2**16
+_Episodes = Annotated[int, Field(strict=True, gt=0, le=MAX_EPISODES)]
 _Whole = Annotated[int, Field(strict=True, ge=0)]
 _Truth = Annotated[bool, Field(strict=True)]
 _Share = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
@@ -99,7 +102,7 @@ class DataConfig(Section):
     """How much data a cycle gets.
 
     Attributes:
-        initial_episodes: Episodes of cycle 0; None takes the whole seed dataset.
+        initial_episodes: Episodes of cycle 0; None takes the seed dataset, up to ``max_episodes``.
         growth: Factor from cycle to cycle, >= 1.
         max_episodes: Most a cycle gets; None for no limit.
         task_filter: Suite whose episodes alone are taken; None for all.
@@ -158,9 +161,9 @@ class EvalConfig(Section):
 
     env_type: _Name = "libero"
     task_suite: _Text = "libero_spatial"
-    n_episodes: _Positive = 10
+    n_episodes: _Episodes = 10
     batch_size: _Positive = 10
-    max_episodes: _Positive | None = None
+    max_episodes: _Episodes | None = None
     extension_growth: Annotated[float, Field(strict=True, gt=1.0)] = 2.0
     metric: Metric = "success"
     extra_args: tuple[_Word, ...] = ()
@@ -190,7 +193,7 @@ class ImproveConfig(Section):
     """
 
     enabled: _Truth = False
-    episodes: _Positive = 20
+    episodes: _Episodes = 20
     adapt_steps: _Whole = 0
     mix_ratio: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5
     device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = "cuda"

@@ -281,6 +281,12 @@ def test_places_follow_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (
+            # 16 * 2^12 in the last cycle
+            {"data": {"initial_episodes": 17}, "budgets": {"max_cycles": 13}},
+            r"max_collect_episodes: data.initial_episodes, data.growth, data.max_episodes \(69632 "
+            r"episodes in cycle 12, with failures\): expected at most 65536, got 69632",
+        ),
         ({"train": {"steps": 200_001}}, r"max_train_steps: train.steps: expected at most 200000"),
         (
             {"improve": {"enabled": True, "adapt_steps": 200_001}},
@@ -300,6 +306,32 @@ def test_numbers_that_the_rules_refuse_are_refused_before_a_run_exists(tmp_path,
     with pytest.raises(ConstitutionError, match=words):
         build_loop(config(tmp_path, **changes), "r")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        # five attempts per episode
+        (
+            {"data": {"initial_episodes": 30}},
+            r"data.max_episodes \(60 episodes in .* at most 299, g",
+        ),
+        (
+            {"improve": {"enabled": True, "episodes": 60}},
+            r"improve.episodes \(with failures\): expected at most 299, got 300",
+        ),
+    ],
+)
+def test_attempts_beyond_the_limit_of_the_rules_are_foreseen(tmp_path, changes, words):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "allowed_programs: [cadenza]\nallowed_env_types: [crossing]\nmax_train_steps: 9000\n"
+        "max_eval_episodes: 500\nmax_collect_episodes: 299\n"
+    )
+    with pytest.raises(ConstitutionError, match=rf"max_collect_episodes: .*{words}"):
+        build_loop(config(tmp_path, constitution=str(rules), **changes), "r")
+    capped = {"data": {"initial_episodes": 30, "max_episodes": 59}}
+    build_loop(config(tmp_path, constitution=str(rules), **capped), "r").close()
 
 
 def test_numbers_at_the_limit_are_allowed(tmp_path):

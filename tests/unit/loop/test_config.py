@@ -8,7 +8,9 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import EvalConfig, LoopConfig, PolicyRung, TrainConfig
 from cadenza.loop.config_backends import LEROBOT_POLICIES
+from cadenza.loop.config_sections import MAX_EPISODES
 from cadenza.loop.constitution.lerobot_programs import POLICY_TYPES
+from cadenza.loop.orchestrator.seeds import BLOCK
 from cadenza.loop.validation import dotted_keys
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/x"}
@@ -208,6 +210,12 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
             {"eval": {"n_episodes": 9, "max_episodes": 8}},
             r"eval\.max_episodes: expected at least n_episodes = 9, got 8\.",
         ),
+        (
+            {"eval": {"n_episodes": 65_537}},
+            r"eval\.n_episodes: expected less than or equal to 65536",
+        ),
+        ({"eval": {"max_episodes": 65_537}}, r"eval\.max_episodes: expected less than or equal to"),
+        ({"improve": {"episodes": 65_537}}, r"improve\.episodes: expected less than or equal to 6"),
         ({"eval": {"extension_growth": 1.0}}, r"extension_growth: expected greater than 1"),
         ({"eval": {"metric": "reward"}}, r"eval\.metric: expected 'success' or 'score'"),
         ({"eval": {"task_suite": ""}}, r"eval\.task_suite: expected at least 1 character"),
@@ -327,6 +335,31 @@ def test_flag_shared_and_given_again_is_refused():
 def test_flag_of_a_native_job_that_the_loop_sets_is_refused(section, word):
     with pytest.raises(ConfigurationError, match=f"expected no {word.partition('=')[0]}, which"):
         load({**NATIVE, section: {"extra_args": [word]}})
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            "train",
+            r"train\.extra_args: expected no further argument with the native back end, got -",
+        ),
+        ("eval", r"eval\.extra_args: expected --filter with the native back end, got --device"),
+        (
+            "improve",
+            r"improve\.extra_args: expected --filter with the native back end, got --device",
+        ),
+    ],
+)
+def test_flag_that_a_native_job_does_not_have_is_refused(section, message):
+    with pytest.raises(ConfigurationError, match=message):
+        load({**NATIVE, section: {"extra_args": ["--device=cpu"]}})
+    if section != "train":
+        load({**NATIVE, section: {"extra_args": ["--filter=off"]}})
+
+
+def test_most_episodes_are_the_seeds_of_a_cycle():
+    assert MAX_EPISODES == BLOCK
 
 
 def test_flag_of_a_native_job_that_nothing_sets_is_passed_on():

@@ -109,6 +109,10 @@ class Constitution:
         verdict = self._environment(env_type)
         return self._within("max_eval_episodes", n) if verdict.allowed else verdict
 
+    def check_collect(self, attempts: int) -> Verdict:
+        """Return whether a job may play ``attempts`` episodes for data; the limit is inclusive."""
+        return self._within("max_collect_episodes", attempts)
+
     def _clear(self, argv: Sequence[object], roots: Roots | None) -> TypedJob:
         words = require_plain_words(argv)
         self._require_not_forbidden(words)
