@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from cadenza.benchmark.jobs import cloning_files
+from cadenza.benchmark.jobs.blocks import Blocks
+from cadenza.benchmark.jobs.evaluating import BLOCKS
+from cadenza.benchmark.jobs.job_folder import JobFolder
+from cadenza.core.checkpoints import sidecar_path
+from cadenza.loop.jobs.progress import Progress, flags_of, goes_on, kind_of, progress_of
+
+TRAIN = ("lerobot-train", "--policy.type=act", "--steps=2000")
+NOTE = b"=== 2026-11-21T15:00:00+00:00 run/0/train attempt 2: lerobot-train\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "share"),
+    [
+        (b"eval:  10%|#  | 2/20 [00:01<..]\reval:  60%|## | 12/20 [00:04<00:03]", 0.6),
+        (b"INFO step:1K smpl:8K ep:3 loss:0.1\nINFO step:1.5K smpl:12K ep:4 loss:0.1\n", 0.75),
+        (b"INFO step:9K smpl:8K\n", 1.0),
+        (b"nothing of the kind\n", None),
+        (b"0/0 [00:00<?]", None),
+        (b"19/20 [00:04<00:00]" + NOTE, None),
+        (b"19/20 [00:04<00:00]" + NOTE + b"1/20 [00:01<00:19]", 0.05),
+    ],
+)
+def test_bars_and_steps_of_the_present_attempt_are_read_from_the_log(log, share, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_bytes(b"x" * 20_000 + log)
+    found = progress_of(TRAIN, path)
+    assert found == (None if share is None else Progress(done=share, of_all_attempts=False))
+    assert progress_of(TRAIN, tmp_path / "none.log") is None
+
+
+def test_finished_parts_of_our_evaluation_are_counted(tmp_path):
+    out = tmp_path / "eval"
+    words = ("--episodes=40", "--batch-size=16", f"--out={out}")
+    command = ("cadenza", "job", "evaluate", *words)
+    log = tmp_path / "eval.log"
+    assert progress_of(command, log) == Progress(done=0.0, of_all_attempts=True)
+    blocks = Blocks(folder=out / BLOCKS, request_sha256="0" * 64)
+    for number, share in enumerate((0.4, 0.8, 1.0)):
+        blocks.write(number, {"episodes": []})
+        assert progress_of(command, log).done == share
+    assert progress_of(command[:-1], log) is None  # nobody says where
+
+
+def test_the_last_save_of_our_training_is_read(tmp_path):
+    folder = JobFolder(root=tmp_path / "train", kind="train", request={})
+    command = ("cadenza", "job", "train", "--steps=4000", f"--out={folder.root}")
+    log = tmp_path / "train.log"
+    assert progress_of(command, log) == Progress(done=0.0, of_all_attempts=True)
+    folder.work.mkdir(parents=True)
+    save = sidecar_path(folder.work / cloning_files._STATE)
+    save.write_text(json.dumps({"step": 3000}))
+    assert progress_of(command, log).done == 0.75
+    assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before
+    save.write_text("{")
+    assert progress_of(command, log).done == 0.0
+
+
+def test_a_collection_does_not_know_how_far_it_is(tmp_path):
+    command = ("cadenza", "job", "collect", "--episodes=10", f"--out={tmp_path}")
+    assert progress_of(command, tmp_path / "data.log") is None
+
+
+def test_a_command_tells_its_work_and_its_flags():
+    command = ("cadenza", "job", "train", "--a=b=c", "--d", "--e=")
+    assert kind_of(command) == ("cadenza", "job", "train")
+    assert kind_of(("lerobot-train",)) == ("lerobot-train",)
+    assert flags_of(command) == {"a": "b=c", "e": ""}
+    assert goes_on(command)
+    assert not goes_on(TRAIN)
