@@ -53,12 +53,16 @@ def work(tmp_path):
     return partial(work_of, tmp_path)
 
 
-def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path):
+@pytest.fixture(scope="module")
+def controllers():
+    """Starts processes that control one job each."""
+    with Controllers() as started:
+        yield started
+
+
+def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path, controllers):
     spec, running = work(2.5)
-    first = start_controller(tmp_path, spec)
-    wait_for(running.exists)
-    first.kill()
-    first.wait()
+    kill(controllers.start(tmp_path, spec), once=running.exists)
     pid, host = running.read_text(), files_of(spec).read_host(1)
     assert is_alive(int(pid))
     assert is_alive(host.pid)
@@ -71,12 +75,9 @@ def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path):
     assert nothing_left_of(spec)
 
 
-def test_adopted_job_is_ended_at_the_budget_of_its_new_controller(work, tmp_path):
+def test_adopted_job_is_ended_at_the_budget_of_its_new_controller(work, tmp_path, controllers):
     spec, running = work(600.0, device="gpu")
-    first = start_controller(tmp_path, spec)  # without a budget
-    wait_for(running.exists)
-    first.kill()
-    first.wait()
+    kill(controllers.start(tmp_path, spec), once=running.exists)  # it had no budget
     with bench_in(tmp_path) as bench:
         budget = BudgetMeter(bench.store.jobs, RUN, BudgetLimits(max_gpu_hours=1.0))
         with pytest.raises(BudgetExceededError, match="max_gpu_hours"):
@@ -85,24 +86,18 @@ def test_adopted_job_is_ended_at_the_budget_of_its_new_controller(work, tmp_path
     assert nothing_left_of(spec)
 
 
-def test_host_whose_name_was_lost_is_waited_for_all_the_same(work, tmp_path):
+def test_host_whose_name_was_lost_is_waited_for_all_the_same(work, tmp_path, controllers):
     spec, running = work(2.0)
-    first = start_controller(tmp_path, spec)
-    wait_for(running.exists)
-    first.kill()
-    first.wait()
+    kill(controllers.start(tmp_path, spec), once=running.exists)
     (files_of(spec).path / "host.json").write_text("{")
     with bench_in(tmp_path) as bench:
         assert bench.runner().run(spec).attempts == 1
     assert done(running) == "done\n"
 
 
-def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_path):
+def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_path, controllers):
     spec, running = work(0.5)
-    first = start_controller(tmp_path, spec)
-    wait_for(running.exists)
-    first.kill()
-    first.wait()
+    kill(controllers.start(tmp_path, spec), once=running.exists)
     wait_for(lambda: files_of(spec).read_end(1))
     with bench_in(tmp_path) as bench:
         assert bench.runner().run(spec).attempts == 1
@@ -110,12 +105,9 @@ def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_pat
     assert done(running) == "done\n"
 
 
-def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp_path):
+def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp_path, controllers):
     spec, running = work(600, before=FAMILY)
-    first = start_controller(tmp_path, spec)
-    wait_for(running.exists)
-    first.kill()
-    first.wait()
+    kill(controllers.start(tmp_path, spec), once=running.exists)
     old = int(running.read_text())
     family = wait_for(lambda: len(pids := set(find_marked(mark_of(spec)))) == 2 and pids)
     os.kill(files_of(spec).read_host(1).pid, signal.SIGKILL)
@@ -161,12 +153,10 @@ def test_crash_of_the_command_itself_counts_as_a_failure(work, tmp_path):
         bench.runner(JobsConfig(max_attempts=1)).run(spec)
 
 
-def test_seconds_of_an_attempt_whose_host_was_killed_are_charged(work, tmp_path):
+def test_seconds_of_an_attempt_whose_host_was_killed_are_charged(work, tmp_path, controllers):
     spec, running = work(600)
-    first = start_controller(tmp_path, spec)
-    wait_for(lambda: running.exists() and files_of(spec).read_heartbeat() >= 1.0)
-    first.kill()
-    first.wait()
+    controller = controllers.start(tmp_path, spec)
+    kill(controller, once=lambda: running.exists() and files_of(spec).read_heartbeat() >= 1.0)
     os.kill(files_of(spec).read_host(1).pid, signal.SIGKILL)
     with bench_in(tmp_path) as bench:
         end = bench.runner().run(spec)
@@ -269,33 +259,32 @@ def test_signal_to_the_controller_ends_the_job_and_leaves_it_resumable(work, tmp
 
 
 @pytest.mark.parametrize("victims", ["controller", "anyone"])
-def test_kills_at_random_moments_neither_lose_nor_repeat_a_job(tmp_path, victims):
+def test_kills_at_random_moments_neither_lose_nor_repeat_a_job(tmp_path, controllers, victims):
     """Of new controllers and of adopting ones; before, during and after the command."""
     rng = np.random.default_rng(6)
     ended = tmp_path / "ended.json"
     kills = 0
-    with Controllers() as controllers:
-        for number in range(4):
-            folder = tmp_path / f"round_{number}"
-            folder.mkdir()
-            spec, running = work_of(folder, 0.3, stage=f"stage_{number}")
-            ended.unlink(missing_ok=True)
-            for _ in range(6):
-                pid = controllers.start(tmp_path, spec)
-                time.sleep(rng.uniform(0.0, 0.4))
-                if victims == "anyone":
-                    kills += kill(*rng.permutation(processes_of(spec))[:1])
-                kills += kill(pid)
-            last = controllers.start(tmp_path, spec)
-            wait_for(lambda last=last: not is_alive(last))
-            report = json.loads(ended.read_text())
-            with bench_in(tmp_path) as bench:
-                row = bench.row(spec)
-            assert row.status == "succeeded"
-            assert row.attempt == report["attempts"] == 1 + row.interruptions
-            if victims == "controller":  # a killed host may have seen the end and not told it
-                assert done(running) == "done\n"
-            assert nothing_left_of(spec)
+    for number in range(4):
+        folder = tmp_path / f"round_{number}"
+        folder.mkdir()
+        spec, running = work_of(folder, 0.3, stage=f"stage_{number}")
+        ended.unlink(missing_ok=True)
+        for _ in range(6):
+            pid = controllers.start(tmp_path, spec)
+            time.sleep(rng.uniform(0.0, 0.4))
+            if victims == "anyone":
+                kills += kill(*rng.permutation(processes_of(spec))[:1])
+            kills += kill(pid)
+        last = controllers.start(tmp_path, spec)
+        wait_for(lambda last=last: not is_alive(last))
+        report = json.loads(ended.read_text())
+        with bench_in(tmp_path) as bench:
+            row = bench.row(spec)
+        assert row.status == "succeeded"
+        assert row.attempt == report["attempts"] == 1 + row.interruptions
+        if victims == "controller":  # a killed host may have seen the end and not told it
+            assert done(running) == "done\n"
+        assert nothing_left_of(spec)
     assert kills >= 10
 
 
@@ -305,8 +294,9 @@ def processes_of(spec) -> list[int]:
     return find_marked(mark_of(spec)) + ([] if host is None else [host.pid])
 
 
-def kill(*pids) -> int:
-    """Kill processes and return how many of them lived."""
+def kill(*pids, once=lambda: True) -> int:
+    """Kill processes, as soon as ``once()`` is true, and return how many of them lived."""
+    wait_for(once)
     lived = sum(is_alive(int(pid)) for pid in pids)
     for pid in pids:
         with suppress(ProcessLookupError):
