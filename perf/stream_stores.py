@@ -125,9 +125,9 @@ class FilledStream(ChunkSource):
         return LiveDraws(self._store, OnlineDataEngineCfg(mode="continuous"))
 
     @property
-    def max_episode_steps(self) -> int:
-        """Steps of the longest episode, T."""
-        return self._store.layout.steps
+    def layout(self) -> StoreLayout:
+        """Sizes and fields of the store."""
+        return self._store.layout
 
     @property
     def draw_timeout(self) -> float:

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 
 from cadenza.core.errors import StaleDataError
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
+from cadenza.stream.layout import Field, StoreLayout
 
 
 class FakeChunkSource(ChunkSource):
@@ -31,6 +32,15 @@ class FakeChunkSource(ChunkSource):
         self.max_episode_steps = max_episode_steps
         self.wait_s = 0.0
         self.calls: list[dict[str, Any]] = []
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The keys that chunks have, as the store of an engine tells them."""
+        fields = (
+            Field(name="step", shape=(), dtype="int64"),
+            Field(name="obs", shape=(3,), dtype="float64"),
+        )
+        return StoreLayout(slots=1, steps=self.max_episode_steps, producers=1, fields=fields)
 
     def _draw(self, request: DrawRequest) -> TensorDict:
         (batch_size, chunk_size), select, out = request.size, request.select, request.out

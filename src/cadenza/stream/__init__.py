@@ -5,9 +5,11 @@ Promise:     a chunk is never torn, and neither drawing nor writing waits for th
              is left in shared memory, however the processes end.
 May import:  `core`, `learn`, `safety`.  Must not import: any other folder of the package.
 Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
-             `engine` (what users call), `live_draws`, `config`, `back_pressure`; `supervisor`,
-             `producer`, `episode_runner`, `environment`, `policies` (the processes that simulate);
-             `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `recorded_draws`.
+             `engine` (what users call), `live_draws`, `config`, `config_checks`, `back_pressure`;
+             `supervisor`, `producer`, `episode_runner`, `environment`, `policies` (the processes
+             that simulate);
+             `dataset`, `loader_worker`, `chunk_samplers`, `batch_ring` (what trainers call),
+             `recorded_draws`; `argument_checks` refuses what any of them cannot use.
 """
 
 from typing import Final

@@ -16,6 +16,11 @@ import torch
 
 from cadenza.core.device import resolve_device
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.stream.argument_checks import (
+    checked_integer,
+    checked_seconds,
+    require_callable,
+)
 from cadenza.stream.chunk_batch import flat_tensors
 
 if TYPE_CHECKING:
@@ -130,13 +135,13 @@ class BatchRing:
 
         Raises:
             ConfigurationError: ``depth`` < 1, or a device of another kind.
+            ConfigurationTypeError: ``draw`` or ``depth`` is of another type.
             DeviceUnavailableError: There is no such device on this machine.
         """
-        if depth < 1:
-            raise ConfigurationError(f"BatchRing.depth: expected >= 1, got {depth}.")
+        require_callable("BatchRing.draw", draw, "a function of a batch or None")
         self._draw = draw
-        self._copies = copies or _copies_to(torch.device(device))
-        self._depth = depth
+        self._depth = checked_integer("BatchRing.depth", depth)
+        self._copies = copies or _copies_to(device)
         self._free = deque(_Buffer() for _ in range(depth))
         self._returned = threading.Condition()
 
@@ -151,9 +156,11 @@ class BatchRing:
             The batch, on the device; what is started there from now on sees its values.
 
         Raises:
+            ConfigurationError: ``timeout_s`` is no time that one can wait.
             NotReadyError: All buffers are in use.
             InputError: ``draw`` did not return the batch that it was given.
         """
+        timeout_s = checked_seconds("BatchRing.lease: timeout_s", timeout_s, zero=True)
         with self._returned:
             if not self._returned.wait_for(lambda: self._free, timeout_s):
                 raise NotReadyError(
@@ -203,8 +210,14 @@ class BatchRing:
         return batch
 
 
-def _copies_to(device: torch.device) -> Copies | None:
-    """Return how batches get to ``device``, None where they need not."""
+def _copies_to(name: str | torch.device) -> Copies | None:
+    """Return how batches get to a device, None where they need not."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(
+            f"BatchRing.device: expected 'cpu' or a CUDA device, got {name!r}."
+        ) from error
     if device.type not in ("cpu", "cuda"):
         raise ConfigurationError(
             f"BatchRing.device: expected 'cpu' or a CUDA device, got {str(device)!r}; copy the "

@@ -5,13 +5,13 @@ the keys of `layout.VIRTUAL`, computed from where the chunk lies.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.argument_checks import checked_names
 from cadenza.stream.layout import NEXT, VIRTUAL, Field, StoreLayout
 
 
@@ -44,15 +44,8 @@ def chunk_fields(
     if select is None:
         names = [field.name for field in layout.fields] + ["valid"] * masked
         return {name: known[name] for name in names}
-    if isinstance(select, str) or not all(isinstance(key, str) for key in cast("Any", select)):
-        raise InputError(
-            f"select: expected a list of names, dots between their levels, got {select!r}; write "
-            "['obs.state'] for the key ('obs', 'state')."
-        )
-    if not select:
-        raise InputError("select: expected at least one key, got none; leave it out for all.")
     chosen: dict[str, Field] = {}
-    for key in select:
+    for key in checked_names("select", select):
         found = {n: f for n, f in known.items() if n == key or n.startswith(key + ".")}
         if not found:
             raise UnknownNameError(f"select: expected keys among {sorted(known)}, got {key!r}.")

@@ -10,7 +10,6 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any, Final, Self, cast
 
 import numpy as np
@@ -20,6 +19,12 @@ from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.seeding import derive_substream
+from cadenza.stream.argument_checks import (
+    checked_flag,
+    checked_integer,
+    checked_optional_integer,
+    generator_fault,
+)
 
 #: Purpose of the stream that ``seed`` selects.
 STREAM_NAME: Final = "stream.chunk_sizes"
@@ -65,8 +70,12 @@ class _SeededSampler(ChunkSizeSampler):
             raise ConfigurationError(
                 f"{type(self).__name__}: expected generator or seed, got both; leave one out."
             )
-        self._seed = seed
+        name = type(self).__name__
+        self._seed = checked_optional_integer(f"{name}.seed", seed, least=0)
         if generator is not None:
+            fault = generator_fault(generator)
+            if fault is not None:
+                raise ConfigurationTypeError(f"{name}.generator: {fault}.")
             self._seed = generator.initial_seed() & _SEED_MASK
         root = DEFAULT_SEED if seed is None else seed
         first = derive_substream(STREAM_NAME, root_seed=root).integer_seed()
@@ -122,10 +131,11 @@ class UniformChunkSampler(_SeededSampler):
 
         Raises:
             ConfigurationError: ``low`` < 1, ``high`` < ``low``, or both sources are given.
+            ConfigurationTypeError: An argument is of another type.
         """
         super().__init__(generator, seed)
-        self.low = _bound("UniformChunkSampler.low", low)
-        self.high = _bound("UniformChunkSampler.high", high)
+        self.low = checked_integer("UniformChunkSampler.low", low)
+        self.high = checked_integer("UniformChunkSampler.high", high)
         _require_ordered("UniformChunkSampler", self.low, self.high)
 
     def __call__(self) -> int:
@@ -182,6 +192,7 @@ class GMMChunkSampler(_SeededSampler):
         Raises:
             ConfigurationError: An argument is out of range or of another length than the others,
                 or both sources are given.
+            ConfigurationTypeError: An argument is of another type.
         """
         super().__init__(generator, seed)
         self.means = _finite("means", means)
@@ -190,19 +201,22 @@ class GMMChunkSampler(_SeededSampler):
         self.weights = _finite("weights", given)
         _require_mixture(self.means, self.stds, self.weights)
         self.weights /= self.weights.sum()
-        self.low = None if low is None else _bound("GMMChunkSampler.low", low)
-        self.high = None if high is None else _bound("GMMChunkSampler.high", high)
+        self.low = checked_optional_integer("GMMChunkSampler.low", low)
+        self.high = checked_optional_integer("GMMChunkSampler.high", high)
         _require_ordered("GMMChunkSampler", self.low or 1, self.high)
-        self.truncate = truncate
+        self.truncate = checked_flag("GMMChunkSampler.truncate", truncate)
         self._cumulative = np.cumsum(self.weights)
         self._sizes: NDArray[np.float64] | None = None
-        if truncate:
-            if self.high is None:
-                raise ConfigurationError(
-                    "GMMChunkSampler: expected high with truncate=True, got None; give the bound."
-                )
-            table = truncated_mixture(self.means, self.stds, self.weights, self.low or 1, self.high)
-            self._sizes = np.cumsum(table)
+        if self.truncate:
+            self._sizes = np.cumsum(self._size_table())
+
+    def _size_table(self) -> NDArray[np.float64]:
+        """Return the probability of each size within the bounds."""
+        if self.high is None:
+            raise ConfigurationError(
+                "GMMChunkSampler: expected high with truncate=True, got None; give the bound."
+            )
+        return truncated_mixture(self.means, self.stds, self.weights, self.low or 1, self.high)
 
     def __call__(self) -> int:
         """Return the next size."""
@@ -308,12 +322,16 @@ def _log_ndtr(z: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _finite(name: str, values: Sequence[float]) -> NDArray[np.float64]:
-    array = np.array(values, dtype=np.float64)
-    if array.ndim != 1 or not np.isfinite(array).all():
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of several lengths
+        array = np.array("", object)
+    numbers = array.dtype.kind in "iuf" and array.ndim == 1 and bool(np.isfinite(array).all())
+    if not numbers:
         raise ConfigurationError(
             f"GMMChunkSampler.{name}: expected finite numbers in a list, got {values!r}."
         )
-    return array
+    return array.astype(np.float64)
 
 
 def _require_mixture(
@@ -334,14 +352,6 @@ def _require_mixture(
         raise ConfigurationError(
             f"GMMChunkSampler.weights: expected >= 0 with a finite sum > 0, got {weights.tolist()}."
         )
-
-
-def _bound(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ConfigurationTypeError(f"{name}: expected an integer, got {value!r}.")
-    if value < 1:
-        raise ConfigurationError(f"{name}: expected >= 1, got {value}.")
-    return int(value)
 
 
 def _require_ordered(name: str, low: int, high: int | None) -> None:

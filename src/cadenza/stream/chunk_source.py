@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.layout import StoreLayout
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -42,8 +43,13 @@ class ChunkSource(ABC):
 
     @property
     @abstractmethod
+    def layout(self) -> StoreLayout:
+        """Sizes of its store, and the fields that chunks are cut from."""
+
+    @property
     def max_episode_steps(self) -> int:
-        """Steps of the longest episode it can hold, T."""
+        """Steps that an episode may have, T."""
+        return self.layout.steps
 
     @property
     @abstractmethod
@@ -94,16 +100,11 @@ class ChunkSource(ABC):
         options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
-        return self._draw(
-            DrawRequest(
-                size=(batch_size, chunk_size),
-                options=options,
-                select=select,
-                out=out,
-                generator=generator,
-                timeout=timeout,
-            )
+        size = (batch_size, chunk_size)
+        request = DrawRequest(
+            size=size, options=options, select=select, out=out, generator=generator, timeout=timeout
         )
+        return self._draw(request)
 
     @abstractmethod
     def _draw(self, request: DrawRequest) -> "TensorDict":

@@ -1,19 +1,14 @@
 """Settings of the online data engine.
 
-Every instance owns its dictionaries. `OnlineDataEngine` checks the ranges with `check_settings`, so
-a configuration may be filled in step by step; `OnlineDataEngineCfg.validate` lists what is still
-`dataclasses.MISSING`.
+Every instance owns its dictionaries. `OnlineDataEngine` checks the ranges with
+`config_checks.check_settings`, so a configuration may be filled in step by step;
+`OnlineDataEngineCfg.validate` lists what is still `dataclasses.MISSING`.
 """
 
-import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, Self, cast, get_args
+from typing import Any, Final, Literal, Self
 
-import torch
-
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
+from cadenza.core.errors import ConfigurationTypeError
 from cadenza.stream.config_tree import deep_copied, missing_paths, plain, with_value_at
 from cadenza.stream.slots import Reuse
 
@@ -161,159 +156,3 @@ class OnlineDataEngineCfg:
     def steps(self) -> int:
         """Steps that an episode may have, T."""
         return int(self.gym_config.get("max_episode_steps", self.max_episode_steps))
-
-
-#: Smallest value of each number.
-_LEAST: Final = {
-    "buffer_size": 1,
-    "max_episode_steps": 1,
-    "state_dim": 1,
-    "refill_threshold": 1,
-    "max_generation_attempts": 1,
-    "producers": 1,
-    "seed": 0,
-    "max_restarts": 0,
-    "high_water": 1,
-}
-_POSITIVE: Final = (
-    "initialization_timeout",
-    "stop_timeout",
-    "hang_timeout",
-    "healthy_after",
-    "max_replay_ratio",
-    "draw_timeout",
-)
-_NOT_NEGATIVE: Final = ("restart_backoff",)
-_FRACTIONS: Final = ("max_failure_rate", "min_fresh_fraction")
-_GYM_KEYS: Final = frozenset(
-    {
-        *("id", "factory", "num_envs", "max_episode_steps", "kwargs", "spaces"),
-        *("headless", "device", "renderer", "gpu_id", *ROBOT_KEYS),
-    }
-)
-
-
-def check_settings(cfg: OnlineDataEngineCfg) -> None:
-    """Refuse settings that cannot work.
-
-    Raises:
-        ConfigurationError: Out of range, unknown, or in conflict with another one.
-        ConfigurationTypeError: A value is missing.
-    """
-    cfg.validate()
-    for name, least in _LEAST.items():
-        value = getattr(cfg, name)
-        if value is None and name == "high_water":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _refused(name, f"an integer >= {least}", value)
-    for names, low, high in (
-        (_POSITIVE, math.nextafter(0.0, 1.0), math.inf),
-        (_NOT_NEGATIVE, 0.0, math.inf),
-        (_FRACTIONS, 0.0, 1.0),
-    ):
-        _check_numbers(cfg, names, low, high)
-    for name, kind in (("mode", Mode), ("reuse", Reuse)):
-        if getattr(cfg, name) not in get_args(kind):
-            raise _refused(name, f"one of {get_args(kind)}", getattr(cfg, name))
-    if cfg.mode == "fixed_ratio" and cfg.max_replay_ratio is None:
-        raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
-    _check_device(cfg)
-    _check_environment(cfg)
-    _check_flow(cfg)
-    _check_json(cfg)
-
-
-def _check_numbers(
-    cfg: OnlineDataEngineCfg, names: tuple[str, ...], low: float, high: float
-) -> None:
-    optional = ("max_replay_ratio", "min_fresh_fraction")
-    for name in names:
-        value: object = getattr(cfg, name)
-        if value is None and name in optional:
-            continue
-        number = math.nan if isinstance(value, bool) else value
-        if not isinstance(number, int | float) or not low <= number <= high or math.isinf(number):
-            bounds = "> 0" if low and high > 1 else f">= {low:g}"
-            expected = f"a finite number {bounds}" if high > 1 else "a number in [0, 1]"
-            raise _refused(name, expected, value)
-
-
-def _check_device(cfg: OnlineDataEngineCfg) -> None:
-    try:
-        device = torch.device(cfg.buffer_device)
-    except (RuntimeError, TypeError) as error:
-        raise _refused("buffer_device", "the name of a device", cfg.buffer_device) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise _refused("buffer_device", "a device that this machine has ('cpu')", cfg.buffer_device)
-
-
-def _check_environment(cfg: OnlineDataEngineCfg) -> None:
-    gym = cast("Any", cfg.gym_config)
-    _check_mapping("gym_config", gym)
-    _check_mapping("action_config", cfg.action_config)
-    for key in ("kwargs", "spaces", "env"):
-        _check_mapping(f"gym_config[{key!r}]", gym.get(key, {}))
-    unknown = sorted(set(cfg.gym_config) - _GYM_KEYS)
-    if unknown:
-        raise _refused("gym_config", f"keys among {sorted(_GYM_KEYS)}", unknown)
-    if ("id" in gym) == ("factory" in gym):
-        raise _refused(
-            "gym_config", "either 'id' or 'factory'", sorted(set(cfg.gym_config)) or "no keys"
-        )
-    for name in ("num_envs", "max_episode_steps"):
-        value = cfg.gym_config.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _refused(f"gym_config[{name!r}]", "an integer >= 1", value)
-    if cfg.num_envs > cfg.buffer_size:
-        raise _refused(
-            "buffer_size", f"at least num_envs = {cfg.num_envs} episodes", cfg.buffer_size
-        )
-    sensors = gym.get("sensor", [])
-    if not isinstance(sensors, list | tuple) or not all(
-        isinstance(entry, Mapping) for entry in cast("list[Any]", sensors)
-    ):
-        raise _refused("gym_config['sensor']", "a list of mappings", cast("object", sensors))
-    if cfg.policy is None:
-        return
-    _check_mapping("policy", cfg.policy)
-    if not {"factory"} <= set(cfg.policy) <= {"factory", "kwargs"}:
-        raise _refused("policy", "the keys 'factory' and, if needed, 'kwargs'", sorted(cfg.policy))
-    _check_mapping("policy['kwargs']", cfg.policy.get("kwargs", {}))
-
-
-def _check_flow(cfg: OnlineDataEngineCfg) -> None:
-    """Refuse producers and draws that would wait for each other for ever."""
-    if cfg.high_water is None:
-        return
-    if cfg.high_water > cfg.buffer_size:
-        raise _refused("high_water", f"<= buffer_size = {cfg.buffer_size}", cfg.high_water)
-    needed = (cfg.min_fresh_fraction or 0.0) * cfg.buffer_size
-    if cfg.high_water < needed:
-        raise _refused(
-            "high_water",
-            f"at least min_fresh_fraction * buffer_size = {needed:g} unread episodes, for which "
-            "draws wait",
-            cfg.high_water,
-        )
-
-
-def _check_mapping(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise _refused(name, "a mapping", value)
-
-
-def _check_json(cfg: OnlineDataEngineCfg) -> None:
-    """Producers get the configuration as JSON."""
-    for name in ("gym_config", "action_config", "policy"):
-        try:
-            json.dumps(plain(getattr(cfg, name), name), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"OnlineDataEngineCfg.{name}: expected values that JSON can express, because "
-                f"producers get them so: {error}."
-            ) from error
-
-
-def _refused(name: str, expected: str, got: object) -> ConfigurationError:
-    return ConfigurationError(f"OnlineDataEngineCfg.{name}: expected {expected}, got {got!r}.")

@@ -8,7 +8,6 @@ start new workers with a fresh copy of the dataset each time.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -22,6 +21,15 @@ from cadenza.core.errors import (
     StaleDataError,
 )
 from cadenza.core.seeding import Substream, derive_substream
+from cadenza.stream.argument_checks import (
+    checked_integer,
+    checked_names,
+    checked_optional_integer,
+    is_integer,
+    require_callable,
+    require_instance,
+)
+from cadenza.stream.chunk_keys import chunk_fields
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
@@ -104,36 +112,27 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
         Raises:
             ConfigurationError: A value is out of range or does not fit the others.
-            ConfigurationTypeError: ``chunk_size``, ``batch_size`` or ``resample_every`` is of
-                another type.
+            ConfigurationTypeError: A value is of another type.
+            InputError: ``select`` is no list of names.
+            UnknownNameError: ``select`` names a key that the stream does not have.
         """
         super().__init__()
+        self._engine = _checked_engine(engine)
+        self._longest = engine.max_episode_steps
         self._options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
-        self._longest = engine.max_episode_steps
-        _check_chunk_size(chunk_size, self._longest, self._options)
-        _check_count("batch_size", batch_size)
-        _check_count("resample_every", resample_every)
-        if resample_every is not None and not isinstance(chunk_size, ChunkSizeSampler):
-            raise ConfigurationError(
-                f"OnlineDataset.resample_every: expected a ChunkSizeSampler with it, got the fixed "
-                f"chunk size {chunk_size}; leave it out."
-            )
-        if stratified and batch_size is None:
-            raise ConfigurationError(
-                "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
-                "one chunk at a time; give batch_size."
-            )
-        self._engine = engine
-        self._chunk_size = (
-            chunk_size if isinstance(chunk_size, ChunkSizeSampler) else int(chunk_size)
-        )
-        self._batch_size = None if batch_size is None else int(batch_size)
+        self._chunk_size = _checked_chunk_size(chunk_size, self._longest, self._options)
+        self._batch_size = _checked_batch_size(batch_size, self._options)
+        if transform is not None:
+            require_callable("OnlineDataset.transform", transform, "a function of a TensorDict")
         self._transform = transform
-        self._select = select
-        self._root = derive_substream(CHUNK_STREAM_NAME, root_seed=seed)
-        self._every = resample_every if batch_size is None else resample_every or 1
+        self._select = None if select is None else checked_names("OnlineDataset.select", select)
+        chunk_fields(engine.layout, self._select)
+        root_seed = checked_integer("OnlineDataset.seed", seed, least=0)
+        self._root = derive_substream(CHUNK_STREAM_NAME, root_seed=root_seed)
+        every = _checked_interval(resample_every, chunk_size)
+        self._every = every if batch_size is None else every or 1
         self._iterators = IteratorCount()
 
     def __iter__(self) -> "Iterator[TensorDict]":
@@ -201,7 +200,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     def _checked_size(self, size: int) -> int:
         """Return ``size`` if a chunk may have it; a sampler may be anybody's."""
-        if not _is_integer(size) or not 1 <= size <= self._longest:
+        if not is_integer(size) or not 1 <= size <= self._longest:
             raise InputError(
                 f"OnlineDataset: expected the sampler to return an integer in [1, {self._longest}],"
                 f" got {size!r}; correct {type(self._chunk_size).__name__}."
@@ -233,18 +232,21 @@ def _generator(root: Substream, worker: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]))
 
 
-def _is_integer(value: object) -> bool:
-    """Return whether ``value`` counts something; callers may not be typed."""
-    return not isinstance(value, bool) and isinstance(value, Integral)
+def _checked_engine(engine: ChunkSource) -> ChunkSource:
+    """Return ``engine``; callers may not be typed."""
+    advice = "give an OnlineDataEngine or a RecordedStream"
+    require_instance("OnlineDataset.engine", engine, ChunkSource, advice)
+    return engine
 
 
-def _check_chunk_size(
+def _checked_chunk_size(
     chunk_size: int | ChunkSizeSampler, longest: int, options: DrawOptions
-) -> None:
+) -> int | ChunkSizeSampler:
+    """Return a chunk size that the longest episode and the options allow, or what draws such."""
     if isinstance(chunk_size, ChunkSizeSampler):
         chunk_size.require_within(longest)
-        return
-    if not _is_integer(chunk_size):
+        return chunk_size
+    if not is_integer(chunk_size):
         raise ConfigurationTypeError(
             f"OnlineDataset.chunk_size: expected an integer or a ChunkSizeSampler, got "
             f"{chunk_size!r}."
@@ -255,14 +257,25 @@ def _check_chunk_size(
             f"got {chunk_size}."
         )
     options.check_chunk(chunk_size)
+    return int(chunk_size)
 
 
-def _check_count(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if not _is_integer(value):
-        raise ConfigurationTypeError(
-            f"OnlineDataset.{name}: expected an integer or None, got {value!r}."
+def _checked_batch_size(batch_size: int | None, options: DrawOptions) -> int | None:
+    """Return ``batch_size``, which strata need."""
+    if options.stratified and batch_size is None:
+        raise ConfigurationError(
+            "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
+            "one chunk at a time; give batch_size."
         )
-    if value < 1:
-        raise ConfigurationError(f"OnlineDataset.{name}: expected >= 1, got {value}.")
+    return checked_optional_integer("OnlineDataset.batch_size", batch_size)
+
+
+def _checked_interval(resample_every: int | None, chunk_size: int | ChunkSizeSampler) -> int | None:
+    """Return ``resample_every``, which only a sampler has a use for."""
+    every = checked_optional_integer("OnlineDataset.resample_every", resample_every)
+    if every is not None and not isinstance(chunk_size, ChunkSizeSampler):
+        raise ConfigurationError(
+            f"OnlineDataset.resample_every: expected a ChunkSizeSampler with it, got the fixed "
+            f"chunk size {chunk_size}; leave it out."
+        )
+    return every

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.stream.argument_checks import checked_flag
 
 SamplingMode = Literal["episode", "segment", "boundary"]
 Weighting = Literal["episode", "window", "step"]
@@ -49,6 +50,7 @@ class DrawOptions:
                 raise ConfigurationError(
                     f"DrawOptions.{name}: expected one of {list(choices)}, got {value!r}."
                 )
+        checked_flag("DrawOptions.stratified", self.stratified)
         if self.weighting == "step" and self.sampling_mode == "boundary":
             raise ConfigurationError(
                 "DrawOptions: expected weighting 'episode' or 'window' with sampling_mode "

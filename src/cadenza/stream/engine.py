@@ -21,9 +21,11 @@ from cadenza.core.errors import InputError, NotReadyError, OnlineDataWorkerError
 from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
-from cadenza.stream.config import OnlineDataEngineCfg, check_settings
+from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.config_checks import check_settings
 from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
+from cadenza.stream.layout import StoreLayout
 from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import started_at
@@ -53,6 +55,7 @@ class OnlineDataEngine(ChunkSource):
 
         Raises:
             ConfigurationError: A setting is out of range, or the environment does not fit.
+            ConfigurationTypeError: ``cfg`` is no configuration, or lacks a value.
             StorageError: Shared memory is too small.
             MissingExtraError: tensordict is not installed.
         """
@@ -201,13 +204,14 @@ class OnlineDataEngine(ChunkSource):
     def _draw(self, request: DrawRequest) -> "TensorDict":
         return self._draws.draw(request)
 
-    def recording(self, folder: Path) -> AbstractContextManager[None]:
+    def recording(self, folder: str | Path) -> AbstractContextManager[None]:
         """Write down every draw of this process in the block, for `RecordedStream`.
 
         Args:
             folder: Where; must not hold a recording. Every process needs its own.
 
         Raises:
+            ConfigurationTypeError: ``folder`` is no path.
             StorageError: ``folder`` holds a recording, or the file system refused.
         """
         return self._draws.recording(folder)
@@ -259,9 +263,9 @@ class OnlineDataEngine(ChunkSource):
         return self._cfg.buffer_size
 
     @property
-    def max_episode_steps(self) -> int:
-        """Steps that an episode may have, T."""
-        return self._store.layout.steps
+    def layout(self) -> StoreLayout:
+        """Sizes of the shared memory and its fields."""
+        return self._store.layout
 
     @property
     def draw_timeout(self) -> float:

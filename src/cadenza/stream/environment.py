@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -61,7 +62,7 @@ def make_worlds(
         factory = load_callable(gym_config["factory"], "gym_config['factory']")
         made: Any = factory(num_envs=count, **options)
     else:
-        spec = gymnasium.spec(gym_config["id"])
+        spec = _registered(gym_config["id"])
         if spec.vector_entry_point is None or spec.max_episode_steps is not None:
             options = {"max_episode_steps": steps, **options}
         made = gymnasium.make_vec(gym_config["id"], num_envs=count, **options)
@@ -72,6 +73,17 @@ def make_worlds(
             f"{type(cast('object', made)).__name__} of {size}."
         )
     return cast("VectorEnv[Any, Any, Any]", made)
+
+
+def _registered(name: str) -> EnvSpec:
+    """Return what Gymnasium knows of an environment."""
+    try:
+        return gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigurationError(
+            f"gym_config['id']: expected the name of a registered environment, got {name!r} "
+            f"({error}); write 'module:name' where a module registers it."
+        ) from error
 
 
 def store_layout(cfg: OnlineDataEngineCfg) -> StoreLayout:
@@ -153,7 +165,7 @@ def declared_fields(declared: Mapping[str, Any]) -> tuple[Field, ...]:
         return tuple(
             Field(
                 name=name,
-                shape=tuple(int(size) for size in entry["shape"]),
+                shape=tuple(entry["shape"]),
                 dtype=np.dtype(entry["dtype"]).name,
                 kind=kind,
             )

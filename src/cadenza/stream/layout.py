@@ -9,11 +9,12 @@ Axes:  S = slots, T = steps that a slot can hold, P = producers, C = consumers.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.stream.argument_checks import checked_integer, is_integer
 
 FieldKind = Literal["step", "state"]
 
@@ -69,6 +70,10 @@ VIRTUAL: Final = (
     Field(name="segment_start", shape=(), dtype="bool"),
     Field(name="segment_end", shape=(), dtype="bool"),
 )
+
+#: Kinds of numbers that fields may have: truth values, integers, floats; and their most bytes.
+_DTYPE_KINDS: Final = "biuf"
+_LARGEST_NUMBER: Final = 8
 
 #: Tables of int64, by name: what their axes are.
 _SLOT_TABLES: Final = (
@@ -136,8 +141,9 @@ class StoreLayout:
     def __post_init__(self) -> None:
         sizes = {"slots": self.slots, "steps": self.steps, "producers": self.producers}
         for name, value in sizes.items():
-            if value < 1:
-                raise ConfigurationError(f"StoreLayout.{name}: expected >= 1, got {value}.")
+            checked_integer(f"StoreLayout.{name}", value)
+        for field in self.fields:
+            _check_field(field)
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ConfigurationError(f"StoreLayout.fields: expected distinct names, got {names}.")
@@ -198,6 +204,27 @@ class StoreLayout:
         )
         sizes = {name: int(document[name]) for name in ("slots", "steps", "producers")}
         return cls(**sizes, fields=fields)
+
+
+def _check_field(field: Field) -> None:
+    if not isinstance(cast("object", field.name), str) or not all(field.name.split(".")):
+        raise ConfigurationError(
+            f"StoreLayout.fields: expected names like 'obs' or 'obs.state', got {field.name!r}."
+        )
+    if not all(is_integer(size) and size >= 1 for size in field.shape):
+        raise ConfigurationError(
+            f"StoreLayout.fields: expected axes of at least 1, got the shape {field.shape} of "
+            f"{field.name!r}."
+        )
+    try:
+        dtype = np.dtype(field.dtype)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in _DTYPE_KINDS or dtype.itemsize > _LARGEST_NUMBER:
+        raise ConfigurationError(
+            "StoreLayout.fields: expected numbers or truth values of at most 64 bits, got the "
+            f"type {field.dtype!r} of {field.name!r}; convert it in the environment."
+        )
 
 
 def _placed(arrays: Iterable[tuple[str, tuple[int, ...], str]]) -> dict[str, Placed]:

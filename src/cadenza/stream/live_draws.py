@@ -7,7 +7,6 @@ Axes:   n = chunks, c = steps of a chunk.
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +14,7 @@ import torch
 
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.stream.argument_checks import generator_fault, is_integer
 from cadenza.stream.back_pressure import FlowRules, request_fill_if_due, wait_until_fresh
 from cadenza.stream.batches import chunk_targets, moved_batch
 from cadenza.stream.chunk_batch import nested_batch
@@ -76,7 +76,7 @@ class LiveDraws:
         return moved_batch(nested_batch(targets, size), self._device, request.out)
 
     @contextmanager
-    def recording(self, folder: Path) -> Generator[None]:
+    def recording(self, folder: str | Path) -> Generator[None]:
         """Write down every draw in the block, see `OnlineDataEngine.recording`."""
         before = self._reader
         recorder = self._reader = RecordingReader(before, self._store, folder)
@@ -100,11 +100,9 @@ class LiveDraws:
 
 
 def _check_source(generator: object, timeout: object) -> None:
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise InputError(
-            f"sample_batch: expected generator to be a torch.Generator, got {generator!r}; write "
-            "torch.Generator().manual_seed(...)."
-        )
+    fault = None if generator is None else generator_fault(generator)
+    if fault is not None:
+        raise InputError(f"sample_batch: generator: {fault}.")
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and cast("float", timeout) >= 0.0):
         raise InputError(
@@ -115,7 +113,7 @@ def _check_source(generator: object, timeout: object) -> None:
 def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """Return (n, c) as plain integers; callers may not be typed."""
     for name, value in zip(("batch_size", "chunk_size"), size, strict=True):
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        if not is_integer(value) or value < 1:
             raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
     n, c = int(size[0]), int(size[1])
     if c > longest:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import InputError, NotReadyError
+from cadenza.stream.argument_checks import checked_flag, checked_path
 from cadenza.stream.batches import chunk_targets
 from cadenza.stream.chunk_batch import nested_batch
 from cadenza.stream.chunk_keys import known_keys
@@ -70,7 +71,7 @@ class RecordingReader:
     Close it at the end: a recording without its last line counts as unfinished.
     """
 
-    def __init__(self, reader: ChunkReader, store: SlotStore, folder: Path) -> None:
+    def __init__(self, reader: ChunkReader, store: SlotStore, folder: str | Path) -> None:
         """Begin a recording.
 
         Args:
@@ -79,11 +80,12 @@ class RecordingReader:
             folder: Where to write; must not hold a recording.
 
         Raises:
+            ConfigurationTypeError: ``folder`` is no path.
             StorageError: ``folder`` holds a recording, or the file system refused.
         """
         self._reader = reader
         self._store = store
-        self._journal = JournalWriter(folder, store.layout)
+        self._journal = JournalWriter(checked_path("recording: folder", folder), store.layout)
         self._written: set[EpisodeKey] = set()
         self._pid = os.getpid()
 
@@ -204,7 +206,7 @@ class RecordedDraw:
 class RecordedStream(ChunkSource):
     """Gives the batches of a recording again, in their order, to whoever asked the engine."""
 
-    def __init__(self, folder: Path, *, allow_unfinished: bool = False) -> None:
+    def __init__(self, folder: str | Path, *, allow_unfinished: bool = False) -> None:
         """Open a recording.
 
         Args:
@@ -212,9 +214,11 @@ class RecordedStream(ChunkSource):
             allow_unfinished: Take what is there of a recording that was not closed.
 
         Raises:
+            ConfigurationTypeError: ``folder`` is no path.
             IntegrityError: The recording is missing, damaged, or not finished.
         """
-        self._folder = folder
+        self._folder = checked_path("RecordedStream.folder", folder)
+        checked_flag("RecordedStream.allow_unfinished", allow_unfinished)
         self._episodes: dict[EpisodeKey, Mapping[str, Any]] = {}
         self._draws: list[RecordedDraw] = []
         self._layout = self._read(allow_unfinished=allow_unfinished)
@@ -230,9 +234,9 @@ class RecordedStream(ChunkSource):
         return len(self._draws)
 
     @property
-    def max_episode_steps(self) -> int:
-        """Steps that an episode of the recorded stream could have."""
-        return self._layout.steps
+    def layout(self) -> StoreLayout:
+        """Sizes and fields of the store that was recorded."""
+        return self._layout
 
     @property
     def draw_timeout(self) -> float:

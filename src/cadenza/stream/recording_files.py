@@ -32,8 +32,6 @@ from cadenza.stream.layout import Field, StoreLayout
 JOURNAL_NAME: Final = "draws.jsonl"
 EPISODE_FOLDER: Final = "episodes"
 FORMAT_VERSION: Final = 1
-#: Kinds of numbers that a file may hold: booleans, integers, floats.
-_DTYPE_KINDS: Final = "biuf"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -136,13 +134,9 @@ def layout_from(folder: Path, body: Mapping[str, Any]) -> StoreLayout:
         IntegrityError: It is none.
     """
     try:
-        layout = StoreLayout.from_json(body["layout"])
-        kinds = {np.dtype(field.dtype).kind for field in layout.fields}
+        return StoreLayout.from_json(body["layout"])
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(folder, "a layout in the first line", f"an error: {error!r}") from error
-    if not kinds <= set(_DTYPE_KINDS):
-        raise damaged(folder, "fields of numbers", f"types of the kinds {sorted(kinds)}")
-    return layout
 
 
 def read_episode(folder: Path, body: Mapping[str, Any], layout: StoreLayout) -> Arrays:

@@ -11,7 +11,7 @@ from cadenza.aht.config_models import PartnerConfig, SafetyConfig
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import CROSSING, get_task, isolated_tasks, list_tasks, register_task
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, UnknownNameError
-from cadenza.stream.config import check_settings
+from cadenza.stream.config_checks import check_settings
 
 
 def other_task(**changes):

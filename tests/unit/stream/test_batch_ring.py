@@ -1,6 +1,7 @@
 """The ring of batches: buffers are reused, never before their user and copies are done."""
 
 import itertools
+import math
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from tensordict import TensorDict
 
 from cadenza.core.errors import (
     ConfigurationError,
+    ConfigurationTypeError,
     DeviceUnavailableError,
     InputError,
     NotReadyError,
@@ -199,6 +201,28 @@ def test_impossible_rings_are_refused() -> None:
         BatchRing(Counting(), depth=0)
     with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'meta'"):
         BatchRing(Counting(), device="meta")
+    with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'gpu9'"):
+        BatchRing(Counting(), device="gpu9")
+
+
+@pytest.mark.parametrize("depth", ["3", 2.0, True, None])
+def test_depth_that_is_no_integer_is_refused(depth) -> None:
+    with pytest.raises(ConfigurationTypeError, match=r"BatchRing\.depth: expected an integer >= 1"):
+        BatchRing(Counting(), depth=depth)
+
+
+def test_ring_without_a_function_is_refused() -> None:
+    told = "BatchRing.draw: expected a function of a batch or None, got None"
+    with pytest.raises(ConfigurationTypeError, match=told):
+        BatchRing(None)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, math.nan, math.inf, 1e30, "1", None, True])
+def test_wait_without_an_end_is_refused(timeout_s) -> None:
+    ring = BatchRing(Counting())
+    refusal = pytest.raises(ConfigurationError, match="timeout_s: expected a finite number of sec")
+    with refusal, ring.lease(timeout_s):
+        pass
 
 
 @pytest.mark.parametrize("copies", [None, LateCopies()])

@@ -203,6 +203,12 @@ def test_bounds_that_are_no_integers_are_refused(bound) -> None:
         ({"means": [1.0], "stds": [1.0], "high": 0}, "high: expected >= 1"),
         ({"means": [1.0], "stds": [1.0], "low": 5, "high": 4}, "expected low <= high, got 5 and 4"),
         ({"means": [1.0], "stds": [1.0], "truncate": True}, "expected high with truncate=True"),
+        ({"means": None, "stds": [1.0]}, "means: expected finite numbers in a list, got None"),
+        ({"means": 3.0, "stds": [1.0]}, "means: expected finite numbers in a list, got 3.0"),
+        ({"means": ["6"], "stds": [1.0]}, r"means: expected finite numbers in a list, got \['6'\]"),
+        ({"means": [True], "stds": [1.0]}, "means: expected finite numbers"),
+        ({"means": [[1.0], [1.0, 2.0]], "stds": [1.0]}, "means: expected finite numbers"),
+        ({"means": [1.0], "stds": [1.0], "truncate": 1}, "truncate: expected True or False, got 1"),
     ],
 )
 def test_impossible_mixtures_are_refused(arguments, message: str) -> None:
@@ -213,6 +219,26 @@ def test_impossible_mixtures_are_refused(arguments, message: str) -> None:
 def test_two_sources_of_randomness_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="expected generator or seed, got both"):
         UniformChunkSampler(1, 2, generator=torch.Generator(), seed=1)
+
+
+@pytest.mark.parametrize("seed", ["1", 1.5, True])
+def test_seeds_that_are_no_integers_are_refused(seed) -> None:
+    with pytest.raises(ConfigurationTypeError, match=r"UniformChunkSampler\.seed: expected an int"):
+        UniformChunkSampler(1, 2, seed=seed)
+    with pytest.raises(ConfigurationTypeError, match=r"GMMChunkSampler\.seed: expected an integer"):
+        GMMChunkSampler([3.0], [1.0], seed=seed)
+
+
+def test_negative_seed_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"UniformChunkSampler\.seed: expected >= 0"):
+        UniformChunkSampler(1, 2, seed=-1)
+
+
+@pytest.mark.parametrize("generator", [3, np.random.default_rng(0)])
+def test_generators_that_are_not_torchs_are_refused(generator) -> None:
+    told = r"UniformChunkSampler.generator: expected a torch\.Generator of the CPU, got .*; write"
+    with pytest.raises(ConfigurationTypeError, match=told):
+        UniformChunkSampler(1, 2, generator=generator)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
-from cadenza.stream import OnlineDataEngineCfg
-from cadenza.stream.config import check_settings
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg
+from cadenza.stream.config_checks import check_settings
 from cadenza.stream.config_tree import plain
 
 
@@ -134,6 +134,11 @@ def test_missing_values_are_listed_with_their_paths() -> None:
         ({"buffer_device": 3.5}, "buffer_device: expected the name of a device, got 3.5"),
         ({"action_config": [1]}, r"action_config: expected a mapping, got \[1\]"),
         ({"policy": "a:b"}, "policy: expected a mapping, got 'a:b'"),
+        ({"action_config": {3: 1}}, r"action_config: expected keys that are strings, got \[3\]"),
+        ({"log_path": 3}, "log_path: expected a path, got 3"),
+        ({"status_path": ""}, "status_path: expected the path of a file or folder, got ''"),
+        ({"policy": {"factory": "a.b"}}, r"policy\['factory'\]: expected 'package.module:functi"),
+        ({"policy": {"factory": 3}}, r"policy\['factory'\]: expected 'package.module:function'"),
         ({"policy": {"factory": "a:b", "kwargs": 3}}, r"policy\['kwargs'\]: expected a mapping"),
         (
             {"high_water": 7, "min_fresh_fraction": 0.5},
@@ -159,6 +164,23 @@ def test_settings_that_cannot_work_are_refused(settings, told) -> None:
         ({"id": "A", "spaces": 3}, r"gym_config\['spaces'\]: expected a mapping, got 3"),
         ({"id": "A", "env": 3}, r"gym_config\['env'\]: expected a mapping, got 3"),
         ({"id": "A", "sensor": 3}, r"gym_config\['sensor'\]: expected a list of mappings, got 3"),
+        ({3: 4}, r"gym_config: expected keys that are strings, got \[3\]"),
+        ({"id": 3}, r"gym_config\['id'\]: expected the name of a registered environment, got 3"),
+        ({"factory": "a.b"}, r"gym_config\['factory'\]: expected 'package.module:function'"),
+        (
+            {"id": "A", "sensor": [{}, {"height": "480"}]},
+            r"gym_config\['sensor'\]\[1\]\['height'\]: expected an integer >= 1, got '480'",
+        ),
+        ({"id": "A", "env": {"observations": [1]}}, r"\['observations'\]: expected a mapping"),
+        ({"id": "A", "env": {"observations": {"a": 3}}}, r"\['a'\]: expected a mapping, got 3"),
+        (
+            {"id": "A", "env": {"observations": {"a": {"mode": "add", "extra": 3}}}},
+            r"\['a'\]\['extra'\]: expected a mapping, got 3",
+        ),
+        (
+            {"id": "A", "env": {"observations": {"a": {"mode": "add", "extra": {"shape": 3}}}}},
+            r"\['extra'\]\['shape'\]: expected a list of integers >= 1, got 3",
+        ),
         ({"id": "A", "sensor": ["left"]}, r"gym_config\['sensor'\]: expected a list of mappings"),
     ],
 )
@@ -167,11 +189,21 @@ def test_environments_that_cannot_be_made_are_refused(gym, told) -> None:
         check_settings(OnlineDataEngineCfg(gym_config=gym))
 
 
+@pytest.mark.parametrize("cfg", [None, {"buffer_size": 4}, OnlineDataEngineCfg])
+def test_engine_without_settings_is_refused(cfg) -> None:
+    told = r"cfg: expected OnlineDataEngineCfg, got .*; write OnlineDataEngineCfg\(\*\*settings\)"
+    with pytest.raises(ConfigurationTypeError, match=told):
+        OnlineDataEngine(cfg)
+
+
 def test_device_that_the_machine_lacks_is_refused(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigurationError, match=r"buffer_device: .* machine has .*got 'cuda:0'"):
         check_settings(valid(buffer_device="cuda:0"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ConfigurationError, match=r"buffer_device: .* machine has .*got 'cuda:1'"):
+        check_settings(valid(buffer_device="cuda:1"))
     check_settings(valid(buffer_device="cuda:0"))
 
 

@@ -15,6 +15,7 @@ from cadenza.core.errors import (
     ConfigurationTypeError,
     InputError,
     StaleDataError,
+    UnknownNameError,
 )
 from cadenza.stream import dataset as dataset_module
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
@@ -197,6 +198,7 @@ def test_values_of_another_type_are_refused(value) -> None:
         ({"batch_size": 0}, "batch_size: expected >= 1, got 0"),
         ({"batch_size": -3}, "batch_size: expected >= 1, got -3"),
         ({"resample_every": 0}, "resample_every: expected >= 1"),
+        ({"seed": -1}, "seed: expected >= 0, got -1"),
         ({"resample_every": 2}, "resample_every: expected a ChunkSizeSampler"),
         ({"stratified": True}, "stratified: expected batch mode"),
         ({"sampling_mode": "steps"}, "sampling_mode: expected one of"),
@@ -206,6 +208,51 @@ def test_values_of_another_type_are_refused(value) -> None:
 def test_values_that_do_not_fit_are_refused(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OnlineDataset(FakeChunkSource(), **{"chunk_size": 4, **arguments})
+
+
+@pytest.mark.parametrize("engine", [None, {"buffer_size": 4}, FakeChunkSource])
+def test_what_gives_no_chunks_is_refused_when_described(engine) -> None:
+    told = r"engine: expected ChunkSource, got .*; give an OnlineDataEngine or a RecordedStream\."
+    with pytest.raises(ConfigurationTypeError, match=told):
+        OnlineDataset(engine, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"transform": 3}, "transform: expected a function of a TensorDict, got 3"),
+        ({"seed": "1"}, "seed: expected an integer >= 0, got '1'"),
+        ({"seed": None}, "seed: expected an integer >= 0, got None"),
+        ({"seed": True}, "seed: expected an integer >= 0, got True"),
+        ({"stratified": "no"}, "stratified: expected True or False, got 'no'"),
+        ({"resample_every": 2.0}, "resample_every: expected an integer or None, got 2.0"),
+        ({"chunk_size": UniformChunkSampler}, "chunk_size: expected an integer or a ChunkSizeSam"),
+    ],
+)
+def test_values_of_no_use_are_refused_when_described(arguments, message: str) -> None:
+    with pytest.raises(ConfigurationTypeError, match=message):
+        OnlineDataset(FakeChunkSource(), **{"chunk_size": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("select", "kind", "message"),
+    [
+        (["steps"], UnknownNameError, r"expected keys among \[.*'step'.*\], got 'steps'"),
+        (["step", "ob"], UnknownNameError, "got 'ob'"),
+        ("step", InputError, "select: expected a list of names, .* got 'step'"),
+        (3, InputError, "select: expected a list of names, .* got 3"),
+        ([("obs", "qpos")], InputError, r"select: expected a list of names, .*\['obs.state'\] for"),
+        ([], InputError, "select: expected at least one key, got none; leave it out"),
+    ],
+)
+def test_keys_that_the_stream_lacks_are_refused_when_described(select, kind, message) -> None:
+    with pytest.raises(kind, match=message):
+        OnlineDataset(FakeChunkSource(), 4, select=select)
+
+
+def test_keys_may_come_once_only() -> None:
+    dataset = OnlineDataset(FakeChunkSource(), 4, select=iter(["obs"]))
+    assert [list(chunk.keys()) for chunk in take(dataset, 2)] == [["obs"]] * 2
 
 
 @pytest.mark.parametrize("size", [0, 51, True, 2.0])

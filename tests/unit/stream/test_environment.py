@@ -110,6 +110,34 @@ def test_incomplete_declaration_is_refused(declared) -> None:
         store_layout(cfg)
 
 
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (
+            {"shape": [2.5], "dtype": "float32"},
+            r"at least 1, got the shape \(2.5,\) of",
+        ),
+        ({"shape": [0], "dtype": "float32"}, "expected axes of at least 1"),
+        ({"shape": [2], "dtype": "str"}, "expected numbers or truth values .* of 'obs.x'; convert"),
+        ({"shape": [2], "dtype": "longdouble"}, "expected numbers or truth values"),
+        ({"shape": [2], "dtype": "number"}, r"gym_config\['spaces'\]: expected"),
+        ({"shape": 2, "dtype": "float32"}, r"gym_config\['spaces'\]: expected"),
+    ],
+)
+def test_declared_array_that_cannot_be_stored_is_refused(entry, told: str) -> None:
+    declared = {"observations": {"x": entry}, "actions": {"shape": [], "dtype": "int64"}}
+    cfg = OnlineDataEngineCfg(gym_config={"id": "A", "spaces": declared})
+    with pytest.raises(ConfigurationError, match=told):
+        store_layout(cfg)
+
+
+@pytest.mark.parametrize("name", ["NoSuchWorld-v0", "no_such_module:World-v0"])
+def test_environment_that_gymnasium_does_not_know_is_refused(name: str) -> None:
+    told = f"expected the name of a registered environment, got '{name}' .*; write 'module:name'"
+    with pytest.raises(ConfigurationError, match=told):
+        store_layout(OnlineDataEngineCfg(gym_config={"id": name}))
+
+
 class OddEnv(CountingEnv):
     """Observes something without arrays of fixed size."""
 

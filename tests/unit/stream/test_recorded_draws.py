@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
     InputError,
     IntegrityError,
     NotReadyError,
@@ -323,8 +325,28 @@ def test_forged_lines_are_refused(tmp_path: Path, line: int, values, message: st
 def test_layout_of_objects_is_refused(tmp_path: Path) -> None:
     record(tmp_path, [(6, 3, PLAIN)])
     reseal(tmp_path, lambda bodies: bodies[0]["layout"]["fields"][0].update(dtype="O"))
-    with pytest.raises(IntegrityError, match="expected fields of numbers"):
+    with pytest.raises(IntegrityError, match=r"numbers or truth values .* got the type 'O'"):
         RecordedStream(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [None, 3, b"draws"])
+def test_recordings_are_in_folders(folder) -> None:
+    with pytest.raises(ConfigurationTypeError, match="folder: expected a path, got"):
+        RecordedStream(folder)
+    with pytest.raises(ConfigurationTypeError, match="folder: expected a path, got"):
+        RecordingReader(SlotReader(new_store()), new_store(), folder)
+
+
+def test_empty_name_of_a_folder_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expected the path of a file or folder, got ''"):
+        RecordedStream("")
+
+
+def test_folder_of_a_recording_may_be_a_string(tmp_path: Path) -> None:
+    record(tmp_path, [(6, 3, PLAIN)])
+    assert len(RecordedStream(str(tmp_path))) == 1
+    with pytest.raises(ConfigurationTypeError, match="allow_unfinished: expected True or False"):
+        RecordedStream(tmp_path, allow_unfinished="yes")
 
 
 def test_line_without_a_body_is_refused(tmp_path: Path) -> None:

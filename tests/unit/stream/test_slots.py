@@ -175,6 +175,9 @@ def test_layouts_that_cannot_be_are_refused() -> None:
             StoreLayout(**{**sizes, name: 0}, fields=FIELDS)
     with pytest.raises(ConfigurationError, match="expected distinct names"):
         StoreLayout(**sizes, fields=(*BOOKKEEPING, BOOKKEEPING[0]))
+    for name in ("", "obs..state", 3):
+        with pytest.raises(ConfigurationError, match=r"expected names like 'obs' or 'obs\.state'"):
+            StoreLayout(**sizes, fields=(Field(name=name, shape=(), dtype="bool"),))
     for name in ("valid", "next.obs"):
         with pytest.raises(ConfigurationError, match=f"expected names other than .*'{name}'"):
             StoreLayout(**sizes, fields=(Field(name=name, shape=(), dtype="bool"),))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.stream.argument_checks import checked_names, is_integer, require_instance
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.fences import full_fence
 from cadenza.stream.slot_reader import DrawnChunks
@@ -121,10 +122,13 @@ class EpisodeReader:
             select: Fields to copy; all if None.
 
         Raises:
+            ConfigurationTypeError: ``store`` is none.
+            InputError: ``select`` is no list of names.
             UnknownNameError: The store has no such field.
         """
+        require_instance("EpisodeReader.store", store, SlotStore, "give engine.store")
         known = {field.name: field for field in store.layout.fields}
-        names = list(known) if select is None else list(select)
+        names = list(known) if select is None else checked_names("EpisodeReader.select", select)
         for name in names:
             if name not in known:
                 raise UnknownNameError(
@@ -144,11 +148,11 @@ class EpisodeReader:
             limit: Most episodes to return; the others come with the next call. None: all.
 
         Raises:
-            InputError: ``limit`` is below one.
+            InputError: ``limit`` is no integer or below one.
             NotReadyError: More processes draw than the store can count.
         """
-        if limit is not None and limit < 1:
-            raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit}.")
+        if limit is not None and (not is_integer(limit) or limit < 1):
+            raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit!r}.")
         first = self._next
         episodes = self._take(limit)
         if self._next > first:

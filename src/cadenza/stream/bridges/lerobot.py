@@ -12,13 +12,14 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.files import atomic_write_text
+from cadenza.stream.argument_checks import checked_integer, checked_path, require_instance
 from cadenza.stream.bridges.dataset_folder import DatasetFolder
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
@@ -82,29 +83,22 @@ class LeRobotWriter:
 
         Raises:
             ConfigurationError: A number is below one, or two features have one key.
+            ConfigurationTypeError: An argument is of another type.
             StorageError: ``root`` exists or cannot be made, or another writer is at work there.
         """
-        limits = {"fps": fps, "chunks_size": chunks_size}
-        limits["data_files_size_in_mb"] = data_files_size_in_mb
-        for name, value in limits.items():
-            if value < 1:
-                raise ConfigurationError(f"LeRobotWriter.{name}: expected >= 1, got {value}.")
-        keys = [feature.key for feature in features]
-        if not keys or len(set(keys)) != len(keys):
-            raise ConfigurationError(
-                f"LeRobotWriter.features: expected features with distinct keys, got {keys}."
-            )
-        self.root = Path(root)
+        self._limits = _checked_limits(fps, chunks_size, data_files_size_in_mb)
+        self.features = _checked_features(features)
+        self.root = checked_path("LeRobotWriter.root", root)
+        if robot_type is not None:
+            require_instance("LeRobotWriter.robot_type", robot_type, str, "or leave it out")
+        self._robot_type = robot_type
         first = FilePlace()
         parts = [first.path(DATA_PATTERN), TASKS, first.path(EPISODES_PATTERN), STATS]
         self._folder = DatasetFolder(self.root, description=INFO, others=parts)
-        self.features = tuple(features)
         self.episodes = 0
         self.frames = 0
-        self._limits = limits
-        self._robot_type = robot_type
         self._tasks: dict[str, int] = {}
-        self._statistics = {feature.key: _statistics_of(feature) for feature in features}
+        self._statistics = {feature.key: _statistics_of(feature) for feature in self.features}
         self._statistics |= {name: NumberStatistics((1,)) for name in INDEX_COLUMNS}
         self._data_place = FilePlace()
         self._tables: list[Any] = []  # frames of the data file that is not written yet
@@ -121,16 +115,21 @@ class LeRobotWriter:
             task: What was to be done, in words.
 
         Raises:
-            InputError: ``task`` is empty, or the episode does not suit a feature; nothing has
-                changed then.
+            InputError: ``task`` says nothing, or the episode is none, or does not suit a feature;
+                nothing has changed then.
             UnknownNameError: The episode lacks a field; nothing has changed then.
             StorageError: The file system refused the full data file.
             NotReadyError: The writer is closed.
         """
         if self._is_closed:
             raise NotReadyError("LeRobotWriter.add: expected an open dataset, got a closed one.")
-        if not task.strip():
-            raise InputError("LeRobotWriter.add: expected a task in words, got an empty one.")
+        if not isinstance(cast("object", task), str) or not task.strip():
+            raise InputError(f"LeRobotWriter.add: expected a task in words, got {task!r}.")
+        if not isinstance(cast("object", episode), Episode):
+            raise InputError(
+                f"LeRobotWriter.add: expected an Episode, got {type(episode).__name__}; take it "
+                "from an EpisodeReader."
+            )
         columns = {feature.key: feature.values(episode) for feature in self.features}
         task_index = self._tasks.get(task, len(self._tasks))
         columns |= self._index_columns(episode.length, task_index)
@@ -249,6 +248,26 @@ class LeRobotWriter:
             "video_path": None,
             "features": features,
         }
+
+
+def _checked_limits(fps: int, chunks_size: int, data_files_size_in_mb: int) -> dict[str, int]:
+    """Return the numbers of the description, by their names there."""
+    limits = {"fps": fps, "chunks_size": chunks_size}
+    limits["data_files_size_in_mb"] = data_files_size_in_mb
+    return {name: checked_integer(f"LeRobotWriter.{name}", n) for name, n in limits.items()}
+
+
+def _checked_features(features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """Return the features if they can be columns beside one another."""
+    require_instance("LeRobotWriter.features", features, Sequence, "give a list of features")
+    for feature in features:
+        require_instance("LeRobotWriter.features", feature, Feature, "see features_of")
+    keys = [feature.key for feature in features]
+    if not keys or len(set(keys)) != len(keys):
+        raise ConfigurationError(
+            f"LeRobotWriter.features: expected features with distinct keys, got {keys}."
+        )
+    return tuple(features)
 
 
 def _statistics_of(feature: Feature) -> FeatureStatistics:

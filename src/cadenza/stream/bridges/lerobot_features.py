@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.stream.argument_checks import is_integer, require_instance
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.layout import Field
 
@@ -67,6 +68,9 @@ class Feature:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("key", "source", "dtype"):
+            require_instance(f"Feature.{name}", getattr(self, name), str, "give its name")
+        require_instance("Feature.shape", self.shape, tuple, "write (1,) for a number")
         if not self.key or "/" in self.key or self.key in INDEX_COLUMNS:
             raise ConfigurationError(
                 f"Feature.key: expected a name without '/' and none of {list(INDEX_COLUMNS)}, got "
@@ -82,11 +86,14 @@ class Feature:
             raise ConfigurationError(
                 f"Feature {self.key!r}: expected an image of shape (H, W, 3), got {self.shape}."
             )
-        if not 1 <= len(self.shape) <= MAX_RANK or min(self.shape) < 1:
+        has_axes = all(is_integer(size) and size >= 1 for size in self.shape)
+        if not has_axes or not 1 <= len(self.shape) <= MAX_RANK:
             raise ConfigurationError(
                 f"Feature {self.key!r}: expected 1 to {MAX_RANK} axes of at least 1, got "
                 f"{self.shape}; a number has the shape (1,)."
             )
+        if self.names is not None:
+            require_instance("Feature.names", self.names, tuple, "give a tuple of names or None")
         if self.names is not None and (self.dtype == IMAGE or self.shape != (len(self.names),)):
             raise ConfigurationError(
                 f"Feature {self.key!r}: expected names for the components of a vector of shape "

@@ -16,6 +16,13 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.memory.column import TagColumn, VirtualColumn
 from cadenza.learn.memory.table import ArrayMemoryTable
+from cadenza.stream.argument_checks import (
+    checked_integer,
+    checked_optional_integer,
+    checked_seconds,
+    require_callable,
+    require_instance,
+)
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 
 #: Tag column of a table that tells interrupted episodes from terminal ones.
@@ -67,25 +74,23 @@ class StreamToMemory(LoggingMixin, Callback):
         Raises:
             ConfigurationError: A column of the table has no field; the table has ``masks`` but no
                 tag column ``terminal``; a number is out of range.
+            ConfigurationTypeError: An argument is of another type.
         """
-        super().__init__(cycle=cycle)
-        counts = {"cycle": cycle, "episodes_per_cycle": episodes_per_cycle}
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise ConfigurationError(f"StreamToMemory.{name}: expected >= 1, got {value}.")
-        if warmup_steps < 0 or not warmup_timeout_s > 0.0:
-            raise ConfigurationError(
-                "StreamToMemory: expected warmup_steps >= 0 and warmup_timeout_s > 0, got "
-                f"{warmup_steps} and {warmup_timeout_s}."
-            )
+        name = type(self).__name__
+        super().__init__(cycle=checked_integer(f"{name}.cycle", cycle))
         self._reader = reader
         self._table = table
-        self._sources = _sources(reader, table, columns or {})
+        self._sources = _sources(reader, table, {} if columns is None else columns)
+        for parameter, function in (("accept", accept), ("check", check)):
+            if function is not None:
+                require_callable(f"{name}.{parameter}", function, "a function or None")
         self._accept = accept
-        self._warmup_steps = warmup_steps
-        self._warmup_timeout_s = warmup_timeout_s
         self._check = check
-        self._episodes_per_cycle = episodes_per_cycle
+        self._warmup_steps = checked_integer(f"{name}.warmup_steps", warmup_steps, least=0)
+        self._warmup_timeout_s = checked_seconds(f"{name}.warmup_timeout_s", warmup_timeout_s)
+        self._episodes_per_cycle = checked_optional_integer(
+            f"{name}.episodes_per_cycle", episodes_per_cycle
+        )
 
     def pull(self, limit: int | None = None) -> int:
         """Put new episodes into the table and return how many it took.
@@ -153,6 +158,10 @@ def _sources(
     reader: EpisodeReader, table: ArrayMemoryTable, columns: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the field of every column that the table stores per step."""
+    require_instance("StreamToMemory.reader", reader, EpisodeReader, "make one of engine.store")
+    advice = "make a DictObsMemoryTable, say"
+    require_instance("StreamToMemory.table", table, ArrayMemoryTable, advice)
+    require_instance("StreamToMemory.columns", columns, Mapping, "name fields by column")
     stored = [
         column.name for column in table.columns if not isinstance(column, TagColumn | VirtualColumn)
     ]

@@ -8,6 +8,7 @@ Axes:  L = steps of an episode.
 """
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.stream.argument_checks import require_instance
 from cadenza.stream.bridges.episodes import Episode
 
 Array = NDArray[Any]
@@ -24,6 +26,8 @@ Array = NDArray[Any]
 _ACTIONS: Final = "actions"
 _REWARDS: Final = "rewards"
 _TERMINATED: Final = "terminated"
+#: Ids that Minari takes; a namespace has two characters at least.
+_DATASET_ID: Final = re.compile(r"(?:[-\w][-\w/]*[-\w]/)?[-\w]+-v\d+")
 #: Step fields that Minari has a place for.
 _PLACED: Final = frozenset({_ACTIONS, _REWARDS, _TERMINATED, "truncated"})
 
@@ -54,19 +58,12 @@ def export_to_minari(
         MissingExtraError: The extra ``minari`` is not installed.
         InputError: There is no episode, or one lacks actions, rewards or observations, or has
             other fields than the first.
-        ConfigurationError: The dataset exists.
+        ConfigurationError: The dataset exists, or ``dataset_id`` can be none.
+        ConfigurationTypeError: An argument is of another type.
     """
     minari = _load_minari()
-    episodes = list(episodes)
-    if not episodes:
-        raise InputError("export_to_minari: expected at least one episode, got none.")
-    for episode in episodes:
-        _require_fields(episode, episodes[0])
-    if dataset_id in minari.list_local_datasets():
-        raise ConfigurationError(
-            f"export_to_minari: expected a new dataset, got {dataset_id!r}, which exists; raise "
-            "its version or delete it."
-        )
+    episodes = _checked_episodes(episodes)
+    _require_new(minari, dataset_id)
     if env is None:
         observation_space = observation_space or _observation_space(episodes[0])
         action_space = action_space or _space(episodes[0].steps[_ACTIONS])
@@ -90,6 +87,33 @@ def _load_minari() -> Any:
             "export_to_minari: Minari is not installed; install the extra: "
             "pip install 'cadenza[minari]'."
         ) from error
+
+
+def _checked_episodes(episodes: Iterable[Episode]) -> list[Episode]:
+    """Return the episodes if one dataset can hold them all."""
+    require_instance("export_to_minari: episodes", episodes, Iterable, "give a list of episodes")
+    listed = list(episodes)
+    if not listed:
+        raise InputError("export_to_minari: expected at least one episode, got none.")
+    for episode in listed:
+        require_instance("export_to_minari: episodes", episode, Episode, "see EpisodeReader.take")
+        _require_fields(episode, listed[0])
+    return listed
+
+
+def _require_new(minari: Any, dataset_id: str) -> None:
+    """Raise unless ``dataset_id`` is one that no dataset has."""
+    require_instance("export_to_minari: dataset_id", dataset_id, str, "write 'name-v0'")
+    if not _DATASET_ID.fullmatch(dataset_id):
+        raise ConfigurationError(
+            f"export_to_minari: expected an id '(namespace/)name-vN', got {dataset_id!r}; end it "
+            "with a version."
+        )
+    if dataset_id in minari.list_local_datasets():
+        raise ConfigurationError(
+            f"export_to_minari: expected a new dataset, got {dataset_id!r}, which exists; raise "
+            "its version or delete it."
+        )
 
 
 def _require_fields(episode: Episode, first: Episode) -> None:

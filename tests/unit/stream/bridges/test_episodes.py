@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationTypeError, InputError, UnknownNameError
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import StreamWords
@@ -164,9 +164,10 @@ def test_limit_leaves_the_rest_for_the_next_call() -> None:
     assert (reader.read, reader.lost) == (3, 0)
 
 
-def test_limit_below_one_is_refused() -> None:
-    with pytest.raises(InputError, match="expected a limit >= 1 or None, got 0"):
-        EpisodeReader(new_store()).take(0)
+@pytest.mark.parametrize("limit", [0, 2.5, "2", True])
+def test_limit_that_counts_no_episodes_is_refused(limit) -> None:
+    with pytest.raises(InputError, match=f"expected a limit >= 1 or None, got {limit!r}"):
+        EpisodeReader(new_store()).take(limit)
 
 
 def test_only_selected_fields_are_copied() -> None:
@@ -181,6 +182,25 @@ def test_only_selected_fields_are_copied() -> None:
 def test_unknown_selected_field_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"expected fields among .* got 'ob'"):
         EpisodeReader(new_store(), select=["ob"])
+
+
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        ("obs", "expected a list of names, .* got 'obs'"),
+        (3, "expected a list of names, .* got 3"),
+        ([], "expected at least one key, got none"),
+    ],
+)
+def test_selection_of_no_fields_is_refused(select, told: str) -> None:
+    with pytest.raises(InputError, match=f"EpisodeReader.select: {told}"):
+        EpisodeReader(new_store(), select=select)
+
+
+def test_reader_of_something_else_than_a_store_is_refused() -> None:
+    told = "EpisodeReader.store: expected SlotStore, got None; give engine.store"
+    with pytest.raises(ConfigurationTypeError, match=told):
+        EpisodeReader(None)  # pyright: ignore[reportArgumentType]
 
 
 def test_cut_off_and_unjudged_episode_says_so() -> None:

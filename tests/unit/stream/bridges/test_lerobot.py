@@ -11,6 +11,7 @@ from PIL import Image
 
 from cadenza.core.errors import (
     ConfigurationError,
+    ConfigurationTypeError,
     InputError,
     NotReadyError,
     StorageError,
@@ -303,12 +304,35 @@ def test_task_without_words_is_refused(tmp_path: Path) -> None:
     writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
     with pytest.raises(InputError, match="expected a task in words"):
         writer.add(new_episodes()[0], " ")
+    with pytest.raises(InputError, match="expected a task in words, got 3"):
+        writer.add(new_episodes()[0], 3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="expected an Episode, got dict; take it"):
+        writer.add({}, "go")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("name", ["fps", "chunks_size", "data_files_size_in_mb"])
 def test_limit_below_one_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"LeRobotWriter.{name}: expected >= 1, got 0"):
         LeRobotWriter(tmp_path / "ds", FEATURES, **{"fps": 30, name: 0})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"fps": 29.97}, "fps: expected an integer >= 1, got 29.97"),
+        ({"fps": float("nan")}, "fps: expected an integer >= 1, got nan"),
+        ({"chunks_size": "9"}, "chunks_size: expected an integer >= 1, got '9'"),
+        ({"root": None}, "root: expected a path, got None"),
+        ({"robot_type": 3}, "robot_type: expected str, got 3; or leave it out"),
+        ({"features": None}, "features: expected Sequence, got None"),
+        ({"features": ["obs"]}, "features: expected Feature, got 'obs'; see features_of"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(tmp_path: Path, arguments, told: str) -> None:
+    given = {"root": tmp_path / "ds", "features": FEATURES, "fps": 30, **arguments}
+    with pytest.raises(ConfigurationTypeError, match=f"LeRobotWriter.{told}"):
+        LeRobotWriter(**given)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    InputError,
+    MissingExtraError,
+)
 from cadenza.stream.bridges import minari as bridge
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.minari import export_to_minari
@@ -143,6 +148,21 @@ def test_existing_dataset_is_refused() -> None:
     export_to_minari(new_episodes(), "cart-v0")
     with pytest.raises(ConfigurationError, match="expected a new dataset, got 'cart-v0'"):
         export_to_minari(new_episodes(), "cart-v0")
+
+
+@pytest.mark.parametrize("name", ["", "cart", "cart v0", "a/cart-v0", "cart-v"])
+def test_name_that_the_format_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected an id '\(namespace/\)name-vN', got"):
+        export_to_minari(new_episodes(), name)
+
+
+def test_arguments_of_another_type_are_refused() -> None:
+    with pytest.raises(ConfigurationTypeError, match="dataset_id: expected str, got 3"):
+        export_to_minari(new_episodes(), 3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationTypeError, match="episodes: expected Iterable, got None"):
+        export_to_minari(None, "cart-v0")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationTypeError, match="episodes: expected Episode, got 3"):
+        export_to_minari([3], "cart-v0")  # pyright: ignore[reportArgumentType]
 
 
 def test_export_of_nothing_is_refused() -> None:
