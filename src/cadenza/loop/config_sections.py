@@ -223,6 +223,8 @@ class LLMCallsConfig(Section):
         retries: Further calls after a failure that may pass.
         max_prompt_chars: Longest prompt with its instructions, characters; about four are a token.
             Pages are cut first to keep to it.
+        max_reply_tokens: Longest reply, tokens, with those that a model thinks with; of curated
+            plans ``curation.max_tokens`` says it.
         usd_per_million_input: Price of a million tokens of prompts, US dollars; None if not known.
         usd_per_million_output: Price of a million tokens of replies, US dollars; None if not known.
         max_cost_usd: Most that the calls of a run may cost, US dollars. A call that could cost more
@@ -232,6 +234,7 @@ class LLMCallsConfig(Section):
     timeout_s: _Above0 = 120.0
     retries: Annotated[int, Field(strict=True, ge=0, le=10)] = 2
     max_prompt_chars: Annotated[int, Field(strict=True, ge=8000, le=10_000_000)] = 50_000
+    max_reply_tokens: _Positive = 4096
     usd_per_million_input: _AtLeast0 | None = None
     usd_per_million_output: _AtLeast0 | None = None
     max_cost_usd: _Above0 | None = None

@@ -300,6 +300,14 @@ def questions(lab, config):
     return len(model.questions)
 
 
+def tokens_asked_for(lab, config):
+    """Of proposals and of lessons alike."""
+    model = Model()
+    lab.fake(config, model=model)
+    assert len({asked.system for asked in model.questions}) == 2
+    return {asked.max_tokens for asked in model.questions}
+
+
 def prompt_fits_8000(lab, config):
     pages = config.knowledge.root / "policies"
     pages.mkdir(parents=True)

@@ -83,6 +83,9 @@ CASES = [
     Case("llm_calls.timeout_s", 7.5, see.question(lambda q: q.timeout_s), 120.0, 7.5, MODEL),
     Case("llm_calls.retries", 1, see.questions_to_a_failing_model, 3, 2, MODEL),
     Case("llm_calls.max_prompt_chars", 8000, see.prompt_fits_8000, False, True, MODEL),
+    Case(
+        "llm_calls.max_reply_tokens", 99, see.tokens_asked_for, {4096}, {99}, {"llm": "openai:m"}
+    ),
     Case("llm_calls.usd_per_million_input", 3.0, see.cost, 2.0, 4.0, PRICED),
     Case("llm_calls.usd_per_million_output", 0.0, see.cost, 2.0, 1.0, PRICED),
     Case("llm_calls.max_cost_usd", 1e-9, see.questions, 2, 0, PRICED),

@@ -172,7 +172,12 @@ def test_model_that_reached_its_limit_is_asked_no_more_and_the_schedule_goes_on(
 
     # the model says no number of tokens, so a call counts as the most it can cost: 1024 tokens of
     # reply at a dollar per million are 0.001024 dollars, and two of them fit
-    calls = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0, "max_cost_usd": 0.0025}
+    calls = {
+        "usd_per_million_input": 0.0,
+        "usd_per_million_output": 1.0,
+        "max_cost_usd": 0.0025,
+        "max_reply_tokens": 1024,
+    }
     settings = config(
         tmp_path, llm="openai:planner", llm_calls=calls, budgets={"max_cycles": 3},
         knowledge={"enabled": False},

@@ -22,7 +22,7 @@ from cadenza.loop.knowledge.updates import (
 )
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.protocol import LLMClient, NullLLM
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM
 from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
 
 #: Most characters of a page that a model reads.
@@ -51,6 +51,7 @@ class KnowledgeAgent:
         *,
         clock: Callable[[], float] = time.time,
         max_prompt_chars: int = _MAX_PROMPT_CHARS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
         """Keep pages below ``root``.
 
@@ -60,11 +61,13 @@ class KnowledgeAgent:
             llm: Writes lessons; None derives them from the observations alone.
             clock: Unix seconds, for observations that come without a time.
             max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
+            max_tokens: Most tokens of one reply.
         """
         self.root = Path(root)
         self.bus = bus
         self.llm = llm or NullLLM()
         self._clock = clock
+        self._max_tokens = max_tokens
         self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
@@ -163,7 +166,7 @@ class KnowledgeAgent:
             ]
         )
         with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
-            return ask_safely(self.llm, prompt, system=lessons.SYSTEM)
+            return ask_safely(self.llm, prompt, system=lessons.SYSTEM, max_tokens=self._max_tokens)
 
     def _path(self, subject: Subject) -> Path:
         return page_path(self.root, subject.folder, subject.name, _owner)

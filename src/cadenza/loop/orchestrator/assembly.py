@@ -271,7 +271,13 @@ def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) ->
             max_prompt_chars=_prompt_chars(config),
         )
     return LLMProposer(
-        llm, root, schedule, bus=bus, run_id=run_id, max_prompt_chars=_prompt_chars(config)
+        llm,
+        root,
+        schedule,
+        bus=bus,
+        run_id=run_id,
+        max_prompt_chars=_prompt_chars(config),
+        max_tokens=config.llm_calls.max_reply_tokens,
     )
 
 
@@ -280,4 +286,10 @@ def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWr
         return None
     from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 
-    return KnowledgeAgent(config.knowledge.root, bus, llm, max_prompt_chars=_prompt_chars(config))
+    return KnowledgeAgent(
+        config.knowledge.root,
+        bus,
+        llm,
+        max_prompt_chars=_prompt_chars(config),
+        max_tokens=config.llm_calls.max_reply_tokens,
+    )

@@ -11,10 +11,11 @@ from cadenza.loop.events import EventSink
 from cadenza.loop.knowledge.page_files import newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient
 from cadenza.loop.orchestrator.proposer_plans import Plan, bounded_proposal, strict_plan
 from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,
+    Prompt,
     PromptSource,
     emit_used,
 )
@@ -46,6 +47,7 @@ class LLMProposer:
         bus: EventSink | None = None,
         run_id: str = "proposal",
         max_prompt_chars: int = MAX_PROMPT_CHARS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
         """Propose with ``llm`` within the bounds of ``fallback``.
 
@@ -58,6 +60,7 @@ class LLMProposer:
             run_id: Run of that event.
             max_prompt_chars: Longest prompt, characters, at least
                 `cadenza.loop.orchestrator.proposer_prompt.MIN_PROMPT_CHARS`.
+            max_tokens: Most tokens of one reply.
         """
         self._llm = llm
         self._root = Path(knowledge_root)
@@ -66,13 +69,14 @@ class LLMProposer:
         self._bus = bus
         self._run_id = run_id
         self._max_chars = max_prompt_chars
+        self._max_tokens = max_tokens
 
     def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's proposal within the bounds, or the schedule's."""
         source = self._source(cycle, last_report)
         prompt = source.build(_REQUEST)
         with asking(cycle, "propose"):
-            reply = ask_safely(self._llm, prompt.text, system=SYSTEM)
+            reply = self._ask(prompt)
             if not reply:
                 return self._fallback(cycle, last_report)
             emit_used(self._bus, prompt, self._run_id, cycle)
@@ -88,10 +92,13 @@ class LLMProposer:
             problem = str(error)
         again = source.repair(reply, problem, "the JSON object")
         try:
-            return strict_plan(ask_safely(self._llm, again.text, system=SYSTEM))
+            return strict_plan(self._ask(again))
         except InputError as error:
             _LOGGER.warning("proposal: falling back to the schedule: %s; then %s", problem, error)
             return None
+
+    def _ask(self, prompt: Prompt) -> str:
+        return ask_safely(self._llm, prompt.text, system=SYSTEM, max_tokens=self._max_tokens)
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
         most = self._fallback.most_episodes(cycle)
