@@ -1,11 +1,14 @@
-"""`cadenza job ...` as processes: stopped, killed, repeated, and refusing what is wrong."""
+"""`cadenza job ...`: killed and stopped as processes, repeated, and refusing what is wrong."""
 
 import shlex
 import signal
 import time
+from contextlib import chdir
 
 import pytest
+from typer.testing import CliRunner
 
+from cadenza.cli.main import app
 from tests.e2e.commands import Started, cadenza
 
 COLLECT = shlex.split(
@@ -13,8 +16,8 @@ COLLECT = shlex.split(
     "--seed-count=9 --out=data --repo-id=local/x --result-json=data.json"
 )
 EVALUATE = shlex.split(
-    "job evaluate --policy=train/policy.pt --task=crossing --seed-start=5 --episodes=40 "
-    "--batch-size=4 --out=eval --result-json=eval.json"
+    "job evaluate --policy=train/policy.pt --task=crossing --seed-start=5 --episodes=24 "
+    "--batch-size=2 --out=eval --result-json=eval.json"
 )
 
 
@@ -25,13 +28,19 @@ def train(out, steps=20):
     )
 
 
+def here(*words, cwd):
+    """Run ``cadenza <words>`` in this process, as the commands' own processes would."""
+    with chdir(cwd):
+        return CliRunner().invoke(app, list(words))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a dataset and a policy."""
     root = tmp_path_factory.mktemp("jobs")
     for command in (COLLECT, train("train")):
-        done = cadenza(*command, cwd=root)
-        assert done.code == 0, done.err
+        done = here(*command, cwd=root)
+        assert done.exit_code == 0, done.stderr
     return root
 
 
@@ -44,7 +53,7 @@ def when_there(path, timeout=60.0):
 
 
 def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
-    assert cadenza(*train("undisturbed", steps=2000), cwd=folder).code == 0
+    assert here(*train("undisturbed", steps=2000), cwd=folder).exit_code == 0
     running = Started("cadenza", *train("killed", steps=2000), cwd=folder)
     when_there(folder / "killed" / "work" / "state.pt.json")
     running.process.kill()
@@ -71,7 +80,7 @@ def test_terminated_evaluation_says_how_to_go_on(folder):
     first = (folder / "eval/blocks/00000.json").stat().st_mtime_ns
     done = cadenza(*EVALUATE, cwd=folder)
     assert done.code == 0, done.err
-    assert "of 40 episodes" in done.out
+    assert "of 24 episodes" in done.out
     assert (folder / "eval/blocks/00000.json").stat().st_mtime_ns == first  # not played again
 
 
@@ -81,16 +90,16 @@ def test_harvest_without_success_ends_well_and_merge_joins(folder):
         "--filter=off --episodes=1 --seed-start=5 --seed-count=1 --out=none --repo-id=local/n "
         "--result-json=none.json"
     )
-    done = cadenza(*shlex.split(command), cwd=folder)
-    assert done.code == 0, done.err
-    assert done.out == "kept 0 episodes of 1 attempts: none.json\n"
+    done = here(*shlex.split(command), cwd=folder)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "kept 0 episodes of 1 attempts: none.json\n"
     command = (
         "job merge --sources=data/dataset,data/dataset --out=mix --repo-id=local/m "
         "--result-json=mix.json"
     )
-    done = cadenza(*shlex.split(command), cwd=folder)
-    assert done.code == 0, done.err
-    assert done.out == "4 episodes: mix.json\n"
+    done = here(*shlex.split(command), cwd=folder)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "4 episodes: mix.json\n"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +119,15 @@ def test_wrong_flag_is_one_clear_error(folder, changes, code, message):
     words = [word for word in EVALUATE if not word.startswith(f"{flag}=")]
     others = [] if flag == "--out" else ["--out=other"]
     words = [word for word in words if not others or not word.startswith("--out=")]
-    done = cadenza(*words, *others, changes, cwd=folder)
-    assert done.code == code, done.err
-    assert done.out == ""
-    assert done.err.startswith("error: ")
-    assert message in done.err
-    assert len(done.err.splitlines()) == 1
+    done = here(*words, *others, changes, cwd=folder)
+    assert done.exit_code == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_episodes_that_are_no_numbers_are_refused(folder):
-    done = cadenza(*train("other"), "--episodes=0,-1", cwd=folder)
-    assert done.code == 2
-    assert "--episodes: expected numbers with commas between them, got '0,-1'" in done.err
+    done = here(*train("other"), "--episodes=0,-1", cwd=folder)
+    assert done.exit_code == 2
+    assert "--episodes: expected numbers with commas between them, got '0,-1'" in done.stderr
