@@ -11,7 +11,10 @@ from cadenza.core.errors import MissingExtraError
 from cadenza.loop.errors import JobHostError, StopRequestedError
 from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.orchestrator.assembly import build_loop
+from cadenza.loop.store import JobStore
 from tests.integration.loop.job_harness import (
+    RUN,
     bench_in,
     done,
     files_of,
@@ -22,7 +25,9 @@ from tests.integration.loop.job_harness import (
     wait_for,
     work_of,
 )
+from tests.integration.loop.loop_harness import config
 from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
+from tests.loop_fakes import FakeBackend
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -254,3 +259,15 @@ def test_cluster_that_does_not_answer_is_reported(fake_ray):
     with pytest.raises(JobHostError, match=r"127.0.0.1:1: expected a cluster, got 'nobody there'"):
         RayHosts("127.0.0.1:1")
     assert len(ray.asked) == 1  # nothing is started instead
+
+
+def test_run_that_needs_a_gpu_is_refused_before_its_first_job(fake_ray, tmp_path):
+    fake_ray({"CPU": 4.0})
+    backend = FakeBackend()
+    backend.capabilities = {"device": "cuda"}
+    loop = build_loop(config(workdir=str(tmp_path), jobs={"runner": "ray"}), RUN, backend=backend)
+    with loop, pytest.raises(JobHostError, match="room for a job on the gpu"):
+        loop.run()
+    with JobStore(tmp_path / "cadenza.db") as store:
+        assert store.get_run(RUN)["status"] == "failed"
+        assert store.jobs.of_run(RUN) == []
