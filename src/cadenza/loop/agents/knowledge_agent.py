@@ -52,6 +52,7 @@ class KnowledgeAgent:
         clock: Callable[[], float] = time.time,
         max_prompt_chars: int = _MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        seed: int | None = None,
     ) -> None:
         """Keep pages below ``root``.
 
@@ -62,12 +63,14 @@ class KnowledgeAgent:
             clock: Unix seconds, for observations that come without a time.
             max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
             max_tokens: Most tokens of one reply.
+            seed: Root of the randomness of the runs; runs of one seed do not replicate each other.
         """
         self.root = Path(root)
         self.bus = bus
         self.llm = llm or NullLLM()
         self._clock = clock
         self._max_tokens = max_tokens
+        self._seed = seed
         self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
@@ -110,6 +113,7 @@ class KnowledgeAgent:
             policy=plain_name(policy),
             measured=measurement(report.success_rate, report.n_episodes),
             decision=plain_name(decision).replace(",", "_"),
+            seed=self._seed,
         )
         subjects = (
             Subject("policy", policy),

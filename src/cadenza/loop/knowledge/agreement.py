@@ -6,6 +6,8 @@ Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
 Agreement:   two runs agree on a policy and suite if the interval of the difference of their last
              successes holds 0, that difference is at most `MARGIN`, and their changes from first
              to last success are not significant in opposite directions.
+Independent: runs of different seeds. Runs of one seed play the same initial states, and a repeated
+             run gives the same numbers: that they agree shows nothing.
 """
 
 import math
@@ -47,11 +49,13 @@ class RunOutcome:
         run: The run.
         first: Its first measurement.
         last: Its last one.
+        seed: Root of its randomness; None if not known, which counts as one of its own.
     """
 
     run: str
     first: Measurement
     last: Measurement
+    seed: int | None = None
 
 
 def difference_interval(one: Measurement, other: Measurement) -> tuple[float, float]:
@@ -81,5 +85,7 @@ def agree(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def all_agree(outcomes: list[RunOutcome]) -> bool:
-    """Return whether there are at least two runs and all of them agree with one another."""
-    return len(outcomes) > 1 and all(agree(a, b) for a, b in combinations(outcomes, 2))
+    """Return whether at least two runs are independent and all agree with one another."""
+    seeds = [outcome.seed for outcome in outcomes]
+    independent = seeds.count(None) + len({seed for seed in seeds if seed is not None})
+    return independent > 1 and all(agree(a, b) for a, b in combinations(outcomes, 2))

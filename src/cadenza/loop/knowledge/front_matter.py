@@ -66,6 +66,6 @@ def after_observation(
 
 
 def status_of(seen: Observations) -> str:
-    """Return ``replicated`` if two runs or more measured the same pair and all of them agree."""
+    """Return ``replicated`` if independent runs measured the same pair and all of them agree."""
     outcomes = seen.outcomes().values()
     return STATUSES[1] if any(all_agree(runs) for runs in outcomes) else STATUSES[0]

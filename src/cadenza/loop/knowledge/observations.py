@@ -1,6 +1,7 @@
 """The observations of a page: the newest as a list, older ones rolled up into a table.
 
 A line:  ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes 10``
+         and ``· seed S`` where the seed of the run is known.
 A row:   one run on one suite with one policy: its cycles, first and last success, decisions.
 
 Other lines of the section are a person's and are kept above both.
@@ -25,17 +26,23 @@ _LINE: Final = re.compile(
     r"- (?P<date>\d{4}-\d\d-\d\d) · run (?P<run>[^·\n]+) · cycle (?P<cycle>\d{1,9})"
     r" · (?P<suite>[^·\n]+) · policy (?P<policy>[^·\n]+) · success (?P<success>\d{1,3}\.\d)%"
     r" · decision (?P<decision>[^·\n]+?)(?: · episodes (?P<episodes>\d{1,9}))?"
+    r"(?: · seed (?P<seed>\d{1,10}))?"
 )
 _ROW: Final = re.compile(
     r"\| (?P<run>[^|\n]+) \| (?P<suite>[^|\n]+) \| (?P<policy>[^|\n]+)"
     r" \| (?P<cycles>\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
     r" \| (?P<first>\d{1,3}\.\d)% of (?P<first_n>\d{1,9})"
     r" \| (?P<last>\d{1,3}\.\d)% of (?P<last_n>\d{1,9})"
-    r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|"
+    r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|(?: (?P<seed>\d{0,10}) \|)?"
 )
 _TABLE_TITLE: Final = "Earlier observations:"
-_TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until |"
-_TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|"
+_TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until | seed |"
+_TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|---|"
+#: Head and rule of tables without seeds.
+_OLDER_FRAME: Final = (
+    _TABLE_HEAD.removesuffix(" seed |"),
+    _TABLE_RULE.removesuffix("---|"),
+)
 
 
 def plain_name(name: str) -> str:
@@ -62,6 +69,7 @@ class Observation:
         policy: Policy type.
         measured: Success.
         decision: What was decided.
+        seed: Root of the run's randomness; None if not known.
     """
 
     date: str
@@ -71,6 +79,7 @@ class Observation:
     policy: str
     measured: Measurement
     decision: str
+    seed: int | None = None
 
     def line(self) -> str:
         """Return the observation as a line of a page."""
@@ -78,6 +87,7 @@ class Observation:
             f"- {self.date} · run {self.run} · cycle {self.cycle} · {self.suite} · policy "
             f"{self.policy} · success {self.measured.rate:.1%} · decision {self.decision} · "
             f"episodes {self.measured.episodes}"
+            + ("" if self.seed is None else f" · seed {self.seed}")
         )
 
 
@@ -94,6 +104,7 @@ class Row:
         last: Last success.
         decisions: Decisions and how often, in order of their first time.
         date: Day of the last.
+        seed: Root of the run's randomness; None if not known.
     """
 
     run: str
@@ -104,6 +115,7 @@ class Row:
     last: Measurement
     decisions: tuple[tuple[str, int], ...]
     date: str
+    seed: int | None = None
 
     def line(self) -> str:
         """Return the row of the table."""
@@ -112,7 +124,8 @@ class Row:
         return (
             f"| {self.run} | {self.suite} | {self.policy} | {cycles} | "
             f"{self.first.rate:.1%} of {self.first.episodes} | "
-            f"{self.last.rate:.1%} of {self.last.episodes} | {decisions} | {self.date} |"
+            f"{self.last.rate:.1%} of {self.last.episodes} | {decisions} | {self.date} | "
+            f"{'' if self.seed is None else self.seed} |"
         )
 
     def with_observation(self, new: Observation) -> "Row":
@@ -161,11 +174,13 @@ class Observations:
         """Return what each run found, by (suite, policy)."""
         found: dict[tuple[str, str, str], RunOutcome] = {}
         for row in self.rows:
-            found[row.suite, row.policy, row.run] = RunOutcome(row.run, row.first, row.last)
+            found[row.suite, row.policy, row.run] = RunOutcome(
+                row.run, row.first, row.last, row.seed
+            )
         for seen in self.listed:
             key = (seen.suite, seen.policy, seen.run)
             first = found[key].first if key in found else seen.measured
-            found[key] = RunOutcome(seen.run, first, seen.measured)
+            found[key] = RunOutcome(seen.run, first, seen.measured, seen.seed)
         by_pair: dict[tuple[str, str], list[RunOutcome]] = {}
         for (suite, policy, _), outcome in found.items():
             by_pair.setdefault((suite, policy), []).append(outcome)
@@ -200,7 +215,7 @@ def read_observations(text: str) -> Observations:
             listed.append(_observation(match))
         elif (match := _ROW.fullmatch(line.rstrip())) is not None:
             rows.append(_row(match))
-        elif line.rstrip() not in (_TABLE_TITLE, _TABLE_HEAD, _TABLE_RULE):
+        elif line.rstrip() not in (_TABLE_TITLE, _TABLE_HEAD, _TABLE_RULE, *_OLDER_FRAME):
             free.append(line)
     kept = re.sub(r"\n{3,}", "\n\n", "\n".join(free)).strip("\n")
     return Observations(tuple(kept.split("\n")) if kept else (), tuple(rows), tuple(listed))
@@ -215,6 +230,7 @@ def _observation(match: re.Match[str]) -> Observation:
         policy=match["policy"].strip(),
         measured=_measurement(match["success"], match["episodes"]),
         decision=match["decision"].strip(),
+        seed=_seed(match["seed"]),
     )
 
 
@@ -230,7 +246,12 @@ def _row(match: re.Match[str]) -> Row:
         last=_measurement(match["last"], match["last_n"]),
         decisions=tuple((name, int(count)) for name, _, count in counted if count.isdecimal()),
         date=match["date"],
+        seed=_seed(match["seed"]),
     )
+
+
+def _seed(text: str | None) -> int | None:
+    return int(text) if text else None
 
 
 def _measurement(percent: str, episodes: str | None) -> Measurement:
@@ -251,6 +272,7 @@ def _rolled_up(rows: Iterable[Row], oldest: Observation) -> tuple[Row, ...]:
         last=oldest.measured,
         decisions=((oldest.decision, 1),),
         date=oldest.date,
+        seed=oldest.seed,
     )
     return (*others, same[0].with_observation(oldest) if same else fresh)
 

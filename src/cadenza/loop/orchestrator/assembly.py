@@ -292,4 +292,5 @@ def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWr
         llm,
         max_prompt_chars=_prompt_chars(config),
         max_tokens=config.llm_calls.max_reply_tokens,
+        seed=config.seed,
     )

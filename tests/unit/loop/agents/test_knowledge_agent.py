@@ -128,6 +128,17 @@ def test_two_runs_that_agree_replicate_and_a_third_may_undo_it(root, bus):
     assert meta(root, "policies/bc.md")["status"] == "observed-once"
 
 
+def test_runs_of_one_seed_do_not_replicate_each_other(root, bus):
+    def seeded(run, seed):
+        ingest(KnowledgeAgent(root, bus, clock=lambda: NOW, seed=seed), run=run)
+        return meta(root, "policies/bc.md")["status"]
+
+    assert [seeded("a", 7), seeded("b", 7)] == ["observed-once"] * 2
+    assert seeded("c", 8) == "replicated"
+    assert "· run a · " in (root / "policies/bc.md").read_text()
+    assert (root / "policies/bc.md").read_text().count(" · seed 7\n") == 2
+
+
 def test_runs_of_different_policies_do_not_replicate(root, bus):
     ingest(agent(root, bus), run="a", policy="bc")
     ingest(agent(root, bus), run="b", policy="bc_large")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from cadenza.loop.knowledge.agreement import (
@@ -49,6 +51,15 @@ def test_few_episodes_do_not_make_everything_agree():
     one, other = outcome(0.0, 0.0, episodes=1), outcome(1.0, 1.0, episodes=1)
     assert not contradict(one, other)
     assert not agree(one, other)
+
+
+def test_runs_of_one_seed_are_one_piece_of_evidence():
+    same = outcome(0.5, 0.5)
+    one, two = replace(same, seed=1), replace(same, seed=2)
+    assert not all_agree([one, one])
+    assert all_agree([one, one, two])
+    assert all_agree([one, same])  # a run of an unknown seed counts as another one
+    assert not all_agree([one, two, replace(outcome(0.5, 0.95), seed=2)])
 
 
 def test_all_of_at_least_two_must_agree():

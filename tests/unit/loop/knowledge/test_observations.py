@@ -32,6 +32,29 @@ def test_line_is_read_back():
     assert read_observations(line).listed == (seen(3),)
 
 
+def test_seed_is_read_back_from_lines_and_rows():
+    assert seen(3, seed=7).line() == f"{seen(3).line()} · seed 7"
+    assert read_observations(seen(3, seed=7).line()).listed == (seen(3, seed=7),)
+    found = collected(seen(cycle, seed=2**31 - 1) for cycle in range(MAX_LISTED + 2))
+    assert found.rows[0].seed == 2**31 - 1
+    assert "| 2026-01-02 | 2147483647 |" in found.text()
+    ((outcome,),) = found.outcomes().values()
+    assert outcome.seed == 2**31 - 1
+
+
+def test_table_without_seeds_is_read_and_gets_its_column():
+    older = (
+        "Earlier observations:\n\n"
+        "| run | suite | policy | cycles | first | last | decisions | until |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+        "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | iterate 7 | 2026-01-02 |\n"
+    )
+    found = read_observations(older)
+    assert (found.free, len(found.rows), found.rows[0].seed) == ((), 1, None)
+    assert "| iterate 7 | 2026-01-02 |  |" in found.text()
+    assert read_observations(found.text()) == found
+
+
 def test_line_of_leagents_has_no_episodes():
     line = "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate"
     (read,) = read_observations(line).listed
