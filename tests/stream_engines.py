@@ -5,10 +5,13 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
+from cadenza.core.errors import NotReadyError
 from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.shared_file import MEMORY_FOLDER
 
 WORLDS = "tests.stream_worlds"
@@ -34,6 +37,15 @@ def small_cfg(
         "initialization_timeout": 60.0,
     }
     return OnlineDataEngineCfg(gym_config=gym, **(defaults | settings))
+
+
+def start_from(engine: OnlineDataEngine, answers: SimpleQueue[str]) -> None:
+    """Start and stop an engine of another process and tell how it refused."""
+    for call in (engine.start, engine.stop):
+        try:
+            call()
+        except NotReadyError as error:
+            answers.put(str(error))
 
 
 @contextmanager

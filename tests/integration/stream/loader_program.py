@@ -21,7 +21,7 @@ from tests.stream_engines import small_cfg
 BATCHES = 4
 EPOCHS = 2
 #: Number of workers, and how they are started.
-LOADERS = ((0, None), (1, "fork"), (2, "fork"), (1, "spawn"), (2, "spawn"))
+LOADERS = ((0, None), (1, "fork"), (2, "fork"), (1, "spawn"))
 
 
 def digests(batches: list[Any], streams: int) -> list[str]:

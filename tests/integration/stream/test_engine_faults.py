@@ -206,34 +206,27 @@ def test_small_shared_memory_is_refused_before_anything_starts() -> None:
 
 FULL = """
 import os, sys
-from pathlib import Path
 from cadenza.core.errors import StorageError
 from cadenza.stream import OnlineDataEngine
 from tests.stream_engines import small_cfg
+def refusal(cfg):
+    try:
+        OnlineDataEngine(cfg)
+    except StorageError as error:
+        return f"{error}|{sorted(os.listdir('/dev/shm'))}"
 if __name__ == "__main__":
     cfg = small_cfg(num_envs=2, buffer_size=2000, max_episode_steps=1000)  # 2 million steps
     with open("/dev/shm/others", "wb") as others:
         os.posix_fallocate(others.fileno(), 0, 20 * 2**20)
-    if sys.argv[1] == "meanwhile":  # the room is there at the first look and gone at the second
-        free = os.statvfs("/")
-        os.statvfs = lambda place: free
-    try:
-        OnlineDataEngine(cfg)
-    except StorageError as error:
-        sys.stdout.write(f"{error}|{sorted(os.listdir('/dev/shm'))}")
+    before, free = refusal(cfg), os.statvfs("/")
+    os.statvfs = lambda place: free  # the room is there at the first look and gone at the second
+    print(before, refusal(cfg), sep="\\n")
 """
 #: Runs its arguments where ``/dev/shm`` is a file system of its own, of 32 MiB.
 SMALL_MEMORY = 'mount -t tmpfs -o size=32m tmpfs /dev/shm && exec "$@"'
 
 
-@pytest.mark.parametrize(
-    ("when", "told"),
-    [
-        ("before", r"shared memory: expected \d{8,} bytes free in /dev/shm, got 12582912;"),
-        ("meanwhile", r"expected to reserve \d{8,} bytes in /dev/shm, got: .*No space left"),
-    ],
-)
-def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path, when, told) -> None:
+def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     within = ["unshare", "-rm", "sh", "-c", SMALL_MEMORY, "sh"]
     probe = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
@@ -241,14 +234,19 @@ def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path, when, 
     script = tmp_path / "full.py"
     script.write_text(FULL)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [*within, sys.executable, str(script), when]
+    command = [*within, sys.executable, str(script)]
     result = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
-    message, _, files = result.stdout.partition("|")
-    assert re.search(told, message)
-    assert files == "['others']"
+    (before, left), (meanwhile, left_then) = (
+        line.split("|") for line in result.stdout.splitlines()
+    )
+    told = r"shared memory: expected \d{8,} bytes free in /dev/shm, got 12582912;"
+    assert re.search(told, before)
+    told = r"expected to reserve \d{8,} bytes in /dev/shm, got: .*No space left"
+    assert re.search(told, meanwhile)
+    assert left == left_then == "['others']"
 
 
 def stop_in_a_copy(engine: OnlineDataEngine, copying: Any) -> None:

@@ -22,7 +22,7 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 
 SLOTS, STEPS, CHUNKS, CHUNK_SIZE = 64, 300, 32, 64
 #: Two fields, so that a chunk could also be put together from two episodes.
@@ -74,11 +74,8 @@ def search(chunks: int, writers: int, *, validate: bool = True, until_torn: bool
         seen = torn = foreign = redraws = 0
         while seen < chunks and not (until_torn and torn):
             drawn = reader.draw(CHUNKS, CHUNK_SIZE, out, generator)
-            expected = torch.as_tensor(drawn.versions - 1)
-            lowest = torch.minimum(*(t.view(CHUNKS, -1).amin(1) for t in out.values()))
-            highest = torch.maximum(*(t.view(CHUNKS, -1).amax(1) for t in out.values()))
-            torn += int((lowest != highest).sum())
-            foreign += int(((lowest != expected) | (highest != expected)).sum())
+            newly_torn, newly_foreign = faults(out, drawn.versions - 1)
+            torn, foreign = torn + newly_torn, foreign + newly_foreign
             redraws += drawn.redraws
             seen += CHUNKS
         found = Found(
@@ -93,10 +90,20 @@ def search(chunks: int, writers: int, *, validate: bool = True, until_torn: bool
     return found
 
 
+def faults(out: dict[str, torch.Tensor], numbers: IntArray) -> tuple[int, int]:
+    """Return how many chunks are torn, and how many have other numbers than ``numbers``, (n,)."""
+    values = [tensor.view(CHUNKS, -1) for tensor in out.values()]
+    expected = torch.as_tensor(numbers)[:, None]
+    foreign = torch.stack([(value != expected).any(1) for value in values]).any(0)
+    first = values[0][:, :1]
+    torn = sum((value[foreign] != first[foreign]).any(1) for value in values)
+    return int(torch.as_tensor(torn).count_nonzero()), int(foreign.sum())
+
+
 @contextmanager
 def running_writers(store: SlotStore, writers: int) -> Generator[None]:
     """Let ``writers`` processes write into ``store`` until the end of the block."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # starts at once; writers use nothing but numpy
     processes = [
         context.Process(target=write_at_full_speed, args=(store, number), daemon=True)
         for number in range(writers)

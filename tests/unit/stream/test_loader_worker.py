@@ -67,7 +67,7 @@ def test_end_waits_until_a_closed_queue_has_sent_what_is_in_it() -> None:
     queue.put(slow)
     queue.close()
     threading.Timer(0.2, slow.may_go.set).start()
-    await_senders(30.0)
+    await_senders(3.0)  # also for what other tests left open
     assert slow.written
 
 

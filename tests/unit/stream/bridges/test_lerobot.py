@@ -190,27 +190,44 @@ def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
     assert found["index"]["max"] == [13]
 
 
+#: Files and folders of eight episodes of which three fit into a file, and two files into a folder.
+ROLLED = [
+    "chunk-000/file-000.parquet",
+    "chunk-000/file-001.parquet",
+    "chunk-001/file-000.parquet",
+]
+
+
+def places(root: Path, what: str) -> list[tuple[int, int]]:
+    """Return folder and file of each episode's frames or of its row."""
+    return [(row[f"{what}/chunk_index"], row[f"{what}/file_index"]) for row in rows(root)]
+
+
 def test_full_files_begin_new_ones_and_full_folders_too(tmp_path: Path) -> None:
-    # 300 000 bytes of numbers each: three fit into a megabyte, so 8 make 3, 3 and 2.
-    big = Feature(key="x", source="x", shape=(75_000,), dtype="float32")
-    values = np.random.default_rng(0).standard_normal((8, 1, 75_000)).astype(np.float32)
+    # 300 000 bytes of numbers each, and 36 000 of indices: three fit into a megabyte.
+    big = Feature(key="x", source="x", shape=(75,), dtype="float32")
+    values = np.random.default_rng(0).standard_normal((8, 1000, 75)).astype(np.float32)
     episodes = [Episode(steps={"x": v}, states={}) for v in values]
     write(tmp_path / "ds", episodes, [big], chunks_size=2, data_files_size_in_mb=1)
-    files = sorted(str(p.relative_to(tmp_path / "ds")) for p in tmp_path.glob("ds/data/*/*"))
-    expected = [
-        "data/chunk-000/file-000.parquet",
-        "data/chunk-000/file-001.parquet",
-        "data/chunk-001/file-000.parquet",
-    ]
-    assert files == expected
-    places = [(row["data/chunk_index"], row["data/file_index"]) for row in rows(tmp_path / "ds")]
-    assert places == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
-    found = np.concatenate([column(tmp_path / "ds", "x", file) for file in files])
-    np.testing.assert_array_equal(found.astype(np.float32), values[:, 0])
-    # The rows hold the statistics of 75 000 components, more than a megabyte, so their files roll.
-    assert len(list(tmp_path.glob("ds/meta/episodes/*/*"))) == 3
-    meta = [row["meta/episodes/file_index"] for row in rows(tmp_path / "ds")]
-    assert meta == [0] * 3 + [1] * 3 + [0] * 2
+    files = sorted(str(p.relative_to(tmp_path / "ds/data")) for p in tmp_path.glob("ds/data/*/*"))
+    assert files == ROLLED
+    assert places(tmp_path / "ds", "data") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
+    first = [column(tmp_path / "ds", "x", f"data/{file}")[::1000] for file in files]
+    np.testing.assert_array_equal(np.concatenate(first).astype(np.float32), values[:, 0])
+    # The rows are small, and stay in the first file.
+    assert places(tmp_path / "ds", "meta/episodes") == [(0, 0)] * 8
+
+
+def test_full_files_of_rows_begin_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The rows hold statistics of 1200 components, several times the frames of one step each.
+    monkeypatch.setattr(lerobot, "_MEGABYTE", 2**14)
+    wide = Feature(key="x", source="x", shape=(1200,), dtype="float32")
+    episodes = [Episode(steps={"x": np.full((1, 1200), n, "f4")}, states={}) for n in range(8)]
+    write(tmp_path / "ds", episodes, [wide], chunks_size=2, data_files_size_in_mb=1)
+    root = tmp_path / "ds/meta/episodes"
+    assert sorted(str(p.relative_to(root)) for p in root.glob("*/*")) == ROLLED
+    assert places(tmp_path / "ds", "data") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
+    assert places(tmp_path / "ds", "meta/episodes") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
 
 
 def test_one_row_group_per_episode(tmp_path: Path) -> None:
