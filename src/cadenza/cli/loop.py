@@ -154,13 +154,15 @@ def doctor(
 ) -> None:
     """Check that this machine can run loops, and say what to do where it cannot."""
     with typed_exits(as_json=as_json):
-        from cadenza.loop.config import LoopConfig
-        from cadenza.loop.doctor import examine
+        from cadenza.loop.doctor import examine, read_configuration
 
-        settings = None if config is None else LoopConfig.from_yaml(config)
+        settings, found = (None, []) if config is None else read_configuration(config)
         folder = workdir or (_RUNS if settings is None else settings.workdir)
         url = store or (None if settings is None else settings.store)
-        checks = examine(config=settings, store=store_location(folder, url), workdir=folder)
+        checks = [
+            *found,
+            *examine(config=settings, store=store_location(folder, url), workdir=folder),
+        ]
         healthy = all(check.level != "fail" for check in checks)
         if as_json:
             print_json({"ok": healthy, "checks": [check.model_dump() for check in checks]})

@@ -13,6 +13,7 @@ from typing import Final
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor.check import Check, Level, tried
+from cadenza.loop.doctor.configuration import back_end_check, require_rules_allow
 from cadenza.loop.doctor.lerobot import lerobot_checks
 from cadenza.loop.doctor.store import store_check
 
@@ -50,14 +51,14 @@ def examine(
         _python(),
         _compute(config),
         *lerobot_checks(environ, wanted=config if backend == "lerobot" else None),
-        tried("constitution", "correct the file, or leave out the key", lambda: _rules(config)),
+        tried("constitution", "correct the rules or the configuration", lambda: _rules(config)),
         tried("store", None, lambda: store_check(store)),
         _disk(workdir, backend),
         _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
         _language_model(config, environ),
     ]
     if config is not None:
-        checks.append(_seed_data(config))
+        checks += [back_end_check(config), _seed_data(config)]
     return checks
 
 
@@ -94,6 +95,8 @@ def _rules(config: LoopConfig | None) -> Check:
 
     path = None if config is None else config.constitution
     constitution = load_constitution(path)
+    if config is not None:
+        require_rules_allow(config, constitution)
     allowed = constitution.rules.allowed_programs or ()
     return Check(
         name="constitution",

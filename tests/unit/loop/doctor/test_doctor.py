@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.errors import CadenzaError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import lerobot, machine
+from cadenza.loop.doctor import lerobot, machine, read_configuration
 from cadenza.loop.doctor.check import Check, tried
 from cadenza.loop.doctor.store import store_check
 from cadenza.loop.store import JobStore
@@ -195,6 +195,51 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
     assert failed == {"constitution", "seed data"}
     (tmp_path / "data").mkdir()
     assert machine._seed_data(config(seed_root=tmp_path / "data")).level == "ok"
+
+
+def test_a_configuration_that_cannot_be_read_is_told_problem_by_problem(tmp_path):
+    path = tmp_path / "loop.yaml"
+    path.write_text(
+        "run_name: r\nseed_dataset: local/d\n"
+        "curation: {enabled: true}\ntrain: {extra_args: [--x]}\n"
+    )
+    settings, checks = read_configuration(path)
+    assert settings is None
+    assert [check.level for check in checks] == ["fail", "fail"]
+    assert checks[0].detail.startswith(f"{path}: line 4, column 21: train.extra_args: expected no")
+    assert "line 3, column 21: curation.enabled: expected false without a lang" in checks[1].detail
+    settings, checks = read_configuration(tmp_path)
+    assert (settings, checks[0].detail) == (
+        None,
+        f"{tmp_path}: expected a YAML file, got a folder; name a file in it.",
+    )
+
+
+def test_a_configuration_that_can_be_read_is_summed_up():
+    path = shipped_config("loop/demo.yaml")
+    settings, [check] = read_configuration(path)
+    assert settings == LoopConfig.from_yaml(path)
+    assert (check.level, check.detail) == (
+        "ok",
+        f"{path}: at most 4 cycles of bc, bc_large on crossing",
+    )
+
+
+def test_what_a_run_would_be_refused_for_fails(tmp_path):
+    def failed(**changes):
+        checks = machine.examine(
+            config=config(**changes),
+            store=tmp_path / "cadenza.db",
+            workdir=tmp_path,
+            environ={"HOME": str(tmp_path)},
+        )
+        return {check.name: check.detail for check in checks if check.level == "fail"}
+
+    assert failed(data={"initial_episodes": 4}) == {}
+    found = failed(train={"steps": 200_001})  # and nobody says how many episodes to collect
+    assert set(found) == {"constitution", "back end"}
+    assert "train.steps: expected at most 200000, got 200001" in found["constitution"]
+    assert "data.initial_episodes: expected a number without seed_root" in found["back end"]
 
 
 def test_a_harvest_on_a_gpu_needs_one(monkeypatch):

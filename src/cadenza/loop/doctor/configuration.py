@@ -1,0 +1,53 @@
+"""The configuration: can it be read, and would a run of it be refused before it begins."""
+
+from pathlib import Path
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.doctor.check import Check, tried
+
+
+def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
+    """Return the configuration at ``path`` with its check, or None with one per problem."""
+    try:
+        config = LoopConfig.from_yaml(path)
+    except ConfigurationError as error:
+        first, *problems = str(error).splitlines()
+        return None, [
+            Check(
+                name="configuration",
+                level="fail",
+                detail=f"{path}: {problem.strip()}" if problems else problem,
+                fix="correct the file",
+            )
+            for problem in problems or [first]
+        ]
+    return config, [Check(name="configuration", level="ok", detail=f"{path}: {_summary(config)}")]
+
+
+def back_end_check(config: LoopConfig) -> Check:
+    """Return whether the back end takes the configuration."""
+    return tried("back end", None, lambda: _back_end(config))
+
+
+def require_rules_allow(config: LoopConfig, rules: Constitution) -> None:
+    """Raise if ``rules`` refuse a number that ``config`` sets.
+
+    Raises:
+        ConstitutionError: They do; the reason names the key.
+    """
+    from cadenza.loop.orchestrator.foreseen import require_foreseen_allowed
+
+    require_foreseen_allowed(config, rules)
+
+
+def _summary(config: LoopConfig) -> str:
+    rungs = ", ".join(rung.name for rung in config.policy_ladder)
+    return f"at most {config.budgets.max_cycles} cycles of {rungs} on {config.eval.env_type}"
+
+
+def _back_end(config: LoopConfig) -> Check:
+    from cadenza.loop.backends.registry import make_backend
+
+    return Check(name="back end", level="ok", detail=make_backend(config).name)
