@@ -90,7 +90,7 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
             f"answer with: {approve}"
         )
     lines += _failure(status)
-    lines.append(_spending(status))
+    lines += [_spending(status), _model(status)]
     if status.knowledge_pages:
         lines.append(_pages(status.knowledge_pages))
     lines.append(_controller(status, command("resume", *place)))
@@ -168,6 +168,15 @@ def _spending(status: "RunStatus") -> str:
     if spent.max_wall_hours is not None:
         return f"hours: {everything}; without a GPU they count for max_gpu_hours, too"
     return f"hours: {spent.wall_hours:.2f}{_of(spent.max_gpu_hours)} of all jobs, there is no GPU"
+
+
+def _model(status: "RunStatus") -> str:
+    used = status.language_model
+    if used is None:
+        return ""
+    failed = f", {used.failed} of them without a reply" if used.failed else ""
+    cost = "" if used.cost_usd is None else f", {used.cost_usd:.2f}{_of(used.max_cost_usd)} dollars"
+    return f"language model: {used.calls} calls{failed}{cost}"
 
 
 def _of(limit: float | None) -> str:

@@ -19,7 +19,7 @@ from cadenza.loop.job_estimates import JobEstimates
 from cadenza.loop.jobs.spec import Device
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.owners import is_gone
-from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, RunRow
+from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow
 
 #: Probability that each bound of a success rate may fail.
 _TAIL: Final = 0.025
@@ -136,6 +136,22 @@ class Spending(Record):
     max_wall_hours: float | None
 
 
+class ModelUse(Record):
+    """What a run asked a language model.
+
+    Attributes:
+        calls: Replies, failed ones too.
+        failed: Replies that failed, or that nothing was left to pay for.
+        cost_usd: Cost, US dollars; None if the configuration names no prices.
+        max_cost_usd: Limit; None for none.
+    """
+
+    calls: int
+    failed: int
+    cost_usd: float | None
+    max_cost_usd: float | None
+
+
 class BlessedPolicy(Record):
     """The run's best policy.
 
@@ -170,6 +186,7 @@ class RunStatus(Record):
         jobs: Jobs that run now.
         failed_log: Log of the job that failed last; None if none did.
         spending: What its jobs took.
+        language_model: What it asked a language model; None if nothing.
         knowledge_pages: Pages that it wrote to, in order of their names.
     """
 
@@ -187,6 +204,7 @@ class RunStatus(Record):
     jobs: tuple[LiveJob, ...]
     failed_log: str | None
     spending: Spending
+    language_model: ModelUse | None
     knowledge_pages: tuple[str, ...]
 
 
@@ -224,6 +242,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         ),
         failed_log=_failed_log(jobs, workdir),
         spending=_spending(run, jobs),
+        language_model=_model_use(store.replies.totals(run_id), _section(config, "llm_calls")),
         knowledge_pages=_knowledge_pages(store, run_id),
     )
 
@@ -349,6 +368,18 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
         max_gpu_hours=limits.get("max_gpu_hours"),
         wall_hours=everything / _HOUR_S,
         max_wall_hours=limits.get("max_wall_hours"),
+    )
+
+
+def _model_use(totals: ReplyTotals, calls: dict[str, Any]) -> ModelUse | None:
+    if totals.calls == 0:
+        return None
+    priced = calls.get("usd_per_million_input") is not None
+    return ModelUse(
+        calls=totals.calls,
+        failed=totals.failed,
+        cost_usd=totals.cost_usd if priced else None,
+        max_cost_usd=calls.get("max_cost_usd"),
     )
 
 

@@ -1,10 +1,14 @@
+import json
+
 import pytest
 
+from cadenza.cli.loop_status import notes
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
 from cadenza.loop.status_report import all_statuses, measure, run_status
 from cadenza.loop.store.changes import record_episodes
 from cadenza.loop.store.owners import this_process
+from cadenza.loop.store.rows import ReplyRow
 from tests.loop_runs import RUN, begun_run, event, job_of, outcomes
 
 
@@ -55,6 +59,26 @@ def test_only_hours_on_the_gpu_count_where_there_is_one(store, tmp_path):
     spending = run_status(store, "gpu", workdir=tmp_path).spending
     assert (spending.uses_gpu, spending.gpu_hours, spending.wall_hours) == (True, 0.01, 0.02)
     assert (spending.max_gpu_hours, spending.max_wall_hours) == (None, None)
+
+
+def test_what_a_language_model_was_asked_is_told(store, tmp_path):
+    assert run_status(store, RUN, workdir=tmp_path).language_model is None
+    prices = {"usd_per_million_input": 1.0, "usd_per_million_output": 1.0}
+    told = {}
+    for run_id, calls in (("priced", {**prices, "max_cost_usd": 2.0}), ("unpriced", {})):
+        store.create_run(run_id, json.dumps({"llm_calls": calls}))
+        lease = store.leases.acquire(run_id, "someone", ttl_s=60.0)
+        for ordinal, error in enumerate((None, None, "time-out")):
+            reply = ReplyRow(
+                provider="p", model="m", prompt_sha256="0" * 64, text="", cost_usd=0.25, error=error
+            )
+            store.replies.record(lease, 0, "propose", ordinal, reply)
+        status = run_status(store, run_id, workdir=tmp_path)
+        told[run_id] = next(line for line in notes(status, tmp_path, None) if "model" in line)
+    assert told == {
+        "priced": "language model: 3 calls, 1 of them without a reply, 0.75 (at most 2) dollars",
+        "unpriced": "language model: 3 calls, 1 of them without a reply",
+    }
 
 
 def test_who_works_and_what_failed_is_told(store, tmp_path):

@@ -123,7 +123,7 @@ class StoreReplies:
 
     def spent_usd(self) -> float:
         """Return what the run's replies cost together, US dollars."""
-        return self._replies.spent_usd(self._lease().run_id)
+        return self._replies.totals(self._lease().run_id).cost_usd
 
 
 class ReplyFile:

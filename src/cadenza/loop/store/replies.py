@@ -10,7 +10,7 @@ from cadenza.loop.store.database import Database
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import LlmReply
 from cadenza.loop.store.plain_text import plain_text
-from cadenza.loop.store.rows import Lease, ReplyRow
+from cadenza.loop.store.rows import Lease, ReplyRow, ReplyTotals
 
 
 class Replies:
@@ -55,11 +55,16 @@ class Replies:
             )
         return reply
 
-    def spent_usd(self, run_id: str) -> float:
-        """Return what a run's replies cost together, US dollars; unknown costs do not count."""
-        total = select(func.sum(LlmReply.cost_usd)).where(LlmReply.run_id == run_id)
+    def totals(self, run_id: str) -> ReplyTotals:
+        """Return what all replies of a run come to."""
+        columns = (
+            func.count().label("calls"),
+            func.count(LlmReply.error).label("failed"),
+            func.sum(LlmReply.cost_usd).label("cost_usd"),
+        )
         with self._database.read() as connection:
-            return connection.execute(total).scalar_one() or 0.0
+            found = connection.execute(select(*columns).where(LlmReply.run_id == run_id)).one()
+        return ReplyTotals(calls=found.calls, failed=found.failed, cost_usd=found.cost_usd or 0.0)
 
 
 def _key(run_id: str, cycle: int, purpose: str, ordinal: int) -> dict[str, Any]:

@@ -173,6 +173,21 @@ class ApprovalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyTotals:
+    """All replies of language models that one run asked for.
+
+    Attributes:
+        calls: Replies, failed ones too.
+        failed: Replies that failed or were not asked for, for want of money or room.
+        cost_usd: Cost together, US dollars, those that are not known left out.
+    """
+
+    calls: int
+    failed: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRow:
     """One reply of a language model.
 

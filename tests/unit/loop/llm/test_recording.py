@@ -14,6 +14,7 @@ from cadenza.loop.llm.recording import (
     replay,
 )
 from cadenza.loop.store import JobStore
+from cadenza.loop.store.rows import ReplyTotals
 
 
 class Counting:
@@ -127,7 +128,8 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
         assert asker.asked == asked
         assert replies.spent_usd() == 4.0
         store.leases.release(lease)
-    assert store.replies.spent_usd("nobody") == 0.0
+    assert store.replies.totals("nobody") == ReplyTotals(calls=0, failed=0, cost_usd=0.0)
+    assert store.replies.totals("r") == ReplyTotals(calls=9, failed=7, cost_usd=4.0)
 
 
 def test_limit_of_a_mirrored_log_is_that_of_the_log(store, tmp_path):
