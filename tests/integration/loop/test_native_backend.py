@@ -20,7 +20,7 @@ from cadenza.loop.backends.base import (
 )
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import Roots, load_constitution
+from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 
 
@@ -177,6 +177,24 @@ def test_blend_and_continuation_are_planned_and_read(done, tmp_path):
     assert backend.read_train(request).sha256 != done.checkpoint.sha256
 
 
+def test_harvest_without_success_is_read_as_nothing_kept(done, tmp_path):
+    config = configuration(
+        eval={
+            "env_type": "crossing",
+            "task_suite": "crossing_chaser",
+            "env_args": ["--filter=off"],
+        }
+    )
+    backend = NativeBackend(config)
+    seeds = SeedRange(start=5, count=2)
+    request = Cycle(tmp_path).harvest(done.checkpoint, seeds=seeds, focus=())
+    outcome = CliRunner().invoke(app, list(backend.plan_harvest(request).command[1:]))
+    assert outcome.exit_code == 0, outcome.output
+    harvest = backend.read_harvest(request)
+    assert (harvest.kept, harvest.successes, harvest.attempts) == (0, 0, 2)
+    assert (harvest.dataset, harvest.success_rate) == (None, 0.0)
+
+
 def test_other_cycles_train_with_other_seeds(done):
     backend = NativeBackend(configuration())
     seeds = {
@@ -205,6 +223,17 @@ def test_training_is_planned_without_a_file_of_its_dataset(tmp_path):
     cycle = Cycle(tmp_path)
     nowhere = DatasetRef(repo_id="local/x", root=str(tmp_path / "none"), num_episodes=300_000)
     assert "--first-episodes=300000" in cycle.backend.plan_train(cycle.train(nowhere)).command
+
+
+def test_constitution_refuses_episodes_that_are_both_listed_and_counted(done, tmp_path):
+    cycle = Cycle(tmp_path)
+    dataset = done.dataset.model_copy(update={"num_episodes": 2})
+    command = cycle.backend.plan_train(cycle.train(dataset)).command
+    load_constitution(None).clear(command, Roots(write=(tmp_path, done.root)))
+    with pytest.raises(ConstitutionError, match="first-episodes"):
+        load_constitution(None).clear(
+            (*command, "--episodes=0"), Roots(write=(tmp_path, done.root))
+        )
 
 
 def test_choice_of_no_episode_is_refused(done, tmp_path):
