@@ -31,6 +31,7 @@ HARVEST = {"improve": {"enabled": True}}
 ADAPT = {**TWO, "improve": {"enabled": True, "adapt_steps": 7}}
 LEROBOT = {
     "backend": "lerobot",
+    "seed_dataset": "lerobot/pusht",
     "policy_ladder": [{"name": "act"}],
     "eval": {"env_type": "pusht", "task_suite": "PushT-v0"},
     "improve": {"enabled": True, "device": "cpu"},
@@ -69,7 +70,10 @@ CASES = [
     Case("run_name", "b", see.name_in_run_id, "a", "b"),
     Case("seed_dataset", "local/b", flag("data", "repo-id"), "local/a", "local/b"),
     Case("seed_root", "FOLDER/x", flag("train", "dataset.root"), None, "FOLDER/x", LEROBOT),
-    Case("backend", "lerobot", flag("train", ""), "cadenza", "lerobot-train"),
+    Case(
+        "backend", "lerobot", flag("train", ""), "cadenza", "lerobot-train",
+        {"backend": "native", "seed_dataset": "lerobot/pusht"},
+    ),
     Case("seed", 1, flag("data", "seed-start"), *SEEDS),
     Case("workdir", "FOLDER/b", see.folder_of_run, "FOLDER/runs/run", "FOLDER/b/run"),
     Case("store", "sqlite:///FOLDER/b.db", see.store_files, [], ["FOLDER/b.db"]),
