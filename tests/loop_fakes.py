@@ -179,7 +179,7 @@ class FakeBackend:
         self.checked.append((dataset.root, None if checkpoint is None else checkpoint.path))
 
     def _plan(self, folder, program, **flags):
-        result_path = folder.with_name(f"{folder.name}.json")
+        result_path = folder / "result.json"
         words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
         command = ("cadenza", "job", program, *words, f"--out={folder}")
         return JobPlan(
@@ -189,7 +189,7 @@ class FakeBackend:
 
 
 def _result(folder):
-    path = folder.with_name(f"{folder.name}.json")
+    path = folder / "result.json"
     if not path.exists():
         raise IntegrityError(f"{path}: expected the result of the job, got nothing.")
     return json.loads(path.read_text())

@@ -104,7 +104,7 @@ class JobDesk:
         return end
 
     def _clear(self, place: JobPlace, plan: JobPlan) -> tuple[str, ...]:
-        roots = Roots(write=(place.workdir.absolute(),), read=self.read_roots)
+        roots = Roots(write=(place.workdir.absolute(),), read=self.read_roots, job=place.folder)
         try:
             return self.constitution.clear(plan.command, roots).argv()
         except ConstitutionError as error:

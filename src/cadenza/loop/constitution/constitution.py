@@ -1,27 +1,40 @@
 """Judges every command before it runs: what is not allowed is refused.
 
-Order:  words, forbidden words, program, flags, which flags belong together, values and paths,
-        limits.  The first refusal counts; it names its rule and is logged.
+Order:   words, forbidden words, program, flags, which flags belong together, values and paths,
+         data of a hub, environments, seeds, limits.  The first refusal counts; it names its rule
+         and is logged.
+Limits:  what a folder of local data lacks, LeRobot fetches from the hub under the data's name.
 """
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self, cast
 
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
-from cadenza.loop.constitution.jobs import LimitName, TypedJob
-from cadenza.loop.constitution.kinds import Given, Value
+from cadenza.loop.constitution.jobs import EvalJob, LimitName, TrainJob, TypedJob
+from cadenza.loop.constitution.kinds import (
+    FilePath,
+    Given,
+    Kind,
+    Listing,
+    Value,
+    Weights,
+    listed_on_hub,
+)
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS
 from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
-from cadenza.loop.constitution.paths import Roots
+from cadenza.loop.constitution.paths import Roots, require_separate
 from cadenza.loop.constitution.programs import Program
 from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
+from cadenza.loop.constitution.suites import tasks_played
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
+#: Rules that files of the first runs could not have.
+_LATER_RULES: Final = ("allowed_hub_datasets",)
 _LOG = logging.getLogger(__name__)
 
 #: Every program there is; a file of rules chooses among them.
@@ -42,8 +55,18 @@ class Constitution:
         sha256: Digest of the rules in canonical form; equal for files that say the same.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, suites: Mapping[str, int] | None = None) -> None:
+        """Obey ``rules``.
+
+        Args:
+            rules: The rules.
+            suites: Tasks of the suites that a run describes itself, by suite.
+
+        Raises:
+            ConstitutionError: They add flags to a program that is not there, or that it has.
+        """
         self.rules = rules
+        self._suites = dict(suites or {})
         self.sha256 = sha256_bytes(canonical_json(_canonical(rules)))
         self._programs = {
             words: _with_extra_keys(program, rules) for words, program in PROGRAMS.items()
@@ -73,6 +96,10 @@ class Constitution:
             ConstitutionError: They are malformed, or name an unknown rule.
         """
         return cls(parse_rules(rules, source="the rules"))
+
+    def with_suites(self, suites: Mapping[str, int]) -> "Constitution":
+        """Return the same rules for a run that says how many tasks its suites have."""
+        return Constitution(self.rules, suites)
 
     def clear(self, argv: Sequence[object], roots: Roots) -> TypedJob:
         """Return the job that ``argv`` would do, if all of it is allowed.
@@ -105,7 +132,7 @@ class Constitution:
         return self._within("max_train_steps", steps)
 
     def check_eval(self, env_type: str, n: int) -> Verdict:
-        """Return whether ``n`` episodes may be played in ``env_type``; limits are inclusive."""
+        """Return whether ``n`` episodes, over all tasks, may be played; limits are inclusive."""
         verdict = self._environment(env_type)
         return self._within("max_eval_episodes", n) if verdict.allowed else verdict
 
@@ -120,13 +147,49 @@ class Constitution:
         flags = read_flags(arguments, program.keys, program.switches())
         for flag in flags:
             self._require_argument_not_forbidden(_written(flag))
-        _require_groups(program, {flag.key for flag in flags})
+        program.require_groups({flag.key for flag in flags})
         job = self._read_job(program, flags, roots)
+        for name, root in job.hub_datasets():
+            self._require_data(name, root, roots)
         for env_type in job.environments():
             _raise_unless(self._environment(env_type))
+        last = job.last_seed()
+        if last is not None and last >= program.seed_limit:
+            raise denied("range", f"expected seeds below {program.seed_limit}, got up to {last}")
+        tasks = self._tasks(job) if program.per_task else 1
         for name, count in job.limited().items():
-            _raise_unless(self._within(name, count))
+            played = count * tasks if name == "max_eval_episodes" else count
+            verdict = self._within(name, played)
+            if not verdict.allowed and played > count:
+                reason = f"{verdict.reason}: {count} in each of {tasks} tasks"
+                raise denied(name, reason)
+            _raise_unless(verdict)
         return job
+
+    def _require_data(self, name: str, root: Path | None, roots: Roots | None) -> None:
+        """Raise unless the dataset ``name`` is local or may come from the hub.
+
+        A folder that holds a dataset is one, and one that shall hold it is local by name.
+        """
+        named = self.rules.allowed_hub_datasets
+        if listed_on_hub(name, named):
+            return
+        if root is not None and (
+            roots is None or name.startswith("local/") or (root / "meta" / "info.json").is_file()
+        ):
+            return
+        raise denied(
+            "allowed_hub_datasets",
+            f"expected data in a folder, or one of {list(named)}, got {quoted(name)}",
+        )
+
+    def _tasks(self, job: TypedJob) -> int:
+        """Return how many tasks a job of LeRobot plays its episodes in."""
+        if not isinstance(job, TrainJob | EvalJob) or job.env_type is None:
+            return 1
+        if isinstance(job, TrainJob) and job.eval_every == 0:
+            return 1
+        return tasks_played(job.env_type, job.suites, job.task_ids, self._suites)
 
     def _require_not_forbidden(self, words: tuple[str, ...]) -> None:
         if words[0] in self.rules.forbidden_commands:
@@ -166,6 +229,7 @@ class Constitution:
         given = {flag.key: flag.text for flag in flags}
         texts: list[tuple[str, str | None]] = []
         fields: dict[str, Value] = {}
+        places: list[tuple[str, Kind, Value]] = []
         for key, kind in program.keys.items():
             if key not in given:
                 continue
@@ -182,8 +246,11 @@ class Constitution:
                 )
             )
             texts.append((key, reading.text))
+            places.append((key, kind, reading.value))
             if key in program.fields:
                 fields[program.fields[key]] = reading.value
+        if roots is not None:
+            require_separate(*_paths(places))
         return program.job.model_validate({"words": program.words, "flags": tuple(texts), **fields})
 
     def _environment(self, env_type: str) -> Verdict:
@@ -219,27 +286,20 @@ def _require_bare_name(program: str) -> None:
         raise denied("interpreter", f"expected no interpreter or wrapper, got {quoted(program)}")
 
 
-def _require_groups(program: Program, given: set[str]) -> None:
-    for group in program.together:
-        if group & given and not group <= given:
-            raise denied(
-                "config_path",
-                f"expected all or none of {sorted(group)}, got {sorted(group & given)}",
-            )
-    for group in program.exclusive:
-        if len(group & given) > 1:
-            raise denied(
-                "conflicting_flags",
-                f"expected one of {sorted(group)}, got {sorted(group & given)}",
-            )
-    for group in program.required:
-        if not group & given:
-            raise denied(
-                "missing_flag",
-                f"expected --{' or --'.join(sorted(group))} for {program.name}, got neither"
-                if len(group) > 1
-                else f"expected --{next(iter(group))} for {program.name}, got none",
-            )
+def _paths(
+    places: Sequence[tuple[str, Kind, Value]],
+) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
+    """Return what is read and what is written, each with its flag."""
+    read: list[tuple[str, Path]] = []
+    written: list[tuple[str, Path]] = []
+    for key, kind, value in places:
+        if isinstance(kind, FilePath) and isinstance(value, Path):
+            (written if kind.write else read).append((key, value))
+        elif isinstance(kind, Weights) and isinstance(value, Path):
+            read.append((key, value))
+        elif isinstance(kind, Listing) and isinstance(kind.item, FilePath):
+            read += [(key, Path(str(item))) for item in cast("tuple[str, ...]", value)]
+    return read, written
 
 
 def _with_extra_keys(program: Program, rules: Rules) -> Program:
@@ -257,8 +317,13 @@ def _with_extra_keys(program: Program, rules: Rules) -> Program:
 
 
 def _canonical(rules: Rules) -> dict[str, Any]:
-    """Return ``rules`` with every list sorted: their order means nothing."""
-    return {name: _sorted(value) for name, value in rules.model_dump(mode="json").items()}
+    """Return ``rules`` with every list sorted: their order means nothing.
+
+    Rules that came later than the first runs count only where a file has them, so that a file keeps
+    its digest.
+    """
+    content = {name: _sorted(value) for name, value in rules.model_dump(mode="json").items()}
+    return {name: value for name, value in content.items() if value or name not in _LATER_RULES}
 
 
 def _sorted(value: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cadenza.loop.constitution.letters import is_shown
 from cadenza.loop.constitution.verdict import denied, quoted
 
 #: Words of one command, and bytes of one word: Linux starts no program with a longer one.
@@ -56,7 +57,7 @@ def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
     for word in command:
         if not isinstance(word, str):
             raise denied("not_text", f"expected words, got {quoted(word)}")
-        if not all(map(_is_shown, word)):
+        if not all(map(is_shown, word)):
             raise denied("control_character", f"expected printable text, got {quoted(word)}")
         if _PLUGIN_TEXT in word:
             raise denied("plugin", f"expected no flag that imports packages, got {quoted(word)}")
@@ -108,16 +109,6 @@ def read_flags(
 def fold(key: str) -> str:
     """Return ``key`` without what spelling variants differ in: case and separators."""
     return re.sub(r"[._-]", "", unicodedata.normalize("NFKC", key)).casefold()
-
-
-def _is_shown(letter: str) -> bool:
-    """Return whether ``letter`` is seen for what it is.
-
-    Not so: control, format (invisible, direction-changing), surrogate, private and unknown
-    characters, line and paragraph separators.
-    """
-    category = unicodedata.category(letter)
-    return category[0] != "C" and category not in ("Zl", "Zp")
 
 
 def _split(word: str) -> tuple[str, str | None]:

@@ -40,11 +40,19 @@ class TypedJob(Record):
         return (*self.words, *written)
 
     def limited(self) -> dict[LimitName, int]:
-        """Return what is counted, by the limit that bounds it."""
+        """Return what is counted, by the limit that bounds it; episodes of LeRobot for one task."""
         return {}
 
     def environments(self) -> tuple[str, ...]:
         """Return the environment types it plays in."""
+        return ()
+
+    def last_seed(self) -> int | None:
+        """Return the largest seed of an initial state; None without seeds of its own."""
+        return None
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return the datasets that a hub is asked for where their folder lacks them, by name."""
         return ()
 
 
@@ -73,38 +81,52 @@ class TrainJob(TypedJob):
 
     Attributes:
         steps: Gradient steps.
-        output_dir: Folder it creates; None for a resumed job, which goes on in its own.
+        output_dir: Folder it creates.
         rung: Policy type; None when ``init`` tells it.
         init: Weights to start from; None starts afresh.
         dataset_root: Folder of local data; None for data named by ``repo_id``.
         repo_id: Name of the data; None for a native job, which takes a folder.
         batch_size: Samples per step; None for the program's own.
-        resume_from: Settings of the run that is resumed; None for a new one.
+        mix_repo_id: Name of a second dataset; None for none.
+        mix_root: Its folder.
         env_type: Environment of evaluations during training; None for none.
-        eval_episodes: Episodes of each; None for the program's own.
+        suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
+        task_ids: Numbers of the tasks it takes of each; empty for all.
+        eval_every: Steps from one evaluation to the next, 0 for none; None without ``env_type``.
+        eval_episodes: Episodes of each, in each task; None without ``env_type``.
     """
 
     steps: int = Field(gt=0)
-    output_dir: Path | None = None
+    output_dir: Path
     rung: str | None = None
     init: WeightsSource | None = None
     dataset_root: Path | None = None
     repo_id: str | None = None
     batch_size: int | None = None
-    resume_from: Path | None = None
+    mix_repo_id: str | None = None
+    mix_root: Path | None = None
     env_type: str | None = None
+    suites: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] = ()
+    eval_every: int | None = None
     eval_episodes: int | None = None
 
     def limited(self) -> dict[LimitName, int]:
-        """Return gradient steps, and episodes evaluated meanwhile."""
+        """Return gradient steps, and episodes evaluated meanwhile, at least those of one time."""
         counted: dict[LimitName, int] = {"max_train_steps": self.steps}
         if self.eval_episodes is not None:
-            counted["max_eval_episodes"] = self.eval_episodes
+            times = self.steps // self.eval_every if self.eval_every else 0
+            counted["max_eval_episodes"] = self.eval_episodes * max(1, times)
         return counted
 
     def environments(self) -> tuple[str, ...]:
         """Return the environment evaluated in meanwhile, if any."""
         return () if self.env_type is None else (self.env_type,)
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return its data, and the second ones."""
+        named = ((self.repo_id, self.dataset_root), (self.mix_repo_id, self.mix_root))
+        return tuple((name, root) for name, root in named if name is not None)
 
 
 class EvalJob(_Playing):
@@ -113,14 +135,22 @@ class EvalJob(_Playing):
     Attributes:
         policy: The policy.
         output_dir: Folder it creates.
-        seed_start: Seed of the first episode; None for the program's own.
+        suites: Tasks or suites of tasks; empty for the environment's own.
+        task_ids: Numbers of the tasks it takes of each; empty for all.
+        seed_start: Seed of the first episode, in each task; None for the program's own.
         batch_size: Environments stepped at once; None for the program's own.
     """
 
     policy: WeightsSource
     output_dir: Path
+    suites: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] = ()
     seed_start: int | None = None
     batch_size: int | None = None
+
+    def last_seed(self) -> int | None:
+        """Return the seed of the last episode."""
+        return None if self.seed_start is None else self.seed_start + self.episodes - 1
 
 
 class CollectJob(_Playing):
@@ -142,6 +172,10 @@ class CollectJob(_Playing):
         """Return the number of episodes and of attempts, which have a limit of their own."""
         return {"max_collect_episodes": max(self.episodes, self.seed_count)}
 
+    def last_seed(self) -> int | None:
+        """Return the seed of the last attempt."""
+        return self.seed_start + self.seed_count - 1
+
 
 class HarvestJob(_Playing):
     """Collects successful episodes of a policy.
@@ -150,24 +184,25 @@ class HarvestJob(_Playing):
         policy: The policy.
         output_dir: Folder it creates.
         repo_id: Name of the dataset.
-        seed_start: First seed of its initial states; None for the program's own.
-        attempts: Most episodes played; None for the program's own factor on ``episodes``.
+        seed_start: First seed of its initial states.
+        attempts: Most episodes played.
         device: Torch device; None for the program's own.
     """
 
     policy: WeightsSource
     output_dir: Path
     repo_id: str
-    seed_start: int | None = None
-    attempts: int | None = None
+    seed_start: int
+    attempts: int
     device: str | None = None
 
     def limited(self) -> dict[LimitName, int]:
         """Return the number of episodes wanted and of attempts."""
-        counted = super().limited()
-        if self.attempts is not None:
-            counted["max_collect_episodes"] = self.attempts
-        return counted
+        return {"max_eval_episodes": self.episodes, "max_collect_episodes": self.attempts}
+
+    def last_seed(self) -> int | None:
+        """Return the seed of the last attempt."""
+        return self.seed_start + self.attempts - 1
 
 
 class MergeJob(TypedJob):
@@ -175,16 +210,19 @@ class MergeJob(TypedJob):
 
     Attributes:
         repo_id: Name of the new dataset.
-        sources: Folders of its parts; empty when they are named by ``source_ids``.
-        source_ids: Names of its parts.
-        output_dir: Folder it creates; None for one below the program's home of datasets, which
-            the environment of the job sets.
+        sources: Folders of its parts.
+        source_ids: Names of its parts, for programs that want them.
+        output_dir: Folder it creates.
     """
 
     repo_id: str
-    sources: tuple[Path, ...] = ()
+    sources: tuple[Path, ...]
     source_ids: tuple[str, ...] = ()
-    output_dir: Path | None = None
+    output_dir: Path
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return its parts, where they have names."""
+        return tuple(zip(self.source_ids, self.sources, strict=False))
 
 
 class SelectJob(TypedJob):
@@ -192,12 +230,18 @@ class SelectJob(TypedJob):
 
     Attributes:
         repo_id: Name of the dataset.
+        root: Its folder; None for data of the hub.
         suite: Suite whose episodes are taken.
         limit: Most of them; None for all.
         result_json: File it writes; None for a program that prints.
     """
 
     repo_id: str
+    root: Path | None = None
     suite: str
     limit: int | None = None
     result_json: Path | None = None
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return the dataset."""
+        return ((self.repo_id, self.root),)

@@ -191,20 +191,43 @@ class FilePath:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A policy: a path within the run's roots, or an allowed repository of the hub."""
+    """A policy: a path within the run's roots, or an allowed repository of the hub.
+
+    Attributes:
+        types: Types of policies that a folder may hold, as its ``config.json`` says.
+    """
+
+    types: tuple[str, ...]
 
     def read(self, given: Given) -> Reading:
         """Return the path or the repository's name."""
         if not _HUB_ID.fullmatch(given.text) or ".." in given.text or os.path.lexists(given.text):
-            return FilePath().read(given)
-        owner = given.text.partition("/")[0]
-        if given.text not in given.hub_policies and f"{owner}/*" not in given.hub_policies:
+            reading = FilePath().read(given)
+            if given.roots is not None:
+                self._require_type(given, Path(reading.text) / "config.json")
+            return reading
+        if not listed_on_hub(given.text, given.hub_policies):
             raise denied(
                 "allowed_hub_policies",
                 f"expected --{given.key} as a path or one of {list(given.hub_policies)}, got "
                 f"{quoted(given.text)}",
             )
         return Reading(given.text, given.text)
+
+    def _require_type(self, given: Given, config: Path) -> None:
+        """Raise if there is a policy that would load what no flag names."""
+        try:
+            found = parse_json_object(config.read_bytes(), source=given.key).get("type")
+        except OSError:
+            return  # nothing is there yet, as in a dry run
+        except IntegrityError as error:
+            raise given.refusal("policy_type", "as a folder with a sound config.json") from error
+        if found is not None and found not in self.types:
+            raise denied(
+                "policy_type",
+                f"expected --{given.key} as a policy of {', '.join(self.types)}, got "
+                f"{quoted(found)} in {quoted(str(config))}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +308,11 @@ class Switch:
 NAME: Final = Pattern()
 REPOSITORY: Final = Pattern(_REPOSITORY, "a dataset's name, owner/name")
 DEVICE: Final = Pattern(re.compile(r"auto|cpu|mps|cuda(?::[0-9]{1,2})?"), "auto, cpu, mps, cuda")
+
+
+def listed_on_hub(name: str, allowed: Sequence[str]) -> bool:
+    """Return whether ``name``, a repository, or all of its owner's stand in ``allowed``."""
+    return name in allowed or f"{name.partition('/')[0]}/*" in allowed
 
 
 def _in_range(key: str, value: float, low: float, high: float) -> int | float:

@@ -2,9 +2,10 @@
 
 Source:  the flags of LeRobot 0.4.4, and the names that 0.5 and 0.6 added or changed.
 Left out on purpose:  whatever runs or imports other people's code (``env.hub_path``,
-    ``policy.base_model_path``, ``env.kwargs``, plug-ins), touches robots, writes outside
-    ``output_dir``, or reports to a service.  Left out for want of use: flags of policies that no
-    ladder names; a file of rules adds them one by one.
+    ``policy.base_model_path``, ``env.kwargs``, plug-ins, and the policies GR00T, pi0-FAST and
+    WALL-X, which load code from the hub), reads settings from a file (``config_path``), touches
+    robots, writes outside ``output_dir`` (``lerobot-edit-dataset``), or reports to a service.
+Left out for want of use:  flags of policies that no ladder names; a file of rules adds them.
 """
 
 from typing import Final
@@ -28,32 +29,23 @@ from cadenza.loop.constitution.kinds import (
 )
 from cadenza.loop.constitution.programs import Program, each
 
+#: Types of policies that train on recorded data alone, without other people's code.
+POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")
+#: What LeRobot's seeds lie below: those of its environments' own generators.
+_SEED_LIMIT: Final = 2**32
+
 _COUNT: Final = Integer(1)
 _WHOLE: Final = Integer(0, 10**9)
 _SIZE: Final = Integer(1, 2**16)
-_SEED: Final = Integer(0, 2**32 - 1)  # of the environments' own generators
 _REAL: Final = Number()
+_WEIGHTS: Final = Weights(POLICY_TYPES)
+_SEED: Final = Integer(0, _SEED_LIMIT - 1)
 _TRUTH: Final = Boolean()
 _READ: Final = FilePath()
 _WRITE: Final = FilePath(write=True)
 _NO_HUB: Final = Boolean(only=False, rule="push_to_hub")
 _SIZES: Final = Listing(_SIZE, brackets=True, longest=64)
 _NAMES: Final = Listing(NAME, longest=1000)
-
-#: Types of policies that train on recorded data alone.
-POLICY_TYPES: Final = (
-    "act",
-    "diffusion",
-    "groot",
-    "pi0",
-    "pi0_fast",
-    "pi05",
-    "smolvla",
-    "tdmpc",
-    "vqbet",
-    "wall_x",
-    "xvla",
-)
 
 
 def _keys(prefix: str, names: str, kind: Kind) -> dict[str, Kind]:
@@ -146,7 +138,7 @@ TRAIN: Final = Program(
     job=TrainJob,
     keys={
         "policy.type": Choice(POLICY_TYPES),
-        "policy.path": Weights(),
+        "policy.path": _WEIGHTS,
         **_POLICY,
         "dataset.repo_id": REPOSITORY,
         "dataset.root": _READ,
@@ -162,8 +154,6 @@ TRAIN: Final = Program(
         "dataset.image_transforms.max_num_transforms": _SIZE,
         "dataset.image_transforms.random_order": _TRUTH,
         **_COMMON,
-        "config_path": _WRITE,  # read, but only from the run's own folder
-        "resume": Boolean(only=True, rule="config_path"),
         "steps": _COUNT,
         "batch_size": _SIZE,
         "num_workers": Integer(0, 256),
@@ -193,34 +183,38 @@ TRAIN: Final = Program(
         "policy.path": "init",
         "dataset.repo_id": "repo_id",
         "dataset.root": "dataset_root",
+        "mix.repo_id": "mix_repo_id",
+        "mix.root": "mix_root",
         "output_dir": "output_dir",
         "steps": "steps",
         "batch_size": "batch_size",
-        "config_path": "resume_from",
         "env.type": "env_type",
+        "env.task": "suites",
+        "env.task_ids": "task_ids",
+        "eval_freq": "eval_every",
+        "env_eval_freq": "eval_every",
         "eval.n_episodes": "eval_episodes",
     },
     required=(
-        *each("steps", "policy.push_to_hub"),
-        frozenset({"dataset.repo_id", "config_path"}),
-        frozenset({"output_dir", "config_path"}),
-        frozenset({"policy.type", "policy.path", "config_path"}),
+        *each("steps", "policy.push_to_hub", "dataset.repo_id", "output_dir"),
+        frozenset({"policy.type", "policy.path"}),
     ),
     exclusive=(
-        frozenset({"policy.type", "policy.path", "config_path"}),
-        frozenset({"output_dir", "config_path"}),
+        frozenset({"policy.type", "policy.path"}),
         frozenset({"eval_freq", "env_eval_freq"}),
     ),
-    together=(
-        frozenset({"config_path", "resume"}),
-        frozenset({"mix.repo_id", "mix.root", "mix.ratio"}),
+    together=(frozenset({"mix.repo_id", "mix.root", "mix.ratio"}),),
+    implied=(
+        ("env.type", frozenset({"eval.n_episodes"})),
+        ("env.type", frozenset({"eval_freq", "env_eval_freq"})),
     ),
+    per_task=True,
 )
 EVALUATE: Final = Program(
     words=("lerobot-eval",),
     job=EvalJob,
     keys={
-        "policy.path": Weights(),
+        "policy.path": _WEIGHTS,
         **_POLICY,
         **_ENVIRONMENT,
         **_EVALUATION,
@@ -230,43 +224,22 @@ EVALUATE: Final = Program(
     fields={
         "policy.path": "policy",
         "env.type": "env_type",
+        "env.task": "suites",
+        "env.task_ids": "task_ids",
         "eval.n_episodes": "episodes",
         "eval.batch_size": "batch_size",
         "output_dir": "output_dir",
         "seed": "seed_start",
     },
     required=each("policy.path", "env.type", "eval.n_episodes", "output_dir"),
-)
-EDIT: Final = Program(
-    words=("lerobot-edit-dataset",),
-    job=MergeJob,
-    keys={
-        "operation.type": Choice(("merge",)),
-        "operation.repo_ids": Listing(REPOSITORY, brackets=True, longest=1000),
-        "operation.roots": Listing(_READ, brackets=True, longest=1000),
-        "repo_id": REPOSITORY,
-        "new_repo_id": REPOSITORY,
-        "new_root": _WRITE,
-        "push_to_hub": _NO_HUB,
-    },
-    fields={
-        "operation.repo_ids": "source_ids",
-        "operation.roots": "sources",
-        "repo_id": "repo_id",
-        "new_repo_id": "repo_id",
-        "new_root": "output_dir",
-    },
-    required=(
-        *each("operation.type", "operation.repo_ids", "push_to_hub"),
-        frozenset({"repo_id", "new_repo_id"}),
-    ),
-    exclusive=(frozenset({"repo_id", "new_repo_id"}),),
+    seed_limit=_SEED_LIMIT,
+    per_task=True,
 )
 COLLECT: Final = Program(
     words=("cadenza-lerobot-collect",),
     job=HarvestJob,
     keys={
-        "policy-path": Weights(),
+        "policy-path": _WEIGHTS,
         "env-type": NAME,
         "task": _NAMES,
         "episodes": _COUNT,
@@ -293,7 +266,10 @@ COLLECT: Final = Program(
         "max-attempts": "attempts",
         "device": "device",
     },
-    required=each("policy-path", "env-type", "task", "episodes", "out", "repo-id", "seed"),
+    required=each(
+        *("policy-path", "env-type", "task", "episodes", "max-attempts", "out", "repo-id", "seed")
+    ),
+    seed_limit=_SEED_LIMIT,
 )
 SELECT: Final = Program(
     words=("cadenza-lerobot-select",),
@@ -310,6 +286,7 @@ SELECT: Final = Program(
     },
     fields={
         "repo-id": "repo_id",
+        "root": "root",
         "suite": "suite",
         "limit": "limit",
         "result-json": "result_json",
@@ -338,4 +315,4 @@ MERGE: Final = Program(
     exclusive=(frozenset({"roots", "sources"}),),
 )
 
-LEROBOT_PROGRAMS: Final = (TRAIN, EVALUATE, EDIT, COLLECT, SELECT, MERGE)
+LEROBOT_PROGRAMS: Final = (TRAIN, EVALUATE, COLLECT, SELECT, MERGE)

@@ -89,6 +89,7 @@ TRAIN: Final = Program(
     },
     required=each("rung", "dataset", "steps", "batch-size", "seed", "out", "result-json"),
     exclusive=(frozenset({"episodes", "first-episodes"}),),
+    together=(frozenset({"mix", "mix-ratio"}),),
 )
 EVALUATE: Final = Program(
     words=("cadenza", "job", "evaluate"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cadenza.loop.constitution.jobs import TypedJob
 from cadenza.loop.constitution.kinds import Kind, Switch
+from cadenza.loop.constitution.verdict import denied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,9 @@ class Program:
         required: Groups of flags; one flag of each group must be given.
         exclusive: Groups of flags of which at most one may be given.
         together: Groups of flags that are given all or not at all.
+        implied: A flag, and a group of which one must be given beside it.
+        seed_limit: What the seeds of its initial states lie below.
+        per_task: Whether it plays its episodes in each task.
     """
 
     words: tuple[str, ...]
@@ -34,6 +38,9 @@ class Program:
     required: tuple[frozenset[str], ...]
     exclusive: tuple[frozenset[str], ...] = ()
     together: tuple[frozenset[str], ...] = ()
+    implied: tuple[tuple[str, frozenset[str]], ...] = ()
+    seed_limit: int = 2**63
+    per_task: bool = False
 
     @property
     def name(self) -> str:
@@ -43,6 +50,31 @@ class Program:
     def switches(self) -> frozenset[str]:
         """Return the flags that take no value."""
         return frozenset(key for key, kind in self.keys.items() if isinstance(kind, Switch))
+
+    def require_groups(self, given: set[str]) -> None:
+        """Raise unless the flags ``given`` belong together.
+
+        Raises:
+            ConstitutionError: One is missing, or two exclude each other.
+        """
+        for group in self.together:
+            if group & given and not group <= given:
+                raise denied(
+                    "missing_flag",
+                    f"expected all or none of {sorted(group)}, got {sorted(group & given)}",
+                )
+        for group in self.exclusive:
+            if len(group & given) > 1:
+                raise denied(
+                    "conflicting_flags",
+                    f"expected one of {sorted(group)}, got {sorted(group & given)}",
+                )
+        beside = tuple((group, f"beside --{key}") for key, group in self.implied if key in given)
+        always = tuple((group, f"for {self.name}") for group in self.required)
+        for group, why in (*always, *beside):
+            if not group & given:
+                names, got = " or --".join(sorted(group)), "neither" if len(group) > 1 else "none"
+                raise denied("missing_flag", f"expected --{names} {why}, got {got}")
 
 
 def each(*keys: str) -> tuple[frozenset[str], ...]:

@@ -35,7 +35,10 @@ from cadenza.loop.constitution.verdict import denied
 from cadenza.loop.validation import problems
 
 #: Flags that no file of rules can allow: they read settings from files, load code or report.
-_NEVER: Final = ("config", "discover_packages", "trust_remote", "hub_path", "wandb", "push_to_hub")
+_NEVER: Final = (
+    *("config", "resume", "discover_packages", "trust_remote", "hub_path", "base_model_path"),
+    *("kwargs", "gym_id", "wandb", "push_to_hub"),
+)
 
 _Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
 _Limit = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
@@ -58,17 +61,21 @@ class ExtraKey(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["integer", "number", "boolean", "name", "text", "choice", "read_path"]
-    low: Annotated[float, Field(strict=True, ge=0)] = 0
+    low: Annotated[float, Field(strict=True, ge=0)] = 0.0
     high: Annotated[float, Field(strict=True, ge=0)] | None = None
     choices: tuple[_Word, ...] = ()
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        numeric = self.kind in ("integer", "number")
+        numeric, high = self.kind in ("integer", "number"), self.high or 0.0
         if numeric != (self.high is not None):
             raise ValueError(f"high: expected for a number and for nothing else, got {self.high}")
         if self.high is not None and self.high < self.low:
             raise ValueError(f"low: expected at most high, got {self.low} > {self.high}")
+        if self.kind == "integer" and (self.low % 1.0 or high % 1.0):
+            raise ValueError(
+                f"low, high: expected whole numbers for an integer, got {self.low} and {high}"
+            )
         if (self.kind == "choice") != bool(self.choices):
             raise ValueError(
                 "choices: expected for the kind 'choice' and for nothing else, got "
@@ -99,10 +106,12 @@ class Rules(BaseModel):
         forbidden_args: Beginnings of arguments that no command may have.
         max_train_steps: Most gradient steps of a job.
         allowed_env_types: Environments a job may play in.
-        max_eval_episodes: Most episodes of an evaluation or harvest.
+        max_eval_episodes: Most episodes of an evaluation, over all of its tasks, of the evaluations
+            of a training together, and of a harvest.
         max_collect_episodes: Most episodes of a collection; most attempts of it or of a harvest.
         allowed_programs: Programs that may run, of those in the table.
         allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
+        allowed_hub_datasets: The same of data.
         extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
     """
 
@@ -116,6 +125,7 @@ class Rules(BaseModel):
     max_collect_episodes: _Limit | None = None
     allowed_programs: tuple[_Word, ...] | None = None
     allowed_hub_policies: tuple[_HubRepository, ...] = ()
+    allowed_hub_datasets: tuple[_HubRepository, ...] = ()
     extra_keys: dict[str, dict[str, ExtraKey]] = Field(default_factory=dict)
 
     @model_validator(mode="after")

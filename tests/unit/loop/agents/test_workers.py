@@ -147,7 +147,7 @@ def test_training_worker_checks_data_and_mix_against_the_weights_it_starts_from(
 ):
     backend = FakeBackend()
     worker = TrainAgent(TrainConfig(steps=9), RULES, bus, stack, backend=backend)
-    mix = dataset.model_copy(update={"root": str(tmp_path)})
+    mix = dataset.model_copy(update={"root": str(tmp_path / "mix")})
     worker.run(
         **PLACE, rung=PolicyRung(name="bc"), dataset=dataset, mix=mix, workdir=tmp_path,
         init_override=checkpoint.path,
@@ -166,7 +166,7 @@ def test_training_that_leaves_no_result_is_a_train_error(bus, tmp_path, dataset)
     class Liar(FakeStack):
         def __call__(self, cmd, log_path):
             result = super().__call__(cmd, log_path)
-            (log_path.parent / "train.json").unlink()
+            (log_path.parent / "train" / "result.json").unlink()
             return result
 
     worker = TrainAgent(TrainConfig(), RULES, bus, Liar(), backend=FakeBackend())
@@ -372,7 +372,7 @@ def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
     backend = FakeBackend()
     backend.programs = {"cadenza-lerobot-select": (str(tmp_path / "cadenza-lerobot-select"),)}
     plan = JobPlan(
-        command=("cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial"),
+        command=("cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial"),
         output_dir=tmp_path / "cycle_2" / "data",
     )
     monkeypatch.setattr(backend, "plan_data", lambda request: plan)

@@ -42,7 +42,8 @@ def clear(*words):
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
 def test_every_program_is_consistent(program):
     assert len({fold(key) for key in program.keys}) == len(program.keys)
-    for group in (*program.required, *program.exclusive, *program.together):
+    implied = [group | {key} for key, group in program.implied]
+    for group in (*program.required, *program.exclusive, *program.together, *implied):
         assert group <= set(program.keys)
     assert set(program.fields) <= set(program.keys)
     assert set(program.fields.values()) <= set(program.job.model_fields)
@@ -92,7 +93,12 @@ def test_lerobot_commands_become_typed_jobs():
         *("--dataset.repo_id=local/x", "--dataset.root=/srv/seed", f"--output_dir={OUTPUT}/t"),
         *("--dataset.episodes=[0, 1]", "--steps=20", "--policy.optimizer_lr=1e-4"),
         *("--policy.down_dims=[32,64]", '--rename_map={"b": "c", "a.x": "d"}', "--env.type=pusht"),
-        *("--eval.n_episodes=3", "--wandb.enable=false", "--dataset.video_backend=pyav"),
+        *(
+            "--eval.n_episodes=3",
+            "--eval_freq=10",
+            "--wandb.enable=false",
+            "--dataset.video_backend=pyav",
+        ),
     )
     assert isinstance(train, TrainJob)
     assert (train.init, train.rung, train.steps) == ("lerobot/smolvla_base", None, 20)
@@ -115,7 +121,7 @@ def test_lerobot_commands_become_typed_jobs():
     assert isinstance(harvest, HarvestJob)
     assert (harvest.attempts, harvest.device) == (25, "cuda:0")
     select = clear(
-        "cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial", "--no-download"
+        "cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial", "--no-download"
     )
     assert isinstance(select, SelectJob)
     assert (select.suite, select.limit, select.flags[-1]) == (
@@ -124,9 +130,8 @@ def test_lerobot_commands_become_typed_jobs():
         ("no-download", None),
     )
     merge = clear(
-        *("lerobot-edit-dataset", "--operation.type=merge", "--push_to_hub=false"),
-        *("--operation.repo_ids=[local/a, local/b]", f"--operation.roots=[{OUTPUT}/a, {OUTPUT}/b]"),
-        *("--new_repo_id=local/mix", f"--new_root={OUTPUT}/mix"),
+        *("cadenza-lerobot-merge", "--repo-ids=local/a,local/b", f"--roots={OUTPUT}/a,{OUTPUT}/b"),
+        *("--repo-id=local/mix", f"--out={OUTPUT}/mix"),
     )
     assert isinstance(merge, MergeJob)
     assert merge.source_ids == ("local/a", "local/b")
@@ -134,20 +139,10 @@ def test_lerobot_commands_become_typed_jobs():
 
 
 def test_both_forms_of_a_flag_are_read_as_one():
-    words = ["cadenza-lerobot-select", "--repo-id", "local/x", "--suite", "libero_spatial"]
-    joined = ["cadenza-lerobot-select", "--repo-id=local/x", "--suite=libero_spatial"]
+    words = ["cadenza-lerobot-select", "--repo-id", "lerobot/x", "--suite", "libero_spatial"]
+    joined = ["cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial"]
     assert clear(*words) == clear(*joined)
     assert clear(*words).argv() == tuple(joined)
-
-
-def test_resumed_training_is_cleared_from_the_runs_own_folder():
-    job = clear(
-        *("lerobot-train", f"--config_path={OUTPUT}/t/train_config.json", "--resume=true"),
-        *("--steps=40", "--policy.push_to_hub=false"),
-    )
-    assert isinstance(job, TrainJob)
-    assert job.resume_from == RUN / "cycle_0/t/train_config.json"
-    assert job.output_dir is None
 
 
 def test_item_of_a_list_may_not_start_a_flag_or_a_file():
@@ -303,7 +298,7 @@ def test_arguments_of_the_shipped_lerobot_sample_are_allowed():
     rung = config.policy_ladder[0].name
     train = clear(
         *("lerobot-train", f"--policy.type={rung}", "--policy.push_to_hub=false"),
-        *("--dataset.repo_id=local/x", f"--output_dir={OUTPUT}/t"),
+        *("--dataset.repo_id=local/x", "--dataset.root=/srv/seed", f"--output_dir={OUTPUT}/t"),
         *(f"--steps={config.train.steps}", *config.train.extra_args, *env),
     )
     assert dict(train.flags)["num_workers"] == "0"

@@ -17,6 +17,11 @@ def roots(tmp_path):
     (run / "way_out").symlink_to(tmp_path / "other")
     (run / "way_in").symlink_to(run / "cycle_0")
     (tmp_path / "run_of_somebody_else").mkdir()
+    for name, settings in (("groot", '{"type": "groot"}'), ("torn", '{"type": ')):
+        (tmp_path / "seed" / name).mkdir()
+        (tmp_path / "seed" / name / "config.json").write_text(settings)
+    (tmp_path / "seed" / "there" / "meta").mkdir(parents=True)
+    (tmp_path / "seed" / "there" / "meta" / "info.json").write_text("{}")
     return Roots(write=(run,), read=(tmp_path / "seed",))
 
 
@@ -61,18 +66,7 @@ def native(*more, without=()):
     return [word for word in words if word.partition("=")[0] not in without] + list(more)
 
 
-def resume(*more, path="{tmp}/run/cycle_0/train/train_config.json"):
-    return [
-        "lerobot-train",
-        f"--config_path={path}",
-        "--resume=true",
-        "--steps=20",
-        "--policy.push_to_hub=false",
-        *more,
-    ]
-
-
-HARVEST = [
+COLLECT = [
     "cadenza-lerobot-collect",
     "--policy-path={tmp}/run/cycle_0/train",
     "--env-type=pusht",
@@ -81,11 +75,31 @@ HARVEST = [
     "--repo-id=local/harvest",
     "--seed=7",
 ]
-MERGE = [
-    "lerobot-edit-dataset",
-    "--operation.repo_ids=[local/a, local/b]",
-    "--repo_id=local/mix",
-]
+HARVEST = [*COLLECT, "--max-attempts=25"]
+SELECT = ["cadenza-lerobot-select", "--suite=libero_10", "--result-json={tmp}/run/cycle_0/x.json"]
+PLAYING = ("--env.type=pusht", "--eval_freq=10", "--eval.n_episodes=5")
+
+
+def libero(*more, env="libero"):
+    """An evaluation in suites of tasks."""
+    return evaluate(f"--env.type={env}", *more, without=("--env.type",))
+
+
+def collect(*more, without=()):
+    words = [
+        "cadenza",
+        "job",
+        "collect",
+        "--task=crossing",
+        "--episodes=5",
+        "--seed-start=0",
+        "--seed-count=5",
+        "--repo-id=local/d",
+        "--out={tmp}/run/cycle_0/data",
+        "--result-json={tmp}/run/cycle_0/data/result.json",
+    ]
+    return [word for word in words if word.partition("=")[0] not in without] + list(more)
+
 
 EVASIONS = [
     # programs
@@ -190,11 +204,6 @@ EVASIONS = [
     ("conflicting_flags", train("--eval_freq=1", "--env_eval_freq=1")),
     ("config_path", evaluate("--config_path={tmp}/run/cycle_0/eval.yaml")),
     ("config_path", native("--config={tmp}/run/cycle_0/eval.yaml")),
-    ("config_path", train("--resume=true")),
-    ("config_path", resume()[:2] + resume()[3:]),  # without --resume=true
-    ("config_path", [*resume()[:2], "--resume=false", *resume()[3:]]),
-    ("conflicting_flags", resume("--output_dir={tmp}/run/cycle_1/train")),
-    ("path_outside_roots", resume(path="{tmp}/seed/train_config.json")),
     # values
     ("whole_number", train("--seed=1_000")),
     ("whole_number", train("--seed=１００")),  # fullwidth digits, which int() reads
@@ -210,12 +219,10 @@ EVASIONS = [
     ("range", train("--steps=0", without=("--steps",))),
     ("number", train("--policy.dropout=nan")),
     ("number", train("--policy.dropout=1e999")),
-    ("range", native("--mix-ratio=1.5")),
+    ("range", native("--mix={tmp}/run/cycle_0/mix", "--mix-ratio=1.5")),
     ("boolean", train("--save_checkpoint=yes")),
     ("push_to_hub", train("--policy.push_to_hub=true", without=("--policy.push_to_hub",))),
     ("push_to_hub", train("--policy.push_to_hub=False", without=("--policy.push_to_hub",))),
-    ("push_to_hub", [*MERGE, "--operation.type=merge", "--push_to_hub=true"]),
-    ("choice", [*MERGE, "--operation.type=delete_episodes", "--push_to_hub=false"]),
     ("choice", train("--policy.type=sac", without=("--policy.type",))),
     ("wandb", train("--wandb.enable=true")),
     ("remote_code", evaluate("--trust_remote_code=true")),
@@ -256,13 +263,101 @@ EVASIONS = [
     ("max_train_steps", train("--steps=200001", without=("--steps",))),
     ("max_train_steps", train("--steps", "200001", without=("--steps",))),
     ("max_train_steps", native("--steps=200001", without=("--steps",))),
-    ("max_train_steps", [*resume()[:3], "--steps=200001", "--policy.push_to_hub=false"]),
     ("max_eval_episodes", evaluate("--eval.n_episodes=501", without=("--eval.n_episodes",))),
     ("max_eval_episodes", train("--eval.n_episodes=501")),
     ("max_eval_episodes", [*HARVEST, "--episodes=501"]),
-    ("max_collect_episodes", [*HARVEST, "--episodes=5", "--max-attempts=65537"]),
+    ("max_collect_episodes", [*COLLECT, "--episodes=5", "--max-attempts=65537"]),
     ("allowed_env_types", evaluate("--env.type=gym_manipulator", without=("--env.type",))),
-    ("allowed_env_types", train("--env.type=isaaclab_arena")),
+    ("allowed_env_types", train("--env.type=isaaclab_arena", *PLAYING[1:])),
+    # what a program does without being told
+    ("missing_flag", train("--env.type=pusht")),
+    ("missing_flag", train("--env.type=pusht", "--eval_freq=1")),  # 50 episodes each time
+    ("missing_flag", train("--env.type=pusht", "--eval.n_episodes=5")),
+    ("missing_flag", [*COLLECT, "--episodes=10"]),  # five attempts for each
+    ("missing_flag", native("--mix-ratio=0.5")),
+    ("missing_flag", native("--mix={tmp}/run/cycle_0/mix")),
+    # episodes that are played again and again
+    ("max_eval_episodes", train("--env.type=pusht", "--eval_freq=1", "--eval.n_episodes=26")),
+    ("max_eval_episodes", train("--env.type=pusht", "--env_eval_freq=2", "--eval.n_episodes=51")),
+    ("max_eval_episodes", train("--env.task=libero_90", "--env.type=libero", *PLAYING[1:])),
+    ("max_eval_episodes", libero("--env.task=libero_10,libero_90")),
+    ("max_eval_episodes", libero("--env.task=libero_90")),
+    ("max_eval_episodes", libero("--env.task=" + ",".join(["libero_10"] * 6))),
+    ("max_eval_episodes", libero("--env.task=libero_90", "--env.task_ids=" + str([*range(51)]))),
+    ("max_eval_episodes", libero("--env.task=easy,medium,hard,very_hard,a-v3", env="metaworld")),
+    ("unknown_suite", libero()),
+    ("unknown_suite", libero("--env.task=libero_all")),
+    ("unknown_suite", libero("--env.task=libero_10,Libero_90")),
+    # other people's code and data
+    ("unknown_program", ["lerobot-edit-dataset", "--operation.type=merge", "--repo_id=lerobot/x"]),
+    ("choice", train("--policy.type=groot", without=("--policy.type",))),
+    ("choice", train("--policy.type=wall_x", without=("--policy.type",))),
+    ("choice", train("--policy.type=pi0_fast", without=("--policy.type",))),
+    ("policy_type", evaluate("--policy.path={tmp}/seed/groot", without=("--policy.path",))),
+    ("policy_type", evaluate("--policy.path={tmp}/seed/torn", without=("--policy.path",))),
+    (
+        "allowed_hub_datasets",
+        train("--dataset.repo_id=evil/x", without=("--dataset.repo_id", "--dataset.root")),
+    ),
+    ("allowed_hub_datasets", train(without=("--dataset.root",))),
+    ("allowed_hub_datasets", train("--dataset.repo_id=evil/x", without=("--dataset.repo_id",))),
+    (
+        "allowed_hub_datasets",
+        train("--mix.repo_id=evil/x", "--mix.root={tmp}/run/cycle_0/none", "--mix.ratio=0.5"),
+    ),
+    ("allowed_hub_datasets", [*SELECT, "--repo-id=evil/data"]),
+    ("allowed_hub_datasets", [*SELECT, "--repo-id=local/data"]),
+    ("allowed_hub_datasets", [*SELECT, "--repo-id=evil/data", "--no-download"]),
+    # settings from files
+    ("config_path", train("--config_path={tmp}/run/cycle_0/train/train_config.json")),
+    ("unknown_flag", train("--resume=true")),
+    (
+        "config_path",
+        ["lerobot-train", "--config_path={tmp}/run/cycle_0/info.json", "--resume=true"],
+    ),
+    # places of the loop, and of what is read
+    *(
+        (
+            "file_of_the_loop",
+            native(f"--result-json={{tmp}}/run/{place}", without=("--result-json",)),
+        )
+        for place in (
+            "events.jsonl",
+            "events.jsonl.lock",
+            "incidents.jsonl",
+            "cycle_0",
+            "cycle_0/train.log",
+            "cycle_0/jobs/train/attempt.lock",
+            "way_in/jobs/train/end.json",
+        )
+    ),
+    ("file_of_the_loop", native("--out={tmp}/run/cycle_0/jobs", without=("--out",))),
+    ("overlapping_paths", native("--out={tmp}/run/cycle_0/train.json", without=("--out",))),
+    ("overlapping_paths", native("--out={tmp}/run/cycle_0/train.json/x", without=("--out",))),
+    ("overlapping_paths", native("--out={tmp}/run/cycle_0/data", without=("--out",))),
+    ("overlapping_paths", native("--out={tmp}/run/way_in/data/x", without=("--out",))),
+    ("overlapping_paths", native("--init={tmp}/run/cycle_0/train/policy")),
+    (
+        "overlapping_paths",
+        evaluate("--output_dir={tmp}/run/cycle_0/train", without=("--output_dir",)),
+    ),
+    (
+        "overlapping_paths",
+        [
+            *("cadenza", "job", "merge", "--sources={tmp}/run/cycle_0/a,{tmp}/run/cycle_0/b"),
+            *("--out={tmp}/run/cycle_0/b", "--repo-id=local/m"),
+            "--result-json={tmp}/run/cycle_0/m.json",
+        ],
+    ),
+    # seeds beyond the last, and letters that nobody sees
+    ("range", collect(f"--seed-start={2**63 - 4}", without=("--seed-start",))),
+    ("range", evaluate(f"--seed={2**32 - 9}")),
+    ("range", [*HARVEST[:-2], f"--seed={2**32 - 24}", "--max-attempts=25", "--episodes=5"]),
+    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u3164b"]),  # HANGUL FILLER
+    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u2800b"]),  # empty braille
+    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u00a0b"]),  # no-break space
+    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\ufe0fb"]),  # variation
+    ("control_character", train("--output_dir={tmp}/run/\u3164/x", without=("--output_dir",))),
 ]
 
 
@@ -296,17 +391,32 @@ def test_evasion_is_refused_by_its_rule_and_logged(rule, command, roots, tmp_pat
         train(),
         evaluate(),
         native(),
-        resume(),
         [*HARVEST, "--episodes=5"],
         [*HARVEST, "--episodes=5", "--keep-failures"],
-        [*MERGE, "--operation.type=merge", "--push_to_hub=false"],
         train("--steps", "200000", without=("--steps",)),
         evaluate("--eval.n_episodes=500", without=("--eval.n_episodes",)),
         evaluate("--policy.path=lerobot/smolvla_base", without=("--policy.path",)),
         [*HARVEST, "--episodes=5", "--task-text=schiebe das Stück, bitte"],
         train("--dataset.episodes=" + str(list(range(18_000)))),
         train("--output_dir={tmp}/run/way_in/x", without=("--output_dir",)),
-        train("--output_dir={tmp}/run/cycle_1/../cycle_2", without=("--output_dir",)),
+        train("--output_dir={tmp}/run/cycle_1/../cycle_2/x", without=("--output_dir",)),
+        train(*PLAYING),
+        train("--env.type=pusht", "--eval_freq=1", "--eval.n_episodes=25"),
+        train("--env.type=libero", "--eval_freq=0", "--eval.n_episodes=5"),
+        libero("--env.task=libero_spatial,libero_goal"),
+        libero("--env.task=libero_90", "--env.task_ids=" + str([*range(50)])),
+        libero("--env.task=easy,medium,hard,very_hard", env="metaworld"),
+        train("--dataset.repo_id=lerobot/x", without=("--dataset.repo_id", "--dataset.root")),
+        train(
+            *("--dataset.repo_id=any/x", "--dataset.root={tmp}/seed/there"),
+            without=("--dataset.repo_id", "--dataset.root"),
+        ),
+        [*SELECT, "--repo-id=lerobot/x"],
+        collect(),
+        collect(
+            f"--seed-start={2**63 - 5}", "--seed-count=5", without=("--seed-start", "--seed-count")
+        ),
+        evaluate(f"--seed={2**32 - 10}"),
     ],
 )
 def test_command_beside_the_evasions_is_allowed(command, roots, tmp_path):
@@ -316,7 +426,11 @@ def test_command_beside_the_evasions_is_allowed(command, roots, tmp_path):
 
 
 FULL = {
-    "allowed_programs": ["cadenza", "lerobot-train", "lerobot-eval"],
+    "allowed_programs": [
+        *("cadenza", "lerobot-train", "lerobot-eval"),
+        *("cadenza-lerobot-collect", "cadenza-lerobot-select"),
+    ],
+    "allowed_hub_datasets": ["owner/data"],
     "allowed_env_types": ["pusht"],
     "max_train_steps": 100,
     "max_eval_episodes": 10,
@@ -333,7 +447,10 @@ FULL = {
         ("max_eval_episodes", evaluate()),
         ("max_eval_episodes", train("--eval.n_episodes=1")),
         ("allowed_env_types", evaluate()),
-        ("allowed_env_types", train("--env.type=pusht")),
+        ("allowed_env_types", train(*PLAYING)),
+        ("max_eval_episodes", train(*PLAYING)),
+        ("max_collect_episodes", [*COLLECT, "--episodes=2", "--max-attempts=10"]),
+        ("allowed_hub_datasets", [*SELECT, "--repo-id=owner/data"]),
     ],
 )
 def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_path):
@@ -380,18 +497,37 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
         (
             "unknown_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "name", "hihg": 3}}}},
-            r"lerobot-eval\.x\.hihg: expected a known key, got 'hihg'; remove it",
+            r"'lerobot-eval'\.x\.hihg: expected a known key, got 'hihg'; remove it",
         ),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer"}}}},
-            r"eval\.x\.high: expected for a number",
+            r"eval'\.x\.high: expected for a number",
         ),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 3, "high": 2}}}},
             r"low: expected at most high, got 3\.0 > 2\.0",
         ),
+        (
+            "malformed_rule",
+            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 1.5, "high": 3}}}},
+            r"low, high: expected whole numbers for an integer, got 1\.5 and 3\.0",
+        ),
+        (
+            "malformed_rule",
+            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "high": 2.9}}}},
+            r"low, high: expected whole numbers for an integer, got 0\.0 and 2\.9",
+        ),
+        *(
+            (
+                "malformed_rule",
+                {"extra_keys": {"lerobot-train": {key: {"kind": "text"}}}},
+                "expected the name of a flag that can be allowed",
+            )
+            for key in ("config_path", "resume", "env.kwargs", "policy.base_model_path")
+        ),
+        ("malformed_rule", {"allowed_hub_datasets": ["data"]}, r"allowed_hub_datasets\[0\]"),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "choice"}}}},
@@ -437,3 +573,31 @@ def test_forbidden_argument_is_found_in_both_forms_of_a_flag():
     split = train("--policy.type", "act", without=("--policy.type",))
     assert rules.check_command(train()).rule == "forbidden_args"
     assert rules.check_command(split).rule == "forbidden_args"
+
+
+def test_job_writes_in_its_own_folder_alone(roots, tmp_path):
+    """Not into another stage's, such as the one that holds the blessed policy."""
+    own = Roots(write=roots.write, read=roots.read, job=tmp_path / "run" / "cycle_0" / "train")
+    words = [word.replace("{tmp}", str(tmp_path)) for word in native()]
+    with pytest.raises(ConstitutionError, match="rule path_outside_job: expected --result-json in"):
+        load_constitution(None).clear(words, own)
+    inside = [word.replace("train.json", "train/result.json") for word in words]
+    load_constitution(None).clear(inside, own)
+    elsewhere = [word.replace("/cycle_0/train", "/cycle_0/data2") for word in inside]
+    with pytest.raises(ConstitutionError, match="rule path_outside_job: expected --out in"):
+        load_constitution(None).clear(elsewhere, own)
+
+
+def test_refusal_of_many_tasks_tells_how_many(roots, tmp_path):
+    command = [word.replace("{tmp}", str(tmp_path)) for word in libero("--env.task=libero_90")]
+    with pytest.raises(ConstitutionError, match="at most 500, got 900: 10 in each of 90 tasks"):
+        load_constitution(None).clear(command, roots)
+
+
+def test_suite_that_the_run_describes_is_counted(roots, tmp_path):
+    command = [word.replace("{tmp}", str(tmp_path)) for word in libero("--env.task=mine")]
+    rules = load_constitution(None).with_suites({"mine": 50})
+    assert rules.sha256 == load_constitution(None).sha256
+    rules.clear(command, roots)
+    with pytest.raises(ConstitutionError, match=r"rule max_eval_episodes: .* got 510"):
+        load_constitution(None).with_suites({"mine": 51}).clear(command, roots)
