@@ -17,6 +17,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     clashing_flags,
+    flags_against_seeds,
     misplaced_names,
     settings_without_effect,
     with_backend_defaults,
@@ -158,6 +159,7 @@ class LoopConfig(Section):
         return [
             *settings_without_effect(self.backend, settings),
             *clashing_flags(self.backend, extra, self.eval.env_args),
+            *flags_against_seeds(self.backend, self.eval.env_type, extra, self.eval.env_args),
         ]
 
     def _problems_of_the_model(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
+from cadenza.loop.backends.lerobot_arguments import environment_of, unseeded_words
 from cadenza.loop.backends.native_arguments import FURTHER_FLAGS
 from cadenza.loop.constitution.flags import fold
 
@@ -259,3 +260,22 @@ def clashing_flags(
                 found.append(f"{key}: expected {known} with the native back end, got {flag}")
             seen.add(name)
     return list(dict.fromkeys(found))
+
+
+def flags_against_seeds(
+    backend: str, env_type: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
+) -> list[str]:
+    """Return the further arguments that make an environment ignore its seeds, one sentence each.
+
+    Args:
+        backend: The back end.
+        env_type: Where policies are measured.
+        extra: Further arguments of each command, by the key that holds them.
+        shared: Arguments that all these commands get, from ``eval.env_args``.
+    """
+    if backend != "lerobot":
+        return []
+    found: list[str] = []
+    for key, words in {"eval.env_args": shared, **extra}.items():
+        found += unseeded_words(key, environment_of(words) or env_type, words)
+    return found

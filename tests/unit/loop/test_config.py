@@ -320,6 +320,28 @@ def test_flag_that_the_loop_sets_is_refused_when_loading(section, key, words, me
         load(document)
 
 
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("eval.env_args", ["--env.init_states=true"]),
+        ("eval.extra_args", ["--env.init-states=True"]),
+        ("improve.extra_args", ["--env.init_states"]),
+        ("train.extra_args", ["--env.type=libero", "--env.init_states=true"]),
+    ],
+)
+def test_libero_that_would_ignore_its_seeds_is_refused_when_loading(section, words):
+    name, key = section.split(".")
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"{name}\.{key}: expected --env.init_states=false or nothing with libero, got --.*"
+        "whatever the seed, so that tests repeat and the harvest trains on the states",
+    ):
+        load({**LEROBOT, name: {key: words}})
+    assert load({**LEROBOT, "eval": {"env_args": ["--env.init_states=false"]}})
+    elsewhere = {"env_type": "pusht", "extra_args": ["--env.init_states=true"]}
+    assert load({**LEROBOT, "eval": elsewhere})
+
+
 def test_flag_shared_and_given_again_is_refused():
     arguments = {"env_args": ["--env.obs_type=a"], "extra_args": ["--env.obs_type=b"]}
     with pytest.raises(ConfigurationError, match=r"eval\.extra_args: expected --env\.obs_type onc"):

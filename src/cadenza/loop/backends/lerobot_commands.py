@@ -18,6 +18,11 @@ from cadenza.loop.backends.base import (
     MergeRequest,
     TrainRequest,
 )
+from cadenza.loop.backends.lerobot_arguments import (
+    environment_of,
+    seeded_words,
+    unseeded_words,
+)
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.constitution.flags import fold
@@ -86,7 +91,11 @@ def train_command(
         mix = None
     extra = setting.translated("lerobot-train", request.extra_args)
     workers = [] if setting.has_gpu or _given("num_workers", extra) else ["--num_workers=0"]
-    playing = setting.environment_words if _given("env.type", extra) else ()
+    played = environment_of(extra)
+    playing: tuple[str, ...] = ()
+    if played is not None:
+        shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
+        playing = (*shared, *_seeded("lerobot-train", played, [*shared, *extra]))
     return _once(
         "lerobot-train",
         f"--policy.path={request.init}" if request.init else f"--policy.type={request.rung}",
@@ -101,7 +110,7 @@ def train_command(
         f"--batch_size={request.batch_size}",
         f"--seed={seed}",
         *workers,
-        *(word for word in playing if not _given(_key(word), extra)),
+        *playing,
         *extra,
     )
 
@@ -124,6 +133,7 @@ def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
         f"--output_dir={request.folder}",
         f"--seed={request.seeds.start}",
         *setting.translated("lerobot-eval", words),
+        *_seeded("lerobot-eval", setting.eval.env_type, words),
     )
 
 
@@ -151,6 +161,7 @@ def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...
         f"--max-attempts={request.seeds.count}",
         *([f"--focus={','.join(request.focus)}"] if request.focus else []),
         *shared,
+        *_seeded("cadenza-lerobot-collect", setting.eval.env_type, [*shared, *extra]),
         *extra,
         *([f"--task-text={request.task_text}"] if request.task_text else []),
         f"--result-json={request.folder / RESULT}",
@@ -252,6 +263,17 @@ def _mix_words(mix: DatasetRef, ratio: float) -> list[str]:
 def _renaming_words(words: Sequence[str]) -> list[str]:
     names = rename_map(words)
     return [f"--rename-map={json.dumps(names, sort_keys=True)}"] if names else []
+
+
+def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return what a command says beside ``words`` so that its seeds choose initial states.
+
+    Raises:
+        ConfigurationError: ``words`` say otherwise.
+    """
+    for problem in unseeded_words(program, env_type, words):
+        raise ConfigurationError(f"{problem}.")
+    return seeded_words(env_type, words)
 
 
 def _key(word: str) -> str:

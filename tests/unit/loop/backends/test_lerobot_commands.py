@@ -270,3 +270,47 @@ def test_names_that_are_no_object_are_refused() -> None:
     for text in ("{", "[1]"):
         with pytest.raises(ConfigurationError, match="expected --rename_map as a JSON object"):
             rename_map([f"--rename_map={text}"])
+
+
+LIBERO = EvalConfig()
+REPLAY = ("--env.init_states=true", "--env.init_states", "--Env.init-states=True")
+
+
+def about_states(words: tuple[str, ...] | list[str]) -> list[str]:
+    return [word for word in words if "init" in word.lower()]
+
+
+def test_libero_is_told_in_every_command_to_let_the_seed_choose_the_initial_state() -> None:
+    setting = Setting(eval=LIBERO, tools=OLD)
+    measured = eval_command(evaluation(extra_args=()), setting)
+    collected = harvest_command(harvesting(), setting)
+    trained = command(training(extra_args=("--env.type=libero", "--eval_freq=0")), setting)
+    for words in (measured, collected, trained):
+        assert about_states(words) == ["--env.init_states=false"]
+    clears(collected)
+    assert about_states(command(training(), setting)) == []  # plays no episodes
+    pusht = Setting(eval=PUSHT, tools=OLD)
+    assert about_states(eval_command(evaluation(), pusht)) == []
+    elsewhere = ("--env.type", "libero_plus")
+    assert about_states(command(training(extra_args=elsewhere), Setting(eval=PUSHT))) == [
+        "--env.init_states=false"
+    ]
+
+
+def test_libero_that_is_told_so_already_is_told_once() -> None:
+    told = EvalConfig(env_args=("--env.init_states=false",))
+    words = eval_command(evaluation(extra_args=()), Setting(eval=told))
+    assert about_states(words) == ["--env.init_states=false"]
+    assert about_states(harvest_command(harvesting(), Setting(eval=told))) == about_states(words)
+
+
+@pytest.mark.parametrize("word", REPLAY)
+def test_libero_that_would_replay_its_states_is_refused(word: str) -> None:
+    setting = Setting(eval=LIBERO)
+    message = r"init_states=false or nothing with libero, got .*states in order whatever the seed"
+    with pytest.raises(ConfigurationError, match=f"lerobot-eval: expected --env.{message}"):
+        eval_command(evaluation(extra_args=(word,)), setting)
+    with pytest.raises(ConfigurationError, match=f"cadenza-lerobot-collect: .*{message}"):
+        harvest_command(harvesting(extra_args=(word,)), setting)
+    with pytest.raises(ConfigurationError, match=f"lerobot-train: .*{message}"):
+        command(training(extra_args=("--env.type=libero", word)), setting)
