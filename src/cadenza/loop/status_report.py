@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, cast
 
 from pydantic import Field
@@ -34,12 +35,14 @@ class Measurement(Record):
         low: Lower bound of its 95 % interval.
         high: Upper bound.
         n_episodes: Episodes played.
+        score: Mean graded result, in the task's units; None if an episode has none.
     """
 
     rate: float
     low: float
     high: float
     n_episodes: int = Field(ge=1)
+    score: float | None = None
 
 
 class CycleStatus(Record):
@@ -55,7 +58,7 @@ class CycleStatus(Record):
         baseline: What the reference solved on the same initial states; None without one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
-        checkpoint: Policy it trained; None before.
+        checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
         started_at: When it began.
         finished_at: When it ended; None while it goes on.
     """
@@ -180,6 +183,7 @@ class RunStatus(Record):
         created_at: When it began.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
+        metric: What of an episode its decisions compare: ``success`` or ``score``.
         cycles: Its cycles, in order.
         blessed: Best policy; None before a promotion.
         pending: Questions to a person.
@@ -198,6 +202,7 @@ class RunStatus(Record):
     created_at: float
     step: str
     max_cycles: int | None
+    metric: str
     cycles: tuple[CycleStatus, ...]
     blessed: BlessedPolicy | None
     pending: tuple[PendingApproval, ...]
@@ -232,6 +237,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         created_at=run["created_at"],
         step=str(_object(run["state_json"]).get("step", "")),
         max_cycles=_section(config, "budgets").get("max_cycles"),
+        metric=_section(config, "eval").get("metric", "success"),
         cycles=_cycles(store, run_id, jobs),
         blessed=_blessed(store.blessed_checkpoint(run_id)),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
@@ -266,14 +272,20 @@ def measure(outcomes: Sequence[EpisodeOutcome]) -> Measurement | None:
 
     successes = sum(outcome.success for outcome in outcomes)
     low, high = exact_bounds(successes, len(outcomes), tail=_TAIL)
-    rate = successes / len(outcomes)
-    return Measurement(rate=rate, low=low, high=high, n_episodes=len(outcomes))
+    scores = [outcome.score for outcome in outcomes if outcome.score is not None]
+    return Measurement(
+        rate=successes / len(outcomes),
+        low=low,
+        high=high,
+        n_episodes=len(outcomes),
+        score=fmean(scores) if len(scores) == len(outcomes) else None,
+    )
 
 
 def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
     decided_events = store.events.of_kind(run_id, "decide", "decision")
     decisions = {event.cycle: _object(event.payload) for event in decided_events}
-    checkpoints = {row["cycle_idx"]: row["path"] for row in store.checkpoints_for(run_id)}
+    checkpoints = _checkpoints(store, run_id)
     found: list[CycleStatus] = []
     for row in store.cycles_for(run_id):
         idx = row["idx"]
@@ -295,6 +307,20 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
             )
         )
     return tuple(found)
+
+
+def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:
+    """Return the policy of each cycle: its candidate, or the adapted copy where that was chosen."""
+    chosen = {
+        event.cycle: _object(event.payload).get("chosen")
+        for event in store.events.of_kind(run_id, "eval", "candidate_selected")
+    }
+    paths: dict[int, str] = {}
+    for row in store.checkpoints_for(run_id):
+        cycle = row["cycle_idx"]
+        if cycle not in paths or chosen.get(cycle) == "adapted":
+            paths[cycle] = row["path"]
+    return paths
 
 
 def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None:

@@ -6,7 +6,7 @@ from cadenza.cli.loop_status import notes
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
 from cadenza.loop.status_report import all_statuses, measure, run_status
-from cadenza.loop.store.changes import record_episodes
+from cadenza.loop.store.changes import add_checkpoint, record_episodes
 from cadenza.loop.store.owners import this_process
 from cadenza.loop.store.rows import ReplyRow
 from tests.loop_runs import RUN, begun_run, event, job_of, outcomes
@@ -45,6 +45,31 @@ def test_a_compared_candidate_has_its_reference_and_the_bounds_of_the_decision(s
     assert second.baseline.rate == 0.6
     assert second.difference == (0.05, None)
     assert (second.decision, second.reason) == ("promote", None)
+
+
+def test_a_cycle_shows_the_copy_of_its_policy_only_once_that_was_chosen(store, tmp_path):
+    lease = lease_of(store)
+
+    def shown():
+        return run_status(store, RUN, workdir=tmp_path).cycles[1].checkpoint
+
+    for name in ("plain", "adapted"):
+        store.apply(lease, add_checkpoint(1, "bc", f"/{name}"))
+    assert shown() == "/plain"
+    for ordinal, (name, path) in enumerate((("candidate", "/plain"), ("adapted", "/adapted"))):
+        told = event("eval", "candidate_selected", 1, {"chosen": name}, ordinal)
+        store.events.append(lease, [told])
+        assert shown() == path
+
+
+def test_scores_are_told_beside_successes_where_every_episode_has_one():
+    plain = outcomes(1, 2)
+    graded = [
+        one.model_copy(update={"score": value})
+        for one, value in zip(plain, (-2.0, 1.0), strict=True)
+    ]
+    assert measure(graded).score == -0.5
+    assert measure([graded[0], plain[1]]).score is None
 
 
 def test_only_hours_on_the_gpu_count_where_there_is_one(store, tmp_path):
