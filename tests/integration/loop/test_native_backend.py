@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from cadenza.benchmark.jobs import encounters
+from cadenza.benchmark.jobs.cloning_request import RUNGS
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.loop.backends import native_episodes
 from cadenza.loop.backends.base import (
     DataRequest,
     EvalRequest,
@@ -19,7 +22,9 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.backends.native import NativeBackend
+from cadenza.loop.backends.native_episodes import PartnerFilter
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.config_backends import NATIVE_POLICIES
 from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 
@@ -308,6 +313,18 @@ def test_page_that_misses_an_episode_is_refused(cycle, tmp_path):
     backend = NativeBackend(configuration(seed_root=root))
     with pytest.raises(IntegrityError, match="expected a line for each of 17 episodes, got 16"):
         backend.read_data(cycle.data)
+
+
+@pytest.mark.parametrize("text", ["default", "leaving_way", "crossing_wanderer,crossing_chaser"])
+def test_back_end_and_jobs_mean_the_same_partners_by_a_name(text):
+    task = encounters.job_task("crossing")
+    taken = PartnerFilter(text).among(task.partners)
+    assert sorted(taken) == sorted(encounters.chosen_partners(task, text.split(",")))
+
+
+def test_back_end_and_jobs_agree_on_policy_types_and_the_share_of_failing_partners():
+    assert tuple(RUNGS) == NATIVE_POLICIES
+    assert native_episodes.FOCUS_WEIGHT == encounters.FOCUS_WEIGHT
 
 
 def test_capabilities_name_version_and_code():
