@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.loop.agents import DataAgent, ImproveAgent
+from cadenza.loop.backends.lerobot_environment import LeRobotEnvironment
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.backends.registry import make_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig, LoopConfig
 from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.events import EventBus
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.local_runner import LocalJobRunner
@@ -337,6 +339,42 @@ def test_attempts_beyond_the_limit_of_the_rules_are_foreseen(tmp_path, changes, 
         build_loop(config(tmp_path, constitution=str(rules), **changes), "r")
     capped = {"data": {"initial_episodes": 30, "max_episodes": 59}}
     build_loop(config(tmp_path, constitution=str(rules), **capped), "r").close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"policy_ladder": [{"name": "act"}, {"name": "pi0", "init": "evil/weights"}]},
+            r"policy_ladder\[1\], train, seed_dataset: .*'?evil/weights",
+        ),
+        (
+            {"train": {"extra_args": ["--output_directory=/x"]}},
+            r"policy_ladder\[0\], train, .*outpu",
+        ),
+        ({"eval": {"env_type": "pusht", "extra_args": ["--hub=1"]}}, "eval: .*hub"),
+        ({"improve": {"enabled": True, "extra_args": ["--fly=1"]}}, "eval, improve: .*fly"),
+    ],
+)
+def test_commands_that_the_rules_refuse_are_refused_before_a_run_exists(
+    tmp_path, monkeypatch, changes, words
+):
+    def nowhere(*_):
+        raise MissingExtraError("no LeRobot here")
+
+    monkeypatch.setattr(LeRobotEnvironment, "find", nowhere)
+    fine = {
+        "backend": "lerobot",
+        "seed_dataset": "lerobot/pusht",
+        "policy_ladder": [{"name": "act"}],
+        "eval": {"env_type": "pusht", "task_suite": "PushT-v0"},
+    }
+    stack = DryBackend(make_backend(config(tmp_path, **fine)))
+    build_loop(config(tmp_path / "fine", **fine), "r", backend=stack, open_jobs=dry_jobs).close()
+    refused = config(tmp_path, **{**fine, **changes})
+    with pytest.raises(ConstitutionError, match=words):
+        build_loop(refused, "r", backend=DryBackend(make_backend(refused)), open_jobs=dry_jobs)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_numbers_at_the_limit_are_allowed(tmp_path):

@@ -27,7 +27,7 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
 
 
 def back_end_check(config: LoopConfig) -> Check:
-    """Return whether the back end takes the configuration."""
+    """Return whether the back end takes the configuration, and the rules its commands."""
     return tried("back end", None, lambda: _back_end(config))
 
 
@@ -49,5 +49,9 @@ def _summary(config: LoopConfig) -> str:
 
 def _back_end(config: LoopConfig) -> Check:
     from cadenza.loop.backends.registry import make_backend
+    from cadenza.loop.constitution import load_constitution
+    from cadenza.loop.orchestrator.foreseen import require_commands_allowed
 
-    return Check(name="back end", level="ok", detail=make_backend(config).name)
+    backend = make_backend(config)
+    require_commands_allowed(config, load_constitution(config.constitution), backend)
+    return Check(name="back end", level="ok", detail=f"{backend.name}, its commands are allowed")

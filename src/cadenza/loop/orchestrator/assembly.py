@@ -25,7 +25,10 @@ from cadenza.loop.llm.prices import Price
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import ReplyLog, StoreReplies, recorded_llm
 from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
-from cadenza.loop.orchestrator.foreseen import require_foreseen_allowed
+from cadenza.loop.orchestrator.foreseen import (
+    require_commands_allowed,
+    require_foreseen_allowed,
+)
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -126,13 +129,14 @@ def build_loop(
     Raises:
         ConfigurationError: A part of the configuration does not fit.
         ConstitutionError: The file of rules is missing or malformed, or the rules refuse a number
-            that the configuration sets.
+            or a command that the configuration leads to.
         MissingExtraError: A package that the configuration needs is not installed.
         StoreError: The store cannot be opened.
     """
     rules = load_constitution(config.constitution)
     require_foreseen_allowed(config, rules)
     stack = make_backend(config) if backend is None else backend
+    require_commands_allowed(config, rules, stack)
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
     bus = EventBus(run_folder(config, run_id) / EVENTS_FILE)

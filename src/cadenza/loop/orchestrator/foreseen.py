@@ -1,14 +1,88 @@
 """What a configuration will ask of the constitution, asked before a run exists.
 
 Every command is judged again, as it stands, before it runs. This look ahead spares a run that would
-be refused in its third cycle, at the look that is the first too large.
+be refused in its third cycle, at the look that is the first too large, or at the first escalation,
+to weights that the rules do not allow.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
 from cadenza.loop.agents.improve_agent import attempts_for
+from cadenza.loop.backends.base import (
+    Backend,
+    EvalRequest,
+    HarvestRequest,
+    JobPlan,
+    SeedRange,
+    TrainRequest,
+)
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+
+#: Stands for the folder of a run that does not exist yet.
+_FOLDER: Final = Path("/run")
+
+
+def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: Backend) -> None:
+    """Raise if ``rules`` refuse commands as ``backend`` will give them, whatever their paths.
+
+    Raises:
+        ConstitutionError: They do; the reason names the key.
+        ConfigurationError: The back end itself refuses a further argument.
+    """
+    for keys, plan in _plans(config, backend):
+        _require(keys, rules.check_command(plan.command))
+
+
+def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]]:
+    """Yield one plan per kind of command, with the keys that it comes from."""
+    root = config.seed_root
+    if root is None and config.backend == "native":
+        root = _FOLDER / "data"
+    dataset = DatasetRef(repo_id=config.seed_dataset, root=None if root is None else str(root))
+    for number, rung in enumerate(config.policy_ladder):
+        request = TrainRequest(
+            cycle=0,
+            rung=rung.name,
+            init=rung.init,
+            dataset=dataset,
+            steps=config.train.steps,
+            batch_size=config.train.batch_size,
+            extra_args=config.train.extra_args,
+            folder=_FOLDER / "train",
+        )
+        yield f"policy_ladder[{number}], train, seed_dataset", backend.plan_train(request)
+    policy = CheckpointRecord(
+        policy_type=config.policy_ladder[0].name, path=str(_FOLDER / "policy"), cycle=0
+    )
+    seeds = SeedRange(start=0, count=1)
+    evaluation = EvalRequest(
+        cycle=0,
+        checkpoint=policy,
+        seeds=seeds,
+        batch_size=1,
+        extra_args=config.eval.extra_args,
+        folder=_FOLDER / "eval",
+    )
+    yield "eval", backend.plan_eval(evaluation)
+    if config.improve.enabled:
+        harvest = HarvestRequest(
+            cycle=0,
+            checkpoint=policy,
+            episodes=1,
+            seeds=seeds,
+            repo_id="local/rollouts",
+            device=config.improve.device,
+            task_text=config.improve.task_text,
+            extra_args=config.improve.extra_args,
+            folder=_FOLDER / "harvest",
+        )
+        yield "eval, improve", backend.plan_harvest(harvest)
 
 
 def require_foreseen_allowed(config: LoopConfig, rules: Constitution) -> None:

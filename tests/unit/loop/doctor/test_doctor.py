@@ -192,7 +192,7 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
         environ={"HOME": str(tmp_path)},
     )
     failed = {check.name for check in checks if check.level == "fail"}
-    assert failed == {"constitution", "seed data"}
+    assert failed == {"constitution", "back end", "seed data"}  # no rules allow its commands
     (tmp_path / "data").mkdir()
     assert machine._seed_data(config(seed_root=tmp_path / "data")).level == "ok"
 
@@ -240,6 +240,10 @@ def test_what_a_run_would_be_refused_for_fails(tmp_path):
     assert set(found) == {"constitution", "back end"}
     assert "train.steps: expected at most 200000, got 200001" in found["constitution"]
     assert "data.initial_episodes: expected a number without seed_root" in found["back end"]
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("allowed_programs: [lerobot-eval]\n")
+    found = failed(data={"initial_episodes": 4}, constitution=rules)
+    assert "allowed_programs: policy_ladder[0], train, seed_dataset: " in found["back end"]
 
 
 def test_a_harvest_on_a_gpu_needs_one(monkeypatch):
