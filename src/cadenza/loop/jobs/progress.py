@@ -26,8 +26,9 @@ _STEP: Final = re.compile(rb"\bstep:(\d+(?:\.\d+)?)([KMB]?) ")
 _UNITS: Final = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"B": 1e9}
 #: Our own jobs: they go on from where an attempt was killed.
 _OURS: Final = ("cadenza", "job")
-#: Below ``--out``: finished parts of an evaluation; what is told of a training's last save.
-_PARTS, _SAVE = "blocks", "work/state.pt.json"
+#: Below ``--out``: finished parts of an evaluation; what is told of a training's last save, which
+#: is removed once there is a policy.
+_PARTS, _SAVE, _POLICY = "blocks", "work/state.pt.json", "policy.pt"
 
 
 class Progress(Record):
@@ -91,8 +92,9 @@ def _of_parts(job: str, flags: dict[str, str]) -> Progress | None:
         parts = sum(path.stem.isdecimal() for path in (out / _PARTS).glob("*.json"))
         return _progress(parts * batch, _number(flags.get("episodes")), of_all_attempts=True)
     if job == "train" and "max-epochs" not in flags:
-        done = _saved_step(out / _SAVE)
-        return _progress(done, _number(flags.get("steps")), of_all_attempts=True)
+        steps = _number(flags.get("steps"))
+        done = steps if (out / _POLICY).exists() else _saved_step(out / _SAVE)
+        return _progress(done or 0, steps, of_all_attempts=True)
     return None
 
 

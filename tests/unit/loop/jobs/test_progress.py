@@ -58,6 +58,8 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before
     save.write_text("{")
     assert progress_of(command, log).done == 0.0
+    (folder.root / cloning_files.POLICY).touch()
+    assert progress_of(command, log).done == 1.0
 
 
 def test_a_collection_does_not_know_how_far_it_is(tmp_path):
