@@ -18,7 +18,7 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
             Check(
                 name="configuration",
                 level="fail",
-                detail=f"{path}: {problem.strip()}" if problems else problem,
+                detail=(f"{path}: {problem.strip()}" if problems else problem).removesuffix("."),
                 fix="correct the file",
             )
             for problem in problems or [first]

@@ -211,7 +211,7 @@ def test_a_configuration_that_cannot_be_read_is_told_problem_by_problem(tmp_path
     settings, checks = read_configuration(tmp_path)
     assert (settings, checks[0].detail) == (
         None,
-        f"{tmp_path}: expected a YAML file, got a folder; name a file in it.",
+        f"{tmp_path}: expected a YAML file, got a folder; name a file in it",
     )
 
 
