@@ -2,6 +2,8 @@
 
 import os
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -53,6 +55,14 @@ def quick_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@pytest.fixture
+def folder():
+    """A folder in memory where there is one: a job's is copied at every durable step."""
+    memory = Path("/dev/shm")  # noqa: S108 - the name of the file system
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
+        yield Path(root)
+
+
 def collection(root, **changes):
     settings = {
         "task": "crossing",
@@ -80,17 +90,17 @@ def training(expert, root, **changes):
     return Training(**(settings | changes))
 
 
-def require_equal_after_any_crash(tmp_path, job):
+def require_equal_after_any_crash(folder, job):
     """Let ``job`` die at each of its durable steps, run it again, and compare the folders.
 
     Returns:
         Number of durable steps it could die at.
     """
-    with deaths(tmp_path / "undisturbed", tmp_path / "died") as died:
-        job(tmp_path / "undisturbed")
-    wanted = tree(tmp_path / "undisturbed")
+    with deaths(folder / "undisturbed", folder / "died") as died:
+        job(folder / "undisturbed")
+    wanted = tree(folder / "undisturbed")
     for step, root in enumerate(died):
-        again = tmp_path / "again" / str(step)
+        again = folder / "again" / str(step)
         if step % 4 == 1:  # and once more, on the way back
             with deaths(root, again) as died_again:
                 job(root)
@@ -104,10 +114,10 @@ def require_equal_after_any_crash(tmp_path, job):
 
 
 @pytest.mark.parametrize("step", [0, 9, 22])
-def test_dead_process_leaves_what_the_copies_show(tmp_path, expert, monkeypatch, step):
+def test_dead_process_leaves_what_the_copies_show(folder, expert, monkeypatch, step):
     monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
-    whole, dead = tmp_path / "whole", tmp_path / "dead"
-    with deaths(whole, tmp_path / "died") as died:
+    whole, dead = folder / "whole", folder / "dead"
+    with deaths(whole, folder / "died") as died:
         train(training(expert, whole))
     assert dies_after(step, lambda: train(training(expert, dead)))
     copied, left = tree(died[step]), tree(dead)
@@ -120,16 +130,16 @@ def without_number(name):
     return re.sub(r"\.[0-9a-f]+\.cadenza-tmp$", "", name)
 
 
-def test_training(tmp_path, expert, monkeypatch):
+def test_training(folder, expert, monkeypatch):
     monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
-    points = require_equal_after_any_crash(tmp_path, lambda root: train(training(expert, root)))
+    points = require_equal_after_any_crash(folder, lambda root: train(training(expert, root)))
     assert points > 20  # two saves of the state, the policy, claim and result
 
 
-def test_training_goes_on_where_it_was(tmp_path, expert, monkeypatch):
+def test_training_goes_on_where_it_was(folder, expert, monkeypatch):
     monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
-    whole, updates = tmp_path / "whole", []
-    with deaths(whole, tmp_path / "died") as died:
+    whole, updates = folder / "whole", []
+    with deaths(whole, folder / "died") as died:
         train(training(expert, whole))
     # the first save is there, the second is not
     root = next(root for root in died if (root / "work" / "state.pt").exists())
@@ -145,12 +155,12 @@ def test_training_goes_on_where_it_was(tmp_path, expert, monkeypatch):
     assert updates == list(range(4, 12))
 
 
-def test_collection(tmp_path, monkeypatch):
+def test_collection(folder, monkeypatch):
     monkeypatch.setattr(collecting, "BLOCK", 1)
-    assert require_equal_after_any_crash(tmp_path, lambda root: collect(collection(root))) > 10
+    assert require_equal_after_any_crash(folder, lambda root: collect(collection(root))) > 10
 
 
-def test_harvest_with_and_without_success(tmp_path, policy, monkeypatch):
+def test_harvest_with_and_without_success(folder, policy, monkeypatch):
     monkeypatch.setattr(collecting, "BLOCK", 2)
     kept = {}
     for partner in ("crossing_stationary", "crossing_chaser"):
@@ -159,11 +169,11 @@ def test_harvest_with_and_without_success(tmp_path, policy, monkeypatch):
             wanted = collection(root, partners=(partner,), seed_count=4)
             kept[partner] = harvest(wanted, policy=policy, filtered="off")["kept"]
 
-        require_equal_after_any_crash(tmp_path / partner, job)
+        require_equal_after_any_crash(folder / partner, job)
     assert kept["crossing_chaser"] == 0
 
 
-def test_evaluation(tmp_path, policy):
+def test_evaluation(folder, policy):
     def job(root):
         evaluate(
             Evaluation(
@@ -177,10 +187,10 @@ def test_evaluation(tmp_path, policy):
             )
         )
 
-    assert require_equal_after_any_crash(tmp_path, job) > 10
+    assert require_equal_after_any_crash(folder, job) > 10
 
 
-def test_merge(tmp_path, expert):
+def test_merge(folder, expert):
     def job(root):
         source = expert / "dataset"
         merge(
@@ -192,4 +202,4 @@ def test_merge(tmp_path, expert):
             )
         )
 
-    assert require_equal_after_any_crash(tmp_path, job) > 10
+    assert require_equal_after_any_crash(folder, job) > 10
