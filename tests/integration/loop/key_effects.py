@@ -75,6 +75,7 @@ class Lab:
         (folder / "runs").mkdir(parents=True)
         shutil.copyfile(self._template, folder / "runs" / "cadenza.db")
         (folder / "rules.yaml").write_text("allowed_programs: [cadenza]\nmax_train_steps: 1\n")
+        (folder / "i.json").write_text('{"mine": ["push it"]}')
         fixed = {"workdir": "FOLDER/runs", "knowledge": {}, **document}
         fixed["knowledge"] = {"root": "FOLDER/pages", **fixed["knowledge"]}
         self._texts[number] = json.dumps(fixed, sort_keys=True)

@@ -41,6 +41,14 @@ CURATED = {**MODEL, "curation": {"enabled": True}}
 PRICES = {"usd_per_million_input": 1.0, "usd_per_million_output": 1.0}
 PRICED = {**MODEL, "llm_calls": PRICES}
 GATED = {"approval": {"gates": ["promote"], "timeout_s": 1e-9}}
+#: Those in units of the metric, which have no defaults for scores.
+SCORES = {
+    "promote_delta": 0.05,
+    "regression_delta": 0.05,
+    "plateau_epsilon": 0.01,
+    "escalate_floor": 0.05,
+    "min_promote": 0.05,
+}
 QUICK = {"jobs": {"backoff_s": 0.0, "max_attempts": 3}}
 SEEDS = [str(SeedLedger(seed).range("data", 0, count=20).start) for seed in (0, 1)]
 
@@ -160,7 +168,7 @@ CASES = [
         "eval.extension_growth", 4.0, see.looks, (10, 20, 40), (10, 40),
         {"eval": {"max_episodes": 40}},
     ),
-    Case("eval.metric", "score", see.first_measure, 0.4, 0.47),
+    Case("eval.metric", "score", see.first_measure, 0.4, 0.47, {"thresholds": SCORES}),
     Case(
         "eval.extra_args", ["--filter=off"], flag("eval_candidate_0", "filter"), None, "off"
     ),
