@@ -97,8 +97,8 @@ class DryBackend:
 
     @property
     def capabilities(self) -> dict[str, str]:
-        """What the other back end's probe found."""
-        return self.inner.capabilities
+        """Nothing: no environment is made, which a real run does before anything else."""
+        return {}
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
         """Return the other back end's command; None if it needs none."""

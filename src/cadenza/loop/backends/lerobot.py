@@ -29,6 +29,7 @@ from cadenza.loop.backends.base import (
     MergeRequest,
     TrainRequest,
 )
+from cadenza.loop.backends.lerobot_arguments import seeded_words
 from cadenza.loop.backends.lerobot_commands import (
     RESULT,
     Setting,
@@ -47,6 +48,7 @@ from cadenza.loop.backends.lerobot_environment import (
 from cadenza.loop.backends.lerobot_features import (
     Interface,
     dataset_interface,
+    describe_environment,
     environment_interface,
     policy_interface,
     require_agreement,
@@ -61,6 +63,7 @@ from cadenza.loop.backends.lerobot_results import (
     read_report,
     read_selection,
 )
+from cadenza.loop.backends.lerobot_seeds import require_seeds
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
 from cadenza.loop.errors import ImproveError
@@ -94,11 +97,15 @@ class LeRobotBackend:
 
     @property
     def capabilities(self) -> dict[str, str]:
-        """Release and flag names of the installed LeRobot, and the device it computes on."""
+        """Release and flag names of the installed LeRobot, its device, and what its seeds mean.
+
+        Raises:
+            ConfigurationError: The environment cannot be made, or does not follow its seeds.
+        """
         device = "cuda" if self._setting.has_gpu else "cpu"
         if self._setting.tools is None:
             return {"lerobot": "not installed", "device": device}
-        return {**self._setting.tools.capabilities, "device": device}
+        return {**self._setting.tools.capabilities, "device": device, **self._seeds}
 
     @property
     def programs(self) -> Mapping[str, tuple[str, ...]]:
@@ -268,8 +275,9 @@ class LeRobotBackend:
         What the dataset has is what a policy will want of the environment.
 
         Raises:
-            ConfigurationError: They differ.
+            ConfigurationError: They differ, or the environment does not follow its seeds.
         """
+        _ = self._seeds
         policy = None if checkpoint is None else policy_interface(Path(checkpoint.path))
         data: Interface | None = None
         if dataset.root is not None:
@@ -297,11 +305,19 @@ class LeRobotBackend:
         tools: LeRobotTools | None = None if environment is None else probe(environment)
         return Setting(eval=self._config.eval, tools=tools, has_gpu=machine_has_gpu(os.environ))
 
+    @cached_property
+    def _seeds(self) -> dict[str, str]:
+        """What the seeds of the environment mean; nothing where it cannot be asked."""
+        if self._environment is None:
+            return {}
+        file, facts = describe_environment(self._environment, self._environment_words)
+        return require_seeds(facts, source=str(file))
+
     @property
     def _environment_words(self) -> tuple[str, ...]:
-        measured = self._config.eval
+        measured, words = self._config.eval, self._setting.environment_words
         named = (f"--env-type={measured.env_type}", f"--task={measured.task_suite}")
-        return (*named, *self._setting.environment_words)
+        return (*named, *words, *seeded_words(measured.env_type, words))
 
     @property
     def _seed_root(self) -> Path | None:

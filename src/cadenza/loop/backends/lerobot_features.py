@@ -8,6 +8,7 @@ Limits:  a dataset or policy that is not on this machine cannot be checked; size
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -20,6 +21,11 @@ from cadenza.loop.backends.lerobot_probe import Ask, identity, output_of
 #: Shape by name: inputs ``observation.*`` and the output ``action``.
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
+#: Longest time that the tasks of an environment may take to show themselves, s: LIBERO makes a
+#: simulator for each of up to 90, and pictures of it without a GPU.
+_TIMEOUT_S: Final = 1800.0
+#: Changes when the script ``describe`` answers more, so that older answers do not count.
+_QUESTIONS: Final = "seeds"
 _INPUTS: Final = "observation."
 _OUTPUT: Final = "action"
 
@@ -86,6 +92,28 @@ def policy_interface(path: Path) -> Interface | None:
     return Interface(name=f"policy {path}", shapes=shapes)
 
 
+def describe_environment(
+    environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Return what the script ``describe`` finds out about an environment, and the file with it.
+
+    Args:
+        environment: Where LeRobot is.
+        words: ``--env-type=``, ``--task=`` and ``--env.key=value`` words.
+        ask: Runs a command and returns what it prints; None for a process of its own.
+
+    Raises:
+        ConfigurationError: The environment cannot be made.
+    """
+    name = "\0".join([_QUESTIONS, identity(environment), *sorted(words)])
+    file = environment.cache / f"environment-{sha256_bytes(name.encode())[:16]}.json"
+    if not file.is_file():
+        command = [str(environment.python), "-P", str(RUN_SCRIPT), "describe", *words]
+        ask = partial(output_of, timeout_s=_TIMEOUT_S) if ask is None else ask
+        ask([*command, f"--result-json={file}"])
+    return file, _read(file, "the description of an environment")
+
+
 def environment_interface(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> Interface:
@@ -99,12 +127,7 @@ def environment_interface(
     Raises:
         ConfigurationError: The environment cannot be made.
     """
-    key = sha256_bytes("\0".join([identity(environment), *sorted(words)]).encode())[:16]
-    file = environment.cache / f"environment-{key}.json"
-    if not file.is_file():
-        command = [str(environment.python), "-P", str(RUN_SCRIPT), "describe", *words]
-        (output_of if ask is None else ask)([*command, f"--result-json={file}"])
-    facts = _read(file, "the description of an environment")
+    file, facts = describe_environment(environment, words, ask=ask)
     seen = cast("dict[str, Any]", facts.get("observation", {}))
     shapes = {name: _shape(shape, source=f"{file}: {name}") for name, shape in seen.items()}
     shapes[_OUTPUT] = _shape(facts.get("action"), source=f"{file}: {_OUTPUT}")

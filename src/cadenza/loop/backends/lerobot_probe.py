@@ -139,8 +139,12 @@ def identity(environment: LeRobotEnvironment) -> str:
     return sha256_bytes(json.dumps([str(environment.python), changed]).encode())[:16]
 
 
-def output_of(command: Sequence[str]) -> str:
+def output_of(command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> str:
     """Return what a command of LeRobot's environment prints; it may not use the network.
+
+    Args:
+        command: The command.
+        timeout_s: Longest time it may take, s.
 
     Raises:
         ConfigurationError: It fails, or takes too long.
@@ -151,7 +155,7 @@ def output_of(command: Sequence[str]) -> str:
             list(command),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=True,
             env=environ,
         )

@@ -1,9 +1,11 @@
-"""Writes down what an environment shows to a policy: names and shapes, seen in one reset.
+"""Writes down what an environment shows to a policy, and whether its seeds choose what it shows.
 
     run.py describe --env-type=pusht --task=PushT-v0 [--env.obs_type=...] --result-json=FILE
 
 Shapes are those after LeRobot's processing of the environment, images as (C, H, W). What a
 configuration declares is not trusted: LeRobot 0.4.4 ignores the image size declared for PushT.
+Result:  ``{observation, action, fps, tasks, seeds, evaluated_seeds}``; ``seeds`` has the facts of
+    every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation (see `seed_checks`).
 """
 
 import argparse
@@ -15,6 +17,7 @@ from typing import Any
 
 from .files import write_result
 from .playing import close_environments, environment_config, make_environments
+from .seed_checks import evaluated_seeds, seed_facts
 
 
 def main(words: Sequence[str]) -> int:
@@ -27,6 +30,7 @@ def main(words: Sequence[str]) -> int:
     config = environment_config(given.env_type, given.task, rest)
     environments = make_environments(config)
     observation, action = _seen(config, environments[0][1])
+    seeds = {name: seed_facts(one) for name, one in environments}
     close_environments(environments)
     write_result(
         given.result_json,
@@ -35,6 +39,8 @@ def main(words: Sequence[str]) -> int:
             "action": action,
             "fps": int(config.fps),
             "tasks": [name for name, _ in environments],
+            "seeds": seeds,
+            "evaluated_seeds": evaluated_seeds(),
         },
     )
     return 0

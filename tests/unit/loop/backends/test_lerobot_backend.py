@@ -1,12 +1,14 @@
 """The back end's own choices: data, steps, seeds, devices; no LeRobot is needed for plans."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
+from cadenza.loop.backends import lerobot
 from cadenza.loop.backends.base import (
     DataRequest,
     EvalRequest,
@@ -16,9 +18,12 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
+from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import EvalConfig, LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.dry_run import DryBackend
 from cadenza.loop.errors import ImproveError
+from tests.unit.loop.backends.test_lerobot_probe import TEXTS, environment
 
 POLICY = CheckpointRecord(policy_type="act", path="/p", cycle=0)
 
@@ -225,3 +230,60 @@ def test_without_lerobot_plans_are_made_but_programs_are_missing(tmp_path: Path)
     assert stack.plan_data(data_request(tmp_path)) is not None
     with pytest.raises(MissingExtraError, match="CADENZA_LEROBOT_PYTHON"):
         _ = stack.programs
+
+
+class Described:
+    """Stands for the script that describes an environment; keeps the words it was given."""
+
+    def __init__(self, **changes: Any) -> None:
+        seeds = {"repeats": True, "differs": True, **changes}
+        self.words: list[tuple[str, ...]] = []
+        self.facts = {"seeds": {"spatial_0": seeds}, "evaluated_seeds": [100, 101, 102, 103, 104]}
+        self.facts |= {"observation": {}, "action": [2]}
+
+    def __call__(self, _environment: object, words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+        self.words.append(tuple(words))
+        return Path("described.json"), self.facts
+
+
+def installed(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, described: Described
+) -> LeRobotBackend:
+    monkeypatch.setattr(lerobot, "describe_environment", described)
+    tools = LeRobotTools.from_help("0.4.4", TEXTS)
+    monkeypatch.setattr(lerobot, "probe", lambda _environment: tools)
+    document = {"run_name": "r", "seed_dataset": "a/b", "backend": "lerobot"}
+    config = LoopConfig.from_document(document, source="test")
+    return LeRobotBackend(config, environment=environment(folder / "lerobot"))
+
+
+def test_run_records_what_its_seeds_mean_in_the_environment_that_it_plays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    described = Described()
+    stack = installed(monkeypatch, tmp_path, described)
+    for _ in range(2):
+        recorded = stack.capabilities
+        assert recorded["initial_states"] == "chosen by the seed, as resets of spatial_0 show"
+        assert recorded["evaluated_seeds"] == "start + episode, as a trial shows"
+    assert described.words == [
+        ("--env-type=libero", "--task=libero_spatial", "--env.init_states=false")
+    ]
+
+
+def test_environment_that_ignores_its_seeds_is_refused_before_a_run_and_before_a_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stack = installed(monkeypatch, tmp_path, Described(repeats=False))
+    message = r"spatial_0: expected the seed to choose .* again \(described.json\)"
+    with pytest.raises(ConfigurationError, match=message):
+        _ = stack.capabilities
+    on_the_hub = DatasetRef(repo_id="a/b")  # whose features nobody can compare
+    with pytest.raises(ConfigurationError, match=message):
+        stack.check_features(on_the_hub, None)
+
+
+def test_dry_run_makes_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    described = Described(repeats=False)
+    dry = DryBackend(installed(monkeypatch, tmp_path, described))
+    assert (dry.capabilities, described.words) == ({}, [])

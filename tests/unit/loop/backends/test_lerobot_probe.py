@@ -118,6 +118,8 @@ def test_tool_that_fails_is_named() -> None:
     assert output_of([sys.executable, "-c", "print(3)"]) == "3\n"
     with pytest.raises(ConfigurationError, match=r"expected '.* -c 1/0' to answer"):
         output_of([sys.executable, "-c", "1/0"])
+    with pytest.raises(ConfigurationError, match=r"timed out after 0.1 seconds"):
+        output_of([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.1)
 
 
 def test_named_interpreter_wins_over_the_newest_finished_one(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""Whether environments follow their seeds, on small ones that do so in several wrong ways."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+
+from cadenza.loop.scripts import seed_checks
+from cadenza.loop.scripts.seed_checks import evaluated_seeds, same, seed_facts
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+
+class Seeded(gymnasium.Env[Any, Any]):
+    """Begins at a place that its seed draws."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"robot": gymnasium.spaces.Dict({"position": BOX}), "pixels": BOX}
+    )
+    action_space = gymnasium.spaces.Box(0.5, 1.0, (1,))
+
+    def __init__(self) -> None:
+        self.place, self.resets = np.zeros(2), 0
+
+    def drawn(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self.place = self.drawn()
+        self.resets += 1
+        return self.seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.place = self.place + 1.0
+        return self.seen(), 0.0, False, False, {}
+
+    def seen(self) -> Any:
+        return {"robot": {"position": self.place.astype(np.float32)}, "pixels": np.zeros(2)}
+
+
+class Recorded(Seeded):
+    """Plays its recorded states in order, as LIBERO does."""
+
+    def drawn(self) -> Any:
+        return np.full(2, 0.1 * self.resets)
+
+
+class Elsewhere(Seeded):
+    """Draws from a generator that its seed does not reach, as MetaWorld does."""
+
+    elsewhere = np.random.default_rng(0)
+
+    def drawn(self) -> Any:
+        return self.elsewhere.uniform(-1.0, 1.0, 2)
+
+
+class Fixed(Seeded):
+    """Begins at one place."""
+
+    def drawn(self) -> Any:
+        return np.ones(2)
+
+
+class Coarse(Seeded):
+    """Has two states for all seeds."""
+
+    def drawn(self) -> Any:
+        return np.full(2, float(self.np_random_seed % 2))
+
+
+class Lingering(Seeded):
+    """Begins a little nearer to where the last episode ended."""
+
+    def drawn(self) -> Any:
+        return super().drawn() + 1e-3 * self.place
+
+
+def facts_of(kind: type[Seeded]) -> dict[str, bool]:
+    return seed_facts(gymnasium.vector.SyncVectorEnv([kind]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "repeats", "differs"),
+    [
+        (Seeded, True, True),
+        (Recorded, False, True),
+        (Elsewhere, False, True),
+        (Fixed, True, False),
+        (Coarse, True, False),
+        (Lingering, False, True),
+    ],
+)
+def test_environment_is_judged_by_what_its_resets_show(
+    kind: type[Seeded], repeats: bool, differs: bool
+) -> None:
+    assert facts_of(kind) == {"repeats": repeats, "differs": differs}
+
+
+def test_rounding_and_shades_are_no_difference() -> None:
+    place, picture = np.array([0.5, 100.0]), np.array([[0, 255]], np.uint8)
+    state = {"place": place, "picture": picture}
+    assert same(state, {"place": place * (1 + 1e-8), "picture": np.array([[2, 253]], np.uint8)})
+    assert not same(state, {**state, "place": place + 1e-4})
+    assert not same(state, {**state, "picture": np.array([[3, 255]], np.uint8)})
+    assert not same(state, {**state, "place": place[:1]})
+    assert not same(state, {"place": place})
+
+
+def install(monkeypatch: pytest.MonkeyPatch, evaluate: Any) -> None:
+    """Let ``evaluate`` stand for LeRobot's evaluation of many tasks."""
+    module = SimpleNamespace(eval_policy_all=evaluate)
+    monkeypatch.setitem(sys.modules, "lerobot.scripts.lerobot_eval", cast("ModuleType", module))
+    monkeypatch.setattr(seed_checks, "_still_policy", lambda: None)
+
+
+def test_release_with_another_evaluation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert evaluated_seeds() is None  # no LeRobot here
+
+    def eval_policy_all(envs: Any, n_episodes: int, start_seed: int, recorder: Any) -> Any:
+        raise AssertionError(f"asked without what it needs: {recorder}")
+
+    install(monkeypatch, eval_policy_all)
+    assert evaluated_seeds() is None
+    install(monkeypatch, lambda envs, policy, n_episodes: None)  # takes no seed
+    assert evaluated_seeds() is None
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_rewards_tell_the_seeds_that_episodes_were_reset_from(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    batches: list[int] = []  # first seeds of the batches
+
+    def eval_policy_all(envs: Any, policy: Any, n_episodes: int, start_seed: int) -> Any:
+        rewards: list[float] = []
+        for first in batches:
+            envs["seeds"][0].reset(seed=[start_seed + first + i for i in range(at_once)])
+            found = [envs["seeds"][0].step(np.zeros((at_once, 1)))[1] for _ in range(4)]
+            rewards += np.max(found, axis=0).tolist()
+        return {"per_task": [{"metrics": {"max_rewards": rewards[:n_episodes]}}]}
+
+    install(monkeypatch, eval_policy_all)
+    monkeypatch.setattr(seed_checks, "_AT_ONCE", at_once)
+    batches[:] = range(0, 5, at_once)
+    assert evaluated_seeds() == [100, 101, 102, 103, 104]
+    batches[:] = [0] * 5  # every batch from the same seeds
+    assert evaluated_seeds() == [100 + i % at_once for i in range(5)]
