@@ -40,11 +40,7 @@ from cadenza.loop.backends.native_files import (
     require_weights,
     seed_page,
 )
-from cadenza.loop.backends.native_training import (
-    expected_training,
-    local_root,
-    training_flags,
-)
+from cadenza.loop.backends.native_training import NativeTraining, local_root
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
@@ -137,11 +133,7 @@ class NativeBackend:
         Raises:
             ConfigurationError: A dataset is not local, or no episode of it counts.
         """
-        flags = training_flags(
-            request,
-            seed=self._training_seed(request.cycle),
-            max_epochs=self._config.train.max_epochs,
-        )
+        flags = self._training(request).flags()
         return self._plan("train", flags, request.folder, request.extra_args)
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
@@ -150,12 +142,7 @@ class NativeBackend:
         Raises:
             IntegrityError: The weights are not those that the job wrote, or not of this data.
         """
-        expected = expected_training(
-            request,
-            seed=self._training_seed(request.cycle),
-            max_epochs=self._config.train.max_epochs,
-        )
-        facts = read_result(request.folder, "train", expected)
+        facts = read_result(request.folder, "train", self._training(request).expected())
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
         return CheckpointRecord(
@@ -359,6 +346,11 @@ class NativeBackend:
             sha256=tree_digest(root),
         )
 
-    def _training_seed(self, cycle: int) -> int:
-        stream = derive_substream("loop.native.training", root_seed=self._config.seed)
-        return stream.child(cycle).integer_seed()
+    def _training(self, request: TrainRequest) -> NativeTraining:
+        """Return ``request`` with what the run adds to it; every cycle has a seed of its own."""
+        seeds = derive_substream("loop.native.training", root_seed=self._config.seed)
+        return NativeTraining(
+            request=request,
+            seed=seeds.child(request.cycle).integer_seed(),
+            max_epochs=self._config.train.max_epochs,
+        )

@@ -3,6 +3,7 @@
 Both follow from what the loop asks for alone: no file of the dataset is read.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,71 +26,71 @@ def local_root(dataset: DatasetRef) -> str:
     return dataset.root
 
 
-def training_flags(
-    request: TrainRequest, *, seed: int, max_epochs: float | None
-) -> dict[str, object]:
-    """Return the flags of the command that trains.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeTraining:
+    """One training as the native back end asks for it.
 
-    Args:
+    Attributes:
         request: What to train.
         seed: Seed of weights and batches.
         max_epochs: Most passes over the data; None for no cap.
-
-    Raises:
-        ConfigurationError: A dataset is not local, or no episode of it counts.
     """
-    flags: dict[str, object] = {
-        "rung": request.rung,
-        "dataset": local_root(request.dataset),
-        "steps": request.steps,
-        "batch-size": request.batch_size,
-        "seed": seed,
-    }
-    listed, first = _counting(request.dataset)
-    if listed:
-        flags["episodes"] = ",".join(str(number) for number in listed)
-    if first is not None:
-        flags["first-episodes"] = first
-    if request.mix is not None:
-        flags |= {"mix": local_root(request.mix), "mix-ratio": repr(request.mix_ratio)}
-    if max_epochs is not None:
-        flags["max-epochs"] = repr(max_epochs)
-    if request.init is not None:
-        flags["init"] = request.init
-    return flags
 
+    request: TrainRequest
+    seed: int
+    max_epochs: float | None
 
-def expected_training(
-    request: TrainRequest, *, seed: int, max_epochs: float | None
-) -> dict[str, Any]:
-    """Return what the result of the training must say that it was asked for.
+    def flags(self) -> dict[str, object]:
+        """Return the flags of the command.
 
-    Args:
-        request: What to train.
-        seed: Seed of weights and batches.
-        max_epochs: Most passes over the data; None for no cap.
+        Raises:
+            ConfigurationError: A dataset is not local, or no episode of it counts.
+        """
+        request = self.request
+        flags: dict[str, object] = {
+            "rung": request.rung,
+            "dataset": local_root(request.dataset),
+            "steps": request.steps,
+            "batch-size": request.batch_size,
+            "seed": self.seed,
+        }
+        listed, first = _counting(request.dataset)
+        if listed:
+            flags["episodes"] = ",".join(str(number) for number in listed)
+        if first is not None:
+            flags["first-episodes"] = first
+        if request.mix is not None:
+            flags |= {"mix": local_root(request.mix), "mix-ratio": repr(request.mix_ratio)}
+        if self.max_epochs is not None:
+            flags["max-epochs"] = repr(self.max_epochs)
+        if request.init is not None:
+            flags["init"] = request.init
+        return flags
 
-    Raises:
-        IntegrityError: The weights to start from are gone.
-    """
-    listed, first = _counting(request.dataset)
-    mix = request.mix
-    expected: dict[str, Any] = {
-        "rung": request.rung,
-        "steps": request.steps,
-        "batch_size": request.batch_size,
-        "seed": seed,
-        "episodes": list(listed),
-        "first_episodes": first,
-        "mix_ratio": None if mix is None else request.mix_ratio,
-        "max_epochs": max_epochs,
-        "init_sha256": None if request.init is None else _digest(Path(request.init)),
-    }
-    if request.dataset.sha256 is not None:
-        expected["dataset_sha256"] = request.dataset.sha256
-    if mix is None or mix.sha256 is not None:
-        expected["mix_sha256"] = None if mix is None else mix.sha256
-    return expected
+    def expected(self) -> dict[str, Any]:
+        """Return what the result must say that it was asked for.
+
+        Raises:
+            IntegrityError: The weights to start from are gone.
+        """
+        request, mix = self.request, self.request.mix
+        listed, first = _counting(request.dataset)
+        expected: dict[str, Any] = {
+            "rung": request.rung,
+            "steps": request.steps,
+            "batch_size": request.batch_size,
+            "seed": self.seed,
+            "episodes": list(listed),
+            "first_episodes": first,
+            "mix_ratio": None if mix is None else request.mix_ratio,
+            "max_epochs": self.max_epochs,
+            "init_sha256": None if request.init is None else _digest(Path(request.init)),
+        }
+        if request.dataset.sha256 is not None:
+            expected["dataset_sha256"] = request.dataset.sha256
+        if mix is None or mix.sha256 is not None:
+            expected["mix_sha256"] = None if mix is None else mix.sha256
+        return expected
 
 
 def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:
