@@ -54,10 +54,11 @@ class DataAgent:
         self.bus = bus
         self.runner = runner if backend is None else runner_for(backend, runner)
         self.task_filter = task_filter
+        self.constitution = constitution or load_constitution(None)
         self._backend = backend
         self._desk = JobDesk(
             event_stage="collect",
-            constitution=constitution or load_constitution(None),
+            constitution=self.constitution,
             bus=bus,
             runner=self.runner,
             read_roots=read_roots,

@@ -133,7 +133,7 @@ class Constitution:
 
     def check_eval(self, env_type: str, n: int) -> Verdict:
         """Return whether ``n`` episodes, over all tasks, may be played; limits are inclusive."""
-        verdict = self._environment(env_type)
+        verdict = self.check_environment(env_type)
         return self._within("max_eval_episodes", n) if verdict.allowed else verdict
 
     def check_collect(self, attempts: int) -> Verdict:
@@ -152,7 +152,7 @@ class Constitution:
         for name, root in job.hub_datasets():
             self._require_data(name, root, roots)
         for env_type in job.environments():
-            _raise_unless(self._environment(env_type))
+            _raise_unless(self.check_environment(env_type))
         last = job.last_seed()
         if last is not None and last >= program.seed_limit:
             raise denied("range", f"expected seeds below {program.seed_limit}, got up to {last}")
@@ -253,7 +253,8 @@ class Constitution:
             require_separate(*_paths(places))
         return program.job.model_validate({"words": program.words, "flags": tuple(texts), **fields})
 
-    def _environment(self, env_type: str) -> Verdict:
+    def check_environment(self, env_type: str) -> Verdict:
+        """Return whether anything may be played in ``env_type``."""
         allowed = self.rules.allowed_env_types
         if allowed is not None and env_type in allowed:
             return Verdict(allowed=True)

@@ -29,6 +29,7 @@ from cadenza.loop.orchestrator.foreseen import (
     require_commands_allowed,
     require_foreseen_allowed,
 )
+from cadenza.loop.orchestrator.proposal_bounds import schedule_of
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -133,7 +134,7 @@ def build_loop(
         MissingExtraError: A package that the configuration needs is not installed.
         StoreError: The store cannot be opened.
     """
-    rules = load_constitution(config.constitution)
+    rules = load_constitution(config.constitution, config.data.instructions)
     require_foreseen_allowed(config, rules)
     stack = make_backend(config) if backend is None else backend
     require_commands_allowed(config, rules, stack)
@@ -152,7 +153,7 @@ def build_loop(
             store,
             bus,
             **_agents(config, rules, stack, bus),
-            proposer=_proposer(config, run_id, bus, llm),
+            proposer=_proposer(config, run_id, bus, llm, schedule_of(config, rules)),
             knowledge_agent=_knowledge(config, bus, llm),
             open_jobs=jobs,
             stop=stop,
@@ -254,11 +255,14 @@ def _prompt_chars(config: LoopConfig) -> int:
     return config.llm_calls.max_prompt_chars - _INSTRUCTION_CHARS
 
 
-def _proposer(config: LoopConfig, run_id: str, bus: EventBus, llm: LLMClient) -> Proposer:
+def _proposer(
+    config: LoopConfig,
+    run_id: str,
+    bus: EventBus,
+    llm: LLMClient,
+    schedule: DeterministicProposer,
+) -> Proposer:
     data, root = config.data, config.knowledge.root
-    schedule = DeterministicProposer(
-        config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
-    )
     if not config.llm:
         return schedule
     if config.curation.enabled:

@@ -6,26 +6,35 @@ to weights that the rules do not allow.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.agents.improve_agent import attempts_for
 from cadenza.loop.backends.base import (
     Backend,
+    DataRequest,
     EvalRequest,
     HarvestRequest,
     JobPlan,
+    MergeRequest,
     SeedRange,
     TrainRequest,
 )
-from cadenza.loop.config import LoopConfig
+from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.errors import ImproveError
+from cadenza.loop.orchestrator.proposal_bounds import MOST_LISTED, collects, schedule_of
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.task_counts import tasks_of
 
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")
+#: Stands for any seeds; how many there are is asked of the numbers alone.
+_SEEDS: Final = SeedRange(start=0, count=1)
 
 
 def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: Backend) -> None:
@@ -41,85 +50,145 @@ def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: B
 
 def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]]:
     """Yield one plan per kind of command, with the keys that it comes from."""
-    root = config.seed_root
-    if root is None and config.backend == "native":
-        root = _FOLDER / "data"
-    dataset = DatasetRef(repo_id=config.seed_dataset, root=None if root is None else str(root))
-    for number, rung in enumerate(config.policy_ladder):
-        request = TrainRequest(
-            cycle=0,
-            rung=rung.name,
-            init=rung.init,
-            dataset=dataset,
-            steps=config.train.steps,
-            batch_size=config.train.batch_size,
-            extra_args=config.train.extra_args,
-            folder=_FOLDER / "train",
-        )
+    data = DataRequest(
+        cycle=0,
+        proposal=Proposal(action="reuse_seed", dataset=config.seed_dataset, num_episodes=1),
+        seeds=_SEEDS,
+        folder=_FOLDER / "data",
+    )
+    found = backend.plan_data(data)
+    if found is not None:
+        yield "seed_dataset, data", found
+    requests = [_training(config, rung) for rung in config.policy_ladder]
+    for number, request in enumerate(requests):
         yield f"policy_ladder[{number}], train, seed_dataset", backend.plan_train(request)
     policy = CheckpointRecord(
         policy_type=config.policy_ladder[0].name, path=str(_FOLDER / "policy"), cycle=0
     )
-    seeds = SeedRange(start=0, count=1)
     evaluation = EvalRequest(
         cycle=0,
         checkpoint=policy,
-        seeds=seeds,
+        seeds=_SEEDS,
         batch_size=1,
         extra_args=config.eval.extra_args,
         folder=_FOLDER / "eval",
     )
     yield "eval", backend.plan_eval(evaluation)
     if config.improve.enabled:
-        harvest = HarvestRequest(
-            cycle=0,
-            checkpoint=policy,
-            episodes=1,
-            seeds=seeds,
-            repo_id="local/rollouts",
-            device=config.improve.device,
-            task_text=config.improve.task_text,
-            extra_args=config.improve.extra_args,
-            folder=_FOLDER / "harvest",
-        )
-        yield "eval, improve", backend.plan_harvest(harvest)
+        yield from _improvement_plans(config, backend, policy, requests[0])
+
+
+def _improvement_plans(
+    config: LoopConfig, backend: Backend, policy: CheckpointRecord, training: TrainRequest
+) -> Iterator[tuple[str, JobPlan]]:
+    """Yield the plans of harvest, adaptation and merge, with the keys that they come from."""
+    improve = config.improve
+    harvest = HarvestRequest(
+        cycle=0,
+        checkpoint=policy,
+        episodes=1,
+        seeds=_SEEDS,
+        repo_id="local/rollouts",
+        device=improve.device,
+        task_text=improve.task_text,
+        extra_args=improve.extra_args,
+        folder=_FOLDER / "harvest",
+    )
+    yield "eval, improve", backend.plan_harvest(harvest)
+    mix = DatasetRef(repo_id="local/rollouts", root=str(_FOLDER / "harvest" / "dataset"))
+    if improve.adapt_steps:
+        changes = {
+            "init": policy.path,
+            "mix": mix,
+            "mix_ratio": improve.mix_ratio,
+            "steps": improve.adapt_steps,
+            "folder": _FOLDER / "adapt",
+        }
+        yield "improve, train", backend.plan_train(training.model_copy(update=changes))
+    merge = MergeRequest(sources=(mix, mix), repo_id="local/mix", folder=_FOLDER / "merge")
+    with suppress(ImproveError):  # a back end that reads its sources first: none are there yet
+        yield "improve", backend.plan_merge(merge)
+
+
+def _training(config: LoopConfig, rung: PolicyRung) -> TrainRequest:
+    root = config.seed_root
+    if root is None and config.backend == "native":
+        root = _FOLDER / "data"
+    return TrainRequest(
+        cycle=0,
+        rung=rung.name,
+        init=rung.init,
+        dataset=DatasetRef(repo_id=config.seed_dataset, root=None if root is None else str(root)),
+        steps=config.train.steps,
+        batch_size=config.train.batch_size,
+        extra_args=config.train.extra_args,
+        folder=_FOLDER / "train",
+    )
 
 
 def require_foreseen_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse a number that ``config`` sets.
+    """Raise if ``rules`` refuse a number that ``config`` sets, in whatever cycle.
 
     Raises:
         ConstitutionError: They do; the reason names the key.
+        ConfigurationError: ``data.instructions`` names no file of suites.
     """
-    looks = SequentialPlan.of_run(config).sizes
-    largest = max(now - before for now, before in zip(looks, (0, *looks), strict=False))
     _require("train.steps", rules.check_train(config.train.steps))
-    _require(
-        f"eval.n_episodes, eval.max_episodes (looks after {', '.join(map(str, looks))} episodes)",
-        rules.check_eval(config.eval.env_type, largest),
-    )
+    _require_looks_allowed(config, rules)
     _require_data_allowed(config, rules)
     if config.improve.enabled:
-        attempts = attempts_for(config.improve.episodes)
-        _require("improve.episodes (with failures)", rules.check_collect(attempts))
+        wanted = config.improve.episodes
+        _require("improve.episodes", rules.check_eval(config.eval.env_type, wanted))
+        _require("improve.episodes", rules.check_collect(wanted))
         if config.improve.adapt_steps:
             _require("improve.adapt_steps", rules.check_train(config.improve.adapt_steps))
 
 
-def _require_data_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse the episodes that the last cycle collects."""
-    data, last = config.data, config.budgets.max_cycles - 1
-    if config.backend != "native" or config.seed_root is not None or data.initial_episodes is None:
-        return
-    schedule = DeterministicProposer(
-        config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
-    )
-    episodes = schedule.scheduled_episodes(last) or 0
+def _require_looks_allowed(config: LoopConfig, rules: Constitution) -> None:
+    """Raise if ``rules`` refuse the largest look, over all tasks."""
+    env_type = config.eval.env_type
+    _require("eval.env_type", rules.check_environment(env_type))
+    try:
+        tasks = tasks_of(config)
+    except ConstitutionError as error:
+        _require("eval.task_suite", error.verdict)
+        raise
+    looks = SequentialPlan.of_run(config).sizes
+    largest = max(now - before for now, before in zip(looks, (0, *looks), strict=False))
+    played = f"{', '.join(map(str, looks))} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
     _require(
-        f"data.initial_episodes, data.growth, data.max_episodes ({episodes} episodes in cycle "
-        f"{last}, with failures)",
-        rules.check_collect(max(episodes, attempts_for(episodes))),
+        f"eval.n_episodes, eval.max_episodes (looks after {played})",
+        rules.check_eval(env_type, largest * tasks),
     )
+
+
+def _require_data_allowed(config: LoopConfig, rules: Constitution) -> None:
+    """Raise if ``rules`` refuse the episodes that the last cycle collects or chooses."""
+    last = config.budgets.max_cycles - 1
+    episodes = schedule_of(config, rules).scheduled_episodes(last)
+    if episodes is None:
+        return
+    keys = f"data.initial_episodes, data.growth, data.max_episodes ({episodes} episodes in cycle "
+    if collects(config):
+        attempts = max(episodes, attempts_for(episodes))
+        _require(f"{keys}{last}, with failures)", rules.check_collect(attempts))
+        return
+    total = _total_episodes(config.seed_root)
+    if episodes > MOST_LISTED and (total is None or total > max(MOST_LISTED, episodes)):
+        reason = f"expected at most {MOST_LISTED}, which a command has room to name, or all"
+        _require(f"{keys}{last})", Verdict(allowed=False, rule="too_long", reason=reason))
+
+
+def _total_episodes(root: Path | None) -> int | None:
+    """Return the episodes of the dataset in a folder; None where nobody knows."""
+    if root is None:
+        return None
+    path = root / "meta" / "info.json"
+    try:
+        found = parse_json_object(path.read_bytes(), source=str(path)).get("total_episodes")
+    except (OSError, IntegrityError):
+        return None
+    return found if type(found) is int else None
 
 
 def _require(keys: str, verdict: Verdict) -> None:

@@ -35,6 +35,8 @@ class DeterministicProposer:
         growth: Factor from cycle to cycle.
         max_episodes: Most a cycle gets; None for no limit.
         failing_threshold: Success below which a task fails.
+        most_proposed: Most episodes that a language model may ask for; None for what the schedule
+            or the cap allows.
     """
 
     def __init__(
@@ -44,13 +46,20 @@ class DeterministicProposer:
         growth: float = 2.0,
         max_episodes: int | None = None,
         failing_threshold: float = 0.5,
+        *,
+        most_proposed: int | None = None,
     ) -> None:
         """Check and keep the schedule.
 
         Raises:
             ConfigurationError: A number is out of range.
         """
-        for name, count in (("initial_episodes", initial_episodes), ("max_episodes", max_episodes)):
+        counts = {
+            "initial_episodes": initial_episodes,
+            "max_episodes": max_episodes,
+            "most_proposed": most_proposed,
+        }
+        for name, count in counts.items():
             if count is not None and count < 1:
                 raise ConfigurationError(
                     f"{name}: expected at least 1 episode, or None, got {count}."
@@ -66,6 +75,7 @@ class DeterministicProposer:
         self.growth = growth
         self.max_episodes = max_episodes
         self.failing_threshold = failing_threshold
+        self.most_proposed = most_proposed
 
     def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the schedule's count, with a focus on the tasks that failed last."""
@@ -109,7 +119,8 @@ class DeterministicProposer:
 
     def most_episodes(self, cycle: int) -> int | None:
         """Return the most that a model may ask for; None for all there are."""
-        return self.scheduled_episodes(cycle) if self.max_episodes is None else self.max_episodes
+        cap = self.scheduled_episodes(cycle) if self.max_episodes is None else self.max_episodes
+        return cap if cap is None or self.most_proposed is None else min(cap, self.most_proposed)
 
     def capped(self, count: int) -> int:
         """Return a count of episodes within the bounds: at least 1, at most the cap."""

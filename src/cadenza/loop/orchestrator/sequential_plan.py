@@ -18,6 +18,7 @@ from typing import Final, Literal, Self, TypeAlias
 from cadenza.core.errors import InputError
 from cadenza.core.quantiles import normal_level, normal_quantile
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.orchestrator.task_counts import tasks_of
 
 #: Smallest multiple of 10 episodes with which a true gain of 10 points is promoted in at least
 #: 80 % of comparisons of a run of 3 cycles, whatever the reference's success;
@@ -67,10 +68,15 @@ class SequentialPlan:
     def of_run(cls, config: LoopConfig) -> Self:
         """Return the plan of a run; its first cycle has nothing to compare with.
 
-        Without ``eval.max_episodes`` the budget is `RECOMMENDED_MAX_EPISODES`, or ``n_episodes`` if
-        that is more.
+        Without ``eval.max_episodes`` the budget is `RECOMMENDED_MAX_EPISODES` over all tasks, or
+        ``n_episodes`` of each if that is more.
+
+        Raises:
+            ConstitutionError: Nobody says how many tasks a suite has.
+            ConfigurationError: ``data.instructions`` names no file of suites.
         """
-        recommended = max(config.eval.n_episodes, RECOMMENDED_MAX_EPISODES)
+        of_each = math.ceil(RECOMMENDED_MAX_EPISODES / tasks_of(config))
+        recommended = max(config.eval.n_episodes, of_each)
         return cls(
             first=config.eval.n_episodes,
             growth=config.eval.extension_growth,

@@ -14,7 +14,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.loop.agents.base import Runner
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
-from cadenza.loop.agents.improve_agent import ImproveAgent, attempts_for
+from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import LoopConfig
@@ -32,6 +32,7 @@ from cadenza.loop.orchestrator.checkpoints import require_intact
 from cadenza.loop.orchestrator.decision import judge
 from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
 from cadenza.loop.orchestrator.machine import Measured
+from cadenza.loop.orchestrator.proposal_bounds import attempts_within, bounded, schedule_of
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.reports import mean_value, pooled_report
 from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
@@ -125,6 +126,7 @@ class CycleSteps:
         self._tools = tools
         self._ledger = SeedLedger(config.seed)
         self._plan = SequentialPlan.of_run(config)
+        self._schedule = schedule_of(config, workers.data.constitution)
         self._work: dict[Step, Callable[[LoopState], Transition]] = {
             "propose": self._propose,
             "data": self._data,
@@ -148,16 +150,15 @@ class CycleSteps:
         self._tools.require_budget()
         self._session.emit(machine.cycle_started(state, self._config))
         proposal = self._workers.proposer(state.cycle, state.last_report)
-        return machine.proposed(state, self._config, proposal)
+        return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
 
     def _data(self, state: LoopState) -> Transition:
         worker = self._workers.data
         proposal = needed(state.current.proposal, "a proposal")
-        wanted = proposal.num_episodes
         # the first cycle's block for the whole run: more episodes then extend earlier ones
         block = self._ledger.range("data", 0, count=BLOCK)
         self._session.reserve("data", block, cycle=0)
-        count = BLOCK if wanted is None else attempts_for(wanted)
+        count = attempts_within(worker.constitution, proposal.num_episodes)
         dataset = worker.run(
             run_id=state.run_id,
             cycle=state.cycle,
@@ -274,9 +275,8 @@ class CycleSteps:
     def _harvest(self, state: LoopState) -> Transition:
         worker = needed(self._workers.improve, "a worker that harvests")
         proposal = needed(state.current.proposal, "a proposal")
-        seeds = self._ledger.range(
-            "harvest", state.cycle, count=attempts_for(self._config.improve.episodes)
-        )
+        attempts = attempts_within(worker.constitution, self._config.improve.episodes)
+        seeds = self._ledger.range("harvest", state.cycle, count=attempts)
         try:
             harvest = worker.harvest(
                 run_id=state.run_id,

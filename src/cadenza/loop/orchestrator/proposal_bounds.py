@@ -1,0 +1,63 @@
+"""How many episodes a proposal may ask for, so that nothing the loop then does is refused or fails.
+
+Collecting:  an expert may fail four times of five, and every attempt counts against the rule
+             ``max_collect_episodes``; so the most is a fifth of that, or of a cycle's seeds.
+Choosing:    chosen episodes are named one by one in a single argument, which Linux limits to 128
+             KiB; numbers below a million take at most eight characters each.
+"""
+
+from typing import Final
+
+from cadenza.loop.agents.improve_agent import ATTEMPTS_PER_SUCCESS, attempts_for
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import Proposal
+from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.orchestrator.seeds import BLOCK
+
+#: Most episodes that one argument names.
+MOST_LISTED: Final = 16_000
+
+
+def collects(config: LoopConfig) -> bool:
+    """Return whether the data of a cycle is collected rather than chosen."""
+    return config.backend == "native" and config.seed_root is None
+
+
+def schedule_of(config: LoopConfig, rules: Constitution) -> DeterministicProposer:
+    """Return the schedule of a run, within which a language model may propose."""
+    data = config.data
+    return DeterministicProposer(
+        config.seed_dataset,
+        data.initial_episodes,
+        data.growth,
+        data.max_episodes,
+        most_proposed=most_proposed(config, rules),
+    )
+
+
+def most_proposed(config: LoopConfig, rules: Constitution) -> int:
+    """Return the most episodes that a proposal other than the schedule's may ask for, >= 1."""
+    if not collects(config):
+        return MOST_LISTED
+    return max(1, attempts_within(rules, None) // ATTEMPTS_PER_SUCCESS)
+
+
+def attempts_within(rules: Constitution, episodes: int | None) -> int:
+    """Return how many attempts ``episodes`` successes may take, or any number of them.
+
+    What the rule ``max_collect_episodes`` does not allow is not asked for; without that rule the
+    constitution refuses the job.
+    """
+    attempts = BLOCK if episodes is None else attempts_for(episodes)
+    limit = rules.rules.limit("max_collect_episodes")
+    return attempts if limit is None else max(1, min(attempts, limit))
+
+
+def bounded(proposal: Proposal, schedule: DeterministicProposer, cycle: int) -> Proposal:
+    """Return ``proposal`` with no more episodes than the schedule has or anybody may ask for."""
+    most = max(schedule.scheduled_episodes(cycle) or 1, schedule.most_proposed or 1)
+    asked = proposal.num_episodes
+    if asked is None or asked <= most:
+        return proposal
+    return proposal.model_copy(update={"num_episodes": most})

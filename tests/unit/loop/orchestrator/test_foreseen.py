@@ -1,0 +1,182 @@
+"""What a run would ask of the rules in any of its cycles is asked before it begins."""
+
+import json
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.backends.lerobot import LeRobotBackend
+from cadenza.loop.backends.native import NativeBackend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
+from cadenza.loop.orchestrator.foreseen import (
+    require_commands_allowed,
+    require_foreseen_allowed,
+)
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.task_counts import tasks_of
+
+SHIPPED = load_constitution(None)
+RULES = {
+    "allowed_programs": ["cadenza"],
+    "allowed_env_types": ["crossing"],
+    "max_train_steps": 9000,
+    "max_eval_episodes": 500,
+    "max_collect_episodes": 1000,
+}
+
+
+def config(**changes):
+    document = {
+        "run_name": "r",
+        "seed_dataset": "local/x",
+        "data": {"initial_episodes": 60},
+        "budgets": {"max_cycles": 3},
+        **changes,
+    }
+    return LoopConfig.from_document(document, source="test")
+
+
+def lerobot(**changes):
+    document = {
+        "backend": "lerobot",
+        "seed_dataset": "lerobot/libero",
+        "data": {},
+        "policy_ladder": [{"name": "act"}],
+        **changes,
+    }
+    return config(**document)
+
+
+def test_schedule_of_the_last_cycle_counts():
+    rules = Constitution.from_rules(RULES)
+    with pytest.raises(ConstitutionError, match=r"240 episodes in cycle 2.*at most 1000, got 1200"):
+        require_foreseen_allowed(config(), rules)
+    require_foreseen_allowed(config(data={"initial_episodes": 60, "max_episodes": 200}), rules)
+    require_foreseen_allowed(config(budgets={"max_cycles": 2}), rules)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "words"),
+    [
+        ({"max_eval_episodes": 400}, "max_eval_episodes", r"at most 400, got 401"),
+        ({"max_collect_episodes": 400}, "max_collect_episodes", r"at most 400, got 401"),
+    ],
+)
+def test_harvest_counts_as_playing_and_as_collecting(changes, rule, words):
+    settings = config(
+        data={"initial_episodes": 20},
+        improve={"enabled": True, "episodes": 401},
+        eval={"n_episodes": 50, "max_episodes": 50},
+    )
+    require_foreseen_allowed(settings, Constitution.from_rules(RULES))
+    with pytest.raises(ConstitutionError, match=rf"improve.episodes: expected {words}") as caught:
+        require_foreseen_allowed(settings, Constitution.from_rules({**RULES, **changes}))
+    assert caught.value.verdict.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("suite", "words", "tasks"),
+    [
+        ("libero_spatial", (), 10),
+        ("libero_10,libero_90", (), 100),
+        ("libero_90", ("--env.task_ids=[0, 2,4]",), 3),
+    ],
+)
+def test_tasks_of_a_suite_are_counted(suite, words, tasks):
+    measured = {"env_type": "libero", "task_suite": suite, "env_args": list(words)}
+    assert tasks_of(lerobot(eval=measured)) == tasks
+    assert tasks_of(config()) == 1
+
+
+def test_budget_of_a_suite_is_shared_by_its_tasks():
+    plain = lerobot(eval={"env_type": "libero", "task_suite": "libero_spatial"})
+    assert SequentialPlan.of_run(plain).sizes == (10, 20, 42)  # 420 over ten tasks
+    require_foreseen_allowed(plain, SHIPPED)
+    pusht = lerobot(eval={"env_type": "pusht", "task_suite": "PushT-v0"})
+    assert SequentialPlan.of_run(pusht).max_episodes == 420
+
+
+def test_look_at_every_task_of_a_suite_is_foreseen():
+    settings = lerobot(eval={"env_type": "libero", "task_suite": "libero_90"})
+    with pytest.raises(
+        ConstitutionError, match=r"looks after 10 episodes of 90 tasks\): .* 500, got 900"
+    ):
+        require_foreseen_allowed(settings, SHIPPED)
+
+
+def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(tmp_path):
+    measured = {"env_type": "libero", "task_suite": "mine", "n_episodes": 5, "max_episodes": 5}
+    with pytest.raises(ConstitutionError, match=r"unknown_suite: eval.task_suite: .* got 'mine'"):
+        require_foreseen_allowed(lerobot(eval=measured), SHIPPED)
+    path = tmp_path / "suites.json"
+    path.write_text(json.dumps({"mine": ["open it"] * 100}))
+    data = {"instructions": str(path)}
+    require_foreseen_allowed(lerobot(eval=measured, data=data), SHIPPED)
+    settings = lerobot(eval=measured, data=data)
+    rules = load_constitution(None, path)
+    require_commands_allowed(settings, rules, LeRobotBackend(settings))
+    path.write_text(json.dumps({"mine": ["open it"] * 101}))
+    with pytest.raises(ConstitutionError, match=r"of 101 tasks\): expected at most 500, got 505"):
+        require_foreseen_allowed(settings, SHIPPED)
+
+
+@pytest.mark.parametrize("content", [None, "[1]", '{"mine": []}', '{"mine": [1]}', '{"mine": 3}'])
+def test_file_of_instructions_that_is_none_is_refused(content, tmp_path):
+    path = tmp_path / "suites.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"data.instructions: expected .* (suites|list)"):
+        load_constitution(None, path)
+
+
+@pytest.mark.parametrize(("total", "fits"), [(None, False), (16_000, True), (20_000, False)])
+def test_schedule_that_a_command_has_no_room_to_name_is_refused(total, fits, tmp_path):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text(json.dumps({"total_episodes": total}))
+    settings = lerobot(
+        data={"initial_episodes": 4001},
+        seed_root=str(tmp_path),
+        eval={"env_type": "pusht", "task_suite": "PushT-v0", "n_episodes": 9, "max_episodes": 9},
+    )
+    if fits:
+        require_foreseen_allowed(settings, SHIPPED)
+        return
+    with pytest.raises(ConstitutionError, match=r"too_long: .*16004 episodes in cycle 2.*or all"):
+        require_foreseen_allowed(settings, SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("missing", "improve", "words"),
+    [
+        ("cadenza-lerobot-select", {}, "seed_dataset, data: .* got cadenza-lerobot-select"),
+        ("cadenza-lerobot-collect", {"enabled": True}, "improve: .* got cadenza-lerobot-collect"),
+    ],
+)
+def test_every_kind_of_command_is_asked_for(missing, improve, words):
+    settings = lerobot(
+        data={"task_filter": "libero_10"},
+        eval={"env_type": "libero", "task_suite": "libero_10"},
+        improve=improve,
+    )
+    require_commands_allowed(settings, SHIPPED, LeRobotBackend(settings))
+    kept = [name for name in SHIPPED.rules.allowed_programs if name != missing]
+    rules = Constitution(SHIPPED.rules.model_copy(update={"allowed_programs": tuple(kept)}))
+    with pytest.raises(ConstitutionError, match=words):
+        require_commands_allowed(settings, rules, LeRobotBackend(settings))
+
+
+def test_adaptation_and_merge_are_asked_for():
+    settings = config(improve={"enabled": True, "adapt_steps": 5, "episodes": 9})
+    asked = []
+
+    class Rules(Constitution):
+        def check_command(self, cmd):
+            asked.append((cmd[2], any(word.startswith("--mix=") for word in cmd)))
+            return super().check_command(cmd)
+
+    require_commands_allowed(settings, Rules(SHIPPED.rules), NativeBackend(settings))
+    assert asked == [
+        *[("collect", False), ("train", False), ("train", False), ("evaluate", False)],
+        *[("harvest", False), ("train", True), ("merge", False)],
+    ]

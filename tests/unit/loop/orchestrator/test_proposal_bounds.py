@@ -1,0 +1,85 @@
+"""No proposal asks for what the rules refuse, or for what the work could not bring."""
+
+import json
+
+import pytest
+
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import Proposal
+from cadenza.loop.orchestrator.proposal_bounds import (
+    MOST_LISTED,
+    attempts_within,
+    bounded,
+    collects,
+    most_proposed,
+    schedule_of,
+)
+from cadenza.loop.orchestrator.proposer_plans import bounded_proposal, lenient_proposal, strict_plan
+from cadenza.loop.orchestrator.seeds import BLOCK
+
+
+def rules(limit):
+    content = {} if limit is None else {"max_collect_episodes": limit}
+    return Constitution.from_rules(content)
+
+
+def config(**changes):
+    document = {"run_name": "r", "seed_dataset": "local/x", "data": {"initial_episodes": 60}}
+    return LoopConfig.from_document({**document, **changes}, source="test")
+
+
+LEROBOT = {"backend": "lerobot", "policy_ladder": [{"name": "act"}], "eval": {"env_type": "pusht"}}
+
+
+@pytest.mark.parametrize(
+    ("limit", "episodes", "attempts"),
+    [
+        (1000, 100, 500),  # five attempts each
+        (1000, 200, 1000),
+        (1000, 300, 1000),
+        (1000, None, 1000),
+        (65_536, 20_000, BLOCK),
+        (10**9, None, BLOCK),
+        (None, 300, 1500),  # the constitution refuses them, by the missing rule
+        (0, 300, 1),
+    ],
+)
+def test_attempts_stay_within_the_rule_and_the_seeds(limit, episodes, attempts):
+    assert attempts_within(rules(limit), episodes) == attempts
+
+
+def test_most_that_may_be_proposed_leaves_the_expert_its_failures():
+    assert collects(config())
+    assert most_proposed(config(), rules(1000)) == 200
+    assert most_proposed(config(), rules(10**9)) == BLOCK // 5
+    assert most_proposed(config(), rules(3)) == 1
+    for chosen in (config(seed_root="x"), config(**LEROBOT)):
+        assert not collects(chosen)
+        assert most_proposed(chosen, rules(1000)) == MOST_LISTED
+
+
+def test_list_of_the_most_episodes_fits_into_one_argument():
+    numbers = list(range(10**6 - MOST_LISTED, 10**6))
+    assert len(f"--dataset.episodes={numbers}".encode()) < 131_072
+
+
+@pytest.mark.parametrize("asked", [300, 10**6])
+def test_models_plan_stays_within_what_the_rules_allow(asked):
+    schedule = schedule_of(config(data={"initial_episodes": 60, "max_episodes": 9000}), rules(1000))
+    reply = json.dumps({"action": "reuse_seed", "num_episodes": asked})
+    strict = bounded_proposal(strict_plan(reply), schedule, 1, None)
+    lenient = lenient_proposal(json.loads(reply), schedule, 1, None)
+    assert (strict.num_episodes, lenient.num_episodes) == (200, 200)
+    assert schedule.most_episodes(1) == 200  # what the prompt says, too
+    assert schedule.scheduled_episodes(3) == 480  # the user's own numbers are not cut
+
+
+def test_proposal_of_anybody_is_cut_to_what_the_rules_allow():
+    schedule = schedule_of(config(), rules(1000))
+    wild = Proposal(action="reuse_seed", dataset="local/x", num_episodes=10**6)
+    assert bounded(wild, schedule, 0).num_episodes == 200
+    assert bounded(wild, schedule, 2).num_episodes == 240  # the schedule's, checked before the run
+    for fine in (200, None):
+        proposal = wild.model_copy(update={"num_episodes": fine})
+        assert bounded(proposal, schedule, 0) is proposal
