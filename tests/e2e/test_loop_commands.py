@@ -62,7 +62,9 @@ def test_status_as_json_is_one_object_with_the_numbers(runs):
         "low": pytest.approx(0.2624, abs=1e-4),
         "high": pytest.approx(0.8784, abs=1e-4),
         "n_episodes": 10,
+        "score": None,
     }
+    assert run["metric"] == "success"
     assert run["cycles"][0]["seconds"] == {"cpu": 126.0}
     assert run["spending"]["wall_hours"] == pytest.approx(156.0 / 3600.0)
     assert run["jobs"][0]["left_s"] == pytest.approx(70.0)

@@ -9,7 +9,14 @@ import typer
 
 from cadenza.cli import loop_run
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_status import CYCLE_COLUMNS, cycle_rows, headline, notes, print_status
+from cadenza.cli.loop_status import (
+    cycle_columns,
+    cycle_rows,
+    headline,
+    may_change,
+    notes,
+    print_status,
+)
 from cadenza.cli.loop_store import (
     AsJson,
     RunId,
@@ -43,8 +50,7 @@ _RUNS: Final = Path("runs")
 _KNOWLEDGE: Final = Path("knowledge")
 #: Pause between two looks of ``status --watch``, s.
 _WATCH_S: Final = 2.0
-#: Statuses of runs that may still change.
-_GOING_ON: Final = ("running", "pending_approval")
+#: What stands before the line of a check.
 _MARKS: Final = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
 
@@ -236,7 +242,7 @@ def _follow(look: "Callable[[], Sequence[RunStatus]]", workdir: Path, store: str
 
     statuses = look()
     with Live(_group(statuses, workdir, store), auto_refresh=False) as live:
-        while any(one.status in _GOING_ON for one in statuses):
+        while any(may_change(one) for one in statuses):
             time.sleep(_WATCH_S)
             statuses = look()
             live.update(_group(statuses, workdir, store), refresh=True)
@@ -251,7 +257,7 @@ def _group(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) ->
 
     parts: list[Table | Text] = []
     for one in statuses:
-        table = Table(*CYCLE_COLUMNS, box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(*cycle_columns(one), box=SIMPLE_HEAD, pad_edge=False)
         for row in cycle_rows(one):
             table.add_row(*(escape(cell) for cell in row))
         parts += [

@@ -10,7 +10,7 @@ import typer
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_display import LoopDisplay
-from cadenza.cli.loop_status import print_status
+from cadenza.cli.loop_status import beyond_budget, print_status
 from cadenza.cli.loop_store import AsJson, Quiet, RunId, StoreUrl, Workdir, command, open_store
 from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_text, typed_exits
@@ -145,7 +145,7 @@ def work_on(
             elif with_status:
                 print_status(status, settings.workdir, settings.store)
             else:
-                print_text(_as_text(summary))
+                print_text(_as_text(summary, status.metric))
     except typer.Exit as ended:
         _show_log(ended)
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
@@ -154,6 +154,9 @@ def work_on(
     if code is not ExitCode.OK:
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
+    hint = beyond_budget(summary["stop_reason"], again)
+    if hint and not with_status:
+        _tell(hint)
 
 
 def _show_log(ended: typer.Exit) -> None:
@@ -263,8 +266,13 @@ def _require_new(settings: "LoopConfig", run_id: str) -> None:
             )
 
 
-def _as_text(summary: dict[str, Any]) -> str:
-    """Return what a run came to, as lines for people."""
+def _as_text(summary: dict[str, Any], metric: str) -> str:
+    """Return what a run came to, as lines for people.
+
+    Args:
+        summary: Its summary.
+        metric: What of an episode its decisions compare.
+    """
     decisions = ", ".join(summary["decisions"]) or "none yet"
     lines = [
         f"run {summary['run_id']}: {summary['status']} ({plain(summary['stop_reason'])})",
@@ -273,8 +281,9 @@ def _as_text(summary: dict[str, Any]) -> str:
     if summary["blessed_checkpoint"] is None:
         lines.append("blessed: nothing")
     else:
-        rate = summary["baseline_success_rate"]
-        measured = "" if rate is None else f", {rate:.1%} when last measured"
+        value = summary["baseline_success_rate"]
+        shown = "" if value is None else f"{value:.1%}" if metric == "success" else f"{value:.3f}"
+        measured = shown and f", {metric} {shown} when last measured"
         lines.append(
             f"blessed: {summary['blessed_checkpoint']} ({summary['final_policy']}, cycle "
             f"{summary['blessed_cycle']}{measured})"

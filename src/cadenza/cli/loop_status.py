@@ -19,18 +19,6 @@ if TYPE_CHECKING:
         RunStatus,
     )
 
-#: Columns of the table of cycles.
-CYCLE_COLUMNS: Final = (
-    "cycle",
-    "rung",
-    "stage",
-    "decision",
-    "success",
-    "reference",
-    "n",
-    "cpu",
-    "gpu",
-)
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
 #: Characters of the reason of a failure that are shown; older runs stored whole logs there.
@@ -39,6 +27,8 @@ _REASON_WIDTH: Final = 800
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be gone on with.
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
+#: What the reason of a run begins with that a budget ended; the rest is the budget's key.
+_BUDGET: Final = "budget: "
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
@@ -51,7 +41,7 @@ def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
     """
     print_text(headline(status))
     if status.cycles:
-        print_table("", CYCLE_COLUMNS, cycle_rows(status))
+        print_table("", cycle_columns(status), cycle_rows(status))
     for line in notes(status, workdir, store):
         print_text(line)
 
@@ -68,9 +58,36 @@ def headline(status: "RunStatus") -> str:
     return f"Run {status.run_id}: {word}{why}, begun {begun}, {len(status.cycles)}{of} cycles"
 
 
+def may_change(status: "RunStatus") -> bool:
+    """Return whether somebody works on a run that has not ended."""
+    return status.status in _GOING_ON and status.worked_on_by is not None
+
+
+def cycle_columns(status: "RunStatus") -> tuple[str, ...]:
+    """Return the names of the columns of a run's table of cycles."""
+    compared = ("success",) if status.metric == "success" else (status.metric, "success")
+    return ("cycle", "rung", "stage", "decision", *compared, "reference", "n", "cpu", "gpu")
+
+
 def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
-    """Return one row per cycle, fit for `CYCLE_COLUMNS`."""
-    return [_row(cycle) for cycle in status.cycles]
+    """Return one row per cycle, fit for `cycle_columns`."""
+    return [_row(cycle, status.metric) for cycle in status.cycles]
+
+
+def beyond_budget(stop_reason: str | None, resume: str) -> str:
+    """Return how to go on with a run that a budget ended; empty for another end.
+
+    Args:
+        stop_reason: Why the run ended.
+        resume: Command that resumes it.
+    """
+    if stop_reason is None or not stop_reason.startswith(_BUDGET):
+        return ""
+    key = stop_reason.removeprefix(_BUDGET)
+    return (
+        f"to go on, raise budgets.{plain(key)} in a copy of its configuration, then: "
+        f"{resume} --config COPY.yaml"
+    )
 
 
 def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
@@ -97,15 +114,17 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     return [line for line in lines if line]
 
 
-def _row(cycle: "CycleStatus") -> tuple[str, ...]:
+def _row(cycle: "CycleStatus", metric: str) -> tuple[str, ...]:
+    compared = (_success(cycle.candidate), _success(cycle.baseline))
+    if metric != "success":
+        compared = (_score(cycle.candidate), _success(cycle.candidate), _score(cycle.baseline))
     n = max((m.n_episodes for m in (cycle.candidate, cycle.baseline) if m), default=0)
     return (
         str(cycle.idx),
         cycle.rung or "",
         cycle.stage,
         cycle.decision or "",
-        _success(cycle.candidate),
-        _success(cycle.baseline),
+        *compared,
         str(n) if n else "",
         _seconds(cycle, "cpu"),
         _seconds(cycle, "gpu"),
@@ -118,6 +137,10 @@ def _success(measured: "Measurement | None") -> str:
     return f"{measured.rate:.1%} [{100.0 * measured.low:.0f}, {100.0 * measured.high:.0f}]"
 
 
+def _score(measured: "Measurement | None") -> str:
+    return "" if measured is None or measured.score is None else f"{measured.score:.3f}"
+
+
 def _seconds(cycle: "CycleStatus", device: str) -> str:
     seconds = {str(name): value for name, value in cycle.seconds.items()}.get(device)
     return "" if seconds is None else duration(seconds)
@@ -128,6 +151,9 @@ def _blessed(status: "RunStatus") -> str:
     if best is None:
         return "blessed: nothing yet"
     success = "" if best.success is None else f", success {best.success:.1%}"
+    if status.metric != "success":
+        scores = [_score(cycle.candidate) for cycle in status.cycles if cycle.idx == best.cycle]
+        success = "".join(f", {status.metric} {score}" for score in scores if score) + success
     return f"blessed: {plain(best.path)} ({best.policy_type}, cycle {best.cycle}{success})"
 
 
@@ -195,4 +221,4 @@ def _controller(status: "RunStatus", resume: str) -> str:
         return f"controller: {plain(readable(status.worked_on_by))}{asked}"
     if status.status in _RESUMABLE:
         return f"go on with: {resume}"
-    return ""
+    return beyond_budget(status.stop_reason, resume)

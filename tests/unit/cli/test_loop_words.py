@@ -1,13 +1,16 @@
 import io
 import logging
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_display import LoopDisplay
-from cadenza.cli.loop_status import headline, notes
+from cadenza.cli.loop_run import _as_text
+from cadenza.cli.loop_status import cycle_columns, cycle_rows, headline, may_change, notes
 from cadenza.cli.loop_store import command
 from cadenza.cli.loop_words import duration, event_line, plain
 from cadenza.cli.output import exit_code_of
@@ -16,6 +19,7 @@ from cadenza.loop.constitution import ConstitutionError, Verdict
 from cadenza.loop.events import Event, EventBus
 from cadenza.loop.jobs.reports import JobProgress
 from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.orchestrator.summary import RunSummary
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
 
@@ -72,8 +76,6 @@ def test_each_error_of_the_loop_has_its_exit_code(error, code):
 
 
 def test_commands_to_copy_name_the_store_but_no_password(tmp_path, monkeypatch):
-    from pathlib import Path
-
     assert command("resume", "r", Path("runs"), None) == "cadenza loop resume r"
     assert command("stop", "r", Path("my runs"), None) == "cadenza loop stop r --workdir 'my runs'"
     url = "postgresql+psycopg://me:secret@host/db"
@@ -134,12 +136,62 @@ def test_a_failed_run_tells_its_sentence_and_a_log_that_the_sentence_does_not_na
     assert len(shown) == len("failed: ") + 800 + len("...")
 
 
-def test_an_ended_run_offers_no_way_on(run, tmp_path):
+def test_a_run_whose_budget_ended_tells_how_to_go_on_and_another_end_nothing(run, tmp_path):
     store, _ = run
     store.finish_run(RUN, "finished", "budget: max_cycles")
     status = run_status(store, RUN, workdir=tmp_path)
     assert headline(status).startswith(f"Run {RUN}: finished (budget: max_cycles), begun ")
-    assert not [line for line in notes(status, tmp_path, None) if "resume" in line]
+    assert notes(status, tmp_path, None)[-1] == (
+        "to go on, raise budgets.max_cycles in a copy of its configuration, then: cadenza loop "
+        f"resume {RUN} --workdir {tmp_path} --config COPY.yaml"
+    )
+    other = status.model_copy(update={"stop_reason": "ladder ended"})
+    assert not [line for line in notes(other, tmp_path, None) if "resume" in line]
+
+
+def test_a_run_that_compares_scores_shows_them_under_their_name(run):
+    _, status = run
+    assert cycle_columns(status)[4:6] == ("success", "reference")
+    graded = [
+        cycle.candidate and cycle.candidate.model_copy(update={"score": -1.25})
+        for cycle in status.cycles
+    ]
+    cycles = tuple(
+        cycle.model_copy(update={"candidate": candidate, "baseline": candidate})
+        for cycle, candidate in zip(status.cycles, graded, strict=True)
+    )
+    scored = status.model_copy(update={"metric": "score", "cycles": cycles})
+    first = dict(zip(cycle_columns(scored), cycle_rows(scored)[0], strict=True))
+    assert (first["score"], first["reference"]) == ("-1.250", "-1.250")
+    assert first["success"].startswith("60.0% [")
+    [blessed] = [line for line in notes(scored, Path("runs"), None) if "blessed" in line]
+    assert blessed.endswith("(bc, cycle 0, score -1.250, success 60.0%)")
+
+
+def test_a_run_may_change_while_somebody_works_on_it(run):
+    _, status = run
+    assert not may_change(status)
+    worked_on = status.model_copy(update={"worked_on_by": "someone"})
+    assert may_change(worked_on)
+    assert not may_change(worked_on.model_copy(update={"status": "finished"}))
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "end"),
+    [
+        ("success", 0.33, "cycle 1, success 33.0% when last measured)"),
+        ("score", -1.806, "cycle 1, score -1.806 when last measured)"),
+        ("score", None, "cycle 1)"),
+    ],
+)
+def test_what_a_run_came_to_is_told_in_the_units_of_its_metric(metric, value, end):
+    summary = {
+        **asdict(RunSummary(RUN, baseline_success_rate=value, blessed_checkpoint="/p")),
+        "final_policy": "bc",
+        "blessed_cycle": 1,
+        "status": "finished",
+    }
+    assert _as_text(summary, metric).endswith(end)
 
 
 @pytest.mark.parametrize(
