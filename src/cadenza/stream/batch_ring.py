@@ -141,7 +141,7 @@ class BatchRing:
         require_callable("BatchRing.draw", draw, "a function of a batch or None")
         self._draw = draw
         self._depth = checked_integer("BatchRing.depth", depth)
-        self._copies = copies or _copies_to(device)
+        self._copies = _copies_to(device) if copies is None else copies
         self._free = deque(_Buffer() for _ in range(depth))
         self._returned = threading.Condition()
 
@@ -214,7 +214,7 @@ def _copies_to(name: str | torch.device) -> Copies | None:
     """Return how batches get to a device, None where they need not."""
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"BatchRing.device: expected 'cpu' or a CUDA device, got {name!r}."
         ) from error

@@ -68,8 +68,9 @@ def check_settings(cfg: OnlineDataEngineCfg) -> None:
     ):
         _check_numbers(cfg, names, low, high)
     for name, kind in (("mode", Mode), ("reuse", Reuse)):
-        if getattr(cfg, name) not in get_args(kind):
-            raise _refused(name, f"one of {get_args(kind)}", getattr(cfg, name))
+        value = getattr(cfg, name)
+        if not isinstance(value, str) or value not in get_args(kind):
+            raise _refused(name, f"one of {get_args(kind)}", value)
     if cfg.mode == "fixed_ratio" and cfg.max_replay_ratio is None:
         raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
     _check_device(cfg)
@@ -98,7 +99,7 @@ def _check_numbers(
 def _check_device(cfg: OnlineDataEngineCfg) -> None:
     try:
         device = torch.device(cfg.buffer_device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise _refused("buffer_device", "the name of a device", cfg.buffer_device) from error
     if device.type not in ("cuda", "mps"):
         return

@@ -46,7 +46,7 @@ class DrawOptions:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise ConfigurationError(
                     f"DrawOptions.{name}: expected one of {list(choices)}, got {value!r}."
                 )
