@@ -40,6 +40,7 @@ from cadenza.loop.config_sections import (
     Section,
     ThresholdConfig,
     TrainConfig,
+    misfit_thresholds,
 )
 from cadenza.loop.llm.spec import parse_spec
 from cadenza.loop.validation import problems
@@ -138,6 +139,7 @@ class LoopConfig(Section):
         if not found:  # else the back end is the wrong one, and so would be what follows
             found += self._problems_with_the_backend()
         found += self._problems_of_the_model()
+        found += misfit_thresholds(self.thresholds, self.eval.metric)
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
         if found:

@@ -1,6 +1,7 @@
 """The sections of a loop's configuration: types, ranges, and the defaults of LeAgents.
 
-Units:  rates and deltas are shares of episodes in [0, 1]; hours of wall-clock time per device.
+Units:  rates and deltas are shares of episodes in [0, 1], or scores where `EvalConfig.metric` says
+        so; hours of wall-clock time per device.
 """
 
 from pathlib import Path
@@ -24,6 +25,7 @@ _Truth = Annotated[bool, Field(strict=True)]
 _Share = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
 _Above0 = Annotated[float, Field(strict=True, gt=0.0)]
 _AtLeast0 = Annotated[float, Field(strict=True, ge=0.0)]
+_Number = Annotated[float, Field(strict=True)]
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 _Word = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,10000}$")]
 BackendName: TypeAlias = Literal["native", "lerobot"]
@@ -66,25 +68,27 @@ class BudgetConfig(Section):
 
 
 class ThresholdConfig(Section):
-    """What a difference in success must be to mean something.
+    """What a difference must be to mean something, in units of the metric.
 
     Attributes:
         promote_delta: Smallest gain worth a promotion.
         regression_delta: Loss that counts as a regression.
         plateau_epsilon: Differences below it are none.
         plateau_cycles: Cycles without a difference that make a plateau.
-        escalate_floor: Baseline below which a plateau does not escalate; 0 disables.
-        min_promote: Success a first candidate needs to be blessed; below it is provisional.
-        alpha: Probability, over the whole run, of promoting a candidate that is no better.
+        escalate_floor: Baseline below which a plateau does not escalate; 0 disables it for success.
+        min_promote: Success, or score, that the first policy to be blessed must be shown to reach;
+            until one is, candidates are provisional. 0 disables it for success.
+        alpha: Probability, over the whole run, of promoting a candidate that is no better, and
+            again of a first blessing below ``min_promote``.
         warm_up_cycles: Cycles after an escalation in which a worse candidate is no regression.
     """
 
-    promote_delta: _Share = 0.05
-    regression_delta: _Share = 0.05
-    plateau_epsilon: _Share = 0.01
+    promote_delta: _AtLeast0 = 0.05
+    regression_delta: _AtLeast0 = 0.05
+    plateau_epsilon: _AtLeast0 = 0.01
     plateau_cycles: _Positive = 2
-    escalate_floor: _Share = 0.05
-    min_promote: _Share = 0.05
+    escalate_floor: _Number = 0.05
+    min_promote: _Number = 0.05
     alpha: Annotated[float, Field(strict=True, gt=0.0, lt=0.5)] = 0.05
     warm_up_cycles: _Whole = 1
 
@@ -96,6 +100,41 @@ class ThresholdConfig(Section):
                 f"{self.plateau_epsilon} > {min(self.promote_delta, self.regression_delta)}"
             )
         return self
+
+
+#: Thresholds in units of the metric.
+_OF_THE_METRIC: Final = (
+    "promote_delta",
+    "regression_delta",
+    "plateau_epsilon",
+    "escalate_floor",
+    "min_promote",
+)
+
+
+def misfit_thresholds(thresholds: ThresholdConfig, metric: Metric) -> list[str]:
+    """Return the thresholds that do not fit the metric, one sentence each.
+
+    Those of success are shares of episodes. Those of scores have no defaults: nobody but you knows
+    what a gain of one means.
+
+    Args:
+        thresholds: The thresholds.
+        metric: What of an episode is compared.
+    """
+    if metric == "success":
+        return [
+            f"thresholds.{name}: expected a share of episodes in [0, 1], got {value}; mend it, or "
+            "set eval.metric: score"
+            for name in _OF_THE_METRIC
+            if not 0.0 <= (value := getattr(thresholds, name)) <= 1.0
+        ]
+    return [
+        f"thresholds.{name}: expected a value in units of the score with eval.metric: score, got "
+        "none; name it"
+        for name in _OF_THE_METRIC
+        if name not in thresholds.model_fields_set
+    ]
 
 
 class DataConfig(Section):

@@ -12,6 +12,13 @@ from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
 
 IMPROVE = {"enabled": True, "episodes": 4, "adapt_steps": 5}
+OF_SCORES = {
+    "promote_delta": 2.0,
+    "regression_delta": 2.0,
+    "plateau_epsilon": 1.0,
+    "escalate_floor": -100.0,
+    "min_promote": -25.0,
+}
 
 
 @pytest.fixture
@@ -118,12 +125,45 @@ def test_undecided_comparison_takes_fresh_episodes_until_it_is_decided(new):
     assert payloads(loop, "decision")[1]["evidence"]["n_pairs"] == 100
 
 
-def test_score_decides_where_success_cannot(new):
-    rates = (0.2, 0.7)
-    loop = new(*rates, eval={"metric": "score"})
-    summary = loop.run()  # the fake's score of an episode is the policy's rate
-    assert payloads(loop, "decision")[0]["evidence"]["candidate"] == pytest.approx(0.2)
-    assert summary.baseline_success_rate == pytest.approx(0.2)
+class ScoredStack(FakeStack):
+    """Scores around the policy's rate times 100 - 100, a little different on every seed."""
+
+    def _evaluate(self, cycle, stage, out, flags):
+        result = super()._evaluate(cycle, stage, out, flags)
+        for one in result["episodes"]:
+            mean = 100.0 * one["score"] - 100.0
+            noise = one["seed"] * (5 + round(-mean)) % 13 / 2.0 - 3.0
+            one |= {"success": False, "score": mean + noise}
+        return result
+
+
+@pytest.mark.parametrize(
+    ("rates", "decisions"),
+    [
+        ((0.80, 0.81, 0.98), ["promote", "iterate", "promote"]),
+        ((0.60, 0.70, 0.95), ["provisional", "provisional", "promote"]),
+        ((0.80, 0.60), ["promote", "rollback"]),
+    ],
+)
+def test_score_decides_where_success_cannot(new, rates, decisions):
+    loop = new(stack=ScoredStack(rates), eval={"metric": "score"}, thresholds=OF_SCORES,
+               budgets={"max_cycles": len(rates)})  # fmt: skip
+    assert loop.run().decisions == decisions
+    first = payloads(loop, "decision")[0]["evidence"]
+    assert first["candidate"] == pytest.approx(100.0 * rates[0] - 100.0, abs=1.0)
+    assert first["candidate_lower"] < first["candidate"] < first["candidate_upper"]
+
+
+def test_first_candidate_plays_on_until_its_success_is_shown(new):
+    loop = new(0.12, eval={"n_episodes": 10, "max_episodes": 100})
+    assert loop.run().decisions == ["promote"]
+    looks = [stage for stage in loop.stack.stages(0) if stage.startswith("eval_")]
+    assert looks == [f"eval_candidate_{look}" for look in range(len(looks))]
+    assert len(looks) > 1
+    assert "Further episodes may show whether" in payloads(loop, "undecided")[0]["reason"]
+    decided = payloads(loop, "decision")[0]["evidence"]
+    assert decided["candidate_lower"] >= 0.05
+    assert decided["n_pairs"] == len(loop.store.episodes("run", 0, "candidate"))
 
 
 # Seeds

@@ -15,6 +15,14 @@ from cadenza.loop.validation import dotted_keys
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/x"}
 LEROBOT = {"run_name": "r", "seed_dataset": "HuggingFaceVLA/libero", "backend": "lerobot"}
+#: Thresholds in units of a score that lies around -20.
+OF_SCORES = {
+    "promote_delta": 2.0,
+    "regression_delta": 2.5,
+    "plateau_epsilon": 1.5,
+    "escalate_floor": -30.0,
+    "min_promote": -25.0,
+}
 
 
 def load(document):
@@ -113,6 +121,19 @@ def test_sections_given_as_objects_are_filled_like_those_of_a_file():
     assert (config.eval.env_type, config.eval.n_episodes) == ("crossing", 3)
 
 
+def test_thresholds_of_scores_are_named_in_units_of_the_score():
+    document = {**NATIVE, "eval": {"metric": "score"}}
+    config = load({**document, "thresholds": OF_SCORES})
+    assert config.thresholds.model_dump(include=OF_SCORES.keys()) == OF_SCORES
+    assert load(config.model_dump(mode="json")) == config
+    for given in ({}, {"thresholds": {"min_promote": -25.0}}):
+        with pytest.raises(ConfigurationError, match="metric: score, got none") as caught:
+            load({**document, **given})
+        told = {line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]}
+        named = given.get("thresholds", {})
+        assert told == {f"thresholds.{name}" for name in OF_SCORES if name not in named}
+
+
 @pytest.mark.parametrize("document", [NATIVE, LEROBOT])
 def test_configuration_survives_its_json(document):
     config = load({**document, "train": {"steps": 9, "max_epochs": 3}})
@@ -197,6 +218,23 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         (
             {"thresholds": {"plateau_epsilon": 0.2}},
             r"thresholds\.plateau_epsilon: expected at most promote_delta .* got 0\.2 > 0\.05\.",
+        ),
+        *(
+            (
+                {"thresholds": {name: value}},
+                rf"thresholds\.{name}: expected a share of episodes in \[0, 1\], got {value}; mend",
+            )
+            for name, value in [
+                ("promote_delta", 1.5),
+                ("regression_delta", 2.0),
+                ("escalate_floor", -0.1),
+                ("min_promote", -2.5),
+                ("min_promote", 1.01),
+            ]
+        ),
+        (
+            {"eval": {"metric": "score"}, "thresholds": {**OF_SCORES, "promote_delta": -1.0}},
+            r"thresholds\.promote_delta: expected greater than or equal to 0",
         ),
         ({"thresholds": {"alpha": 0.5}}, r"thresholds\.alpha: expected less than 0\.5"),
         ({"data": {"growth": 0.5}}, r"data\.growth: expected greater than or equal to 1"),

@@ -95,13 +95,17 @@ def judge(
     either, and looks are left, nothing is decided. After that the plateau rule of `decide` holds,
     with the tolerance of `_tolerance`.
 
+    As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
+    success, or score, at ``min_promote`` or above. A first candidate needs nothing else; one that
+    is compared with a provisional reference must not be shown to be worse.
+
     Args:
         evidence: What the episodes so far show.
         history: Scores of earlier candidates of this rung that were not promoted, oldest first.
         thresholds: What a difference must be to mean something.
         warm_up: Whether the rung is so new that a worse candidate is no regression.
         looks_left: Further looks that the plan allows.
-        provisional: Whether the reference is provisional: a better candidate below
+        provisional: Whether the reference is provisional. A better candidate not shown to reach
             ``min_promote`` then replaces it without being blessed.
 
     Raises:
@@ -112,14 +116,15 @@ def judge(
     if looks_left < 0:
         raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")
     if evidence.baseline is None:
-        return _judge_first(evidence, thresholds)
+        return _judge_first(evidence, thresholds, looks_left)
     if evidence.difference is None:
         raise InputError("judge: expected a difference beside the baseline, got None.")
     lower = -math.inf if evidence.lower is None else evidence.lower
     upper = math.inf if evidence.upper is None else evidence.upper
     found = _describe(evidence)
     if lower > 0.0 and evidence.difference >= thresholds.promote_delta:
-        return _judge_better(evidence, thresholds, found, provisional=provisional)
+        better = Judgement(decision=Decision.PROMOTE, reason=f"It is better: {found}.")
+        return _judge_better(evidence, thresholds, found, looks_left) if provisional else better
     if upper < 0.0 and evidence.difference <= -thresholds.regression_delta:
         if not warm_up:
             return Judgement(decision=Decision.ROLLBACK, reason=f"It is worse: {found}.")
@@ -131,36 +136,75 @@ def judge(
     loss_possible = lower <= -thresholds.regression_delta and not warm_up
     if looks_left and (gain_possible or loss_possible):
         return Judgement(decision=None, reason=f"Further episodes may decide: {found}.")
+    if provisional and _reaches_bar(evidence, thresholds):
+        return Judgement(
+            decision=Decision.PROMOTE,
+            reason="Nothing is blessed yet, it is not worse than the provisional reference and "
+            f"reaches min_promote {thresholds.min_promote:.3f}: {_own(evidence)}; {found}.",
+        )
     return _judge_level(evidence, evidence.baseline, history, thresholds, found)
 
 
-def _judge_first(evidence: Evidence, thresholds: ThresholdConfig) -> Judgement:
-    """Return whether the run's first candidate is good enough to be blessed."""
-    rate, least = evidence.candidate, thresholds.min_promote
-    found = f"{rate:.3f} in {evidence.n_pairs} episodes"
-    if rate >= least:
+def _judge_first(evidence: Evidence, thresholds: ThresholdConfig, looks_left: int) -> Judgement:
+    """Return whether a candidate without reference is good enough to be blessed."""
+    found, bar = _own(evidence), f"min_promote {thresholds.min_promote:.3f}"
+    if _reaches_bar(evidence, thresholds):
         return Judgement(
-            decision=Decision.PROMOTE,
-            reason=f"The first candidate reaches min_promote {least:.3f}: {found}.",
+            decision=Decision.PROMOTE, reason=f"The first candidate reaches {bar}: {found}."
+        )
+    if looks_left and _may_reach_bar(evidence, thresholds):
+        return Judgement(
+            decision=None,
+            reason=f"Further episodes may show whether the first candidate reaches {bar}: {found}.",
         )
     return Judgement(
         decision=Decision.PROVISIONAL,
-        reason=f"The first candidate is the reference, but too weak to be blessed: {found}, "
-        f"min_promote is {least:.3f}.",
+        reason="The first candidate is the reference, but not shown to reach "
+        f"{bar}, so it is not blessed: {found}.",
     )
 
 
 def _judge_better(
-    evidence: Evidence, thresholds: ThresholdConfig, found: str, *, provisional: bool
+    evidence: Evidence, thresholds: ThresholdConfig, found: str, looks_left: int
 ) -> Judgement:
-    """Return what a candidate shown to be better becomes."""
-    if provisional and evidence.candidate < thresholds.min_promote:
+    """Return what becomes of a candidate that is better than a provisional reference."""
+    bar = f"min_promote {thresholds.min_promote:.3f}"
+    if _reaches_bar(evidence, thresholds):
         return Judgement(
-            decision=Decision.PROVISIONAL,
-            reason="It is better than the provisional reference and replaces it, but below "
-            f"min_promote {thresholds.min_promote:.3f}: {found}.",
+            decision=Decision.PROMOTE,
+            reason=f"It is better and reaches {bar}: {_own(evidence)}; {found}.",
         )
-    return Judgement(decision=Decision.PROMOTE, reason=f"It is better: {found}.")
+    if looks_left and _may_reach_bar(evidence, thresholds):
+        return Judgement(
+            decision=None,
+            reason=f"It is better; further episodes may show whether it reaches {bar}: "
+            f"{_own(evidence)}; {found}.",
+        )
+    return Judgement(
+        decision=Decision.PROVISIONAL,
+        reason="It is better than the provisional reference and replaces it, but is not shown to "
+        f"reach {bar}: {_own(evidence)}; {found}.",
+    )
+
+
+def _reaches_bar(evidence: Evidence, thresholds: ThresholdConfig) -> bool:
+    """Return whether the candidate is shown to be good enough to be blessed."""
+    lower = evidence.candidate_lower
+    return lower is not None and lower >= thresholds.min_promote
+
+
+def _may_reach_bar(evidence: Evidence, thresholds: ThresholdConfig) -> bool:
+    """Return whether further episodes could show it."""
+    upper = evidence.candidate_upper
+    return upper is None or upper >= thresholds.min_promote
+
+
+def _own(evidence: Evidence) -> str:
+    """Return what was measured of the candidate alone, as a part of a sentence."""
+    bounds = _interval(
+        evidence.candidate_lower, evidence.candidate_upper, evidence.candidate_confidence, ".3f"
+    )
+    return f"{evidence.candidate:.3f} in {evidence.n_pairs} episodes, mean in {bounds}"
 
 
 def _judge_level(
@@ -214,13 +258,19 @@ def _is_plateau(scores: Sequence[float], baseline: float, tolerance: float, cycl
 
 def _describe(evidence: Evidence) -> str:
     """Return what was measured, as the end of a sentence."""
-    lower = "-inf" if evidence.lower is None else f"{evidence.lower:+.3f}"
-    upper = "+inf" if evidence.upper is None else f"{evidence.upper:+.3f}"
-    level = "" if evidence.confidence is None else f" at {_percent(evidence.confidence)} %"
+    bounds = _interval(evidence.lower, evidence.upper, evidence.confidence, "+.3f")
     return (
         f"{evidence.candidate:.3f} against {evidence.baseline:.3f} on {evidence.n_pairs} shared "
-        f"initial states, difference {evidence.difference:+.3f} in [{lower}, {upper}]{level}"
+        f"initial states, difference {evidence.difference:+.3f} in {bounds}"
     )
+
+
+def _interval(lower: float | None, upper: float | None, confidence: float | None, form: str) -> str:
+    """Return bounds with their level."""
+    low = "-inf" if lower is None else f"{lower:{form}}"
+    high = "+inf" if upper is None else f"{upper:{form}}"
+    level = "" if confidence is None else f" at {_percent(confidence)} %"
+    return f"[{low}, {high}]{level}"
 
 
 def _percent(confidence: float) -> str:

@@ -1,14 +1,15 @@
-"""What the episodes of a candidate and of the reference say about their difference.
+"""What the episodes of a candidate and of the reference say about them and their difference.
 
 Pairing:  episodes of equal task and seed start from the same initial state; every episode needs
           its counterpart.
-Success:  exact bounds from the pairs that only one of the two solved.
-Score:    mean difference with bounds from sign flips, exact for equal policies at any number of
-          pairs; without spread (every pair differs by the same) the bounds are unknown.
+Success:  exact bounds: of the difference from the pairs that only one of the two solved, of a
+          candidate's own success from how many it solved.
+Score:    bounds of means, see `cadenza.loop.orchestrator.mean_bounds`; without spread (every pair
+          differs by the same, every episode scores the same) they are open. Scores of which all
+          are 0 or 1 are treated as success.
 """
 
-from collections.abc import Iterable, Sequence
-from math import isfinite
+from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,12 +17,11 @@ from pydantic import Field
 
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.evaluation.statistics.cluster_means import SignFlips
-from cadenza.evaluation.statistics.paired import Pair, Pairing, paired_comparison
-from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
+from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import Metric
 from cadenza.loop.contracts.records import EpisodeOutcome, Record
 from cadenza.loop.errors import EvidenceError
+from cadenza.loop.orchestrator.mean_bounds import METHOD, Bounds, mean_bounds
 
 #: Most keys that a message names.
 _NAMED: Final = 5
@@ -40,7 +40,10 @@ class Evidence(Record):
         upper: Upper bound of the difference; None if unbounded or without a reference.
         n_pairs: Initial states.
         look: Look of the sequential plan, from 0.
-        confidence: Nominal two-sided coverage of the bounds.
+        confidence: Nominal two-sided coverage of the bounds of the difference.
+        candidate_lower: Lower bound of the candidate's own mean; None if unbounded or not asked.
+        candidate_upper: Upper bound of the candidate's own mean; None if unbounded or not asked.
+        candidate_confidence: Nominal two-sided coverage of these two; None if not asked.
         method: How the bounds were made.
     """
 
@@ -52,17 +55,43 @@ class Evidence(Record):
     n_pairs: int = Field(ge=1)
     look: int = Field(default=0, ge=0)
     confidence: float | None = None
+    candidate_lower: float | None = None
+    candidate_upper: float | None = None
+    candidate_confidence: float | None = None
     method: str
 
 
-def first_evidence(outcomes: Sequence[EpisodeOutcome], *, metric: Metric) -> Evidence:
-    """Return what the run's first candidate showed; there is nothing to compare it with.
+def first_evidence(
+    outcomes: Sequence[EpisodeOutcome],
+    *,
+    metric: Metric,
+    alpha: float,
+    look: int,
+    seed: int,
+) -> Evidence:
+    """Return what a candidate showed that there is nothing to compare with.
+
+    Args:
+        outcomes: All its episodes so far, in any order.
+        metric: What of an episode counts.
+        alpha: Probability that each bound of the mean may fail at this look, in [0, 0.5).
+        look: Look of the sequential plan, from 0.
+        seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
 
     Raises:
         EvidenceError: No episode, two of one task and seed, or one without the metric.
+        InputError: ``alpha`` out of range.
     """
+    _require_level("first_evidence.alpha", alpha)
     values = _by_key("candidate", outcomes, metric)
-    return Evidence(candidate=_mean(values.values()), n_pairs=len(values), method=f"{metric}/mean")
+    own, method = _own_bounds(_in_order(values), metric, alpha, seed)
+    return Evidence(
+        candidate=_mean(values.values()),
+        n_pairs=len(values),
+        look=look,
+        method=method,
+        **own,
+    )
 
 
 def paired_evidence(
@@ -73,6 +102,7 @@ def paired_evidence(
     alpha: float,
     look: int,
     seed: int,
+    own_alpha: float | None = None,
 ) -> Evidence:
     """Return what candidate and reference showed on the same initial states.
 
@@ -80,86 +110,80 @@ def paired_evidence(
         candidate: All episodes of the candidate so far, in any order.
         reference: All episodes of the reference so far, in any order.
         metric: What of an episode is compared.
-        alpha: Probability that each bound may fail at this look, in [0, 0.5).
+        alpha: Probability that each bound of the difference may fail at this look, in [0, 0.5).
         look: Look of the sequential plan, from 0.
         seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
+        own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean; None asks
+            for none.
 
     Raises:
         EvidenceError: No episode, two of one task and seed on one side, one without counterpart,
             or one without the metric.
-        InputError: ``alpha`` out of range.
+        InputError: ``alpha`` or ``own_alpha`` out of range.
     """
-    if not 0.0 <= alpha < 0.5:
-        raise InputError(f"paired_evidence.alpha: expected in [0, 0.5), got {alpha}.")
+    _require_level("paired_evidence.alpha", alpha)
+    if own_alpha is not None:
+        _require_level("paired_evidence.own_alpha", own_alpha)
     left = _by_key("candidate", candidate, metric)
     right = _by_key("reference", reference, metric)
     _require_counterparts(left, right)
-    keys = sorted(left)
-    pairs = [(left[key], right[key]) for key in keys]
-    if metric == "success":
-        difference, bounds, method = _success_bounds(pairs, alpha)
-    else:
-        difference, bounds, method = _score_bounds(keys, pairs, alpha, seed)
+    one, other = _in_order(left), _in_order(right)
+    bounds, method = _difference_bounds(one, other, metric, alpha, seed)
     return Evidence(
-        candidate=_mean([a for a, _ in pairs]),
-        baseline=_mean([b for _, b in pairs]),
-        difference=difference,
+        candidate=_mean(one),
+        baseline=_mean(other),
+        difference=_mean([a - b for a, b in zip(one, other, strict=True)]),
         lower=bounds[0],
         upper=bounds[1],
-        n_pairs=len(pairs),
+        n_pairs=len(one),
         look=look,
         confidence=1.0 - 2.0 * alpha,
         method=method,
+        **({} if own_alpha is None else _own_bounds(one, metric, own_alpha, seed)[0]),
     )
 
 
-_Bounds: TypeAlias = tuple[float | None, float | None]
+def _difference_bounds(
+    one: Sequence[float], other: Sequence[float], metric: Metric, alpha: float, seed: int
+) -> tuple[Bounds, str]:
+    """Return the bounds of the mean difference, and the method's name."""
+    if {*one, *other} <= {0.0, 1.0}:
+        wins = sum(a > b for a, b in zip(one, other, strict=True))
+        losses = sum(a < b for a, b in zip(one, other, strict=True))
+        bounds = paired_outcome_interval(wins, losses, len(one), tail=alpha)
+        return bounds, f"{metric}/paired/exact-mcnemar/v1"
+    rng = derive_substream("loop.evidence.difference", root_seed=seed).default_rng()
+    differences = np.array(one) - np.array(other)
+    return mean_bounds(differences, tail=alpha, rng=rng), f"{metric}/paired/{METHOD}/v1"
 
 
-def _success_bounds(
-    pairs: Sequence[tuple[float, float]], alpha: float
-) -> tuple[float, _Bounds, str]:
-    """Return the difference of success rates, its exact bounds, and the method's name."""
-    wins = sum(a > b for a, b in pairs)
-    losses = sum(a < b for a, b in pairs)
-    bounds = paired_outcome_interval(wins, losses, len(pairs), tail=alpha)
-    return (wins - losses) / len(pairs), bounds, "success/paired/exact-mcnemar/v1"
+def _own_bounds(
+    values: Sequence[float], metric: Metric, alpha: float, seed: int
+) -> tuple[dict[str, float | None], str]:
+    """Return the fields with the bounds of the candidate's own mean, and the method's name."""
+    if set(values) <= {0.0, 1.0}:
+        name = "clopper-pearson"
+        bounds: Bounds = exact_bounds(round(sum(values)), len(values), tail=alpha)
+    else:
+        name = METHOD
+        rng = derive_substream("loop.evidence.candidate", root_seed=seed).default_rng()
+        bounds = mean_bounds(np.array(values), tail=alpha, rng=rng)
+    fields = {
+        "candidate_lower": bounds[0],
+        "candidate_upper": bounds[1],
+        "candidate_confidence": 1.0 - 2.0 * alpha,
+    }
+    return fields, f"{metric}/{name}/v1"
 
 
-def _score_bounds(
-    keys: Sequence[_PairKey], pairs: Sequence[tuple[float, float]], alpha: float, seed: int
-) -> tuple[float, _Bounds, str]:
-    """Return the mean difference of scores, its bounds, and the method's name."""
-    rng = derive_substream("loop.evidence.sign_flips", root_seed=seed).default_rng()
-    differences = np.array([a - b for a, b in pairs])
-    method = SignFlips(rng=rng)
-    low = high = None
-    if alpha * (method.n_resamples + 1) >= 1.0:
-        pairing = Pairing(
-            pairs=tuple(
-                Pair(
-                    partner=task,
-                    seed=index,  # every initial state is a cluster of its own
-                    episode_idx=index,
-                    initial_state_seed=start,
-                    treatment=a,
-                    baseline=b,
-                )
-                for index, ((task, start), (a, b)) in enumerate(zip(keys, pairs, strict=True))
-            )
-        )
-        estimate = paired_comparison(pairing, method=method, confidence=1.0 - 2.0 * alpha)
-        low, high = estimate.difference.low, estimate.difference.high
-    return (
-        float(differences.mean()),
-        (_finite_or_none(low), _finite_or_none(high)),
-        f"score/paired/{method.name}/v1",
-    )
+def _require_level(name: str, alpha: float) -> None:
+    if not 0.0 <= alpha < 0.5:
+        raise InputError(f"{name}: expected in [0, 0.5), got {alpha}.")
 
 
-def _finite_or_none(bound: float | None) -> float | None:
-    """Return ``bound``, or None if it is infinite or unknown."""
-    return bound if bound is not None and isfinite(bound) else None
+def _in_order(values: dict[_PairKey, float]) -> list[float]:
+    """Return the values by task and seed, so that the order of playing does not matter."""
+    return [values[key] for key in sorted(values)]
 
 
 def _by_key(side: str, outcomes: Sequence[EpisodeOutcome], metric: Metric) -> dict[_PairKey, float]:
@@ -206,6 +230,6 @@ def _name(key: _PairKey) -> str:
     return f"{key[0]!r} seed {key[1]}"
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Collection[float]) -> float:
     """Return the mean of ``values``, at least one."""
     return float(np.mean(list(values)))

@@ -7,6 +7,9 @@ Level:     the run's ``alpha`` is split evenly over its comparisons; a compariso
            2 (1 - Phi(z / sqrt(t))) of its share a by the look at the share t of all episodes, where
            z is the normal quantile of 1 - a/2. A look gets what is newly spent, so the sum over
            looks and comparisons is ``alpha`` and the union bound holds whatever the dependence.
+The bar:   whether the first policy to be blessed reaches ``min_promote`` is a question of its
+           own, with an ``alpha`` of its own: an equal part at every look of every cycle. A policy
+           worth blessing mostly lies far above the bar, so that early looks answer.
 Source:    Lan and DeMets 1983, Biometrika 70, 659-663 (O'Brien-Fleming type). Against equal shares
            per look it needs fewer episodes for the same power: docs/loop.md has the table.
 """
@@ -37,7 +40,8 @@ class SequentialPlan:
         first: Episodes per policy at the first look, >= 1.
         growth: Factor from look to look, > 1.
         max_episodes: Episodes per policy at the last look, >= ``first``.
-        alpha: Probability over the whole run of a wrong promotion, in (0, 0.5).
+        alpha: Probability over the whole run of a promotion of what is no better, and again of a
+            first blessing below ``min_promote``, in (0, 0.5).
         comparisons: Comparisons that the run may make, >= 1.
         spending: How a comparison divides its share over its looks.
     """
@@ -108,6 +112,15 @@ class SequentialPlan:
             return (share / len(sizes),) * len(sizes)
         spent = [_late_spending(size / self.max_episodes, share) for size in sizes]
         return tuple(now - before for now, before in zip(spent, [0.0, *spent], strict=False))
+
+    @property
+    def bar_alphas(self) -> tuple[float, ...]:
+        """Probability that each look may add of a first blessing below the bar; one-sided.
+
+        The run has one cycle more than comparisons: the first has nothing to compare with.
+        """
+        looks = len(self.sizes)
+        return (self.alpha / (self.comparisons + 1) / looks,) * looks
 
     def looks_left(self, look: int) -> int:
         """Return how many looks may follow look ``look``, counted from 0.

@@ -346,18 +346,19 @@ class CycleSteps:
         store, look = self._session.store, state.current.look
         metric = self._config.eval.metric
         candidate = store.episodes(state.run_id, state.cycle, "candidate")
+        stream = f"loop.evidence.{state.cycle}.{look}"
+        seed = derive_substream(stream, root_seed=self._config.seed).integer_seed()
+        bar = self._plan.bar_alphas[look]
         if state.current.baseline_report is None:
-            return first_evidence(candidate, metric=metric)
-        stream = derive_substream(
-            f"loop.evidence.{state.cycle}.{look}", root_seed=self._config.seed
-        )
+            return first_evidence(candidate, metric=metric, alpha=bar, look=look, seed=seed)
         return paired_evidence(
             candidate,
             store.episodes(state.run_id, state.cycle, "baseline"),
             metric=metric,
             alpha=self._plan.alphas[look],
             look=look,
-            seed=stream.integer_seed(),
+            seed=seed,
+            own_alpha=bar if state.blessed is None else None,
         )
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:

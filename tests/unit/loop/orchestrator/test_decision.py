@@ -4,8 +4,10 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import ThresholdConfig
+from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import Decision, decide, judge
-from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.evidence import Evidence, first_evidence
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
 THRESHOLDS = ThresholdConfig()
 
@@ -85,9 +87,13 @@ def evidence(
     upper: float | None,
     *,
     baseline: float = 0.5,
+    own: tuple[float | None, float | None] = (None, None),
 ) -> Evidence:
     return Evidence(
         candidate=baseline + difference,
+        candidate_lower=own[0],
+        candidate_upper=own[1],
+        candidate_confidence=0.98,
         baseline=baseline,
         difference=difference,
         lower=lower,
@@ -98,8 +104,15 @@ def evidence(
     )
 
 
-def first(rate: float) -> Evidence:
-    return Evidence(candidate=rate, n_pairs=10, method="test")
+def first(rate: float, lower: float | None, upper: float | None) -> Evidence:
+    return Evidence(
+        candidate=rate,
+        candidate_lower=lower,
+        candidate_upper=upper,
+        candidate_confidence=0.98,
+        n_pairs=10,
+        method="test",
+    )
 
 
 @pytest.mark.parametrize("looks_left", [0, 3])
@@ -203,25 +216,79 @@ def test_judge_on_a_plateau_below_the_floor_iterates_and_says_why():
 
 
 @pytest.mark.parametrize("looks_left", [0, 4])
-def test_judge_of_a_first_candidate_follows_min_promote(looks_left):
-    good = judge(first(0.05), (), THRESHOLDS, warm_up=False, looks_left=looks_left)
-    weak = judge(first(0.04), (), THRESHOLDS, warm_up=False, looks_left=looks_left)
-    assert good.decision is Decision.PROMOTE
+def test_judge_blesses_a_first_candidate_iff_its_lower_bound_reaches_min_promote(looks_left):
+    def verdict(lower: float | None, upper: float | None = 0.9):
+        found = first(0.1, lower, upper)
+        return judge(found, (), THRESHOLDS, warm_up=False, looks_left=looks_left)
+
+    assert verdict(0.05).decision is Decision.PROMOTE
+    assert "reaches min_promote 0.050: 0.100 in 10 episodes, mean in [0.050, 0.900] at 98 %" in (
+        verdict(0.05).reason
+    )
+    undecided = None if looks_left else Decision.PROVISIONAL
+    for lower, upper in ((0.049, 0.9), (None, None), (None, 0.05)):
+        assert verdict(lower, upper).decision is undecided
+    # nothing that may still come can show it
+    weak = verdict(0.0, 0.049)
     assert weak.decision is Decision.PROVISIONAL
-    assert "too weak to be blessed: 0.040 in 10 episodes, min_promote is 0.050" in weak.reason
+    assert "not shown to reach min_promote 0.050, so it is not blessed: 0.100 in" in weak.reason
 
 
-def test_judge_against_a_provisional_reference_blesses_only_from_min_promote():
+def test_judge_without_bar_blesses_a_first_candidate_without_any_success():
+    limits = ThresholdConfig(min_promote=0.0)
+    found = first(0.0, 0.0, 0.4)
+    assert judge(found, (), limits, warm_up=False, looks_left=3).decision is Decision.PROMOTE
+
+
+def test_one_success_in_ten_is_not_enough_to_bless():
+    outcomes = [EpisodeOutcome(task="t", seed=i, success=i == 0) for i in range(10)]
+    plan = SequentialPlan(first=10, growth=2.0, max_episodes=20, alpha=0.05, comparisons=2)
+    for look in (0, 1):
+        alpha = plan.bar_alphas[look]
+        found = first_evidence(outcomes, metric="success", alpha=alpha, look=look, seed=0)
+        left = plan.looks_left(look)
+        decision = judge(found, (), THRESHOLDS, warm_up=False, looks_left=left).decision
+        assert decision is (Decision.PROVISIONAL if look else None)
+
+
+@pytest.mark.parametrize("looks_left", [0, 2])
+def test_judge_against_a_provisional_reference_blesses_only_what_reaches_min_promote(looks_left):
     thresholds = ThresholdConfig(min_promote=0.3)
-    better = evidence(0.15, 0.05, 0.25, baseline=0.1)
-    verdict = judge(better, (), thresholds, warm_up=False, looks_left=0, provisional=True)
-    assert verdict.decision is Decision.PROVISIONAL
-    assert "replaces it, but below min_promote 0.300" in verdict.reason
-    verdict = judge(better, (), thresholds, warm_up=False, looks_left=0)
-    assert verdict.decision is Decision.PROMOTE
-    enough = evidence(0.25, 0.05, 0.45, baseline=0.1)
-    verdict = judge(enough, (), thresholds, warm_up=False, looks_left=0, provisional=True)
-    assert verdict.decision is Decision.PROMOTE
+
+    def verdict(own: tuple[float | None, float | None], *, provisional: bool = True):
+        found = evidence(0.15, 0.05, 0.25, baseline=0.3, own=own)
+        return judge(
+            found, (), thresholds, warm_up=False, looks_left=looks_left, provisional=provisional
+        )
+
+    assert verdict((0.3, 0.6)).decision is Decision.PROMOTE
+    assert verdict((0.3, 0.6)).reason.startswith("It is better and reaches min_promote 0.300: 0.45")
+    assert verdict((None, None), provisional=False).decision is Decision.PROMOTE
+    open_ = verdict((0.29, 0.6))
+    if looks_left:
+        assert open_.decision is None
+        assert "further episodes may show whether it reaches min_promote" in open_.reason
+    else:
+        assert open_.decision is Decision.PROVISIONAL
+    never = verdict((0.1, 0.29))
+    assert never.decision is Decision.PROVISIONAL
+    assert "replaces it, but is not shown to reach min_promote 0.300" in never.reason
+
+
+def test_judge_blesses_what_reaches_min_promote_and_is_level_with_a_provisional_reference():
+    limits = ThresholdConfig(min_promote=0.3)
+
+    def decision(found: Evidence, *, provisional: bool = True, looks_left: int = 0):
+        return judge(
+            found, (), limits, warm_up=False, looks_left=looks_left, provisional=provisional
+        ).decision
+
+    level = evidence(-0.02, -0.2, 0.2, own=(0.3, 0.6))
+    assert decision(level) is Decision.PROMOTE
+    assert decision(level, looks_left=1) is None
+    assert decision(level, provisional=False) is Decision.ITERATE
+    assert decision(evidence(-0.02, -0.2, 0.2, own=(0.29, 0.6))) is Decision.ITERATE
+    assert decision(evidence(-0.2, -0.3, -0.1, own=(0.3, 0.6))) is Decision.ROLLBACK
 
 
 def test_judge_tells_numbers_to_people():

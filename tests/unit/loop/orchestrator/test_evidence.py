@@ -1,6 +1,8 @@
 import json
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.loop.contracts.records import EpisodeOutcome
@@ -62,7 +64,7 @@ def test_score_evidence_bounds_the_mean_difference_from_equal_seeds_equally():
     assert found.lower is not None
     assert found.upper is not None
     assert 0.1 < found.lower < 0.1285 < found.upper < 0.157
-    assert found.method == "score/paired/sign-flips/v1"
+    assert found.method == "score/paired/sign-flips-and-bootstrap-t/v1"
     assert paired(high, low, metric="score") == found
     assert paired(high, low, metric="score", seed=1).lower != found.lower
 
@@ -86,10 +88,51 @@ def test_success_metric_ignores_scores_and_the_seed():
     assert paired(left, right, seed=1) == paired(left, right, seed=2)
 
 
-def test_first_evidence_has_no_difference():
-    found = first_evidence(outcomes("1000"), metric="success")
-    assert found == Evidence(candidate=0.25, n_pairs=4, method="success/mean")
-    assert first_evidence(scored(0.5, 0.25), metric="score").candidate == 0.375
+def own(found: Evidence) -> tuple[float | None, float | None, float | None]:
+    return found.candidate_lower, found.candidate_upper, found.candidate_confidence
+
+
+def test_first_evidence_bounds_the_success_exactly():
+    found = first_evidence(outcomes("1000"), metric="success", alpha=0.05, look=1, seed=0)
+    interval = stats.binomtest(1, 4).proportion_ci(0.9, method="exact")
+    assert own(found) == (pytest.approx(interval.low), pytest.approx(interval.high), 0.9)
+    assert (found.candidate, found.n_pairs, found.look) == (0.25, 4, 1)
+    assert (found.baseline, found.difference, found.confidence) == (None, None, None)
+    assert found.method == "success/clopper-pearson/v1"
+
+
+def test_first_evidence_bounds_the_mean_score_in_any_order_of_playing():
+    scores = np.random.default_rng(0).normal(-20.0, 3.0, 30)
+    found = first_evidence(scored(*scores), metric="score", alpha=0.05, look=0, seed=3)
+    assert found.candidate_lower < found.candidate < found.candidate_upper < -15.0
+    assert found.candidate == pytest.approx(scores.mean())
+    assert found.method == "score/sign-flips-and-bootstrap-t/v1"
+    backwards = first_evidence(scored(*scores)[::-1], metric="score", alpha=0.05, look=0, seed=3)
+    assert own(backwards) == own(found)
+    other = first_evidence(scored(*scores), metric="score", alpha=0.05, look=0, seed=4)
+    assert own(other) != own(found)
+
+
+def test_first_evidence_of_yes_or_no_scores_is_that_of_success():
+    settings = {"alpha": 0.05, "look": 0, "seed": 0}
+    one = first_evidence(scored(1.0, 0.0, 1.0), metric="score", **settings)
+    assert own(one) == own(first_evidence(outcomes("101"), metric="success", **settings))
+
+
+def test_first_evidence_without_spread_is_unbounded():
+    found = first_evidence(scored(*[0.3] * 30), metric="score", alpha=0.05, look=0, seed=0)
+    assert own(found) == (None, None, 0.9)
+
+
+def test_paired_evidence_bounds_the_candidate_alone_if_asked():
+    assert own(paired(outcomes("1100"), outcomes("0100"))) == (None, None, None)
+    found = paired_evidence(
+        outcomes("1100"), outcomes("0100"), metric="success", alpha=0.01, look=0, seed=0,
+        own_alpha=0.1,
+    )  # fmt: skip
+    alone = first_evidence(outcomes("1100"), metric="success", alpha=0.1, look=0, seed=0)
+    assert own(found) == own(alone)
+    assert found.confidence == 0.98
 
 
 def test_unmatched_episodes_are_named():
@@ -125,3 +168,14 @@ def test_missing_score_is_named():
 def test_alpha_out_of_range_is_refused(alpha):
     with pytest.raises(InputError, match=r"paired_evidence\.alpha: expected in \[0, 0\.5\), got"):
         paired(outcomes("1"), outcomes("1"), alpha=alpha)
+
+
+@pytest.mark.parametrize("alpha", [-0.01, 0.5, float("nan")])
+def test_level_of_the_candidates_own_bounds_out_of_range_is_refused(alpha):
+    with pytest.raises(InputError, match=r"first_evidence\.alpha: expected in \[0, 0\.5\), got"):
+        first_evidence(outcomes("1"), metric="success", alpha=alpha, look=0, seed=0)
+    with pytest.raises(InputError, match=r"paired_evidence\.own_alpha: expected in \[0, 0\.5\)"):
+        paired_evidence(
+            outcomes("1"), outcomes("1"), metric="success", alpha=0.1, look=0, seed=0,
+            own_alpha=alpha,
+        )  # fmt: skip
