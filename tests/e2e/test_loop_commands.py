@@ -142,7 +142,9 @@ def test_jobs_that_a_dead_controller_left_are_asked_to_end(runs):
     folder.mkdir(parents=True)
     done = loop("stop", RUN, "--json", cwd=runs)
     assert done.json == {"run_id": RUN, "controller": None, "jobs": ["cycle 1 train"]}
-    assert (folder / "stop").exists()
+    assert (folder / "stop").read_text() == (
+        "`cadenza loop stop`, as no controller worked on the run"
+    )
 
 
 def test_a_live_controller_is_asked_to_stop(tmp_path):

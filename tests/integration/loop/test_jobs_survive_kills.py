@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -243,6 +244,21 @@ def test_end_that_cannot_be_read_counts_as_an_interruption(work, tmp_path, conte
         assert bench.kinds == ["interrupted"]
 
 
+def test_signal_to_the_host_alone_interrupts_the_job_and_says_so(work, tmp_path):
+    spec, running = work(600)
+
+    def end_host(progress):
+        if progress.attempt == 1 and running.exists():
+            os.kill(files_of(spec).read_host(1).pid, signal.SIGTERM)
+
+    with bench_in(tmp_path) as bench:
+        assert bench.runner(on_progress=end_host).run(spec).attempts == 2
+        [incident] = bench.incidents
+        assert incident.kind == "interrupted"
+        assert incident.message.startswith("it was ended by a signal from outside the run")
+    assert done(running) == "done\n"
+
+
 def test_signal_to_the_controller_ends_the_job_and_leaves_it_resumable(work, tmp_path):
     spec, running = work(600)
     first = start_controller(tmp_path, spec)
@@ -251,6 +267,10 @@ def test_signal_to_the_controller_ends_the_job_and_leaves_it_resumable(work, tmp
     assert first.wait(20.0) == 3
     assert nothing_left_of(spec)
     assert files_of(spec).read_end(1).reason == "stopped"
+    asked_by = files_of(spec).stop_asked_by()
+    assert re.fullmatch(
+        rf"process {first.pid} on \S+, the run's controller, which was asked to stop", asked_by
+    )
     with bench_in(tmp_path) as bench:
         row = bench.row(spec)
         assert (row.status, row.interruptions) == ("pending", 1)
