@@ -371,5 +371,6 @@ def test_run_is_not_resumed_under_other_rules(new, monkeypatch):
     rules = load_constitution(None)
     monkeypatch.setattr(rules, "sha256", "0" * 64)
     monkeypatch.setattr(other.controller._workers.train, "constitution", rules)
-    with pytest.raises(ConfigurationError, match="expected the constitution with SHA-256"):
+    with pytest.raises(ConfigurationError, match=r"with SHA-256 .* name it under constitution"):
         other.run()
+    new(0.5, constitution="elsewhere.yaml").run()  # the same rules at another place

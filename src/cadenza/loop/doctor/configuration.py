@@ -53,5 +53,6 @@ def _back_end(config: LoopConfig) -> Check:
     from cadenza.loop.orchestrator.foreseen import require_commands_allowed
 
     backend = make_backend(config)
-    require_commands_allowed(config, load_constitution(config.constitution), backend)
+    rules = load_constitution(config.constitution, config.data.instructions)
+    require_commands_allowed(config, rules, backend)
     return Check(name="back end", level="ok", detail=f"{backend.name}, its commands are allowed")

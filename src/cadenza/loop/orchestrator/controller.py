@@ -20,6 +20,7 @@ from cadenza.loop.errors import (
     BudgetExceededError,
     DuplicateRunError,
     StaleLeaseError,
+    StaleStateError,
     StopRequestedError,
     StoreUnavailableError,
 )
@@ -55,8 +56,9 @@ _REASON_WIDTH: Final = 600
 JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 
 #: Keys of a configuration that may differ when a run is resumed: how and where it runs, and how
-#: much it may spend, but not what it does.
+#: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
 _MAY_CHANGE: Final = (
+    ("constitution",),
     ("workdir",),
     ("store",),
     ("jobs",),
@@ -197,7 +199,8 @@ class LoopController:
         if row["constitution_sha256"] not in (None, rules):
             raise ConfigurationError(
                 f"run {row['id']!r}: expected the constitution with SHA-256 "
-                f"{row['constitution_sha256']}, got {rules}; restore it, or start a new run."
+                f"{row['constitution_sha256']}, got {rules}; restore its file, name it under "
+                "constitution in the file of `cadenza loop resume --config`, or start a new run."
             )
 
     def _drive(self, session: RunSession) -> RunSummary:
@@ -298,11 +301,11 @@ class LoopController:
         return summarize(session.state, self.cfg)
 
     def _failed(self, session: RunSession, error: Exception) -> None:
-        """Note the failure, unless the store is what failed."""
+        """Note the failure, unless the store is what failed, or keeps a commit it did not confirm."""
         try:
             with session.step(f"{_name_of(session.state)}/failed"):
                 session.commit(machine.failed(session.state, _failure_of(error, session.run_id)))
-        except (StaleLeaseError, StoreUnavailableError) as second:
+        except (StaleLeaseError, StaleStateError, StoreUnavailableError) as second:
             error.add_note(f"The store does not say so: {second}")
 
 

@@ -227,6 +227,15 @@ def test_digest_depends_on_what_the_rules_say_and_on_nothing_else(tmp_path):
         assert Constitution.from_rules({**content, **change}).sha256 != shipped.sha256
 
 
+def test_file_without_later_rules_keeps_the_digest_that_runs_have_stored():
+    """Taken before there was a rule for data of a hub."""
+    old = {"allowed_programs": ["cadenza"], "max_train_steps": 7}
+    before = "9fa46a270c9f73a20d9c9cc6f9fa2be9d66b1f5145b1ff36a5b5bbd695343811"
+    assert Constitution.from_rules(old).sha256 == before
+    assert Constitution.from_rules({**old, "allowed_hub_datasets": []}).sha256 == before
+    assert Constitution.from_rules({**old, "allowed_hub_datasets": ["a/b"]}).sha256 != before
+
+
 @pytest.mark.parametrize(
     ("entry", "good", "bad"),
     [

@@ -9,6 +9,7 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
+from cadenza.loop.doctor.configuration import back_end_check
 from cadenza.loop.orchestrator.foreseen import (
     require_commands_allowed,
     require_foreseen_allowed,
@@ -116,6 +117,7 @@ def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(tm
     settings = lerobot(eval=measured, data=data)
     rules = load_constitution(None, path)
     require_commands_allowed(settings, rules, LeRobotBackend(settings))
+    assert back_end_check(settings).level == "ok"
     path.write_text(json.dumps({"mine": ["open it"] * 101}))
     with pytest.raises(ConstitutionError, match=r"of 101 tasks\): expected at most 500, got 505"):
         require_foreseen_allowed(settings, SHIPPED)
