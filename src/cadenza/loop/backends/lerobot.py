@@ -10,7 +10,6 @@ Without an environment plans are made all the same, for dry runs and for runners
 further arguments are then not checked, nor what the environment shows.
 """
 
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -45,6 +44,7 @@ from cadenza.loop.backends.lerobot_environment import (
     lerobot_programs,
     machine_has_gpu,
 )
+from cadenza.loop.backends.lerobot_epochs import capped_steps, dataset_info
 from cadenza.loop.backends.lerobot_features import (
     Interface,
     dataset_interface,
@@ -149,7 +149,7 @@ class LeRobotBackend:
             episodes, covered = read_selection(request.folder / RESULT)
             notes, count = f"{notes} | suite={suite}, {covered}", len(episodes)
         elif root is not None:
-            total = int(cast("int", _info(root).get("total_episodes", 0)))
+            total = int(cast("int", dataset_info(root).get("total_episodes", 0)))
             count = total if count is None else min(count, total)
             episodes = tuple(range(count)) if count < total else None
         return DatasetRef(
@@ -335,18 +335,7 @@ class LeRobotBackend:
         return measured.task_suite if known and single and focus else None
 
     def _steps(self, request: TrainRequest) -> int:
-        """Return the gradient steps, fewer on data that is small enough to be seen too often."""
-        alone = request.mix is not None and request.mix_ratio == 1.0
-        data = request.mix if alone and request.mix is not None else request.dataset
-        most = self._config.train.max_epochs
-        if most is None or data.root is None or not Path(data.root).is_dir():
-            return request.steps  # data that nobody has made, as in a dry run, have no epochs
-        info = _info(Path(data.root))
-        frames = int(cast("int", info.get("total_frames", 0)))
-        total = int(cast("int", info.get("total_episodes", 0)))
-        if data.episodes is not None and total:
-            frames = frames * len(data.episodes) // total
-        return min(request.steps, max(1, math.ceil(most * frames / request.batch_size)))
+        return capped_steps(request, self._config.train.max_epochs)
 
     def _training_seed(self, cycle: int) -> int:
         stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
@@ -381,10 +370,3 @@ def default_backend(**sections: Any) -> LeRobotBackend:
 def _of_suite(names: tuple[str, ...], suite: str) -> tuple[str, ...]:
     """Return the names that are tasks of ``suite``."""
     return tuple(name for name in names if name.startswith(f"{suite}_"))
-
-
-def _info(root: Path) -> dict[str, Any]:
-    try:
-        return read_document(root / "meta" / "info.json")
-    except IntegrityError as error:
-        raise ConfigurationError(f"{root}: expected a LeRobot dataset, got: {error}") from error

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.loop.backends import lerobot
@@ -18,6 +20,7 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
+from cadenza.loop.backends.lerobot_epochs import episode_lengths
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import EvalConfig, LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
@@ -44,10 +47,13 @@ def backend(**changes: Any) -> LeRobotBackend:
     return LeRobotBackend(LoopConfig.from_document(document, source="test"))
 
 
-def dataset(root: Path, episodes: int = 4, frames: int = 400) -> Path:
-    (root / "meta").mkdir(parents=True)
-    info = {"total_episodes": episodes, "total_frames": frames, "features": {}}
+def dataset(root: Path, lengths: Sequence[int] = (100, 100, 100, 100)) -> Path:
+    folder = root / "meta" / "episodes" / "chunk-000"
+    folder.mkdir(parents=True)
+    info = {"total_episodes": len(lengths), "total_frames": sum(lengths), "features": {}}
     (root / "meta" / "info.json").write_text(json.dumps(info))
+    rows = {"episode_index": range(len(lengths)), "length": lengths}
+    parquet.write_table(pa.table(rows), folder / "file-000.parquet")
     return root
 
 
@@ -148,6 +154,52 @@ def test_small_data_is_not_seen_more_often_than_allowed(tmp_path: Path) -> None:
     assert steps_of(backend(), train_request(tmp_path, dataset=whole)) == "--steps=100"
     alone = train_request(tmp_path, mix=half, mix_ratio=1.0)
     assert steps_of(capped, alone) == "--steps=40"
+
+
+def test_blend_is_seen_as_often_as_its_own_frames_allow(tmp_path: Path) -> None:
+    # 100 episodes of 100 frames and 2 of 400: at a half, 8 of the 100 stay, 1600 frames in all
+    own = DatasetRef(repo_id="local/x", root=str(dataset(tmp_path / "own", [100] * 100)))
+    mix = DatasetRef(repo_id="local/m", root=str(dataset(tmp_path / "mix", [400, 400])))
+    capped = backend(train={"max_epochs": 1.0})
+    request = train_request(tmp_path, dataset=own, mix=mix, mix_ratio=0.5, steps=5000)
+    assert steps_of(capped, request) == "--steps=160"
+    few = own.model_copy(update={"episodes": (7, 9, 11, 13)})  # 400 frames, so one of the two stays
+    assert steps_of(capped, request.model_copy(update={"dataset": few})) == "--steps=80"
+    assert steps_of(capped, request.model_copy(update={"mix_ratio": 0.0})) == "--steps=1000"
+    hub = DatasetRef(repo_id="lerobot/pusht")  # at most 800 / 0.5 frames, whatever it has
+    assert steps_of(capped, request.model_copy(update={"dataset": hub})) == "--steps=160"
+    for there in ("dataset", "mix"):
+        unmade = own.model_copy(update={"root": str(tmp_path / "nowhere")})
+        assert steps_of(capped, request.model_copy(update={there: unmade})) == "--steps=5000"
+
+
+def test_chosen_episodes_count_with_their_own_lengths(tmp_path: Path) -> None:
+    root = dataset(tmp_path / "seed", (10, 20, 300))
+    short = DatasetRef(repo_id="local/x", root=str(root), episodes=(0, 1))
+    capped = backend(train={"max_epochs": 1.0})
+    assert steps_of(capped, train_request(tmp_path, dataset=short)) == "--steps=3"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "match"),
+    [
+        ([0, 2], "expected episodes 0, 1, 2, .* got 2 of other numbers"),
+        ([], "got 0 of other numbers"),
+        (None, "expected readable tables below meta/episodes"),
+    ],
+)
+def test_dataset_without_whole_tables_of_episodes_is_refused(
+    tmp_path: Path, numbers: list[int] | None, match: str
+) -> None:
+    root = dataset(tmp_path / "seed")
+    file = root / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
+    if numbers is None:
+        file.write_bytes(b"damaged")
+    else:
+        rows = {"episode_index": numbers, "length": [1] * len(numbers)}
+        parquet.write_table(pa.table(rows), file)
+    with pytest.raises(ConfigurationError, match=match):
+        episode_lengths(root)
 
 
 def test_training_seed_differs_by_cycle_and_run_and_repeats(tmp_path: Path) -> None:
