@@ -27,6 +27,7 @@ from cadenza.loop.constitution.jobs import (
     TrainJob,
 )
 from cadenza.loop.constitution.kinds import Given, Switch
+from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.orchestrator import constitution as promised
 
 RUN = Path("/srv/runs/friday").resolve()
@@ -225,6 +226,12 @@ def test_digest_depends_on_what_the_rules_say_and_on_nothing_else(tmp_path):
     assert len(shipped.sha256) == 64
     for change in ({"max_train_steps": 200_001}, {"forbidden_args": ["--robot"]}):
         assert Constitution.from_rules({**content, **change}).sha256 != shipped.sha256
+
+
+def test_page_of_the_loop_tells_every_rule():
+    page = (Path(__file__).parents[4] / "docs" / "loop.md").read_text()
+    section = page.partition("\n## Rules\n")[2].partition("\n## ")[0]
+    assert all(f"`{name}`" in section for name in Rules.model_fields)
 
 
 def test_file_without_later_rules_keeps_the_digest_that_runs_have_stored():
