@@ -1,7 +1,11 @@
 """Readers of what LeRobot's tools and our scripts beside it left.
 
 Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
-Seeds:  LeRobot starts episode i of every task from seed start + i.
+Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
+        seed start + b * (environments at once) + j and lists the episodes in that order, early ends
+        or not; episodes beyond the number asked for are left out. So episode i of every task began
+        from seed start + i, which `cadenza.loop.backends.lerobot_seeds` tries out before a run.
+        Where a report does name seeds, they must be these.
 """
 
 import math
@@ -67,8 +71,8 @@ def read_report(request: EvalRequest, config: EvalConfig) -> EvalReport:
 
     Raises:
         IntegrityError: Its file is missing or no strict JSON (NaN is none).
-        EvalError: It has no success rate, another number of episodes than asked for, or a rate
-            that its episodes contradict.
+        EvalError: It has no success rate, another number of episodes than asked for, other seeds,
+            or a rate that its episodes contradict.
     """
     path = request.folder / EVAL_INFO
     raw = read_document(path)
@@ -121,7 +125,8 @@ def episode_outcomes(
     """Return every episode of every task, tasks by name; empty if the evaluation lists none.
 
     Raises:
-        EvalError: A task has another number of episodes than ``seeds``, or a value makes no sense.
+        EvalError: A task has another number of episodes than ``seeds``, names other seeds, or a
+            value makes no sense.
     """
     outcomes: list[EpisodeOutcome] = []
     entries: Any = raw.get("per_task")
@@ -136,6 +141,7 @@ def episode_outcomes(
                 raise EvalError(
                     f"{source}: expected {seeds.count} episodes of {name}, got {len(successes)}."
                 )
+            _require_seeds(metrics, seeds, source=f"{source}: {name}")
             pairs = zip(successes, scores, strict=True)
             outcomes += [
                 EpisodeOutcome(task=name, seed=seeds.start + i, success=ok, score=score)
@@ -146,6 +152,23 @@ def episode_outcomes(
             f"{source}: expected successes and max_rewards of every task, got {error!r}."
         ) from error
     return tuple(outcomes)
+
+
+def _require_seeds(metrics: Mapping[str, Any], seeds: SeedRange, *, source: str) -> None:
+    """Raise if a task's episodes name their seeds, and these are not ``seeds`` in order.
+
+    Raises:
+        EvalError: They are others.
+        TypeError: The episodes are no list of objects.
+    """
+    entries = cast("list[Mapping[str, Any]]", metrics.get("per_episode") or [])
+    named = [dict(entry).get("seed") for entry in entries]
+    expected = list(range(seeds.start, seeds.start + seeds.count))
+    if any(seed is not None for seed in named) and named != expected:
+        raise EvalError(
+            f"{source}: expected episodes from the seeds {expected[0]} to {expected[-1]} in order, "
+            f"got {named[:3]}...; others may be those of training data."
+        )
 
 
 def read_harvest(folder: Path, *, repo_id: str, seeds: SeedRange, result: str) -> Harvest:

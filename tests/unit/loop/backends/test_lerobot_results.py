@@ -121,6 +121,40 @@ def test_report_that_contradicts_itself_is_refused(
         read_report(request(tmp_path, document), CONFIG)
 
 
+@pytest.mark.parametrize(
+    ("named", "fine"),
+    [
+        ([700, 701, 702], True),
+        ([None, None, None], True),
+        ([], True),
+        ([1000, 1001, 1002], False),
+        ([700, 702, 701], False),
+        ([700, 700, 700], False),
+        ([700, 701], False),
+        ([700, None, 702], False),
+    ],
+)
+def test_seeds_that_a_report_names_must_be_those_asked_for(
+    tmp_path: Path, named: list[int | None], fine: bool
+) -> None:
+    document = recorded()
+    metrics = document["per_task"][0]["metrics"]
+    metrics["per_episode"] = [{"episode_ix": i, "seed": seed} for i, seed in enumerate(named)]
+    asked = request(tmp_path, document)
+    if fine:
+        assert [one.seed for one in read_report(asked, CONFIG).outcomes] == [700, 701, 702]
+        return
+    with pytest.raises(EvalError, match=r"pusht_0: expected episodes from the seeds 700 to 702 in"):
+        read_report(asked, CONFIG)
+
+
+def test_episodes_that_are_no_objects_are_refused(tmp_path: Path) -> None:
+    document = recorded()
+    document["per_task"][0]["metrics"]["per_episode"] = [700, 701, 702]
+    with pytest.raises(EvalError, match="expected successes and max_rewards of every task, got Ty"):
+        read_report(request(tmp_path, document), CONFIG)
+
+
 def test_report_with_nan_or_none_at_all_is_refused(tmp_path: Path) -> None:
     asked = request(tmp_path, {"pc_success": float("nan")})
     with pytest.raises(IntegrityError, match="NaN is not JSON"):
