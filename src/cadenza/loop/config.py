@@ -142,6 +142,11 @@ class LoopConfig(Section):
         found += misfit_thresholds(self.thresholds, self.eval.metric)
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
+        if self.improve.adapt_steps and "enabled" not in self.improve.model_fields_set:
+            found.append(
+                "improve.enabled: expected true or false beside improve.adapt_steps, got nothing; "
+                "without a harvest there is nothing to adapt to"
+            )
         if found:
             raise ValueError(*found)
         return self

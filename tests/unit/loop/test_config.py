@@ -149,6 +149,7 @@ def test_shipped_sample_loads(name, backend, env_type):
     config = LoopConfig.from_yaml(shipped_config(f"loop/{name}.yaml"))
     assert (config.backend, config.eval.env_type) == (backend, env_type)
     assert config.improve.enabled
+    assert config.improve.adapt_steps > 0  # or nothing would be trained on the harvest
     assert (config.seed_root is not None) == (backend == "lerobot")
 
 
@@ -204,6 +205,10 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"train": {"continue_from_blessed": "no"}}, r"continue_from_blessed: expected true or fa"),
         ({"train": {"continue_from_blessed": "True"}}, r"got 'True'; write true without quotes"),
         ({"train": {"continue_from_blessed": 1}}, r"continue_from_blessed: expected true or false"),
+        (
+            {"improve": {"adapt_steps": 5}},
+            r"improve\.enabled: expected true or false beside improve\.adapt_steps, got nothing",
+        ),
         ({"train": {"max_epochs": 0}}, r"train\.max_epochs: expected greater than 0, got 0"),
         ({"policy_ladder": []}, r"policy_ladder: expected at least 1, got none\."),
         ({"policy_ladder": ["bc"]}, r"policy_ladder\[0\]: expected a mapping of keys to values"),
@@ -378,6 +383,13 @@ def test_libero_that_would_ignore_its_seeds_is_refused_when_loading(section, wor
     assert load({**LEROBOT, "eval": {"env_args": ["--env.init_states=false"]}})
     elsewhere = {"env_type": "pusht", "extra_args": ["--env.init_states=true"]}
     assert load({**LEROBOT, "eval": elsewhere})
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_steps_on_a_harvest_may_stay_where_the_harvest_is_switched_off(enabled):
+    config = load({**NATIVE, "improve": {"enabled": enabled, "adapt_steps": 5}})
+    assert (config.improve.enabled, config.improve.adapt_steps) == (enabled, 5)
+    assert load(load(NATIVE).model_dump(mode="json")).improve.adapt_steps == 0
 
 
 def test_flag_shared_and_given_again_is_refused():

@@ -23,7 +23,18 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
             )
             for problem in problems or [first]
         ]
-    return config, [Check(name="configuration", level="ok", detail=f"{path}: {_summary(config)}")]
+    checks = [Check(name="configuration", level="ok", detail=f"{path}: {_summary(config)}")]
+    if config.improve.enabled and not config.improve.adapt_steps:
+        checks.append(
+            Check(
+                name="harvest",
+                level="warn",
+                detail="improve.adapt_steps is 0: successes are collected, and no training reads "
+                "them",
+                fix="set improve.adapt_steps, or improve.enabled: false",
+            )
+        )
+    return config, checks
 
 
 def back_end_check(config: LoopConfig) -> Check:

@@ -225,6 +225,25 @@ def test_a_configuration_that_can_be_read_is_summed_up():
     )
 
 
+@pytest.mark.parametrize(
+    ("improve", "names"),
+    [
+        ("{enabled: true}", ["configuration", "harvest"]),
+        ("{enabled: true, adapt_steps: 5}", ["configuration"]),
+        ("{enabled: false}", ["configuration"]),
+    ],
+)
+def test_a_harvest_that_no_training_reads_is_told(improve, names, tmp_path):
+    path = tmp_path / "loop.yaml"
+    path.write_text(f"run_name: r\nseed_dataset: local/d\nimprove: {improve}\n")
+    _, checks = read_configuration(path)
+    assert [check.name for check in checks] == names
+    if "harvest" in names:
+        assert checks[1].level == "warn"
+        assert checks[1].detail.startswith("improve.adapt_steps is 0: successes are collected, and")
+        assert checks[1].fix == "set improve.adapt_steps, or improve.enabled: false"
+
+
 def test_what_a_run_would_be_refused_for_fails(tmp_path):
     def failed(**changes):
         checks = machine.examine(
