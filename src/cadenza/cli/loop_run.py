@@ -152,6 +152,9 @@ def work_on(
             _tell(f"when that is mended, go on with: {again}")
         raise
     if code is not ExitCode.OK:
+        if status.pending:
+            approve = command("approve", run_id, settings.workdir, settings.store)
+            _tell(f"an answer is wanted first: {approve} --by NAME --reason TEXT [--reject]")
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
     hint = beyond_budget(summary["stop_reason"], again)

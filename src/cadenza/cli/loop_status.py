@@ -27,8 +27,9 @@ _REASON_WIDTH: Final = 800
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be gone on with.
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
-#: What the reason of a run begins with that a budget ended; the rest is the budget's key.
-_BUDGET: Final = "budget: "
+#: Reasons of ends by a budget that may be raised, with its key; more cycles would spend more than
+#: the run's error budget, so they are another run.
+_RAISABLE: Final = {f"budget: {key}": key for key in ("max_gpu_hours", "max_wall_hours")}
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
@@ -75,17 +76,17 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
-    """Return how to go on with a run that a budget ended; empty for another end.
+    """Return how to go on with a run that ran out of hours; empty for another end.
 
     Args:
         stop_reason: Why the run ended.
         resume: Command that resumes it.
     """
-    if stop_reason is None or not stop_reason.startswith(_BUDGET):
+    key = _RAISABLE.get(stop_reason or "")
+    if key is None:
         return ""
-    key = stop_reason.removeprefix(_BUDGET)
     return (
-        f"to go on, raise budgets.{plain(key)} in a copy of its configuration, then: "
+        f"to go on, raise budgets.{key} in a copy of its configuration, then: "
         f"{resume} --config COPY.yaml"
     )
 

@@ -131,6 +131,10 @@ class StopRequestedError(CadenzaError, RuntimeError):
     """Someone asked the run to stop; it can be resumed."""
 
 
+class UnansweredError(StopRequestedError):
+    """Nobody answered a question in time, and the run is to stop then."""
+
+
 class UnknownProgramError(UnknownNameError):
     """A command names a program that the table does not hold, or one that is not installed."""
 

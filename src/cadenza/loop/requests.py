@@ -57,10 +57,10 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
             f"run {run_id!r}: expected one that goes on, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )
-    store.request_stop(run_id)
     try:
         lease = store.leases.acquire(run_id, this_process(), ttl_s=_LEASE_S)
     except LeaseHeldError:
+        store.request_stop(run_id)  # after whoever has it took it, which forgets earlier requests
         return StopOutcome(run_id=run_id, controller=store.leases.holder(run_id) or "unknown")
     try:
         asked: list[str] = []

@@ -16,6 +16,7 @@ from cadenza.loop.errors import (
     TrainError,
 )
 from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.resuming import stored_config
 from tests.integration.loop.loop_harness import outcome_of
 from tests.integration.loop.test_controller import new, payloads, store, workdir
 from tests.loop_fakes import FakeProposer, FakeStack
@@ -97,6 +98,17 @@ def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
     assert statuses(richer) == ("finished", "budget: max_cycles")
 
 
+def test_a_raised_budget_is_kept_for_who_resumes_the_run_next(new):
+    stack = FakeStack([0.5, 0.9], seconds=0.5 * HOUR_S)
+    budget = {"max_cycles": 2, "max_gpu_hours": 1.6}
+    new(0.5, 0.9, stack=stack, budgets=budget).run()
+    signal = {"stop": lambda: StopLevel.END}
+    richer = {**budget, "max_gpu_hours": 9.0}
+    stopped = new(0.5, 0.9, stack=stack, budgets=richer, options=signal)
+    assert stopped.run().stop_reason == "stop requested"
+    assert stored_config(stopped.store, "run").budgets.max_gpu_hours == 9.0
+
+
 # Gates
 
 
@@ -152,12 +164,13 @@ def test_silence_is_an_answer_when_the_time_is_over(new, policy, decision):
 def test_silence_can_stop_the_run_until_it_is_answered(new):
     gates = {"gates": ["promote"], "timeout_s": 0.05, "on_timeout": "stop"}
     loop = new(0.5, approval=gates)
-    assert loop.run().stop_reason == "stop requested"
-    assert statuses(loop) == ("stopped", "stop requested")
-    assert stop_reasons(loop) == [
-        "run 'run': nobody answered whether to promote in time; answer with `cadenza loop approve` "
-        "and resume the run."
-    ]
+    why = (
+        "nobody answered in time whether to promote in cycle 0; answer with `cadenza loop approve`,"
+        " then resume the run"
+    )
+    assert loop.run().stop_reason == why
+    assert statuses(loop) == ("stopped", why)
+    assert stop_reasons(loop) == [f"{why}."]
     loop.store.approvals.decide("run", 0, "promote", "approved", reason="late", by="eve")
     assert loop.run().decisions == ["promote"]
 
@@ -199,19 +212,34 @@ def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new):
     thread.join()
 
 
+def test_a_question_outlives_a_store_that_is_away_for_a_while(new, monkeypatch, caplog):
+    loop = new(0.5, approval={"gates": ["promote"]})
+    get, outages = loop.store.approvals.get, iter([True, True])
+
+    def sometimes(*arguments):
+        if next(outages, False):
+            raise StoreUnavailableError("the server restarts")
+        return get(*arguments)
+
+    monkeypatch.setattr(loop.store.approvals, "get", sometimes)
+    thread = answer_later(loop, "approved")
+    assert loop.run().decisions == ["promote"]
+    thread.join()
+    told = "whether somebody answered is unknown: the server restarts"
+    assert caplog.messages.count(told) == 2
+
+
 # Stops
 
 
-def test_stopped_run_goes_on_and_ends_like_an_undisturbed_one(new, workdir):
+def test_stopped_run_goes_on_and_ends_like_an_undisturbed_one(new, monkeypatch):
     undisturbed = new(0.5, 0.9, run_id="calm")
     undisturbed.run()
-    loop = new(
-        0.5, 0.9, proposer=Interruption(lambda: loop.store.request_stop("run"))
-    )  # the store is asked at most once a second, so the stop may come some steps later
-    first = loop.run()
-    if first.stop_reason == "stop requested":
-        assert statuses(loop) == ("stopped", "stop requested")
-        assert loop.run().stop_reason == "budget: max_cycles"
+    monkeypatch.setattr("cadenza.loop.jobs.stopping._ASK_EVERY_S", 0.0)
+    loop = new(0.5, 0.9, proposer=Interruption(lambda: loop.store.request_stop("run")))
+    assert loop.run().stop_reason == "stop requested"
+    assert statuses(loop) == ("stopped", "stop requested")
+    assert loop.run().stop_reason == "budget: max_cycles"
     assert loop.events() == undisturbed.events()
 
 
@@ -314,6 +342,23 @@ def test_store_that_fails_is_not_asked_to_say_so(new, monkeypatch):
     finally:
         FakeProposer.__call__ = kept
     assert "The store does not say so: no answer" in caught.value.__notes__
+
+
+def test_commit_whose_answer_is_lost_hides_no_cause(new, monkeypatch):
+    loop = new(0.5)
+    commit, lost = loop.store.commit, iter([False, True])
+
+    def commit_and_lose_the_answer(*arguments, **options):
+        result = commit(*arguments, **options)
+        if next(lost, False):
+            raise IntegrityError("the answer is lost")
+        return result
+
+    monkeypatch.setattr(loop.store, "commit", commit_and_lose_the_answer)
+    with pytest.raises(IntegrityError, match="the answer is lost") as caught:
+        loop.run()
+    assert "The store does not say so: " in caught.value.__notes__[0]
+    assert loop.run().stop_reason == "budget: max_cycles"
 
 
 # Other controllers and other configurations

@@ -109,14 +109,18 @@ def test_unknown_run_is_named(store):
             call("nobody")
 
 
-def test_stop_request_holds_until_it_is_cleared(store, lease):
+def test_stop_request_holds_until_somebody_takes_the_run_to_work_on_it(store, lease):
     assert not store.stop_requested("run")
     store.request_stop("run")
     first = store.get_run("run")["stop_requested_at"]
     store.request_stop("run")
     assert store.get_run("run")["stop_requested_at"] == first
     assert store.stop_requested("run")
-    store.apply(lease, changes.clear_stop_request)
+    store.leases.release(lease)
+    lease = store.leases.acquire("run", "who stops it", ttl_s=60.0)
+    assert store.stop_requested("run")
+    store.leases.release(lease)
+    store.leases.acquire("run", "a controller", ttl_s=60.0, to_work=True)
     assert not store.stop_requested("run")
 
 

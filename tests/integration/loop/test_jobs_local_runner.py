@@ -384,6 +384,38 @@ def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path
     assert bench.row(spec).status == "pending"
 
 
+#: Takes a while, saves its result when it is asked to end, and ends well.
+PUNCTUAL = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: (finish(sys.argv[1], value=2), sys.exit(0)))
+open(sys.argv[2], "a").write("x")
+time.sleep(600)
+"""
+
+
+def test_result_of_a_command_that_ends_well_within_its_grace_counts(bench, tmp_path):
+    started = tmp_path / "started"
+    spec = spec_of(tmp_path, PUNCTUAL, str(started))
+
+    def stop():
+        return StopLevel.END if started.exists() else StopLevel.NONE
+
+    end = bench.runner(stop=stop).run(spec)
+    assert (end.exit_code, end.attempts, bench.row(spec).status) == (0, 1, "succeeded")
+    assert json.loads(spec.result_path.read_text())["value"] == 2
+    late = spec_of(tmp_path, PUNCTUAL, str(started), stage="late", time_limit_s=1.0)
+    assert bench.runner().run(late).attempts == 1
+
+
+def test_a_progress_that_nobody_can_hear_ends_no_job(bench, tmp_path, caplog):
+    def lost_terminal(_):
+        raise BrokenPipeError("no terminal")
+
+    spec = spec_of(tmp_path, "import time; time.sleep(0.5); finish(sys.argv[1])")
+    assert bench.runner(on_progress=lost_terminal).run(spec).exit_code == 0
+    assert "progress could not be shown: no terminal" in caplog.messages
+
+
 def test_two_runners_of_one_key_share_one_run_of_the_command(bench, tmp_path):
     count = tmp_path / "count"
     spec = spec_of(tmp_path, "import time; time.sleep(0.7)\n" + COUNT, str(count))

@@ -136,17 +136,17 @@ def test_a_failed_run_tells_its_sentence_and_a_log_that_the_sentence_does_not_na
     assert len(shown) == len("failed: ") + 800 + len("...")
 
 
-def test_a_run_whose_budget_ended_tells_how_to_go_on_and_another_end_nothing(run, tmp_path):
+def test_a_run_out_of_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, tmp_path):
     store, _ = run
-    store.finish_run(RUN, "finished", "budget: max_cycles")
+    store.finish_run(RUN, "finished", "budget: max_gpu_hours")
     status = run_status(store, RUN, workdir=tmp_path)
-    assert headline(status).startswith(f"Run {RUN}: finished (budget: max_cycles), begun ")
+    assert headline(status).startswith(f"Run {RUN}: finished (budget: max_gpu_hours), begun ")
     assert notes(status, tmp_path, None)[-1] == (
-        "to go on, raise budgets.max_cycles in a copy of its configuration, then: cadenza loop "
+        "to go on, raise budgets.max_gpu_hours in a copy of its configuration, then: cadenza loop "
         f"resume {RUN} --workdir {tmp_path} --config COPY.yaml"
     )
-    other = status.model_copy(update={"stop_reason": "ladder ended"})
-    assert not [line for line in notes(other, tmp_path, None) if "resume" in line]
+    ended = status.model_copy(update={"stop_reason": "budget: max_cycles"})
+    assert not [line for line in notes(ended, tmp_path, None) if "resume" in line]
 
 
 def test_a_run_that_compares_scores_shows_them_under_their_name(run):

@@ -45,6 +45,10 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
         return Outcome(kind="interrupted", problem=f"its end was lost: {error}")
     if end is None:
         return Outcome(kind="interrupted", problem="its host was killed")
+    if end.reason != "finished" and end.exit_code == 0:
+        digest = _digest_if_sound(result_path)
+        if digest is not None:  # it came to its end within the grace that it was given
+            return Outcome(kind="succeeded", digest=digest, end=end)
     if end.reason == "stopped":
         who = folder.stop_asked_by() or "a request to stop"
         return Outcome(kind="ended_by_us", problem=f"it was ended by {who}", end=end)
@@ -67,6 +71,16 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
         return Outcome(kind="succeeded", digest=result_digest(result_path), end=end)
     except IntegrityError as error:
         return Outcome(kind="failed", problem=f"exit code 0, but {error}", end=end)
+
+
+def _digest_if_sound(result_path: Path | None) -> str | None:
+    """Return the digest of a result, which a job writes last; None without a sound one."""
+    if result_path is None:
+        return None
+    try:
+        return result_digest(result_path)
+    except IntegrityError:
+        return None
 
 
 def _how(exit_code: int) -> str:

@@ -1,11 +1,16 @@
 """Ways to ask a run to stop: signals to the controller, and a request in the store."""
 
+import logging
 import signal
 import time
 from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
 from typing import Any, Final, Self, TypeAlias
+
+from cadenza.loop.errors import StoreUnavailableError
+
+_logger = logging.getLogger(__name__)
 
 #: Pause between two questions to the store, s.
 _ASK_EVERY_S: Final = 1.0
@@ -76,7 +81,10 @@ class StopSignals:
 
 
 def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
-    """Return a check that asks ``stop_requested``, e.g. of a store, at most once a second."""
+    """Return a check that asks ``stop_requested`` of a store, at most once a second.
+
+    While the store does not answer, what it said last holds: an outage shall end no job.
+    """
     next_time = -1.0
     level = StopLevel.NONE
 
@@ -85,7 +93,10 @@ def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
         moment = time.monotonic()
         if moment >= next_time:
             next_time = moment + _ASK_EVERY_S
-            level = StopLevel.END if stop_requested() else StopLevel.NONE
+            try:
+                level = StopLevel.END if stop_requested() else StopLevel.NONE
+            except StoreUnavailableError as error:
+                _logger.warning("whether the run is asked to stop is unknown: %s", error)
         return level
 
     return check

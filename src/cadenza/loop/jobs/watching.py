@@ -153,17 +153,24 @@ class Watch:
             self._row = store.jobs.heartbeat(lease, key, attempt_s=attempt_s)
         except RecordConflictError:  # another runner of ours has just recorded the end
             return
-        if self._runner.on_progress is not None:
-            self._runner.on_progress(
-                JobProgress(
-                    key=key,
-                    attempt=self._row.attempt,
-                    attempt_s=attempt_s,
-                    spent_s=self._row.duration_s,
-                    time_limit_s=time_limit_of(self._spec, self._runner.config),
-                    waits_for=self._waits_for,
-                )
-            )
+        self._tell_progress(attempt_s)
+
+    def _tell_progress(self, attempt_s: float) -> None:
+        """Tell how the job stands; that nobody hears it, as a terminal is gone, ends nothing."""
+        if self._runner.on_progress is None:
+            return
+        progress = JobProgress(
+            key=self._spec.key,
+            attempt=self._row.attempt,
+            attempt_s=attempt_s,
+            spent_s=self._row.duration_s,
+            time_limit_s=time_limit_of(self._spec, self._runner.config),
+            waits_for=self._waits_for,
+        )
+        try:
+            self._runner.on_progress(progress)
+        except (OSError, ValueError) as error:  # ValueError: a closed file
+            _logger.warning("progress could not be shown: %s", error)
 
     def _require_life(self) -> None:
         """Kill a host that is stuck; time counts only while this process runs too."""

@@ -23,6 +23,7 @@ from cadenza.loop.errors import (
     StaleStateError,
     StopRequestedError,
     StoreUnavailableError,
+    UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.events.journal import EventJournal
@@ -208,6 +209,8 @@ class LoopController:
             if not self._begin(session):
                 return summarize(session.state, self.cfg)
             self._work(session)
+        except UnansweredError as error:
+            return self._stopped(session, str(error), reason=str(error).rstrip("."))
         except StopRequestedError as error:
             return self._stopped(session, self._why_stopped(session, error))
         except BudgetExceededError as error:
@@ -230,7 +233,7 @@ class LoopController:
             session.incidents.note(
                 "resumed", f"controller {session.lease.epoch} goes on at {_name_of(state)}"
             )
-        self.store.apply(session.lease, changes.clear_stop_request)
+        self.store.apply(session.lease, changes.set_config(self.cfg.model_dump_json()))
         if state.step == "finished":
             return False
         if state.stop_reason is not None:
@@ -290,10 +293,12 @@ class LoopController:
             return f"{why}; a signal to the controller asked for it (Ctrl-C or SIGTERM)."
         return f"{why}."
 
-    def _stopped(self, session: RunSession, why: str) -> RunSummary:
+    def _stopped(
+        self, session: RunSession, why: str, *, reason: str = STOP_REQUESTED
+    ) -> RunSummary:
         session.incidents.note("stopped", why)
-        self.store.apply(session.lease, changes.set_run_status("stopped", STOP_REQUESTED))
-        return summarize(session.state, self.cfg, stop_reason=STOP_REQUESTED)
+        self.store.apply(session.lease, changes.set_run_status("stopped", reason))
+        return summarize(session.state, self.cfg, stop_reason=reason)
 
     def _out_of_budget(self, session: RunSession, error: BudgetExceededError) -> RunSummary:
         with session.step(f"{_name_of(session.state)}/budget"):
@@ -301,7 +306,7 @@ class LoopController:
         return summarize(session.state, self.cfg)
 
     def _failed(self, session: RunSession, error: Exception) -> None:
-        """Note the failure, unless the store is what failed, or keeps a commit it did not confirm."""
+        """Note the failure, unless the store failed or has a commit that it did not confirm."""
         try:
             with session.step(f"{_name_of(session.state)}/failed"):
                 session.commit(machine.failed(session.state, _failure_of(error, session.run_id)))

@@ -4,6 +4,7 @@ Every step may be executed again after a kill: jobs are found by their keys, see
 once, and events and pages of a repeated step are those of the first time.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ from cadenza.loop.contracts.records import (
     EpisodeOutcome,
     EvalReport,
 )
-from cadenza.loop.errors import ApprovalDecidedError, ImproveError, StopRequestedError
+from cadenza.loop.errors import (
+    ApprovalDecidedError,
+    ImproveError,
+    StopRequestedError,
+    StoreUnavailableError,
+    UnansweredError,
+)
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
@@ -42,6 +49,8 @@ from cadenza.loop.orchestrator.state import LoopState, Step, needed
 from cadenza.loop.orchestrator.transitions import Transition
 from cadenza.loop.store import changes
 from cadenza.loop.store.rows import ApprovalRow
+
+_logger = logging.getLogger(__name__)
 
 #: Longest pause between two looks at an open question, s.
 _ASK_EVERY_S: Final = 1.0
@@ -370,12 +379,15 @@ class CycleSteps:
         session = self._session
         session.store.apply(session.lease, changes.set_run_status("pending_approval"))
         while True:
-            row = session.store.approvals.get(state.run_id, state.cycle, gate)
-            if row.status != "pending":
-                return row
-            if row.overdue:
-                self._answer_late(state, gate)
-                continue
+            try:
+                row = session.store.approvals.get(state.run_id, state.cycle, gate)
+                if row.status != "pending":
+                    return row
+                if row.overdue:
+                    self._answer_late(state, gate)
+                    continue
+            except StoreUnavailableError as error:  # a question may outlive a restarted server
+                _logger.warning("whether somebody answered is unknown: %s", error)
             if self._tools.stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
             time.sleep(self._tools.poll_s)
@@ -383,9 +395,9 @@ class CycleSteps:
     def _answer_late(self, state: LoopState, gate: str) -> None:
         policy = self._config.approval.on_timeout
         if policy == "stop":
-            raise StopRequestedError(
-                f"run {state.run_id!r}: nobody answered whether to {gate} in time; answer with "
-                "`cadenza loop approve` and resume the run."
+            raise UnansweredError(
+                f"nobody answered in time whether to {gate} in cycle {state.cycle}; answer with "
+                "`cadenza loop approve`, then resume the run."
             )
         try:
             self._session.store.approvals.decide(

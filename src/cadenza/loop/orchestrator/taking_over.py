@@ -34,7 +34,7 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
     try:
         if holder is None or is_gone(holder):
             LogFile(log_path).close()
-        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s)
+        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
     except EventLogHeldError as error:
         if owner is None or is_gone(owner):
             raise

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from sqlalchemy import Connection, and_, insert, select, update
 
 from cadenza.core.errors import InputError
+from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import RecordConflictError, SeedOverlapError, UnknownRowError
 from cadenza.loop.store.database import now
+from cadenza.loop.store.locations import config_to_keep
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.plain_text import plain_text
 
@@ -244,9 +246,20 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: "SeedRange") -> Ch
     return change
 
 
-def clear_stop_request(connection: Connection, run_id: str) -> None:
-    """Forget that the run was asked to stop; a change itself."""
-    connection.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=None))
+def set_config(config_json: str) -> Change:
+    """Keep the configuration that the run goes on with, without the passwords in its ``store``.
+
+    Raises:
+        IntegrityError: It is no JSON object.
+        ConfigurationError: Its ``store`` is a malformed URL.
+    """
+    kept = config_to_keep(config_json)
+
+    def change(connection: Connection, run_id: str) -> None:
+        values = {"config_json": kept, "config_sha256": sha256_bytes(kept.encode())}
+        connection.execute(update(Run).where(Run.id == run_id).values(values))
+
+    return change
 
 
 def _cycle(run_id: str, idx: int) -> Any:

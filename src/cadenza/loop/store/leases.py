@@ -25,7 +25,13 @@ class Leases:
         self._database = database
 
     def acquire(
-        self, run_id: str, owner: str, *, ttl_s: float, gone: Callable[[str], bool] = is_gone
+        self,
+        run_id: str,
+        owner: str,
+        *,
+        ttl_s: float,
+        gone: Callable[[str], bool] = is_gone,
+        to_work: bool = False,
     ) -> Lease:
         """Take the run: free, run out, or left by a process that is gone.
 
@@ -34,6 +40,7 @@ class Leases:
             owner: Who asks, see `cadenza.loop.store.owners.this_process`.
             ttl_s: Seconds the lease lasts without a renewal, > 0.
             gone: Whether the present owner is known to be dead; False if unsure.
+            to_work: Forget that the run was asked to stop; later requests are for the new owner.
 
         Raises:
             LeaseHeldError: Another controller holds the run.
@@ -54,11 +61,13 @@ class Leases:
                     "wait, or ask it to stop with `cadenza loop stop`."
                 )
             lease = Lease(run_id=run_id, owner=owner, epoch=row.lease_epoch + 1, ttl_s=ttl_s)
-            values = {
+            values: dict[str, str | float | None] = {
                 "lease_owner": owner,
                 "lease_epoch": lease.epoch,
                 "lease_expires_at": moment + ttl_s,
             }
+            if to_work:
+                values["stop_requested_at"] = None
             connection.execute(update(Run).where(Run.id == run_id).values(values))
         return lease
 

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 
+from cadenza.loop.errors import StoreUnavailableError
 from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
 
 
@@ -42,6 +43,27 @@ def test_store_is_asked_at_most_once_a_second(monkeypatch):
     check = asked_in_store(lambda: next(answers))
     levels = [check() for _ in range(5)]
     assert levels == [StopLevel.NONE] * 3 + [StopLevel.END, StopLevel.NONE]
+
+
+def test_what_the_store_said_last_holds_while_it_does_not_answer(monkeypatch, caplog):
+    moments = iter([0.0, 2.0, 4.0, 6.0])
+    monkeypatch.setattr("cadenza.loop.jobs.stopping.time.monotonic", lambda: next(moments))
+    answers = iter([StoreUnavailableError("gone"), True, StoreUnavailableError("gone"), False])
+
+    def ask():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    check = asked_in_store(ask)
+    assert [check() for _ in range(4)] == [
+        StopLevel.NONE,
+        StopLevel.END,
+        StopLevel.END,
+        StopLevel.NONE,
+    ]
+    assert caplog.messages == ["whether the run is asked to stop is unknown: gone"] * 2
 
 
 def test_most_urgent_check_wins():
