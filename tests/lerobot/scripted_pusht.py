@@ -1,63 +1,92 @@
-"""Writes a small dataset of a scripted pusher with the real LeRobot; runs in its environment.
+"""Writes small datasets of a scripted pusher with the real LeRobot; runs in its environment.
 
-    python scripted_pusht.py ROOT EPISODES STEPS SIZE
+    python scripted_pusht.py FOLDER EPISODES
 
-SIZE 0 writes states alone; otherwise also pictures of SIZE x SIZE pixels.
+FOLDER/demonstrations: successes from states; the first half pushes from one side, the rest from the
+    other, so that the first half alone shows half of the task.
+FOLDER/pictures: one episode of black pictures, larger than those that PushT shows.
+
+Needs `near_goal` in ``PYTHONPATH``.
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
-import gym_pusht  # noqa: F401 - registers the task
 import gymnasium
 import numpy as np
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from near_pusht import target
 
-STATES = {
-    "observation.state": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]},
-    "observation.environment_state": {"dtype": "float32", "shape": (16,), "names": None},
-    "action": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]},
-    "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
+POSITION = {"dtype": "float32", "shape": (2,), "names": ["x", "y"]}
+REWARD = {"dtype": "float32", "shape": (1,), "names": None}
+CORNERS = {"dtype": "float32", "shape": (16,), "names": None}
+PICTURE = {
+    "dtype": "image",
+    "shape": (384, 384, 3),
+    "names": ["height", "width", "channels"],
 }
+PLAIN = {"observation.state": POSITION, "action": POSITION, "next.reward": REWARD}
+TASK = {"task": "push the T"}
+#: Longest demonstration, and spread of its actions, pixels.
+STEPS, JITTER = 12, 2.0
 
 
-def main(root: Path, episodes: int, steps: int, size: int) -> None:
-    features = dict(STATES)
-    if size:
-        names = ["height", "width", "channels"]
-        features["observation.image"] = {
-            "dtype": "image",
-            "shape": (size, size, 3),
-            "names": names,
-        }
-        del features["observation.environment_state"]
-    dataset = LeRobotDataset.create(
+def new_dataset(root: Path, features: dict[str, Any]) -> LeRobotDataset:
+    return LeRobotDataset.create(
         "local/demonstrations", 10, features, root, robot_type="pusher", use_videos=False
     )
-    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="environment_state_agent_pos")
+
+
+def demonstrate(root: Path, episodes: int) -> None:
+    dataset = new_dataset(root, {**PLAIN, "observation.environment_state": CORNERS})
+    env = gymnasium.make("gym_pusht/NearPushT-v0", obs_type="environment_state_agent_pos")
+    rng = np.random.default_rng(0)
     for episode in range(episodes):
-        seen, _ = env.reset(seed=episode)
-        for _ in range(steps):
-            middle = seen["environment_state"].reshape(8, 2).mean(axis=0)
-            action = seen["agent_pos"] + np.clip(middle - seen["agent_pos"], -30, 30)
-            after, reward, *_ = env.step(action)
-            frame = {
-                "observation.state": seen["agent_pos"].astype(np.float32),
-                "action": action.astype(np.float32),
-                "next.reward": np.array([reward], np.float32),
-                "task": "push the T",
-            }
-            if size:
-                frame["observation.image"] = np.zeros((size, size, 3), np.uint8)
-            else:
-                frame["observation.environment_state"] = seen["environment_state"].astype(
-                    np.float32
-                )
-            dataset.add_frame(frame)
+        side = 2 * episode // episodes
+        seen, _ = env.reset(seed=episode, options={"side": side})
+        solved = False
+        for _ in range(STEPS):
+            action = (target(side) + rng.normal(0.0, JITTER, 2)).astype(np.float32)
+            after, reward, solved, _, _ = env.step(action)
+            dataset.add_frame(
+                {
+                    "observation.state": seen["agent_pos"].astype(np.float32),
+                    "observation.environment_state": seen["environment_state"].astype(np.float32),
+                    "action": action,
+                    "next.reward": np.array([reward], np.float32),
+                    **TASK,
+                }
+            )
             seen = after
+            if solved:
+                break
+        assert solved, f"demonstration {episode} fails"
         dataset.save_episode()
     dataset.finalize()
 
 
+def paint(root: Path) -> None:
+    dataset = new_dataset(root, {**PLAIN, "observation.image": PICTURE})
+    nowhere, nothing = np.zeros(2, np.float32), np.zeros(1, np.float32)
+    for _ in range(3):
+        dataset.add_frame(
+            {
+                "observation.state": nowhere,
+                "observation.image": np.zeros(PICTURE["shape"], np.uint8),
+                "action": nowhere,
+                "next.reward": nothing,
+                **TASK,
+            }
+        )
+    dataset.save_episode()
+    dataset.finalize()
+
+
+def main(folder: Path, episodes: int) -> None:
+    demonstrate(folder / "demonstrations", episodes)
+    paint(folder / "pictures")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *(int(word) for word in sys.argv[2:]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,344 +1,250 @@
-"""The loop over the real LeRobot: plumbing, seeds, kills. What the policies can do is no subject.
+"""The loop as people run it, over the real LeRobot: killed while it trains, and then to the merge.
 
-State-only ACT with 121 thousand parameters on PushT, CPU, offline.
+Two cycles end, each with a promotion and a harvest; the third trains on what was merged and is
+stopped. ACT on PushT near its goal, CPU, offline.
 """
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import sha256_file
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    HarvestRequest,
-    JobPlan,
-    MergeRequest,
-    TrainRequest,
-)
-from cadenza.loop.backends.lerobot import LeRobotBackend
-from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import Roots, load_constitution
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.events.reading import read_events
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
-from tests.lerobot.pusht_loop import settings
+from cadenza.loop.store.rows import CheckpointRow, JobRow
+from tests.integration.loop.command_line_runs import Controller, LoopCommands, kill, wait_for
+from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TESTED, document
 
-pytestmark = [pytest.mark.lerobot, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.lerobot,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.usefixtures("offline"),
+]
 
-#: Longest time one job may take here, s; a cold disk makes ten seconds a minute.
-LIMIT_S = 400.0
-LEDGER = SeedLedger(3)
-WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.delenv("PYTHONPATH", raising=False)
-        yield
-
-
-def scripted(root: Path, episodes: int = 4, steps: int = 40, size: int = 0) -> Path:
-    program = Path(__file__).with_name("scripted_pusht.py")
-    words = [str(root), str(episodes), str(steps), str(size)]
-    subprocess.run(
-        [os.environ["CADENZA_LEROBOT_PYTHON"], str(program), *words],
-        check=True,
-        capture_output=True,
-        timeout=LIMIT_S,
-    )
-    return root
+#: Longest time until something must have happened, s; a cold disk makes ten seconds a minute.
+LIMIT_S = 900.0
+#: Exit code of a controller that was stopped by SIGTERM.
+STOPPED = 143
+CYCLE = ["train", "adapt", "select_candidate", "select_adapted"]
+COMPARISON = ["eval_candidate_0", "eval_baseline_0"]
+#: Stages that end with a success, by cycle.
+STAGES = {
+    0: ["train", "eval_candidate_0", "harvest"],
+    1: [*CYCLE, *COMPARISON, "harvest", "merge"],
+    2: ["train", "adapt"],
+}
+#: What a dataset of rollouts holds.
+RECORDED = ("action", "observation.environment_state", "observation.state")
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return scripted(tmp_path_factory.mktemp("seed") / "demonstrations")
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a run left."""
 
+    folder: Path
+    killed_at: int | None
+    incidents: set[str]
+    events: list[dict[str, Any]]
+    jobs: dict[tuple[int, str], JobRow]
+    policies: list[CheckpointRow]
+    seeds: dict[tuple[int, str, int], SeedRange]
 
-class Bench:
-    """Runs plans as a loop would: cleared by the shipped rules, resolved by the program table."""
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Return what the events of a kind say, in order."""
+        return [{"cycle": e["cycle"], **e["payload"]} for e in self.events if e["kind"] == kind]
 
-    def __init__(self, folder: Path, config: LoopConfig) -> None:
-        self.folder = folder
-        self.backend = LeRobotBackend(config)
-        self.rules = load_constitution(None)
-        self.roots = Roots(write=(folder,), read=(Path(str(config.seed_root)),))
-        self.programs = ProgramTable(self.backend.programs)
-
-    def start(self, plan: JobPlan) -> subprocess.Popen[bytes]:
-        command = self.programs.resolve(self.rules.clear(plan.command, self.roots).argv())
-        with self.log(plan).open("ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def run(self, plan: JobPlan) -> None:
-        code = self.start(plan).wait(LIMIT_S)
-        assert code == 0, self.log(plan).read_text()[-4000:]
-
-    def log(self, plan: JobPlan) -> Path:
-        return plan.output_dir.with_name(f"{plan.output_dir.name}.log")
+    def harvest(self, cycle: int) -> dict[str, Any]:
+        """Return what a harvest brought."""
+        return json.loads((self.folder / f"cycle_{cycle}/harvest/result.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def bench(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    folder = tmp_path_factory.mktemp("jobs")
-    return Bench(folder, settings(folder, dataset))
+def left(scripted: Path, tmp_path_factory: pytest.TempPathFactory, offline: None) -> Iterator[Left]:
+    config = json.dumps(document(scripted / "demonstrations"))  # JSON is YAML
+    run = LoopCommands(tmp_path_factory.mktemp("loop"), config, "loop")
+    try:
+        killed_at = kill_in_training(run)
+        go_on_until_merged_data_were_trained_on(run)
+        yield what_is_left(run, killed_at)
+    finally:
+        run.kill_all()
 
 
-@pytest.fixture(scope="module")
-def data(bench: Bench) -> DatasetRef:
-    proposal = Proposal(
-        action="reuse_seed", dataset="local/demonstrations", num_episodes=3, notes="three"
-    )
-    seeds = LEDGER.range("data", 0, count=3)
-    request = DataRequest(cycle=0, proposal=proposal, seeds=seeds, folder=bench.folder / "data")
-    assert bench.backend.plan_data(request) is None
-    return bench.backend.read_data(request)
+def kill_in_training(run: LoopCommands) -> int | None:
+    """Kill controller, host and training; return the step that the training came to."""
+    controller = run.start()
+    train = run.run_folder / "cycle_0" / "train"
+    wait_while_alive(controller, lambda: (train / "checkpoints" / "last").exists())
+    controller.kill()
+    for pid in [*run.hosts(), *run.commands()]:
+        kill(pid)
+    assert wait_for(lambda: not run.commands(), seconds=20.0)
+    return finished_step(train)
 
 
-def training(bench: Bench, data: DatasetRef, stage: str, **changes: object) -> TrainRequest:
-    request = TrainRequest(
-        cycle=0,
-        rung="act",
-        init=None,
-        dataset=data,
-        steps=20,
-        batch_size=2,
-        extra_args=bench.backend._config.train.extra_args,
-        folder=bench.folder / stage,
-    )
-    return request.model_copy(update=changes)
+def go_on_until_merged_data_were_trained_on(run: LoopCommands) -> None:
+    """Go on with the run, and stop it as soon as cycle 2 has its policies."""
+
+    def started() -> set[tuple[int, str]]:
+        found = read_events(run.run_folder / "events.jsonl").events
+        return {(e["cycle"], e["payload"]["stage"]) for e in found if e["kind"] == "job_started"}
+
+    controller = run.start()
+    wait_while_alive(controller, lambda: (2, "select_candidate") in started())
+    controller.process.send_signal(signal.SIGTERM)
+    end = controller.outcome(60.0)
+    assert end.code == STOPPED, end.err
+    assert run.hosts() == []
+    assert run.commands() == []
 
 
-@pytest.fixture(scope="module")
-def policy(bench: Bench, data: DatasetRef) -> CheckpointRecord:
-    request = training(bench, data, "train")
-    bench.run(bench.backend.plan_train(request))
-    return bench.backend.read_train(request)
+def wait_while_alive(controller: Controller, condition: Any) -> None:
+    assert wait_for(lambda: condition() or not controller.lives(), seconds=LIMIT_S)
+    assert controller.lives(), controller.outcome(1.0)
 
 
-def test_release_is_found_with_its_flags(bench: Bench) -> None:
-    found = bench.backend.capabilities
-    assert found["lerobot"].startswith("0.4.")
-    assert found["train_eval_flag"] == "eval_freq"
-    assert found["edit_dataset_merge"] == "home"
-
-
-def test_data_is_the_part_of_the_seed_dataset_that_is_asked_for(data: DatasetRef) -> None:
-    assert data.episodes == (0, 1, 2)
-    assert data.num_episodes == 3
-    assert data.sha256 is not None
-
-
-def test_training_leaves_a_policy_of_all_its_steps(policy: CheckpointRecord) -> None:
-    path = Path(policy.path)
-    state = path.parent / "training_state" / "training_step.json"
-    assert json.loads(state.read_text())["step"] == 20
-    config = json.loads((path / "train_config.json").read_text())
-    assert config["dataset"]["episodes"] == [0, 1, 2]
-    assert config["num_workers"] == 0
-
-
-def test_evaluation_lists_every_episode_with_its_seed(
-    bench: Bench, policy: CheckpointRecord
-) -> None:
-    seeds = LEDGER.range("compare", 0, count=3)
-    requests = [
-        EvalRequest(
-            cycle=0,
-            checkpoint=policy,
-            seeds=seeds,
-            batch_size=batch,
-            extra_args=("--policy.device=cpu",),
-            folder=bench.folder / f"eval_{batch}",
+def what_is_left(run: LoopCommands, killed_at: int | None) -> Left:
+    with JobStore(run.folder / "runs" / "cadenza.db") as store:
+        jobs = store.jobs.of_run(run.run_id)
+        return Left(
+            folder=run.run_folder,
+            killed_at=killed_at,
+            incidents=run.incidents(),
+            events=list(read_events(run.run_folder / "events.jsonl").events),
+            jobs={(job.key.cycle, job.key.stage): job for job in jobs},
+            policies=store.checkpoints_for(run.run_id),
+            seeds=store.seed_ranges(run.run_id),
         )
-        for batch in (3, 2)  # two does not divide three: LeRobot plays a fourth and drops it
+
+
+def info(root: Path) -> dict[str, Any]:
+    return json.loads((root / "meta" / "info.json").read_text())
+
+
+def frames(root: Path) -> dict[str, np.ndarray]:
+    """Return the frames of a dataset in order, without LeRobot."""
+    tables = [pq.read_table(file) for file in sorted((root / "data").rglob("*.parquet"))]
+    columns = (*RECORDED, "episode_index", "frame_index")
+    return {
+        key: np.concatenate([np.array(table[key].to_pylist()) for table in tables])
+        for key in columns
+    }
+
+
+def flag(job: JobRow, name: str) -> str:
+    """Return the text of a flag of a job's command."""
+    return next(w for w in job.command if w.startswith(f"--{name}=")).partition("=")[2]
+
+
+def test_training_that_was_killed_in_the_middle_goes_on(left: Left) -> None:
+    assert left.killed_at is not None
+    assert SAVE_STEPS <= left.killed_at < STEPS
+    log = (left.folder / "cycle_0" / "train.log").read_text()
+    assert f"training goes on at step {left.killed_at}" in log
+    assert left.jobs[0, "train"].interruptions == 1
+    assert {"resumed", "interrupted"} <= left.incidents
+
+
+def test_cycles_train_test_harvest_and_merge(left: Left) -> None:
+    assert [event["seq"] for event in left.events] == list(range(1, len(left.events) + 1))
+    wanted = [(cycle, stage) for cycle, stages in STAGES.items() for stage in stages]
+    done = [
+        (one["cycle"], one["stage"]) for one in left.of("job_finished") if one["exit_code"] == 0
     ]
-    reports = []
-    for request in requests:
-        bench.run(bench.backend.plan_eval(request))
-        reports.append(bench.backend.read_eval(request))
-    first, second = reports
-    assert [(one.task, one.seed) for one in first.outcomes] == [
-        ("pusht_0", seeds.start + i) for i in range(3)
+    assert done == wanted
+    assert all(left.jobs[key].status == "succeeded" for key in wanted)
+
+
+def test_both_cycles_are_promoted_the_second_with_bounds_above_0(left: Left) -> None:
+    first, second = left.of("decision")
+    assert (first["decision"], second["decision"]) == ("promote", "promote")
+    assert first["baseline"] is None
+    assert second["evidence"]["lower"] > 0.0
+    assert second["evidence"]["n_pairs"] == TESTED
+
+
+def test_harvests_keep_successes_alone(left: Left) -> None:
+    attempts = []
+    for told in left.of("rollouts_collected"):
+        found = left.harvest(told["cycle"])
+        assert all(one["kept"] == one["success"] for one in found["episodes"])
+        assert found["kept"] == found["successes"] == HARVESTED == told["kept"]
+        assert info(Path(found["root"]))["total_episodes"] == HARVESTED
+        attempts.append(found["attempts"])
+    assert len(attempts) == 2
+    assert attempts[0] > HARVESTED  # the policy of cycle 0 fails from one side
+
+
+def test_merge_holds_both_harvests_and_nothing_else(left: Left) -> None:
+    roots = [Path(left.harvest(cycle)["root"]) for cycle in (0, 1)]
+    assert flag(left.jobs[1, "merge"], "roots") == ",".join(map(str, roots))
+    (told,) = left.of("rollouts_merged")
+    merged = left.folder / "cycle_1" / "merge" / "dataset"
+    assert (told["cycle"], told["episodes"]) == (1, 2 * HARVESTED)
+    facts, parts = info(merged), [info(root) for root in roots]
+    assert facts["total_episodes"] == 2 * HARVESTED
+    assert facts["total_frames"] == sum(part["total_frames"] for part in parts)
+    assert facts["features"] == parts[0]["features"] == parts[1]["features"]
+    assert set(RECORDED) < set(facts["features"])
+    seen, sources = frames(merged), [frames(root) for root in roots]
+    for key in (*RECORDED, "frame_index"):
+        np.testing.assert_array_equal(seen[key], np.concatenate([part[key] for part in sources]))
+    assert sorted(set(seen["episode_index"].tolist())) == list(range(2 * HARVESTED))
+
+
+def test_next_cycle_trains_on_what_was_merged(left: Left) -> None:
+    merged = left.folder / "cycle_1" / "merge" / "dataset"
+    adapt = left.jobs[2, "adapt"]
+    assert flag(adapt, "mix.root") == str(merged)
+    # What it trained on are the demonstrations with what was merged behind them.
+    blend = frames(left.folder / "cycle_2" / "adapt_blend")
+    mixed = blend["episode_index"] >= EPISODES
+    for key in RECORDED:
+        np.testing.assert_array_equal(blend[key][mixed], frames(merged)[key])
+    config = left.folder / "cycle_2/adapt/checkpoints/last/pretrained_model/train_config.json"
+    trained_on = json.loads(config.read_text())["dataset"]
+    assert trained_on["root"] == str(left.folder / "cycle_2" / "adapt_blend")
+    chosen = set(trained_on["episodes"])
+    assert chosen & set(range(EPISODES))
+    assert chosen & set(range(EPISODES, EPISODES + 2 * HARVESTED))
+
+
+def test_policies_of_all_cycles_are_recorded(left: Left) -> None:
+    found = [
+        (row["cycle_idx"], Path(row["path"]).relative_to(left.folder).parts[1])
+        for row in left.policies
     ]
-    assert first.per_task == {"pusht_0": first.success_rate}
-    scores = [one.score for one in first.outcomes]
-    assert all(score is not None and 0.0 <= score <= 1.0 for score in scores)
-    np.testing.assert_allclose([one.score or 0 for one in second.outcomes], scores, atol=0.05)
+    assert found == [(0, "train"), (1, "train"), (1, "adapt"), (2, "train"), (2, "adapt")]
+    assert len({row["sha256"] for row in left.policies}) == len(left.policies)
+    (blessed,) = [row for row in left.policies if row["blessed"]]
+    assert blessed["cycle_idx"] == 1
+    # Cycle 2 goes on from the policy that cycle 1 blessed.
+    assert Path(flag(left.jobs[2, "train"], "policy.path")) == Path(blessed["path"]).resolve()
 
 
-def test_harvest_merge_and_blend(bench: Bench, data: DatasetRef, policy: CheckpointRecord) -> None:
-    harvests = []
-    for cycle in (0, 1):
-        seeds = LEDGER.range("harvest", cycle, count=4)
-        assert not seeds.overlaps(LEDGER.range("compare", cycle, count=2**16))
-        request = HarvestRequest(
-            cycle=cycle,
-            checkpoint=policy,
-            episodes=2,
-            seeds=seeds,
-            focus=("pusht_0",),
-            repo_id=f"local/rollouts-{cycle}",
-            extra_args=("--keep-failures",),
-            folder=bench.folder / f"harvest_{cycle}",
-        )
-        bench.run(bench.backend.plan_harvest(request))
-        harvests.append(bench.backend.read_harvest(request))
-        result = json.loads((request.folder / "result.json").read_text())
-        assert [one["seed"] for one in result["episodes"]] == [seeds.start, seeds.start + 1]
-    assert [(one.kept, one.attempts, one.successes) for one in harvests] == [(2, 2, 0)] * 2
-    sources = tuple(one.dataset for one in harvests if one.dataset is not None)
-    merging = MergeRequest(sources=sources, repo_id="local/mix", folder=bench.folder / "merge")
-    bench.run(bench.backend.plan_merge(merging))
-    mix = bench.backend.read_merge(merging)
-    assert mix.num_episodes == 4
-    # The mix has 4 x 40 frames, the data 3 x 40: at one half, one of the mix's episodes goes.
-    adapting = training(bench, data, "adapt", init=policy.path, mix=mix, mix_ratio=0.5, steps=10)
-    adapting = adapting.model_copy(
-        update={"extra_args": ("--policy.device=cpu", "--save_freq=5", "--log_freq=5")}
-    )
-    bench.run(bench.backend.plan_train(adapting))
-    adapted = bench.backend.read_train(adapting)
-    assert adapted.sha256 != policy.sha256
-    config = json.loads((Path(adapted.path) / "train_config.json").read_text())
-    assert len(config["dataset"]["episodes"]) == 6
-    assert config["dataset"]["episodes"][:3] == [0, 1, 2]
-
-
-def test_without_successes_nothing_is_kept_and_that_is_no_error(
-    bench: Bench, policy: CheckpointRecord
-) -> None:
-    request = HarvestRequest(
-        cycle=2,
-        checkpoint=policy,
-        episodes=1,
-        seeds=LEDGER.range("harvest", 2, count=2),
-        repo_id="local/none",
-        folder=bench.folder / "harvest_none",
-    )
-    bench.run(bench.backend.plan_harvest(request))
-    harvest = bench.backend.read_harvest(request)
-    assert (harvest.kept, harvest.successes, harvest.attempts) == (0, 0, 2)
-    assert harvest.dataset is None
-    assert not (request.folder / "dataset").exists()
-
-
-def test_pictures_of_another_size_are_refused_before_any_compute(
-    bench: Bench, data: DatasetRef, tmp_path: Path
-) -> None:
-    bench.backend.check_features(data, None)  # states fit
-    pictures = DatasetRef(
-        repo_id="local/large", root=str(scripted(tmp_path / "large", 1, 3, size=384))
-    )
-    config = settings(tmp_path, tmp_path / "large")
-    seen = config.eval.model_copy(update={"env_args": ("--env.obs_type=pixels_agent_pos",)})
-    backend = LeRobotBackend(config.model_copy(update={"eval": seen}))
-    with pytest.raises(ConfigurationError, match=r"3x384x384 of dataset .* got 3x96x96"):
-        backend.check_features(pictures, None)
-    with pytest.raises(ConfigurationError, match=r"observation.environment_state: expected it of"):
-        backend.check_features(data, None)
-
-
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not path.exists():
-        assert process.poll() is None, "it ended too early"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_training_killed_after_a_checkpoint_goes_on_from_it(bench: Bench, data: DatasetRef) -> None:
-    request = training(bench, data, "killed_late", steps=300)
-    plan = bench.backend.plan_train(request)
-    process = bench.start(plan)
-    wait_for(request.folder / "checkpoints" / "last", process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    bench.run(plan)
-    assert "training goes on at step" in bench.log(plan).read_text()
-    assert bench.backend.read_train(request).sha256
-    bench.run(plan)  # once more: there is nothing left to do
-    assert "training had ended at step 300" in bench.log(plan).read_text()
-
-
-def test_training_killed_before_a_checkpoint_starts_over_to_the_same_bytes(
-    bench: Bench, data: DatasetRef, policy: CheckpointRecord
-) -> None:
-    request = training(bench, data, "killed_early")
-    half_made = request.folder / "checkpoints" / "000010" / "pretrained_model"
-    half_made.mkdir(parents=True)
-    (half_made / WEIGHTS).write_bytes(b"half")
-    bench.run(bench.backend.plan_train(request))
-    again = bench.backend.read_train(request)
-    assert sha256_file(Path(again.path) / WEIGHTS) == sha256_file(Path(policy.path) / WEIGHTS)
-
-
-def test_two_cycles_with_a_controller_that_is_killed_while_it_trains(
-    dataset: Path, tmp_path: Path
-) -> None:
-    program = Path(__file__).with_name("pusht_loop.py")
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, str(program), str(tmp_path), str(dataset), "loop"]
-    environ = {**os.environ, "PYTHONPATH": str(root)}
-    log = tmp_path / "controller.log"
-    train = tmp_path / "runs" / "loop" / "cycle_0" / "train"
-    with log.open("wb") as output:
-        first = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
-        wait_for(train / "checkpoints" / "last", first)
-        first.kill()
-        first.wait()
-        second = subprocess.run(
-            command, env=environ, stdout=output, stderr=output, timeout=800, check=False
-        )
-    assert second.returncode == 0, log.read_text()[-4000:]
-    events = read_events(tmp_path / "runs" / "loop" / "events.jsonl").events
-    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    ended = [(e["cycle"], e["payload"]["stage"]) for e in events if e["kind"] == "job_finished"]
-    assert ended == [
-        (0, "train"),
-        (0, "eval_candidate_0"),
-        (0, "harvest"),
-        (1, "train"),
-        (1, "adapt"),
-        (1, "select_candidate"),
-        (1, "select_adapted"),
-        (1, "eval_candidate_0"),
-        (1, "eval_baseline_0"),
-    ]
-    incidents = (tmp_path / "runs" / "loop" / "incidents.jsonl").read_text()
-    assert "goes on at 0/train" in incidents
-    assert_seeds_apart(tmp_path / "runs")
-
-
-def assert_seeds_apart(workdir: Path) -> None:
-    """Check that no episode that was trained on began where a test began."""
-    cycles = workdir / "loop"
-    harvest = json.loads((cycles / "cycle_0" / "harvest" / "result.json").read_text())
-    harvested = {one["seed"] for one in harvest["episodes"]}
+def test_no_episode_that_is_trained_on_began_where_a_test_begins(left: Left) -> None:
+    ranges = [(key, seeds) for key, seeds in left.seeds.items() if key[1] != "data"]
+    assert len(ranges) == 6  # comparisons and harvests of two cycles, choices of two
+    for (_, one), (_, other) in combinations(left.seeds.items(), 2):
+        assert not one.overlaps(other)
+    harvested = {
+        one["seed"] for cycle in (0, 1) for one in left.harvest(cycle)["episodes"] if one["kept"]
+    }
+    assert len(harvested) == 2 * HARVESTED
     tested: set[int] = set()
-    with JobStore(workdir / "cadenza.db") as store:
-        for job in store.jobs.of_run("loop"):
-            assert job.status == "succeeded"
-            assert job.attempt == 1
-            if job.key.stage.startswith(("eval", "select")):
-                seed = next(w for w in job.command if w.startswith("--seed="))
-                start = int(seed.removeprefix("--seed="))
-                tested |= set(range(start, start + 3))
-    assert len(harvested) == 2
-    assert len(tested) == 9  # cycle 0, and in cycle 1 those to select by and those to compare by
+    for (_, stage), job in left.jobs.items():
+        if stage.startswith(("eval", "select")):
+            start = int(flag(job, "seed"))
+            tested |= set(range(start, start + TESTED))
+    assert len(tested) == 4 * TESTED  # comparisons of two cycles, choices of two
     assert not harvested & tested
