@@ -9,6 +9,7 @@ Promise:  whatever the true success below ``min_promote``, the parts of the leve
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.orchestrator.decision import Decision, judge
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+
+#: True success of first candidates that are shown; the bar is 0.05.
+FIRST_RATES: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

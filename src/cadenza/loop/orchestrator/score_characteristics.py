@@ -26,6 +26,9 @@ from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 #: Draws scores of candidate and reference on N initial states, each of shape (N,).
 Draw: TypeAlias = Callable[[np.random.Generator, int], tuple[FloatArray, FloatArray]]
 
+#: Budgets and number of cycles of the simulated runs.
+BUDGETS: Final = (10, 40, 160)
+CYCLES: Final = 3
 #: Thresholds with which every difference counts that is shown.
 ANY_DIFFERENCE: Final = ThresholdConfig(
     promote_delta=0.0, regression_delta=0.0, plateau_epsilon=0.0
@@ -105,9 +108,10 @@ def simulate_scores(
 def _promotes(draw: Draw, plan: SequentialPlan, rng: np.random.Generator) -> bool:
     """Return whether one comparison ends in a promotion."""
     candidate, reference = draw(rng, plan.sizes[-1])
+    seeds: list[int] = rng.integers(2**31, size=len(plan.sizes)).tolist()
     for look, (size, alpha) in enumerate(zip(plan.sizes, plan.alphas, strict=True)):
-        differences = candidate[:size] - reference[:size]
-        if float(differences.sum()) <= float(np.linalg.norm(differences)):
+        differences: FloatArray = candidate[:size] - reference[:size]
+        if float(differences.sum()) <= float((differences**2).sum()) ** 0.5:
             continue
         evidence = paired_evidence(
             _episodes(candidate[:size]),
@@ -115,7 +119,7 @@ def _promotes(draw: Draw, plan: SequentialPlan, rng: np.random.Generator) -> boo
             metric="score",
             alpha=alpha,
             look=look,
-            seed=int(rng.integers(2**31)),
+            seed=seeds[look],
         )
         left = plan.looks_left(look)
         verdict = judge(evidence, (), ANY_DIFFERENCE, warm_up=False, looks_left=left)
