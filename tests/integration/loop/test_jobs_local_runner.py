@@ -384,6 +384,20 @@ def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path
     assert bench.row(spec).status == "pending"
 
 
+def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
+    secrets = ("CADENZA_STORE", "PGPASSWORD", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    script = "finish(sys.argv[1], **{name: value for name, value in os.environ.items()})"
+    spec = spec_of(tmp_path, script)
+    bench.runner().run(spec)
+    variables = json.loads(spec.result_path.read_text())
+    assert variables["HF_HUB_OFFLINE"] == "1"
+    assert not variables.keys() & {*secrets}
+    assert "secret" not in variables.values()
+
+
 #: Takes a while, saves its result when it is asked to end, and ends well.
 PUNCTUAL = """
 import signal, time

@@ -32,6 +32,7 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
+from cadenza.loop.jobs.job_environment import without_secrets
 from cadenza.loop.jobs.processes import (
     adopt_orphans,
     children_of,
@@ -112,7 +113,7 @@ class _Attempt:
         )
 
     def _run_command(self, log: BinaryIO) -> tuple[int, EndReason]:
-        environment = os.environ | self._mark.variables()
+        environment = without_secrets(os.environ) | self._mark.variables()
         try:
             command = subprocess.Popen(  # noqa: S603 - cleared by the constitution; no shell
                 self._request.argv,
