@@ -3,6 +3,7 @@
 Limits:  knows names alone; whether a back end runs here is found out by its own probe.
 """
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -12,14 +13,15 @@ from cadenza.loop.backends.lerobot_arguments import environment_of, unseeded_wor
 from cadenza.loop.backends.native_arguments import FURTHER_FLAGS
 from cadenza.loop.constitution.flags import fold
 
-#: Environments and policy types of LeRobot, to tell its configurations from ours.
+#: Environments and policy types of LeRobot 0.4 to 0.6; each release has some of them.
 LEROBOT_ENVIRONMENTS: Final = frozenset(
     ("aloha", "pusht", "gym_manipulator", "libero", "metaworld", "isaaclab_arena")
 )
 LEROBOT_POLICIES: Final = frozenset(
     (
         *("act", "diffusion", "groot", "pi0", "pi0_fast", "pi05", "smolvla", "tdmpc", "vqbet"),
-        *("wall_x", "xvla", "sac", "reward_classifier", "sarm"),
+        *("wall_x", "xvla", "sac", "reward_classifier", "sarm", "multi_task_dit", "eo1", "evo1"),
+        *("fastwam", "gaussian_actor", "lingbot_va", "molmoact2", "vla_jepa"),
     )
 )
 #: Policy types of the native back end.
@@ -190,16 +192,13 @@ def misplaced_names(
         seed_dataset: Seed dataset.
     """
     if backend == "lerobot":
-        return [
-            f"policy_ladder: expected policy types of LeRobot, got {name!r}; set backend: native"
-            for name in rungs
-            if name in NATIVE_POLICIES
-        ]
+        return [_misfit_of_lerobot(name) for name in rungs if name not in LEROBOT_POLICIES]
     advice = "set backend: lerobot"
     found = [
-        f"policy_ladder: expected one of {', '.join(NATIVE_POLICIES)}, got {name!r}; {advice}"
+        f"policy_ladder: expected one of {', '.join(NATIVE_POLICIES)}, got {name!r}; "
+        + (advice if name in LEROBOT_POLICIES else closest(name, NATIVE_POLICIES))
         for name in rungs
-        if name in LEROBOT_POLICIES
+        if name not in NATIVE_POLICIES
     ]
     if env_type in LEROBOT_ENVIRONMENTS:
         found.append(f"eval.env_type: expected one of our tasks, got {env_type!r}; {advice}")
@@ -210,6 +209,23 @@ def misplaced_names(
             f"{advice}, or backend: native"
         )
     return found
+
+
+def _misfit_of_lerobot(name: str) -> str:
+    """Return what to do about a policy type that LeRobot does not have."""
+    if name in NATIVE_POLICIES:
+        return f"policy_ladder: expected policy types of LeRobot, got {name!r}; set backend: native"
+    known = sorted(LEROBOT_POLICIES)
+    return (
+        f"policy_ladder: expected policy types of LeRobot ({', '.join(known)}), got {name!r}; "
+        f"{closest(name, known)}"
+    )
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown name: the end of a sentence."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else "correct it"
 
 
 def settings_without_effect(backend: str, settings: Mapping[str, object]) -> list[str]:

@@ -296,6 +296,15 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"approval": {"gates": ["merge"]}}, r"approval\.gates\[0\]: expected 'promote' or 'esc"),
         ({"approval": {"timeout_s": 0}}, r"approval\.timeout_s: expected greater than 0"),
         ({"backend": "native", "policy_ladder": [{"name": "act"}]}, "expected one of bc, bc_large"),
+        (
+            {"policy_ladder": [{"name": "bc"}, {"name": "bc_lrage"}]},
+            "policy_ladder: expected one of bc, bc_large, got 'bc_lrage'; did you mean 'bc_large'?",
+        ),
+        ({"policy_ladder": [{"name": "rocket"}]}, "bc_large, got 'rocket'; correct it"),
+        (
+            {"backend": "lerobot", "policy_ladder": [{"name": "smolvl"}]},
+            r"policy types of LeRobot \(act, .*\), got 'smolvl'; did you mean 'smolvla'\?",
+        ),
         ({"eval": {"env_type": "pusht"}}, r"eval\.env_type: .* got 'pusht'; set backend: lerobot"),
         (
             {"seed_dataset": "lerobot/pusht"},

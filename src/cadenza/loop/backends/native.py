@@ -29,7 +29,12 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.backends.native_arguments import FURTHER_FLAGS, parsed_arguments
-from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
+from cadenza.loop.backends.native_episodes import (
+    PartnerFilter,
+    outcomes_of,
+    require_partners,
+    selected_episodes,
+)
 from cadenza.loop.backends.native_files import (
     RESULT,
     checkpoint_facts,
@@ -56,8 +61,8 @@ class NativeBackend:
             config: The run's configuration.
 
         Raises:
-            ConfigurationError: A further argument is no flag of the jobs, or given twice; or nobody
-                says how many episodes to collect.
+            ConfigurationError: A further argument is no flag of the jobs, or given twice; nobody
+                says how many episodes to collect; or a partner's name is none.
         """
         data = config.data
         if config.seed_root is None and data.initial_episodes is None:
@@ -65,6 +70,9 @@ class NativeBackend:
                 "data.initial_episodes: expected a number without seed_root, got null; say how "
                 "many episodes cycle 0 collects."
             )
+        require_partners("eval.task_suite", config.eval.task_suite)
+        if config.seed_root is None:  # else they are those that the dataset met
+            require_partners("data.task_filter", data.task_filter)
         self._config = config
         self._schedule = DeterministicProposer(
             config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes

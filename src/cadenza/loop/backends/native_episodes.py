@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native_files import SeedPage
+from cadenza.loop.config_backends import closest
 from cadenza.loop.contracts.records import EpisodeOutcome
 
 #: Episodes of a partner in focus for each episode of another one.
@@ -18,6 +19,32 @@ FOCUS_WEIGHT: Final = 3
 #: Names of several partners at once, which the jobs know: all, and those that leave the ego a way.
 _EVERYBODY: Final = "default"
 _LEAVING_WAY: Final = "leaving_way"
+
+
+def require_partners(key: str, text: str | None) -> None:
+    """Raise unless ``text`` says whom to play with, or whose data to take.
+
+    Args:
+        key: Key of the configuration that holds it.
+        text: Partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
+
+    Raises:
+        ConfigurationError: A name is no partner, or repeated.
+    """
+    if text in (None, _EVERYBODY, _LEAVING_WAY):
+        return
+    from cadenza.partners.registry import list_registered
+
+    names, known = text.split(","), list_registered()
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"{key}: expected {_EVERYBODY}, {_LEAVING_WAY} or partners with commas between "
+                f"them, got {name!r}; {closest(name, (_EVERYBODY, _LEAVING_WAY, *known))}; "
+                "`cadenza partners list` names them."
+            )
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"{key}: expected each partner once, got {text!r}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
 from cadenza.loop.backends.native_files import SeedPage
+from cadenza.loop.config import LoopConfig
 
 #: Partner of each of twelve episodes.
 PAGE = SeedPage(("a", "b", "c") * 4, 12)
@@ -137,3 +139,27 @@ def test_other_seeds_are_refused(start, count):
 def test_figures_that_do_not_follow_are_refused(changes):
     with pytest.raises(IntegrityError, match="that follow from the episodes"):
         outcomes_of(facts(**changes), SeedRange(start=7, count=2), source=Path("x"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eval": {"task_suite": "leaving_wya"}}, r"eval\.task_suite: .* mean 'leaving_way'\?"),
+        ({"eval": {"task_suite": "crossing_chaser,nobody"}}, "got 'nobody'; correct it; `cadenza"),
+        ({"data": {"initial_episodes": 4, "task_filter": "crosing_chaser"}}, "'crossing_chaser'"),
+        (
+            {"data": {"initial_episodes": 4, "task_filter": "crossing_chaser,crossing_chaser"}},
+            r"data\.task_filter: expected each partner once, got 'crossing_chaser,crossing_ch",
+        ),
+    ],
+)
+def test_a_name_that_is_no_partner_is_refused_before_anything_runs(change, message):
+    document = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 4}}
+    with pytest.raises(ConfigurationError, match=message):
+        NativeBackend(LoopConfig(**document | change))
+
+
+def test_a_filter_of_a_seed_dataset_may_name_whom_only_that_met(tmp_path):
+    data = {"task_filter": "a_robot_of_mine"}
+    config = LoopConfig(run_name="r", seed_dataset="local/d", seed_root=tmp_path, data=data)
+    assert NativeBackend(config).name == "native"
