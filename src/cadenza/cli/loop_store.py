@@ -95,4 +95,6 @@ def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str
         from cadenza.loop.store.locations import shown
 
         words += ["--store", shown(store)]
+    elif store is None and os.environ.get("CADENZA_STORE"):  # which the command would take
+        words += ["--store", f"sqlite:///{(workdir / STORE_FILE).absolute()}"]
     return " ".join([shlex.join(words), *more])

@@ -19,6 +19,7 @@ from cadenza.loop.errors import (
     JobHostError,
     StaleLeaseError,
 )
+from cadenza.loop.jobs import durable_runner
 from cadenza.loop.jobs.attempt_files import HostProcess
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.reaping import JobMark, find_marked, reap
@@ -143,6 +144,16 @@ def test_command_that_is_killed_again_and_again_fails_in_the_end(work, tmp_path)
         with pytest.raises(JobFailedError, match=r"exit code -9 \(SIGKILL\) in the last of 5"):
             bench.runner(config).run(spec)
         assert bench.kinds == ["interrupted"] * 3 + ["attempt_failed"] * 2
+
+
+def test_a_job_that_is_killed_at_once_every_time_is_not_started_in_a_spin(tmp_path, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(durable_runner._Job, "_rest", lambda _, pause_s: pauses.append(pause_s))
+    spec = spec_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    config = JobsConfig(max_attempts=1, max_interruptions=5, backoff_s=0.0)
+    with bench_in(tmp_path) as bench, pytest.raises(JobFailedError):
+        bench.runner(config).run(spec)
+    assert [pause_s for pause_s in pauses if pause_s > 0.0] == pytest.approx([0.2, 0.4])
 
 
 def test_crash_of_the_command_itself_counts_as_a_failure(work, tmp_path):

@@ -84,6 +84,8 @@ def test_commands_to_copy_name_the_store_but_no_password(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("CADENZA_STORE", url)
     assert command("stop", "r", Path("runs"), url) == "cadenza loop stop r"
+    of_folder = f"--workdir {tmp_path} --store sqlite:///{tmp_path}/cadenza.db"
+    assert command("stop", "r", tmp_path, None) == f"cadenza loop stop r {of_folder}"
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ _logger = logging.getLogger(__name__)
 
 #: First and longest pause between two looks at a running job, s.
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
+#: Interruptions of a job that cost it no pause, and what each further one adds, at most, s.
+_FREE_INTERRUPTIONS, _INTERRUPTED_S, _LONGEST_INTERRUPTED_S = 3, 0.2, 2.0
 #: Longest pause between two attempts, s.
 _LONGEST_BACKOFF_S: Final = 300.0
 #: Seconds without a sign of life after which a host counts as stuck; it gives one each second.
@@ -241,6 +243,9 @@ class _Job:
         if failures >= self._runner.config.max_attempts:
             self._jobs.close(self._runner.lease, row.key, "failed")
             raise job_failure(self._spec, row, outcome.problem)
+        if outcome.kind == "interrupted":  # a host that dies at once shall not be started in a spin
+            further = max(0, row.interruptions - _FREE_INTERRUPTIONS)
+            return min(_INTERRUPTED_S * further, _LONGEST_INTERRUPTED_S)
         if outcome.kind != "failed" or failures == 0:
             return 0.0
         return min(self._runner.config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
