@@ -23,7 +23,7 @@ class Seeded(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Box(0.5, 1.0, (1,))
 
     def __init__(self) -> None:
-        self.place, self.resets = np.zeros(2), 0
+        self.place, self.resets, self.steps = np.zeros(2), 0, 0
 
     def drawn(self) -> Any:
         return self.np_random.uniform(-1.0, 1.0, 2)
@@ -36,7 +36,7 @@ class Seeded(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
-        self.place = self.place + 1.0
+        self.steps += 1
         return self.seen(), 0.0, False, False, {}
 
     def seen(self) -> Any:
@@ -74,10 +74,10 @@ class Coarse(Seeded):
 
 
 class Lingering(Seeded):
-    """Begins a little nearer to where the last episode ended."""
+    """Begins a little further off after every step of earlier episodes."""
 
     def drawn(self) -> Any:
-        return super().drawn() + 1e-3 * self.place
+        return super().drawn() + 1e-3 * self.steps
 
 
 def facts_of(kind: type[Seeded]) -> dict[str, bool]:
