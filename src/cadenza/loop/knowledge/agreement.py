@@ -8,6 +8,9 @@ Agreement:   two runs agree on a policy and suite if the interval of the differe
              to last success are not significant in opposite directions.
 Independent: runs of different seeds. Runs of one seed play the same initial states, and a repeated
              run gives the same numbers: that they agree shows nothing.
+Precise:     a success whose interval is at most `MAX_WIDTH` wide: 21 episodes where half of them
+             succeed, 6 where all or none do. Runs of fewer, or of an unknown number, agree with
+             nearly everything: they replicate nothing, but they can contradict.
 """
 
 import math
@@ -20,6 +23,8 @@ from cadenza.core.proportions import wilson_interval
 #: Largest difference of success between runs that agree: few episodes have intervals so wide
 #: that everything would agree.
 MARGIN: Final = 0.2
+#: Widest interval of a success that can replicate another one: half of it is the margin.
+MAX_WIDTH: Final = 2 * MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,12 @@ class Measurement:
             return 0.0, 1.0
         return wilson_interval(round(self.rate * self.episodes), self.episodes)
 
+    @property
+    def precise(self) -> bool:
+        """Whether there are enough episodes to replicate another measurement."""
+        low, high = self.interval()
+        return high - low <= MAX_WIDTH
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
@@ -47,8 +58,8 @@ class RunOutcome:
 
     Attributes:
         run: The run.
-        first: Its first measurement.
-        last: Its last one.
+        first: First measurement of a policy that it kept.
+        last: Last one.
         seed: Root of its randomness; None if not known, which counts as one of its own.
     """
 
@@ -85,7 +96,12 @@ def agree(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def all_agree(outcomes: list[RunOutcome]) -> bool:
-    """Return whether at least two runs are independent and all agree with one another."""
-    seeds = [outcome.seed for outcome in outcomes]
+    """Return whether two independent precise runs or more agree, and no run contradicts."""
+    precise = [outcome for outcome in outcomes if outcome.last.precise]
+    seeds = [outcome.seed for outcome in precise]
     independent = seeds.count(None) + len({seed for seed in seeds if seed is not None})
-    return independent > 1 and all(agree(a, b) for a, b in combinations(outcomes, 2))
+    return (
+        independent > 1
+        and all(agree(a, b) for a, b in combinations(precise, 2))
+        and not any(contradict(a, b) for a, b in combinations(outcomes, 2))
+    )

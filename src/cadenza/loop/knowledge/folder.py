@@ -30,9 +30,11 @@ proposers; nothing is decided by them.
 - `tasks/`, `policies/`: YAML front matter between `---` lines (`name`, `type`, `status`,
   `provenance`, `updated`), then `## Observations` and `## Lessons`.
 - `experiments/`: one page per run, with a table of its cycles.
-- `status` is `observed-once`; `replicated` once two runs or more of different seeds measured the
-  same policy on the same suite and all agree; or `human-confirmed`, which only a person sets, and
-  which keeps programs from changing status and lessons.
+- `status` is `observed-once`; `replicated` once two runs or more of different seeds, each with
+  enough episodes, kept the same policy on the same suite and all agree; or `human-confirmed`,
+  which only a person sets, and which keeps programs from changing status and lessons.
+- A run keeps a policy that it blessed (`promote`) or first compared with (`provisional`). Other
+  candidates are observations, not lessons; a `rollback` is a regression.
 - Lines of your own in any section are kept. `cadenza loop lint` checks the pages.
 
 This file is written once and never changed by a program.

@@ -13,6 +13,8 @@ MAX_BULLETS: Final = 12
 MAX_BULLET_CHARS: Final = 300
 #: Regressions that are listed, the newest.
 _MAX_REGRESSIONS: Final = 3
+#: Decision after which a candidate is a regression.
+ROLLED_BACK: Final = "rollback"
 _BULLET: Final = re.compile(r"\s{0,8}(?:[-*•+]|\d{1,2}[.)])\s+(?P<text>\S.*)")
 _TAG: Final = re.compile(r"<[^<>]{0,500}>")
 _FENCE: Final = re.compile(r"`{3,}|~{3,}")
@@ -46,6 +48,9 @@ def digest(lessons: str) -> str:
 def derived_lessons(seen: Observations, *, compare: bool) -> str:
     """Return the lessons that the observations themselves teach.
 
+    A policy stands where runs last kept it; what they refused is told apart, and what was rolled
+    back is a regression.
+
     Args:
         seen: Observations.
         compare: Whether to say which policy is best on each suite.
@@ -54,7 +59,8 @@ def derived_lessons(seen: Observations, *, compare: bool) -> str:
     bullets = _standings(seen, pooled, compare=compare)
     for (suite, policy), runs in seen.outcomes().items():
         bullets += [_change(suite, policy, run) for run in runs if direction(run.first, run.last)]
-    regressions = [o for o in seen.listed if o.decision == "rollback"][-_MAX_REGRESSIONS:]
+    bullets += [_not_kept(o) for o in _newest_refused(seen)]
+    regressions = [o for o in seen.listed if o.decision == ROLLED_BACK][-_MAX_REGRESSIONS:]
     bullets += [_regression(o) for o in regressions]
     return "\n".join(f"- {bullet}" for bullet in bullets[:MAX_BULLETS])
 
@@ -72,14 +78,14 @@ def _standings(
             measured = _percent(pooled[suite, policy])
             count = len(runs[suite, policy])
             bullets.append(
-                f"{title or f'{policy} on {suite}'}, {measured} after the last cycle of "
+                f"{title or f'{policy} on {suite}'}, {measured} when last kept by "
                 f"{count} run{'s' if count > 1 else ''}."
             )
     return bullets
 
 
 def _pooled(runs: list[RunOutcome]) -> Measurement:
-    """Return the last successes of all runs together."""
+    """Return the last successes that all runs kept, together."""
     episodes = sum(run.last.episodes for run in runs)
     if episodes == 0:
         return Measurement(sum(run.last.rate for run in runs) / len(runs), 0)
@@ -91,6 +97,20 @@ def _change(suite: str, policy: str, run: RunOutcome) -> str:
     return (
         f"{policy} on {suite} {word} from {run.first.rate:.1%} to {run.last.rate:.1%} within run "
         f"{run.run}."
+    )
+
+
+def _newest_refused(seen: Observations) -> list[Observation]:
+    """Return the newest candidate of every policy that no run kept, without regressions."""
+    kept = seen.outcomes()
+    newest = {(o.suite, o.policy): o for o in seen.listed if (o.suite, o.policy) not in kept}
+    return [o for o in newest.values() if o.decision != ROLLED_BACK]
+
+
+def _not_kept(seen: Observation) -> str:
+    return (
+        f"Not kept: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, {seen.decision} in "
+        f"cycle {seen.cycle} of run {seen.run}."
     )
 
 

@@ -1,10 +1,11 @@
 """What is wrong with the pages: shape, contradictions, staleness.
 
-Contradictions:  runs that measured one policy on one suite and disagree beyond their intervals;
+Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals;
                  a lesson that says a policy or suite gets better (worse) while the newest change
                  within a run is a significant loss (gain); a lesson that calls a policy best where
                  another one's last success is significantly higher; two lessons of one page that
-                 say opposite things of the same name.
+                 say opposite things of the same name. Candidates that a run refused, e.g. rolled
+                 back, are none of its successes.
 Staleness:       a page without an observation for `STALE_DAYS` before the newest of all pages; a
                  day of change before its newest observation; runs that do not exist.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from cadenza.loop.knowledge.agreement import RunOutcome, contradict, direction
 from cadenza.loop.knowledge.front_matter import PAGE_TYPES, STATUSES, provenance, updated
-from cadenza.loop.knowledge.observations import Observations, read_observations
+from cadenza.loop.knowledge.observations import Observations, plain_name, read_observations
 from cadenza.loop.knowledge.page import Page, read_page
 from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES, page_paths, read_bounded
 from cadenza.loop.knowledge.updates import LESSONS, OBSERVATIONS, has_derived_lessons
@@ -51,7 +52,8 @@ def findings(root: Path, known_runs: Collection[str] | None = None) -> list[dict
     read = {path: page for path, page in pages.items() if page is not None}
     seen = {path: read_observations(page.section(OBSERVATIONS)) for path, page in read.items()}
     newest = max((d for s in seen.values() if (d := s.newest_date()) is not None), default=None)
-    runs = set(known_runs) if known_runs is not None else _runs_with_pages(read)
+    known = _runs_with_pages(read) if known_runs is None else known_runs
+    runs = {plain_name(run) for run in known}
     found: list[dict[str, str]] = []
     for path, page in pages.items():
         if page is None:
@@ -98,8 +100,7 @@ def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
     lessons = [line for line in page.section(LESSONS).split("\n") if line.strip()]
     for lesson in lessons:
         yield from _contradicted_by_observations(lesson, outcomes)
-    names = sorted({name for pair in outcomes for name in pair})
-    for name in names:
+    for name in sorted(seen.names()):
         claims = {claim for lesson in lessons if _names(lesson, name) and (claim := _claim(lesson))}
         if len(claims) > 1:
             yield f"contradiction: lessons say that {name} gains and that it loses"

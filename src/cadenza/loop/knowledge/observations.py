@@ -2,7 +2,10 @@
 
 A line:  ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes 10``
          and ``· seed S`` where the seed of the run is known.
-A row:   one run on one suite with one policy: its cycles, first and last success, decisions.
+A row:   one run on one suite with one policy: its cycles, first and last success that it kept
+         (``-`` if none), decisions.
+Kept:    what was decided to be `KEPT`: the candidate was blessed or became the reference. Other
+         candidates were refused; what a run found is never what it refused.
 
 Other lines of the section are a person's and are kept above both.
 """
@@ -12,14 +15,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cadenza.core.files import sha256_bytes
 from cadenza.loop.knowledge.agreement import Measurement, RunOutcome
 
+#: Decisions after which the candidate is the policy that later ones are compared with.
+KEPT: Final = frozenset({"promote", "provisional"})
 #: Observations listed one by one.
 MAX_LISTED: Final = 40
 #: Rows of the table; the oldest runs leave it.
 MAX_ROWS: Final = 100
-#: Longest name in a line, characters.
+#: Longest name in a line, characters, and hexadecimal digits of the digest in a longer one's place.
 _MAX_NAME: Final = 100
+_DIGEST_DIGITS: Final = 12
 #: Most runs of consecutive cycles that one row takes; a run's cycles are consecutive.
 _MAX_RANGES: Final = 64
 _LINE: Final = re.compile(
@@ -31,8 +38,8 @@ _LINE: Final = re.compile(
 _ROW: Final = re.compile(
     r"\| (?P<run>[^|\n]+) \| (?P<suite>[^|\n]+) \| (?P<policy>[^|\n]+)"
     r" \| (?P<cycles>\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
-    r" \| (?P<first>\d{1,3}\.\d)% of (?P<first_n>\d{1,9})"
-    r" \| (?P<last>\d{1,3}\.\d)% of (?P<last_n>\d{1,9})"
+    r" \| (?:-|(?P<first>\d{1,3}\.\d)% of (?P<first_n>\d{1,9}))"
+    r" \| (?:-|(?P<last>\d{1,3}\.\d)% of (?P<last_n>\d{1,9}))"
     r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|(?: (?P<seed>\d{0,10}) \|)?"
 )
 _TABLE_TITLE: Final = "Earlier observations:"
@@ -46,10 +53,17 @@ _OLDER_FRAME: Final = (
 
 
 def plain_name(name: str) -> str:
-    """Return a name as it stands in lines and rows: one line, no separators of theirs."""
+    """Return a name as it stands in lines and rows: one line, no separators of theirs.
+
+    A name beyond 100 characters ends in a digest of the whole, so that names of one beginning stay
+    apart.
+    """
     line = " ".join(name.split())
     cleaned = "".join(c if c.isprintable() and c not in "·|" else "_" for c in line)
-    return cleaned[:_MAX_NAME].strip() or "unnamed"
+    if len(cleaned) > _MAX_NAME:
+        digest = sha256_bytes(line.encode("utf-8", "replace"))[:_DIGEST_DIGITS]
+        return f"{cleaned[: _MAX_NAME - 1 - _DIGEST_DIGITS]}~{digest}"
+    return cleaned.strip() or "unnamed"
 
 
 def measurement(rate: float, episodes: int) -> Measurement:
@@ -81,6 +95,11 @@ class Observation:
     decision: str
     seed: int | None = None
 
+    @property
+    def kept(self) -> bool:
+        """Whether the policy was blessed or became the reference."""
+        return self.decision in KEPT
+
     def line(self) -> str:
         """Return the observation as a line of a page."""
         return (
@@ -100,8 +119,8 @@ class Row:
         suite: Suite of tasks.
         policy: Policy type.
         cycles: Ranges of cycles, ends included.
-        first: First success.
-        last: Last success.
+        first: First success that was kept; None if none was.
+        last: Last one.
         decisions: Decisions and how often, in order of their first time.
         date: Day of the last.
         seed: Root of the run's randomness; None if not known.
@@ -111,8 +130,8 @@ class Row:
     suite: str
     policy: str
     cycles: tuple[tuple[int, int], ...]
-    first: Measurement
-    last: Measurement
+    first: Measurement | None
+    last: Measurement | None
     decisions: tuple[tuple[str, int], ...]
     date: str
     seed: int | None = None
@@ -123,8 +142,7 @@ class Row:
         decisions = ", ".join(f"{name} {count}" for name, count in self.decisions)
         return (
             f"| {self.run} | {self.suite} | {self.policy} | {cycles} | "
-            f"{self.first.rate:.1%} of {self.first.episodes} | "
-            f"{self.last.rate:.1%} of {self.last.episodes} | {decisions} | {self.date} | "
+            f"{_cell(self.first)} | {_cell(self.last)} | {decisions} | {self.date} | "
             f"{'' if self.seed is None else self.seed} |"
         )
 
@@ -135,7 +153,8 @@ class Row:
         return replace(
             self,
             cycles=_with_cycle(self.cycles, new.cycle),
-            last=new.measured,
+            first=(self.first or new.measured) if new.kept else self.first,
+            last=new.measured if new.kept else self.last,
             decisions=tuple(decisions.items()),
             date=new.date,
         )
@@ -171,13 +190,16 @@ class Observations:
         return replace(self, rows=rows[-MAX_ROWS:], listed=listed)
 
     def outcomes(self) -> dict[tuple[str, str], list[RunOutcome]]:
-        """Return what each run found, by (suite, policy)."""
+        """Return what each run found, by (suite, policy): the successes that it kept."""
         found: dict[tuple[str, str, str], RunOutcome] = {}
         for row in self.rows:
-            found[row.suite, row.policy, row.run] = RunOutcome(
-                row.run, row.first, row.last, row.seed
-            )
+            if row.first is not None and row.last is not None:
+                found[row.suite, row.policy, row.run] = RunOutcome(
+                    row.run, row.first, row.last, row.seed
+                )
         for seen in self.listed:
+            if not seen.kept:
+                continue
             key = (seen.suite, seen.policy, seen.run)
             first = found[key].first if key in found else seen.measured
             found[key] = RunOutcome(seen.run, first, seen.measured, seen.seed)
@@ -185,6 +207,11 @@ class Observations:
         for (suite, policy, _), outcome in found.items():
             by_pair.setdefault((suite, policy), []).append(outcome)
         return by_pair
+
+    def names(self) -> set[str]:
+        """Return the suites and policies."""
+        observed = (*self.rows, *self.listed)
+        return {name for one in observed for name in (one.suite, one.policy)}
 
     def runs(self) -> tuple[str, ...]:
         """Return the runs, in order of their first observation."""
@@ -237,14 +264,22 @@ def _observation(match: re.Match[str]) -> Observation:
 def _row(match: re.Match[str]) -> Row:
     ranges = [part.partition("-") for part in match["cycles"].split(", ")]
     counted = [part.rpartition(" ") for part in match["decisions"].split(", ")]
+    decisions = tuple((name, int(count)) for name, _, count in counted if count.isdecimal())
+    first, last = (
+        None if match[name] is None else _measurement(match[name], match[f"{name}_n"])
+        for name in ("first", "last")
+    )
+    if match["seed"] is None:  # an older row: ends of all candidates, refused ones among them
+        first = first if decisions and decisions[0][0] in KEPT else None
+        last = last if all(name in KEPT for name, _ in decisions) else first
     return Row(
         run=match["run"].strip(),
         suite=match["suite"].strip(),
         policy=match["policy"].strip(),
         cycles=tuple((int(a), int(b or a)) for a, _, b in ranges),
-        first=_measurement(match["first"], match["first_n"]),
-        last=_measurement(match["last"], match["last_n"]),
-        decisions=tuple((name, int(count)) for name, _, count in counted if count.isdecimal()),
+        first=first,
+        last=last,
+        decisions=decisions,
         date=match["date"],
         seed=_seed(match["seed"]),
     )
@@ -252,6 +287,10 @@ def _row(match: re.Match[str]) -> Row:
 
 def _seed(text: str | None) -> int | None:
     return int(text) if text else None
+
+
+def _cell(measured: Measurement | None) -> str:
+    return "-" if measured is None else f"{measured.rate:.1%} of {measured.episodes}"
 
 
 def _measurement(percent: str, episodes: str | None) -> Measurement:
@@ -268,8 +307,8 @@ def _rolled_up(rows: Iterable[Row], oldest: Observation) -> tuple[Row, ...]:
         suite=oldest.suite,
         policy=oldest.policy,
         cycles=((oldest.cycle, oldest.cycle),),
-        first=oldest.measured,
-        last=oldest.measured,
+        first=oldest.measured if oldest.kept else None,
+        last=oldest.measured if oldest.kept else None,
         decisions=((oldest.decision, 1),),
         date=oldest.date,
         seed=oldest.seed,

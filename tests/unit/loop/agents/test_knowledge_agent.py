@@ -184,14 +184,35 @@ def test_lessons_are_derived_from_the_observations(root, bus):
     lessons = read_page((root / "tasks/crossing.md").read_bytes()).section("Lessons").split("\n")
     # Wilson's 95 % bounds of 30 of 40 and of 4 of 40
     assert lessons == [
-        "- Best policy on crossing: bc, 75.0% of 40 episodes (95% interval 59.8% to 85.8%) after "
-        "the last cycle of 1 run.",
-        "- bc_large on crossing, 10.0% of 40 episodes (95% interval 4.0% to 23.1%) after the last "
-        "cycle of 1 run.",
+        "- Best policy on crossing: bc, 75.0% of 40 episodes (95% interval 59.8% to 85.8%) when "
+        "last kept by 1 run.",
         "- bc on crossing rose from 25.0% to 75.0% within run r.",
         "- Regression: bc_large on crossing at 10.0% of 40 episodes (95% interval 4.0% to 23.1%), "
         "rolled back in cycle 0 of run b.",
     ]
+
+
+def test_run_is_judged_by_what_it_kept_not_by_what_it_refused(root, bus):
+    ingest(agent(root, bus), cycle=0, success=0.9)
+    ingest(agent(root, bus), cycle=1, success=0.2, decision="rollback")
+    ingest(agent(root, bus), cycle=2, success=0.5, policy="bc_large", decision="iterate")
+    ingest(agent(root, bus), run="b", success=0.9)
+    page = read_page((root / "tasks/crossing.md").read_bytes())
+    lessons = page.section("Lessons").split("\n")
+    assert lessons[0].startswith("- Best policy on crossing: bc, 90.0% of 80 episodes")
+    assert lessons[0].endswith("when last kept by 2 runs.")
+    assert lessons[1].startswith("- Not kept: bc_large on crossing at 50.0% of 40 episodes")
+    assert lessons[1].endswith("iterate in cycle 2 of run r.")
+    assert lessons[2].startswith("- Regression: bc on crossing at 20.0% of 40 episodes")
+    assert len(lessons) == 3
+    assert page.meta["status"] == "replicated"
+    assert agent(root, bus).lint() == []
+
+
+def test_long_names_of_one_beginning_are_not_one_suite(root, bus):
+    for run, suite in (("a", "s" * 100 + "1"), ("b", "s" * 100 + "2")):
+        ingest(agent(root, bus), run=run, suite=suite)
+    assert meta(root, "policies/bc.md")["status"] == "observed-once"
 
 
 def test_models_bullets_replace_the_lessons_and_nothing_else(root, bus):

@@ -62,6 +62,31 @@ def test_runs_of_one_seed_are_one_piece_of_evidence():
     assert not all_agree([one, two, replace(outcome(0.5, 0.95), seed=2)])
 
 
+@pytest.mark.parametrize(
+    ("rate", "episodes", "precise"),
+    [(0.5, 20, False), (0.5, 22, True), (0.0, 1, False), (0.0, 5, False), (0.0, 6, True),
+     (1.0, 6, True), (0.5, 0, False), (1.0, 0, False)],
+)  # fmt: skip
+def test_precision_needs_episodes(rate, episodes, precise):
+    assert Measurement(rate, episodes).precise is precise
+
+
+@pytest.mark.parametrize("episodes", [0, 1, 4])
+def test_runs_of_few_or_unknown_episodes_do_not_replicate(episodes):
+    few = replace(outcome(0.0, 0.0, episodes), seed=1)
+    assert not all_agree([few, replace(few, seed=2)])
+    many = replace(outcome(0.0, 0.0), seed=3)
+    assert not all_agree([few, many])
+    assert all_agree([few, many, replace(many, seed=4)])
+
+
+def test_imprecise_run_still_contradicts():
+    pair = [replace(outcome(1.0, 1.0), seed=seed) for seed in (1, 2)]
+    against = replace(outcome(0.0, 0.0, episodes=4), seed=3)
+    assert not against.last.precise
+    assert not all_agree([*pair, against])
+
+
 def test_all_of_at_least_two_must_agree():
     same, apart = outcome(0.5, 0.5), outcome(0.5, 0.95)
     assert not all_agree([same])

@@ -17,12 +17,12 @@ def root(tmp_path):
 def ingest(tmp_path, root):
     agent = KnowledgeAgent(root, EventBus(tmp_path / "events.jsonl"), clock=lambda: 1.7e9)
 
-    def one(run, cycle, success, *, policy="bc", suite="crossing", at=1.7e9):
+    def one(run, cycle, success, *, policy="bc", suite="crossing", at=1.7e9, decision="promote"):
         report = EvalReport(
             checkpoint="c", env_type="e", task_suite=suite, n_episodes=40, success_rate=success
         )
         agent.ingest(
-            run_id=run, cycle=cycle, policy=policy, report=report, decision="iterate", at=at
+            run_id=run, cycle=cycle, policy=policy, report=report, decision=decision, at=at
         )
 
     return one
@@ -43,6 +43,21 @@ def test_nothing_is_wrong_with_fresh_pages(root, ingest):
         ingest("a", cycle, success)
         ingest("b", cycle, success)
     assert findings(root) == []
+
+
+def test_refused_candidates_contradict_nobody(root, ingest):
+    ingest("a", 0, 0.9)
+    ingest("a", 1, 0.2, decision="rollback")
+    ingest("b", 0, 0.9)
+    with_lessons(root, "tasks/crossing.md", "bc is reliable and helps.")
+    assert findings(root) == []
+
+
+def test_run_of_a_long_name_is_known(root, ingest):
+    ingest("r" * 130, 0, 0.5)
+    assert findings(root) == []
+    assert findings(root, {"r" * 130}) == []
+    assert "missing run" in findings(root, {"r" * 131})[0]["problem"]
 
 
 def test_missing_folder_has_no_findings(root):

@@ -12,7 +12,7 @@ from cadenza.loop.knowledge.observations import (
 
 
 def seen(cycle, run="r", rate=0.5, **more):
-    fields = {"date": "2026-01-02", "suite": "s", "policy": "p", "decision": "iterate"} | more
+    fields = {"date": "2026-01-02", "suite": "s", "policy": "p", "decision": "promote"} | more
     return Observation(run=run, cycle=cycle, measured=Measurement(rate, 10), **fields)
 
 
@@ -26,7 +26,7 @@ def collected(observations):
 def test_line_is_read_back():
     line = seen(3).line()
     assert line == (
-        "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate · "
+        "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision promote · "
         "episodes 10"
     )
     assert read_observations(line).listed == (seen(3),)
@@ -47,12 +47,40 @@ def test_table_without_seeds_is_read_and_gets_its_column():
         "Earlier observations:\n\n"
         "| run | suite | policy | cycles | first | last | decisions | until |\n"
         "|---|---|---|---|---|---|---|---|\n"
-        "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | iterate 7 | 2026-01-02 |\n"
+        "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | promote 7 | 2026-01-02 |\n"
+        "| q | s | p | 0-1 | 1.0% of 10 | 2.0% of 10 | promote 1, iterate 1 | 2026-01-02 |\n"
+        "| t | s | p | 0-1 | 1.0% of 10 | 2.0% of 10 | iterate 1, promote 1 | 2026-01-02 |\n"
     )
     found = read_observations(older)
-    assert (found.free, len(found.rows), found.rows[0].seed) == ((), 1, None)
-    assert "| iterate 7 | 2026-01-02 |  |" in found.text()
+    assert (found.free, len(found.rows), found.rows[0].seed) == ((), 3, None)
+    assert "| promote 7 | 2026-01-02 |  |" in found.text()
     assert read_observations(found.text()) == found
+    # which success was kept is known only as far as the decisions tell
+    (outcomes,) = found.outcomes().values()
+    assert [(o.run, o.first.rate, o.last.rate) for o in outcomes] == [
+        ("r", 0.0, 0.06),
+        ("q", 0.01, 0.01),
+    ]
+
+
+def test_refused_candidates_are_not_what_a_run_found():
+    decisions = ["iterate", "promote", "provisional", "rollback", "escalate"]
+    found = collected(
+        seen(cycle, rate=cycle / 10, decision=decision) for cycle, decision in enumerate(decisions)
+    )
+    for cycle in range(5, 5 + MAX_LISTED):
+        ((outcome,),) = found.outcomes().values()
+        assert (outcome.first.rate, outcome.last.rate) == (0.1, 0.2)
+        refused = seen(cycle, rate=0.9, decision="iterate")
+        found = read_observations(found.with_observation(refused).text())
+    assert (found.rows[0].first.rate, found.rows[0].last.rate) == (0.1, 0.2)
+
+
+def test_run_that_kept_nothing_found_nothing():
+    found = collected(seen(cycle, decision="iterate") for cycle in range(MAX_LISTED + 1))
+    assert found.outcomes() == {}
+    assert "| 0 | - | - | iterate 1 | 2026-01-02 |  |" in found.text()
+    assert found.names() == {"s", "p"}
 
 
 def test_line_of_leagents_has_no_episodes():
@@ -79,7 +107,7 @@ def test_older_observations_roll_up_and_stay_known():
     assert not found.has("r", total)
     assert found.with_observation(seen(3, rate=0.9)) == found
     ((outcome,),) = found.outcomes().values()
-    assert (outcome.first.rate, outcome.last.rate) == (0.0, (total - 1) / 100)
+    assert (outcome.first.rate, outcome.last.rate) == (0.0, 0.45)  # the last promotion
 
 
 def test_text_is_bounded_however_many_runs_there_are():
@@ -116,8 +144,16 @@ def test_other_lines_are_kept_above():
         (" x\n y ", "x y"),
         ("", "unnamed"),
         ("\x1b", "_"),
-        ("é" * 200, "é" * 100),
+        ("é" * 100, "é" * 100),
     ],
 )
 def test_plain_name(name, plain):
     assert plain_name(name) == plain
+
+
+def test_long_names_of_one_beginning_stay_apart():
+    one, other = plain_name("é" * 101), plain_name("é" * 102)
+    assert one != other
+    assert {len(one), len(other)} == {100}
+    assert one.startswith("é" * 87 + "~")
+    assert plain_name(one) == one
