@@ -100,7 +100,7 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
         for cycle in status.cycles
         if cycle.reason
     ]
-    lines.append(_blessed(status))
+    lines += [_blessed(status), _seed_data(status)]
     lines += [_job(job) for job in status.jobs]
     for question in status.pending:
         lines.append(
@@ -156,6 +156,12 @@ def _blessed(status: "RunStatus") -> str:
         scores = [_score(cycle.candidate) for cycle in status.cycles if cycle.idx == best.cycle]
         success = "".join(f", {status.metric} {score}" for score in scores if score) + success
     return f"blessed: {plain(best.path)} ({best.policy_type}, cycle {best.cycle}{success})"
+
+
+def _seed_data(status: "RunStatus") -> str:
+    if status.seed_data != "unknown":
+        return ""
+    return "seed dataset: its initial states are unknown, policies may be measured on some of them"
 
 
 def _job(job: "LiveJob") -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from pydantic import Field
 
@@ -185,6 +185,9 @@ class RunStatus(Record):
         max_cycles: Cycles it may make; None if the stored configuration names no number.
         metric: What of an episode its decisions compare: ``success`` or ``score``.
         cycles: Its cycles, in order.
+        seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
+            policy is measured on them, or ``unknown``; None if it collects its own data, or has not
+            looked yet.
         blessed: Best policy; None before a promotion.
         pending: Questions to a person.
         jobs: Jobs that run now.
@@ -204,6 +207,7 @@ class RunStatus(Record):
     max_cycles: int | None
     metric: str
     cycles: tuple[CycleStatus, ...]
+    seed_data: Literal["reserved", "unknown"] | None = None
     blessed: BlessedPolicy | None
     pending: tuple[PendingApproval, ...]
     jobs: tuple[LiveJob, ...]
@@ -239,6 +243,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         max_cycles=_section(config, "budgets").get("max_cycles"),
         metric=_section(config, "eval").get("metric", "success"),
         cycles=_cycles(store, run_id, jobs),
+        seed_data=_seed_data(store, run_id),
         blessed=_blessed(store.blessed_checkpoint(run_id)),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
         jobs=tuple(
@@ -251,6 +256,13 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         language_model=_model_use(store.replies.totals(run_id), _section(config, "llm_calls")),
         knowledge_pages=_knowledge_pages(store, run_id),
     )
+
+
+def _seed_data(store: JobStore, run_id: str) -> Literal["reserved", "unknown"] | None:
+    """Return what became of the initial states of the run's seed dataset; None for none."""
+    for event in store.events.of_kind(run_id, "collect", "seed_data_seeds"):
+        return "unknown" if _object(event.payload).get("seeds") == "unknown" else "reserved"
+    return None
 
 
 def worked_on_by(store: JobStore, run_id: str) -> str | None:

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cadenza.cli.loop_status import notes
 from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.sealed_json import write_sealed_json
 from cadenza.loop.agents import DataAgent, ImproveAgent
+from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.lerobot_environment import LeRobotEnvironment
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.backends.registry import make_backend
@@ -33,6 +36,7 @@ from cadenza.loop.orchestrator.proposer import (
     DeterministicProposer,
     LLMProposer,
 )
+from cadenza.loop.status_report import run_status
 from tests.loop_fakes import FakeBackend, FakeStack
 
 
@@ -76,6 +80,33 @@ def test_run_from_a_configuration_writes_store_log_and_pages(tmp_path):
     assert stack.flags(1, "data")["episodes"] == "8"
     same_start = {stack.flags(cycle, "data")["seed-start"] for cycle in (0, 1)}
     assert len(same_start) == 1  # more episodes extend the earlier ones
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(named, tmp_path):
+    stack, root = FakeStack([0.4, 0.9]), tmp_path / "seed"
+    if named:
+        episodes = [{"seed": seed, "partner": "p"} for seed in (12, 10)]
+        (root / "meta").mkdir(parents=True)
+        write_sealed_json(
+            root / "meta/cadenza.json", {"episodes": episodes}, kind="cadenza-dataset"
+        )
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    settings = config(tmp_path, seed_root=str(root))
+    with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+        loop.run()
+        ranges = loop.store.seed_ranges("run")
+        [told] = loop.store.events.of_kind("run", "collect", "seed_data_seeds")
+        status = run_status(loop.store, "run", workdir=settings.workdir)
+    assert {use for _, use, _ in ranges} == ({"seed_data", "compare"} if named else {"compare"})
+    assert ranges.get((0, "seed_data", 0)) == (SeedRange(start=10, count=3) if named else None)
+    assert json.loads(told.payload) == {"seeds": [[10, 12]] if named else "unknown"}
+    assert status.seed_data == ("reserved" if named else "unknown")
+    lines = notes(status, settings.workdir, None)
+    assert any("initial states are unknown" in line for line in lines) != named
 
 
 def test_parts_follow_the_configuration(tmp_path):

@@ -177,6 +177,23 @@ def seed_page(root: Path) -> SeedPage:
     return SeedPage(tuple(str(one["partner"]) for one in episodes), total)
 
 
+def recorded_seeds(root: Path) -> tuple[int, ...] | None:
+    """Return the initial-state seed of each episode of a dataset; None if it names none.
+
+    Raises:
+        IntegrityError: Its page was changed, or names something else as a seed.
+    """
+    episodes: list[dict[str, Any]] = read_page(root).get("episodes", [])
+    seeds = [one.get("seed") for one in episodes]
+    for seed in seeds:
+        if type(seed) is not int or seed < 0:
+            raise IntegrityError(
+                f"{root / _PAGE}: expected the seed of every episode, a whole number, got {seed!r};"
+                " restore the dataset, or remove this page of it."
+            )
+    return tuple(cast("list[int]", seeds)) or None
+
+
 def checkpoint_facts(checkpoint: CheckpointRecord) -> dict[str, Any]:
     """Return what the sidecar of a checkpoint says about it: ``features``, ``task``, ``rung``.
 

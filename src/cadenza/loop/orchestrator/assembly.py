@@ -29,6 +29,7 @@ from cadenza.loop.orchestrator.foreseen import (
     require_commands_allowed,
     require_foreseen_allowed,
 )
+from cadenza.loop.orchestrator.foreseen_inputs import require_inputs
 from cadenza.loop.orchestrator.proposal_bounds import schedule_of
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
@@ -122,13 +123,14 @@ def build_loop(
     Args:
         config: What to run.
         run_id: Its id.
-        backend: Training stack; None for the configuration's.
+        backend: Training stack; None for the configuration's, and asks for what it reads.
         open_jobs: Makes the runner of the jobs; None for the configuration's.
         stop: Says whether the run is asked to stop, beside requests in the store.
         on_progress: Told every few seconds how a job stands.
 
     Raises:
-        ConfigurationError: A part of the configuration does not fit.
+        ConfigurationError: A part of the configuration does not fit, or names what is not there.
+        SeedOverlapError: The seed dataset has initial states that policies are measured on.
         ConstitutionError: The file of rules is missing or malformed, or the rules refuse a number
             or a command that the configuration leads to.
         MissingExtraError: A package that the configuration needs is not installed.
@@ -136,6 +138,8 @@ def build_loop(
     """
     rules = load_constitution(config.constitution, config.data.instructions)
     require_foreseen_allowed(config, rules)
+    if backend is None:
+        require_inputs(config, rules)
     stack = make_backend(config) if backend is None else backend
     require_commands_allowed(config, rules, stack)
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)

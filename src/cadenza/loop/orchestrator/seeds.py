@@ -1,5 +1,8 @@
 """Which initial states a step of a run may use: no purpose ever sees a seed of another.
 
+Seed data: a dataset that the run starts from brings seeds of its own. Where it names them they are
+          kept from every purpose, as ranges that `hulls` makes of them.
+
 Layout:   purpose p owns the seeds [p 2^28, (p + 1) 2^28), cut into 4096 blocks of 2^16; a cycle
           owns one block of each purpose, the next cycle the next one. The run's seed picks the
           first.
@@ -8,6 +11,7 @@ Promise:  ranges of different purposes or cycles are disjoint for all cycles bel
 Limits:   runs of different seeds may share initial states.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -18,6 +22,9 @@ from cadenza.loop.backends.base import SeedRange
 #: What initial states are used for: collecting data, harvesting the policy's own successes,
 #: choosing between a candidate and its adapted copy, and comparing it with the reference.
 Purpose: TypeAlias = Literal["data", "harvest", "select", "compare"]
+
+#: What seeds are reserved for: a purpose of the run, or because its seed dataset has them.
+SeedUse: TypeAlias = Purpose | Literal["seed_data"]
 
 #: Seeds of one purpose.
 REGION: Final = 2**28
@@ -70,3 +77,17 @@ class SeedLedger:
         """Return the block of cycle 0."""
         stream = derive_substream("loop.seed_blocks", root_seed=self.seed)
         return stream.integer_seed() % MAX_CYCLES
+
+
+def hulls(seeds: Iterable[int]) -> tuple[SeedRange, ...]:
+    """Return ranges that hold ``seeds``, one in each block that has some, ascending.
+
+    A use of a block begins at its first seed, so it meets such a range only if it meets a seed.
+    """
+    ends: dict[int, tuple[int, int]] = {}
+    for seed in seeds:
+        first, last = ends.get(seed // BLOCK, (seed, seed))
+        ends[seed // BLOCK] = min(first, seed), max(last, seed)
+    return tuple(
+        SeedRange(start=first, count=last - first + 1) for _, (first, last) in sorted(ends.items())
+    )

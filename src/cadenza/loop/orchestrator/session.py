@@ -8,7 +8,7 @@ from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.events.event import Event
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.orchestrator.incidents import IncidentLog
-from cadenza.loop.orchestrator.seeds import Purpose
+from cadenza.loop.orchestrator.seeds import SeedUse
 from cadenza.loop.orchestrator.state import LoopState
 from cadenza.loop.orchestrator.transitions import Notice, Transition
 from cadenza.loop.store import changes
@@ -80,7 +80,7 @@ class RunSession:
         self._journal.publish()
 
     def reserve(
-        self, purpose: Purpose, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
+        self, purpose: SeedUse, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
     ) -> SeedRange:
         """Reserve initial states for a cycle, the present one if None, and return them.
 

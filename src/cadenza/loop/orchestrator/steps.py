@@ -42,10 +42,11 @@ from cadenza.loop.orchestrator.machine import Measured
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within, bounded, schedule_of
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.reports import mean_value, pooled_report
-from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
+from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.state import LoopState, Step, needed
+from cadenza.loop.orchestrator.training_seeds import reserve_training_seeds
 from cadenza.loop.orchestrator.transitions import Transition
 from cadenza.loop.store import changes
 from cadenza.loop.store.rows import ApprovalRow
@@ -164,9 +165,7 @@ class CycleSteps:
     def _data(self, state: LoopState) -> Transition:
         worker = self._workers.data
         proposal = needed(state.current.proposal, "a proposal")
-        # the first cycle's block for the whole run: more episodes then extend earlier ones
-        block = self._ledger.range("data", 0, count=BLOCK)
-        self._session.reserve("data", block, cycle=0)
+        block = reserve_training_seeds(self._session, self._config)
         count = attempts_within(worker.constitution, proposal.num_episodes)
         dataset = worker.run(
             run_id=state.run_id,

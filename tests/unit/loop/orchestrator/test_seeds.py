@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, REGION, SeedLedger
+from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, REGION, SeedLedger, hulls
 
 
 def test_purposes_lie_one_region_apart():
@@ -56,3 +56,9 @@ def test_counts_beyond_the_block_are_refused(count, skip):
     with pytest.raises(InputError, match=rf"at most 65536 data seeds per cycle, got {count} after"):
         SeedLedger(0).range("data", 0, count=count, skip=skip)
     assert SeedLedger(0).range("data", 0, count=BLOCK).count == BLOCK
+
+
+def test_seeds_of_a_dataset_are_held_by_one_range_per_block():
+    assert hulls([]) == ()
+    found = hulls([BLOCK + 9, 7, 3, BLOCK, 3, 5 * BLOCK - 1])
+    assert [(one.start, one.count) for one in found] == [(3, 5), (BLOCK, 10), (5 * BLOCK - 1, 1)]

@@ -1,0 +1,88 @@
+"""What a configuration names must be there, and must not be what policies are judged on.
+
+Asked before a run exists, and by ``doctor`` and ``--dry-run``: a run would else end at its first
+escalation for want of a file, or measure policies on the initial states that they learned from.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.backends.native_episodes import PartnerFilter
+from cadenza.loop.backends.native_files import seed_page
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution
+from cadenza.loop.errors import SeedOverlapError
+from cadenza.loop.orchestrator.proposal_bounds import attempts_within
+from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
+from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
+
+#: Beginnings of weights that are a path, whatever the back end; others may be names of a hub.
+_PATHS: Final = ("/", ".", "~")
+_RELATIVE: Final = "a relative path counts from the current folder"
+
+
+def require_inputs(config: LoopConfig, rules: Constitution) -> None:
+    """Raise unless what ``config`` names is there and fit to be judged on other initial states.
+
+    Raises:
+        ConfigurationError: A file or folder is missing, or the seed dataset is none.
+        IntegrityError: The seed dataset is damaged.
+        SeedOverlapError: It has initial states that the run measures policies on, or harvests.
+    """
+    missing = missing_inputs(config)
+    if missing:
+        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
+    if config.backend == "native" and config.seed_root is not None:
+        page = seed_page(config.seed_root)
+        PartnerFilter(config.data.task_filter).within(page)
+    _require_fresh_seeds(config, rules)
+
+
+def missing_inputs(config: LoopConfig) -> list[str]:
+    """Return which files and folders that ``config`` names are not there, one sentence each."""
+    found: list[str] = []
+    root = config.seed_root
+    if root is not None and not root.is_dir():
+        found.append(f"seed_root: expected a folder, got none at {root.absolute()} ({_RELATIVE})")
+    for number, rung in enumerate(config.policy_ladder):
+        if rung.init is None or Path(rung.init).exists():
+            continue
+        if config.backend == "native" or rung.init.startswith(_PATHS):
+            found.append(
+                f"policy_ladder[{number}].init: expected weights, got nothing at "
+                f"{Path(rung.init).absolute()} ({_RELATIVE})"
+            )
+    return found
+
+
+def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:
+    """Raise if the run would use initial states of its seed dataset in any of its cycles."""
+    taken = {seeds.start // BLOCK: seeds for seeds in seeds_of_seed_data(config) or ()}
+    for use, seeds in _planned(config, rules) if taken else ():
+        other = taken.get(seeds.start // BLOCK)
+        if other is not None and other.overlaps(seeds):
+            raise SeedOverlapError(
+                f"seed_root: expected episodes from other initial states than the run uses to "
+                f"{use}, seeds {seeds.start} to {seeds.start + seeds.count - 1}, got some from "
+                f"{other.start} to {other.start + other.count - 1} in {config.seed_root}; set "
+                "another seed in the configuration, or take another dataset."
+            )
+
+
+def _planned(config: LoopConfig, rules: Constitution) -> Iterator[tuple[str, SeedRange]]:
+    """Yield the seeds of every cycle beside those that data is collected from, with their use."""
+    ledger, improve = SeedLedger(config.seed), config.improve
+    compared = SequentialPlan.of_run(config).sizes[-1]
+    for cycle in range(config.budgets.max_cycles):
+        yield f"judge policies in cycle {cycle}", ledger.range("compare", cycle, count=compared)
+        if improve.enabled:
+            attempts = attempts_within(rules, improve.episodes)
+            yield f"harvest in cycle {cycle}", ledger.range("harvest", cycle, count=attempts)
+        if improve.enabled and improve.adapt_steps:
+            chosen = config.eval.n_episodes
+            use = f"choose between candidates in cycle {cycle}"
+            yield use, ledger.range("select", cycle, count=chosen)

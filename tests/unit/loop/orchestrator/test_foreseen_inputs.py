@@ -1,0 +1,124 @@
+"""What a configuration names is looked at before a run begins, and so are the seeds of its data."""
+
+import json
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.sealed_json import write_sealed_json
+from cadenza.loop.backends.native_files import recorded_seeds
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import load_constitution
+from cadenza.loop.errors import SeedOverlapError
+from cadenza.loop.orchestrator.assembly import build_loop
+from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
+from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
+
+RULES = load_constitution(None)
+IMPROVING = {"enabled": True, "adapt_steps": 10}
+
+
+def config(**changes):
+    fixed = {"run_name": "r", "seed_dataset": "local/d", "budgets": {"max_cycles": 3}}
+    return LoopConfig.from_document(fixed | changes, source="test")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Return what makes a folder that passes for a dataset of episodes from given seeds."""
+
+    def make(seeds, partner="crossing_chaser"):
+        root = tmp_path / "dataset"
+        (root / "meta").mkdir(parents=True)
+        (root / "meta/info.json").write_text(json.dumps({"total_episodes": len(seeds) or 1}))
+        entries = [{"seed": seed, "partner": partner} for seed in seeds]
+        if seeds:
+            write_sealed_json(
+                root / "meta/cadenza.json", {"episodes": entries}, kind="cadenza-dataset"
+            )
+        return root
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("purpose", "cycle", "last", "use"),
+    [
+        ("compare", 0, 419, "judge policies in cycle 0"),
+        ("compare", 2, 419, "judge policies in cycle 2"),
+        ("select", 1, 49, "choose between candidates in cycle 1"),
+        ("harvest", 2, 99, "harvest in cycle 2"),
+    ],
+)
+def test_data_from_initial_states_that_the_run_uses_is_refused(purpose, cycle, last, use, dataset):
+    first = SeedLedger(0).range(purpose, cycle, count=1).start
+    root = dataset([5, first + last + 1])
+    require_inputs(config(seed_root=root, improve=IMPROVING), RULES)
+    page = root / "meta/cadenza.json"
+    entries = [{"seed": seed, "partner": "p"} for seed in (5, first + last)]
+    page.unlink()
+    write_sealed_json(page, {"episodes": entries}, kind="cadenza-dataset")
+    with pytest.raises(SeedOverlapError, match=f"than the run uses to {use}, seeds {first} to"):
+        require_inputs(config(seed_root=root, improve=IMPROVING), RULES)
+    require_inputs(config(seed_root=root, improve=IMPROVING, seed=1), RULES)
+
+
+def test_seeds_of_what_the_run_does_not_do_are_free(dataset):
+    ledger = SeedLedger(0)
+    seeds = [ledger.range(purpose, 0, count=1).start for purpose in ("data", "select", "harvest")]
+    later = ledger.range("compare", 3, count=1).start
+    require_inputs(config(seed_root=dataset([*seeds, later])), RULES)
+
+
+def test_such_a_run_is_refused_before_it_is_begun(dataset, tmp_path):
+    root = dataset([SeedLedger(0).range("compare", 1, count=1).start])
+    settings = config(seed_root=root, workdir=tmp_path / "runs")
+    with pytest.raises(SeedOverlapError, match="set another seed in the configuration"):
+        build_loop(settings, "leak")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dataset_that_names_no_seeds_has_unknown_ones(dataset, tmp_path):
+    settings = config(seed_root=dataset([]))
+    assert seeds_of_seed_data(settings) is None
+    require_inputs(settings, RULES)
+    assert seeds_of_seed_data(config()) is None
+
+
+def test_a_page_with_something_else_than_seeds_is_refused(dataset):
+    root = dataset(["seven"])
+    with pytest.raises(IntegrityError, match="a whole number, got 'seven'; restore"):
+        recorded_seeds(root)
+
+
+def test_every_missing_file_is_named(tmp_path):
+    (tmp_path / "weights").touch()
+    ladder = [
+        {"name": "bc", "init": str(tmp_path / "weights")},
+        {"name": "bc_large", "init": str(tmp_path / "nope")},
+    ]
+    settings = config(seed_root=tmp_path / "none", policy_ladder=ladder)
+    with pytest.raises(ConfigurationError) as caught:
+        require_inputs(settings, RULES)
+    told = str(caught.value)
+    assert f"seed_root: expected a folder, got none at {tmp_path / 'none'}" in told
+    assert f"policy_ladder[1].init: expected weights, got nothing at {tmp_path / 'nope'}" in told
+    assert "policy_ladder[0]" not in told
+
+
+def test_weights_of_a_hub_need_not_lie_here(tmp_path):
+    ladder = [{"name": "pi05", "init": "lerobot/pi05_base"}, {"name": "act", "init": "/nope"}]
+    [found] = missing_inputs(config(backend="lerobot", policy_ladder=ladder))
+    assert found.startswith("policy_ladder[1].init: expected weights, got nothing at /nope")
+
+
+def test_a_filter_names_partners_of_the_seed_dataset(dataset):
+    data = {"task_filter": "nobody"}
+    with pytest.raises(ConfigurationError, match=r"data.task_filter: .* \(crossing_chaser\), got"):
+        require_inputs(config(seed_root=dataset([1]), data=data), RULES)
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected the description of a LeRobotDataset"):
+        require_inputs(config(seed_root=tmp_path), RULES)
