@@ -79,16 +79,23 @@ class LeRobotBackend:
     """Commands of LeRobot, and readers of what they leave."""
 
     def __init__(
-        self, config: LoopConfig, *, environment: LeRobotEnvironment | None = None
+        self,
+        config: LoopConfig,
+        *,
+        environment: LeRobotEnvironment | None = None,
+        measures: bool = True,
     ) -> None:
         """Take the settings of a run.
 
         Args:
             config: The run's configuration.
             environment: Where LeRobot is; None looks for it.
+            measures: Whether the configuration says where policies are measured. Otherwise nothing
+                is compared with an environment, nor is one asked whether it follows its seeds.
         """
         self._config = config
         self._given = environment
+        self._measures = measures
 
     @property
     def name(self) -> str:
@@ -286,7 +293,7 @@ class LeRobotBackend:
         if policy is not None and data is not None:
             require_agreement(policy, data)
         wanted = policy or data
-        if wanted is not None and self._environment is not None:
+        if wanted is not None and self._environment is not None and self._measures:
             shown = environment_interface(self._environment, self._environment_words)
             require_agreement(wanted, shown.renamed(rename_map(self._config.eval.extra_args)))
 
@@ -308,7 +315,7 @@ class LeRobotBackend:
     @cached_property
     def _seeds(self) -> dict[str, str]:
         """What the seeds of the environment mean; nothing where it cannot be asked."""
-        if self._environment is None:
+        if self._environment is None or not self._measures:
             return {}
         file, facts = describe_environment(self._environment, self._environment_words)
         return require_seeds(facts, source=str(file))
@@ -356,7 +363,7 @@ def default_backend(**sections: Any) -> LeRobotBackend:
     Raises:
         ConfigurationError: A section does not fit LeRobot.
     """
-    task_filter = sections.pop("task_filter", None)
+    task_filter, measures = sections.pop("task_filter", None), "eval" in sections
     document = {
         "run_name": "worker",
         "seed_dataset": "local/seed",
@@ -364,7 +371,8 @@ def default_backend(**sections: Any) -> LeRobotBackend:
         "data": {"task_filter": task_filter},
         **sections,
     }
-    return LeRobotBackend(LoopConfig.from_document(document, source="default_backend"))
+    config = LoopConfig.from_document(document, source="default_backend")
+    return LeRobotBackend(config, measures=measures)
 
 
 def _of_suite(names: tuple[str, ...], suite: str) -> tuple[str, ...]:

@@ -161,7 +161,17 @@ def output_of(command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(
-            f"LeRobot: expected '{' '.join(command)}' to answer, got {error}; install the "
-            "environment again."
+            f"LeRobot: expected '{' '.join(command)}' to answer, got {_told(error)}; install what "
+            "is missing, or the environment again."
         ) from error
     return done.stdout.decode(errors="replace")
+
+
+def _told(error: OSError | subprocess.SubprocessError) -> str:
+    """Return why a command failed: the last line of what it said, if it said something."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        return f"exit code {error.returncode}" + (f" and '{lines[-1].strip()}'" if lines else "")
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"nothing within {error.timeout} s"
+    return str(error)

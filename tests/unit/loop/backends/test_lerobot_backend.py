@@ -22,7 +22,7 @@ from cadenza.loop.backends.base import (
 from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
 from cadenza.loop.backends.lerobot_epochs import episode_lengths
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
-from cadenza.loop.config import EvalConfig, LoopConfig
+from cadenza.loop.config import EvalConfig, LoopConfig, TrainConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.dry_run import DryBackend
 from cadenza.loop.errors import ImproveError
@@ -333,6 +333,23 @@ def test_environment_that_ignores_its_seeds_is_refused_before_a_run_and_before_a
     on_the_hub = DatasetRef(repo_id="a/b")  # whose features nobody can compare
     with pytest.raises(ConfigurationError, match=message):
         stack.check_features(on_the_hub, None)
+
+
+def test_worker_that_does_not_know_where_policies_are_measured_makes_no_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    described = Described(repeats=False)
+    _ = installed(monkeypatch, tmp_path, described)
+    place = environment(tmp_path / "found")
+    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(place.python))
+    trainer = default_backend(train=TrainConfig())
+    local = DatasetRef(repo_id="local/x", root=str(dataset(tmp_path / "seed")))
+    trainer.check_features(local, None)
+    assert trainer.capabilities["lerobot"] == "0.4.4"
+    assert "initial_states" not in trainer.capabilities
+    assert described.words == []
+    with pytest.raises(ConfigurationError, match="expected the seed to choose"):
+        _ = default_backend(eval=EvalConfig(env_type="pusht")).capabilities
 
 
 def test_dry_run_makes_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

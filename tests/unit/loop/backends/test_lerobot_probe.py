@@ -116,9 +116,16 @@ def test_damaged_answers_are_asked_for_again(tmp_path: Path) -> None:
 
 def test_tool_that_fails_is_named() -> None:
     assert output_of([sys.executable, "-c", "print(3)"]) == "3\n"
-    with pytest.raises(ConfigurationError, match=r"expected '.* -c 1/0' to answer"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"expected '.* -c 1/0' to answer, got exit code 1 and 'ZeroDivisionError: .*'; inst",
+    ):
         output_of([sys.executable, "-c", "1/0"])
-    with pytest.raises(ConfigurationError, match=r"timed out after 0.1 seconds"):
+    with pytest.raises(ConfigurationError, match=r"to answer, got exit code 3; install"):
+        output_of([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(ConfigurationError, match=r"to answer, got .*No such file"):
+        output_of(["/nowhere/python"])
+    with pytest.raises(ConfigurationError, match=r"to answer, got nothing within 0.1 s; install"):
         output_of([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.1)
 
 
