@@ -189,9 +189,10 @@ class EvalConfig(Section):
     Attributes:
         env_type: Environment of the back end.
         task_suite: Suite of tasks within it.
-        n_episodes: Episodes of the first look.
+        n_episodes: Episodes of the first look; LeRobot plays as many in each task.
         batch_size: Environments stepped at once.
-        max_episodes: Most episodes per policy while undecided; ``n_episodes`` disables extension.
+        max_episodes: Most episodes per policy while undecided, with LeRobot in each task;
+            ``n_episodes`` disables extension. None for 420 over all tasks.
         extension_growth: Factor from look to look, > 1.
         metric: What of an episode is compared.
         extra_args: Further arguments of the evaluation command.
