@@ -1,7 +1,14 @@
-"""What a run was started with, for whoever goes on with it, from whatever folder."""
+"""What a run was started with, for whoever goes on with it, from whatever folder.
 
+Place:  the folder of a run stays where it was begun. Its state and jobs name their files by
+        absolute paths, so `require_place` refuses a run whose folder was moved or copied.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.store.jobstore import JobStore
@@ -24,8 +31,10 @@ def stored_config(store: JobStore, run_id: str) -> LoopConfig:
 def anchored(config: LoopConfig) -> LoopConfig:
     """Return ``config`` with absolute paths to what a run reads and to its pages.
 
-    A run that is gone on with from another folder then finds them; where runs are, whoever resumes
-    one says anew. Names that are no path here, of a hub for example, stay.
+    A run that is gone on with from another current folder then finds them. ``workdir`` stays as it
+    is, for commands that are printed; who resumes a run names that folder again, however they write
+    it, and the store keeps its absolute path. Names that are no path here, of a hub for example,
+    stay too.
     """
     ladder = tuple(
         rung.model_copy(update={"init": str(Path(rung.init).absolute())})
@@ -42,4 +51,36 @@ def anchored(config: LoopConfig) -> LoopConfig:
             "seed_root": None if seed_root is None else seed_root.absolute(),
             "knowledge": config.knowledge.model_copy(update={"root": root}),
         }
+    )
+
+
+def placed(config: LoopConfig, folder: Path) -> LoopConfig:
+    """Return ``config`` as it is stored: with the absolute path of the folder of all runs.
+
+    Args:
+        config: Configuration of the run.
+        folder: Folder of the run itself.
+    """
+    return config.model_copy(update={"workdir": folder.absolute().parent})
+
+
+def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
+    """Raise unless a run is gone on with in the folder that it began in.
+
+    Args:
+        run_id: The run.
+        stored: Its configuration as stored; one of an older version may not name an absolute
+            folder, and then nothing is known.
+        folder: Folder of the run as it is now.
+
+    Raises:
+        ConfigurationError: It is another one, so that the files that the run names are not in it.
+    """
+    begun, now = Path(str(stored.get("workdir", ""))), folder.absolute().parent
+    if not begun.is_absolute() or begun == now or begun.resolve() == now.resolve():
+        return
+    raise ConfigurationError(
+        f"run {run_id!r}: expected its folder in {begun}, where it began and which its files are "
+        f"named by, got {now}; move the folder of runs back there and resume it with "
+        f"`--workdir {begun}`. Nothing was changed."
     )

@@ -410,6 +410,18 @@ def test_run_is_not_resumed_with_another_configuration(new):
     new(0.5, 0.9, **fine, approval={"gates": ["promote"]}).run()
 
 
+def test_run_whose_folder_was_moved_is_refused_and_left_as_it_was(new, workdir, tmp_path):
+    loop = new(0.5, options={"stop": lambda: StopLevel.END})
+    loop.run()
+    before = loop.store.get_run(loop.run_id)
+    moved = tmp_path / "moved" / loop.run_id
+    with pytest.raises(ConfigurationError, match=f"its folder in {workdir}, .* got {moved.parent}"):
+        new(0.5).controller.run(loop.run_id, moved)
+    assert loop.store.get_run(loop.run_id) == before
+    assert not moved.exists()
+    assert new(0.5).run().decisions == ["promote"]
+
+
 def test_run_is_not_resumed_under_other_rules(new, monkeypatch):
     new(0.5).run()
     other = new(0.5)

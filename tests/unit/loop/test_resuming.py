@@ -5,7 +5,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import UnknownRowError
-from cadenza.loop.resuming import anchored, stored_config
+from cadenza.loop.resuming import anchored, placed, require_place, stored_config
 from cadenza.loop.store import JobStore
 
 
@@ -47,3 +47,16 @@ def test_leagents_default_rules_stay_the_default_where_no_file_is(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     path = Path("configs/constitution.yaml")
     assert anchored(config(constitution=path)).constitution == path
+
+
+def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stored = placed(config(workdir="runs"), Path("runs/one")).model_dump(mode="json")
+    assert stored["workdir"] == str(tmp_path / "runs")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    for place in ("runs", tmp_path / "runs", "link"):
+        require_place("one", stored, Path(place) / "one")
+    with pytest.raises(ConfigurationError, match=f"in {tmp_path}/runs, .* got {tmp_path}/moved;"):
+        require_place("one", stored, Path("moved/one"))
+    require_place("one", {"workdir": "runs"}, Path("moved/one"))  # stored by an older version

@@ -129,8 +129,8 @@ def build_loop(
         on_progress: Told every few seconds how a job stands.
 
     Raises:
-        ConfigurationError: A part of the configuration does not fit, or names what is not there.
-        SeedOverlapError: The seed dataset has initial states that policies are measured on.
+        ConfigurationError: A part of the configuration does not fit, names what is not there, or
+            a seed dataset with initial states that policies are measured on.
         ConstitutionError: The file of rules is missing or malformed, or the rules refuse a number
             or a command that the configuration leads to.
         MissingExtraError: A package that the configuration needs is not installed.

@@ -42,6 +42,7 @@ from cadenza.loop.orchestrator.steps import (
 )
 from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summarize
 from cadenza.loop.orchestrator.taking_over import take
+from cadenza.loop.resuming import placed, require_place
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.lease_keeper import LeaseKeeper
@@ -58,6 +59,7 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 
 #: Keys of a configuration that may differ when a run is resumed: how and where it runs, and how
 #: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
+#: The folder of all runs may be written in another way, but must be the one that the run began in.
 _MAY_CHANGE: Final = (
     ("constitution",),
     ("workdir",),
@@ -157,11 +159,13 @@ class LoopController:
             LeaseHeldError: Another live controller works on the run.
             EventLogHeldError: One that shows no sign of life still holds its event log.
             StaleLeaseError: Another controller took the run over meanwhile; nothing was changed.
-            ConfigurationError: The run was started with another configuration or constitution.
+            ConfigurationError: The run was started with another configuration or constitution, or
+                in another folder; nothing was changed.
             ConstitutionError: A command was refused; the run has failed.
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
-        self._create_or_check(run_id)
+        folder = Path(workdir).absolute()
+        self._create_or_check(run_id, folder)
         lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
@@ -170,25 +174,26 @@ class LoopController:
         ):
             self._lease = lease
             try:
-                return self._drive(RunSession(self.store, lease, journal, Path(workdir).absolute()))
+                return self._drive(RunSession(self.store, lease, journal, folder))
             finally:
                 self._lease = None
 
-    def _create_or_check(self, run_id: str) -> None:
+    def _create_or_check(self, run_id: str, folder: Path) -> None:
         train = self._workers.train
         try:
             self.store.create_run(
                 run_id,
-                self.cfg.model_dump_json(),
+                placed(self.cfg, folder).model_dump_json(),
                 constitution_sha256=train.constitution.sha256,
                 capabilities=train.backend.capabilities,
             )
         except DuplicateRunError:
-            self._require_same(self.store.get_run(run_id))
+            self._require_same(self.store.get_run(run_id), folder)
 
-    def _require_same(self, row: RunRow) -> None:
-        """Raise unless the run was started to do what this controller would do."""
+    def _require_same(self, row: RunRow, folder: Path) -> None:
+        """Raise unless the run was started to do, there, what this controller would do."""
         stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
+        require_place(row["id"], stored, folder)
         before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
         changed = sorted(key for key in before | now if before.get(key) != now.get(key))
         if changed:
@@ -233,7 +238,8 @@ class LoopController:
             session.incidents.note(
                 "resumed", f"controller {session.lease.epoch} goes on at {_name_of(state)}"
             )
-        self.store.apply(session.lease, changes.set_config(self.cfg.model_dump_json()))
+        settings = placed(self.cfg, session.folder)
+        self.store.apply(session.lease, changes.set_config(settings.model_dump_json()))
         if state.step == "finished":
             return False
         if state.stop_reason is not None:

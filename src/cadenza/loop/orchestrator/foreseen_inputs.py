@@ -14,7 +14,6 @@ from cadenza.loop.backends.native_episodes import PartnerFilter
 from cadenza.loop.backends.native_files import seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
-from cadenza.loop.errors import SeedOverlapError
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within
 from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
@@ -29,9 +28,9 @@ def require_inputs(config: LoopConfig, rules: Constitution) -> None:
     """Raise unless what ``config`` names is there and fit to be judged on other initial states.
 
     Raises:
-        ConfigurationError: A file or folder is missing, or the seed dataset is none.
+        ConfigurationError: A file or folder is missing, the seed dataset is none, or it has initial
+            states that the run harvests from or measures policies on.
         IntegrityError: The seed dataset is damaged.
-        SeedOverlapError: It has initial states that the run measures policies on, or harvests.
     """
     missing = missing_inputs(config)
     if missing:
@@ -65,7 +64,7 @@ def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:
     for use, seeds in _planned(config, rules) if taken else ():
         other = taken.get(seeds.start // BLOCK)
         if other is not None and other.overlaps(seeds):
-            raise SeedOverlapError(
+            raise ConfigurationError(
                 f"seed_root: expected episodes from other initial states than the run uses to "
                 f"{use}, seeds {seeds.start} to {seeds.start + seeds.count - 1}, got some from "
                 f"{other.start} to {other.start + other.count - 1} in {config.seed_root}; set "

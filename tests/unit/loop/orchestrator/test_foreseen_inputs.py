@@ -9,7 +9,6 @@ from cadenza.core.sealed_json import write_sealed_json
 from cadenza.loop.backends.native_files import recorded_seeds
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
-from cadenza.loop.errors import SeedOverlapError
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.seeds import SeedLedger
@@ -59,7 +58,7 @@ def test_data_from_initial_states_that_the_run_uses_is_refused(purpose, cycle, l
     entries = [{"seed": seed, "partner": "p"} for seed in (5, first + last)]
     page.unlink()
     write_sealed_json(page, {"episodes": entries}, kind="cadenza-dataset")
-    with pytest.raises(SeedOverlapError, match=f"than the run uses to {use}, seeds {first} to"):
+    with pytest.raises(ConfigurationError, match=f"than the run uses to {use}, seeds {first} to"):
         require_inputs(config(seed_root=root, improve=IMPROVING), RULES)
     require_inputs(config(seed_root=root, improve=IMPROVING, seed=1), RULES)
 
@@ -74,7 +73,7 @@ def test_seeds_of_what_the_run_does_not_do_are_free(dataset):
 def test_such_a_run_is_refused_before_it_is_begun(dataset, tmp_path):
     root = dataset([SeedLedger(0).range("compare", 1, count=1).start])
     settings = config(seed_root=root, workdir=tmp_path / "runs")
-    with pytest.raises(SeedOverlapError, match="set another seed in the configuration"):
+    with pytest.raises(ConfigurationError, match="set another seed in the configuration"):
         build_loop(settings, "leak")
     assert not (tmp_path / "runs").exists()
 
