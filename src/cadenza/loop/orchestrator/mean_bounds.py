@@ -26,9 +26,9 @@ from cadenza.evaluation.statistics.cluster_means import CHUNK_BYTES, SignFlips
 METHOD: Final = "sign-flips-and-bootstrap-t"
 
 #: Share of a level at which a bound is made.
-RESERVE: Final = 0.4
+RESERVE: Final = 1.0 / 3.0
 
-#: Resamples of each method: 1 / (20 000 `RESERVE`) = 1.25e-4 is the least level that they resolve;
+#: Resamples of each method: 1 / (20 000 `RESERVE`) = 1.5e-4 is the least level that they resolve;
 #: below it bounds are open.
 RESAMPLES: Final = 19_999
 
