@@ -74,7 +74,7 @@ class LoopState(Record):
         rung: Index into the policy ladder.
         rung_cycles: Cycles completed on this rung.
         blessed: Best policy so far; None before a promotion.
-        provisional: First policy, measured but too weak to be blessed; the reference until then.
+        provisional: Policy that is the reference until one is blessed; not shown good enough.
         baseline: Success of the reference when last measured; None before.
         history: Scores of candidates of this rung that were not promoted, oldest first.
         mix: Harvested episodes so far.
