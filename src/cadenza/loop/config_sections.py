@@ -78,8 +78,8 @@ class ThresholdConfig(Section):
         escalate_floor: Baseline below which a plateau does not escalate; 0 disables it for success.
         min_promote: Success, or score, that the first policy to be blessed must be shown to reach;
             until one is, candidates are provisional. 0 disables it for success.
-        alpha: Probability, over the whole run, of promoting a candidate that is no better, and
-            again of a first blessing below ``min_promote``.
+        alpha: Probability, over the whole run, of promoting a candidate that is no better than the
+            blessed policy, and again of a first blessing below ``min_promote``.
         warm_up_cycles: Cycles after an escalation in which a worse candidate is no regression.
     """
 
