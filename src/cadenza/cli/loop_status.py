@@ -209,7 +209,8 @@ def _model(status: "RunStatus") -> str:
         return ""
     failed = f", {used.failed} of them without a reply" if used.failed else ""
     cost = "" if used.cost_usd is None else f", {used.cost_usd:.2f}{_of(used.max_cost_usd)} dollars"
-    return f"language model: {used.calls} calls{failed}{cost}"
+    scheduled = f", {used.fallbacks} proposals by the schedule instead" if used.fallbacks else ""
+    return f"language model: {used.calls} calls{failed}{cost}{scheduled}"
 
 
 def _of(limit: float | None) -> str:

@@ -25,6 +25,8 @@ from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTot
 #: Probability that each bound of a success rate may fail.
 _TAIL: Final = 0.025
 _HOUR_S: Final = 3600.0
+#: Events of proposals that fell back to the schedule: stage and kind.
+_FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curation_fallback"))
 
 
 class Measurement(Record):
@@ -145,12 +147,15 @@ class ModelUse(Record):
     Attributes:
         calls: Replies, failed ones too.
         failed: Replies that failed, or that nothing was left to pay for.
-        cost_usd: Cost, US dollars; None if the configuration names no prices.
+        cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
+            configuration names no prices.
         max_cost_usd: Limit; None for none.
+        fallbacks: Proposals that the schedule made for want of a usable reply.
     """
 
     calls: int
     failed: int
+    fallbacks: int
     cost_usd: float | None
     max_cost_usd: float | None
 
@@ -253,7 +258,11 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         ),
         failed_log=_failed_log(jobs, workdir),
         spending=_spending(run, jobs),
-        language_model=_model_use(store.replies.totals(run_id), _section(config, "llm_calls")),
+        language_model=_model_use(
+            store.replies.totals(run_id),
+            sum(len(store.events.of_kind(run_id, *kind)) for kind in _FALLBACKS),
+            _section(config, "llm_calls"),
+        ),
         knowledge_pages=_knowledge_pages(store, run_id),
     )
 
@@ -409,7 +418,7 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _model_use(totals: ReplyTotals, calls: dict[str, Any]) -> ModelUse | None:
+def _model_use(totals: ReplyTotals, fallbacks: int, calls: dict[str, Any]) -> ModelUse | None:
     if totals.calls == 0:
         return None
     priced = calls.get("usd_per_million_input") is not None
@@ -418,6 +427,7 @@ def _model_use(totals: ReplyTotals, calls: dict[str, Any]) -> ModelUse | None:
         failed=totals.failed,
         cost_usd=totals.cost_usd if priced else None,
         max_cost_usd=calls.get("max_cost_usd"),
+        fallbacks=fallbacks,
     )
 
 

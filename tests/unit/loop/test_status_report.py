@@ -98,10 +98,16 @@ def test_what_a_language_model_was_asked_is_told(store, tmp_path):
                 provider="p", model="m", prompt_sha256="0" * 64, text="", cost_usd=0.25, error=error
             )
             store.replies.record(lease, 0, "propose", ordinal, reply)
+        if run_id == "priced":
+            error = {"error": "time-out"}
+            plain = event("orchestrator", "proposal_fallback", 0, error, 0)
+            curated = event("curation", "curation_fallback", 1, error, 1)
+            store.events.append(lease, [plain, curated])
         status = run_status(store, run_id, workdir=tmp_path)
         told[run_id] = next(line for line in notes(status, tmp_path, None) if "model" in line)
     assert told == {
-        "priced": "language model: 3 calls, 1 of them without a reply, 0.75 (at most 2) dollars",
+        "priced": "language model: 3 calls, 1 of them without a reply, 0.75 (at most 2) dollars, "
+        "2 proposals by the schedule instead",
         "unpriced": "language model: 3 calls, 1 of them without a reply",
     }
 

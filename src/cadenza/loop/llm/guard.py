@@ -98,6 +98,7 @@ class GuardedLLM:
         system: str | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         left_usd: float = math.inf,
+        book: Callable[[ReplyRow], object] | None = None,
     ) -> ReplyRow:
         """Return the reply with what is to be recorded of it; after a failure, with its error.
 
@@ -106,6 +107,8 @@ class GuardedLLM:
             system: Standing instructions; None for none.
             max_tokens: Most tokens of the reply.
             left_usd: Most that it may cost, US dollars; what could cost more is not asked.
+            book: Keeps a row without a text before each attempt that has a price: its cost is
+                the most that all attempts can have cost after this one.
         """
         question = Question(
             prompt=prompt,
@@ -113,13 +116,21 @@ class GuardedLLM:
             max_tokens=max_tokens,
             timeout_s=self._limits.timeout_s,
         )
-        bill = Bill(self.price, question, left_usd)
+
+        def book_usd(most_usd: float) -> None:
+            if book is not None:
+                book(self._row(question, Answer(text=""), most_usd))
+
+        bill = Bill(self.price, question, left_usd, book_usd)
         try:
             answer = self._answer(question, bill)
         except LLMCallError as failure:
             answer = Answer(text="", problem=str(failure))
         if answer.problem is not None:
             _LOGGER.warning("%s:%s: %s", self._asker.provider, self._asker.model, answer.problem)
+        return self._row(question, answer, bill.total_usd)
+
+    def _row(self, question: Question, answer: Answer, cost_usd: float | None) -> ReplyRow:
         return ReplyRow(
             provider=self._asker.provider,
             model=self._asker.model,
@@ -127,7 +138,7 @@ class GuardedLLM:
             text=storable(answer.text),
             tokens_in=answer.tokens_in,
             tokens_out=answer.tokens_out,
-            cost_usd=bill.total_usd,
+            cost_usd=cost_usd,
             error=answer.problem,
         )
 
@@ -143,16 +154,16 @@ class GuardedLLM:
                 f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
             )
         for attempt in range(self._limits.retries + 1):
-            bill.require_room()
+            bill.reserve()
             try:
                 answer = _ask_in_time(self._asker, question)
             except LLMCallError as failure:
-                bill.book(failure)
+                bill.settle(failure)
                 if not failure.passing or attempt == self._limits.retries:
                     raise
                 self._sleep(self._pause_s(attempt, failure.retry_after_s))
             else:
-                bill.book(answer)
+                bill.settle(answer)
                 if answer.problem is None and not answer.text.strip():
                     return replace(answer, text="", problem="the reply holds no text")
                 return answer

@@ -14,17 +14,23 @@ from itertools import count
 from cadenza.core.errors import NotReadyError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """A run of calls.
 
     Attributes:
         cycle: Cycle of the run.
         purpose: What the calls are for; unique within the cycle.
+        about: What the next prompt draws on, as JSON, for whoever asks; after a call, what the
+            prompt of its reply drew on, which is another one where the reply was recorded before.
+            None if nobody said or knows.
+        error: Why the last call gave no reply; None if it did.
     """
 
     cycle: int
     purpose: str
+    about: str | None = None
+    error: str | None = None
     _ordinals: "count[int]" = field(default_factory=count, compare=False, repr=False)
 
     def next_ordinal(self) -> int:
@@ -36,11 +42,12 @@ _PLACE: ContextVar[Place | None] = ContextVar("language_model_place", default=No
 
 
 @contextmanager
-def asking(cycle: int, purpose: str) -> Generator[None]:
+def asking(cycle: int, purpose: str) -> Generator[Place]:
     """Say what the calls inside the block are for."""
-    token = _PLACE.set(Place(cycle, purpose))
+    place = Place(cycle, purpose)
+    token = _PLACE.set(place)
     try:
-        yield
+        yield place
     finally:
         _PLACE.reset(token)
 

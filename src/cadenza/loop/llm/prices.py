@@ -1,10 +1,13 @@
 """What calls cost; prices change, so they come from a configuration and never from here.
 
-Bound:  a token is at least one byte of text, so a prompt has at most as many tokens as bytes, and
-        some for the frame that a service puts around it; a reply has at most what was asked for.
+Bound:    a token is at least one byte of text, so a prompt has at most as many tokens as bytes, and
+          some for the frame that a service puts around it; a reply has at most what was asked for.
+Booking:  an attempt is booked at the most it can cost before it is made, and settled afterwards: a
+          call that was killed while it waited stays booked.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,14 +60,22 @@ class Bill:
     An attempt that was paid for, but whose tokens nobody told, counts as the most it can cost.
     """
 
-    def __init__(self, price: Price | None, question: Question, left_usd: float) -> None:
+    def __init__(
+        self,
+        price: Price | None,
+        question: Question,
+        left_usd: float,
+        book: Callable[[float], object] | None = None,
+    ) -> None:
         """Begin with nothing spent.
 
         Args:
             price: Price of the model; without one nothing is counted.
             question: What is asked.
             left_usd: Most that may be spent, US dollars.
+            book: Keeps, before an attempt, what all attempts can have cost after it, US dollars.
         """
+        self._book = book
         self._price = price
         self._most_usd = 0.0 if price is None else most_usd(price, question)
         self._left_usd = left_usd
@@ -75,8 +86,8 @@ class Bill:
         """What was spent, US dollars; None without a price."""
         return None if self._price is None else self._spent_usd
 
-    def require_room(self) -> None:
-        """Raise unless one more attempt fits whatever it costs.
+    def reserve(self) -> None:
+        """Book one more attempt at the most it can cost, or raise if that does not fit.
 
         Raises:
             LLMCallError: It does not.
@@ -87,9 +98,11 @@ class Bill:
                 f"cost: expected a call within the {max(0.0, left_usd):.4f} US dollars that are "
                 f"left of max_cost_usd, got one of up to {self._most_usd:.4f}"
             )
+        if self._price is not None and self._book is not None:
+            self._book(self._spent_usd + self._most_usd)
 
-    def book(self, outcome: Answer | LLMCallError) -> None:
-        """Count an attempt."""
+    def settle(self, outcome: Answer | LLMCallError) -> None:
+        """Count what the attempt really cost."""
         if isinstance(outcome, Answer):
             told = cost_usd(self._price, outcome.tokens_in, outcome.tokens_out)
             self._spent_usd += self._most_usd if told is None else told

@@ -1,13 +1,14 @@
 """Replies that were given once and hold for ever: in the store of a run, or in a file.
 
 A recording file has one JSON object per line: the key (``cycle``, ``purpose``, ``ordinal``), the
-fields of a `ReplyRow`, and ``response_sha256``, which is checked at reading.
+fields of a `ReplyRow`, and ``response_sha256``, which is checked at reading. A line whose text is
+null books a call before it is made; the line of its reply settles it.
 """
 
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -47,8 +48,19 @@ class ReplyLog(Protocol):
         """Keep a reply and return it, or return the one that is there: the first one holds."""
         ...
 
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Keep, durably, what asking for a reply can cost, in place of what was booked before."""
+        ...
+
+    def booked_usd(self, key: ReplyKey) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        ...
+
     def spent_usd(self) -> float:
-        """Return what the replies cost together, US dollars; unknown costs count as nothing."""
+        """Return what the replies cost together, those that are booked included, US dollars.
+
+        Unknown costs count as nothing.
+        """
         ...
 
 
@@ -89,16 +101,32 @@ class RecordedLLM:
         """
         place: Place = current_place()
         key = (place.cycle, place.purpose, place.next_ordinal())
+        question = Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=0.0)
         recorded = self._log.get(key)
         if recorded is None:
-            reply = self._client.reply(
-                prompt,
-                system=system,
-                max_tokens=max_tokens,
-                left_usd=self._max_cost_usd - self._log.spent_usd(),
-            )
-            recorded = self._log.record(key, reply)
+            reply = self._asked(key, question)
+            recorded = self._log.record(key, replace(reply, about=place.about))
+        if recorded.prompt_sha256 != question.sha256() or recorded.about is not None:
+            place.about = recorded.about
+        place.error = recorded.error
         return recorded.text
+
+    def _asked(self, key: ReplyKey, question: Question) -> ReplyRow:
+        """Return the model's reply; it costs what killed calls for it can have cost, too."""
+        before_usd = self._log.booked_usd(key)
+
+        def with_killed(reply: ReplyRow) -> ReplyRow:
+            cost_usd = None if reply.cost_usd is None else before_usd + reply.cost_usd
+            return replace(reply, cost_usd=cost_usd)
+
+        reply = self._client.reply(
+            question.prompt,
+            system=question.system,
+            max_tokens=question.max_tokens,
+            left_usd=self._max_cost_usd - self._log.spent_usd(),
+            book=lambda booked: self._log.book(key, with_killed(booked)),
+        )
+        return with_killed(reply)
 
 
 class StoreReplies:
@@ -121,8 +149,20 @@ class StoreReplies:
         """
         return self._replies.record(self._lease(), *key, reply)
 
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Keep what asking for a reply can cost.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+        """
+        self._replies.book(self._lease(), *key, reply)
+
+    def booked_usd(self, key: ReplyKey) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        return self._replies.booked_usd(self._lease().run_id, *key)
+
     def spent_usd(self) -> float:
-        """Return what the run's replies cost together, US dollars."""
+        """Return what the run's replies cost together, booked ones included, US dollars."""
         return self._replies.totals(self._lease().run_id).cost_usd
 
 
@@ -138,7 +178,7 @@ class ReplyFile:
         """
         self._log = LogFile(path)
         try:
-            self._rows = read_recording(path)
+            self._rows, self._booked = _read(path)
         except IntegrityError:
             self._log.close()
             raise
@@ -156,11 +196,27 @@ class ReplyFile:
         if key not in self._rows:
             self._log.append(_line(key, reply))
             self._rows[key] = reply
+            self._booked.pop(key, None)
         return self._rows[key]
 
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Append what asking for a reply can cost, durably.
+
+        Raises:
+            EventLogError: The file system refused.
+        """
+        if key not in self._rows:
+            self._log.append(_line(key, reply, booked=True))
+            self._booked[key] = reply
+
+    def booked_usd(self, key: ReplyKey) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        return self._booked[key].cost_usd or 0.0 if key in self._booked else 0.0
+
     def spent_usd(self) -> float:
-        """Return what the replies cost together, US dollars."""
-        return sum(row.cost_usd or 0.0 for row in self._rows.values())
+        """Return what the replies cost together, booked ones included, US dollars."""
+        rows = [*self._rows.values(), *self._booked.values()]
+        return sum(row.cost_usd or 0.0 for row in rows)
 
     def close(self) -> None:
         """Give the file free."""
@@ -183,6 +239,14 @@ class MirroredReplies:
     def record(self, key: ReplyKey, reply: ReplyRow) -> ReplyRow:
         """Keep a reply in both and return it, or return the one that is there."""
         return self._mirror.record(key, self._log.record(key, reply))
+
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Keep what asking for a reply can cost, in the log: a replay asks nobody."""
+        self._log.book(key, reply)
+
+    def booked_usd(self, key: ReplyKey) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        return self._log.booked_usd(key)
 
     def spent_usd(self) -> float:
         """Return what the replies cost together, US dollars."""
@@ -234,11 +298,7 @@ def read_recording(path: Path) -> dict[ReplyKey, ReplyRow]:
     Raises:
         IntegrityError: A line is no recorded reply, or its text does not match its digest.
     """
-    rows: dict[ReplyKey, ReplyRow] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        key, reply = _parsed(line, f"{path}, line {number}")
-        rows.setdefault(key, reply)
-    return rows
+    return _read(path)[0]
 
 
 class _Frozen:
@@ -252,6 +312,12 @@ class _Frozen:
 
     def record(self, key: ReplyKey, reply: ReplyRow) -> ReplyRow:
         return self._rows.setdefault(key, reply)
+
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Do nothing: nobody is asked."""
+
+    def booked_usd(self, key: ReplyKey) -> float:  # noqa: ARG002  # the protocol's argument
+        return 0.0
 
     def spent_usd(self) -> float:
         return 0.0
@@ -268,7 +334,20 @@ class _NothingMore:
         raise LLMCallError(f"the recording has no reply to prompt {question.sha256()[:12]}")
 
 
-def _line(key: ReplyKey, reply: ReplyRow) -> bytes:
+def _read(path: Path) -> tuple[dict[ReplyKey, ReplyRow], dict[ReplyKey, ReplyRow]]:
+    """Return the replies of a recording, and the last booking of each that is not there."""
+    rows: dict[ReplyKey, ReplyRow] = {}
+    booked: dict[ReplyKey, ReplyRow] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        key, reply, is_booked = _parsed(line, f"{path}, line {number}")
+        if is_booked:
+            booked[key] = reply
+        else:
+            rows.setdefault(key, reply)
+    return rows, {key: reply for key, reply in booked.items() if key not in rows}
+
+
+def _line(key: ReplyKey, reply: ReplyRow, *, booked: bool = False) -> bytes:
     cycle, purpose, ordinal = key
     document = {
         "cycle": cycle,
@@ -276,12 +355,16 @@ def _line(key: ReplyKey, reply: ReplyRow) -> bytes:
         "ordinal": ordinal,
         **asdict(reply),
         "response_sha256": sha256_bytes(reply.text.encode()),
+        **({"text": None} if booked else {}),
     }
     return json.dumps(document, allow_nan=False).encode("ascii") + b"\n"
 
 
-def _parsed(line: bytes, source: str) -> tuple[ReplyKey, ReplyRow]:
+def _parsed(line: bytes, source: str) -> tuple[ReplyKey, ReplyRow, bool]:
+    """Return key and reply of a line, and whether the line only books it."""
     document = parse_json_object(line, source=source)
+    booked = "text" in document and document["text"] is None
+    document |= {"text": ""} if booked else {}
     match document:
         case {
             "cycle": int(cycle),
@@ -301,4 +384,4 @@ def _parsed(line: bytes, source: str) -> tuple[ReplyKey, ReplyRow]:
     known: dict[str, Any] = {
         field.name: document[field.name] for field in fields(ReplyRow) if field.name in document
     }
-    return (cycle, purpose, ordinal), ReplyRow(**known)
+    return (cycle, purpose, ordinal), ReplyRow(**known), booked

@@ -5,35 +5,33 @@ At most three calls of a model, and one more if the list of plans is unusable.
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config_sections import DataConfig
 from cadenza.loop.contracts.records import EvalReport, Proposal
-from cadenza.loop.events import Event, EventSink
+from cadenza.loop.events import EventSink
 from cadenza.loop.knowledge.page_files import newest_pages
-from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.place import asking
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.orchestrator.proposer_plans import lenient_proposal, parsed_json
 from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,
-    Prompt,
     PromptSource,
-    emit_used,
 )
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.orchestrator.proposer_talk import Talk
 
 #: Pages in the prompt, and most characters of each.
 _PAGES: Final = 4
 _PAGE_CHARS: Final = 2000
 #: Best score that a plan can get.
 _MAX_SCORE: Final = 10.0
-#: Characters of an error in an event, and of notes.
-_ERROR_CHARS: Final = 200
+#: Characters of notes in an event.
 _NOTE_CHARS: Final = 80
+#: Stage of the events that tell how the plan was found.
+_STAGE: Final = "curation"
 _PLAN: Final = (
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the allowed dataset, '
     '"num_episodes": whole number, "notes": one sentence, "focus": names of failing tasks}'
@@ -108,40 +106,42 @@ class CuratedProposer:
     def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the refined winner, or the schedule's proposal."""
         source = self._source(cycle, last_report)
+        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
         try:
             with asking(cycle, "curate_plans"):
-                plans = self._plans(cycle, last_report, source)
+                plans = self._plans(talk, cycle, last_report, source)
         except InputError as error:
-            self._emit(cycle, "curation_fallback", {"error": str(error)[:_ERROR_CHARS]})
+            talk.emit(_STAGE, "curation_fallback", {"error": talk.problem(error)})
             return self._bounds(cycle, last_report)
         notes = [plan.notes[:_NOTE_CHARS] for plan in plans]
-        self._emit(cycle, "curation_candidates", {"count": len(plans), "notes": notes})
+        talk.emit(_STAGE, "curation_candidates", {"count": len(plans), "notes": notes})
         winner = plans[0]
         if len(plans) > 1:
             with asking(cycle, "curate_scores"):
-                winner = plans[self._best(cycle, plans, source)]
+                winner = plans[_best(talk, plans, source)]
         with asking(cycle, "curate_refine"):
-            final = self._refined(cycle, winner, last_report, source)
-        self._emit(cycle, "curation_final", {"proposal": final.model_dump(mode="json")})
+            final = self._refined(talk, cycle, winner, last_report, source)
+        talk.emit(_STAGE, "curation_final", {"proposal": final.model_dump(mode="json")})
         return final
 
-    def _plans(self, cycle: int, report: EvalReport | None, source: PromptSource) -> list[Proposal]:
+    def _plans(
+        self, talk: Talk, cycle: int, report: EvalReport | None, source: PromptSource
+    ) -> list[Proposal]:
         """Return the usable plans, at least one.
 
         Raises:
             InputError: There is none, even after a repair turn.
         """
         prompt = source.build(f"List {self._candidates} different plans.")
-        reply = self._ask(prompt, _PLAN_SYSTEM)
+        reply = talk.ask(prompt, _PLAN_SYSTEM)
         if not reply:
-            raise InputError("the language model gave no reply")
-        emit_used(self._bus, prompt, self._run_id, cycle)
+            raise InputError("no reply")
         try:
             return self._usable(cycle, report, reply)
         except InputError as error:
             wanted = f"a JSON array of {self._candidates} plans, each {_PLAN}"
             again = source.repair(reply, str(error), wanted)
-        return self._usable(cycle, report, self._ask(again, _PLAN_SYSTEM))
+        return self._usable(cycle, report, talk.ask(again, _PLAN_SYSTEM))
 
     def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
         document = parsed_json(reply, "[]")
@@ -151,33 +151,22 @@ class CuratedProposer:
             raise InputError("expected plans with a known action, got none")
         return plans
 
-    def _best(self, cycle: int, plans: list[Proposal], source: PromptSource) -> int:
-        """Return the index of the plan with the highest score; the first without scores."""
-        listed = json.dumps([plan.model_dump(mode="json") for plan in plans])
-        prompt = source.build_about("plans", listed, "Score every plan, numbered from 0.")
-        scores = _scores(self._ask(prompt, _SCORE_SYSTEM), len(plans))
-        winner = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
-        self._emit(
-            cycle,
-            "curation_scored",
-            {"winner": winner, "scores": [scores.get(i) for i in range(len(plans))]},
-        )
-        return winner
-
     def _refined(
-        self, cycle: int, winner: Proposal, report: EvalReport | None, source: PromptSource
+        self,
+        talk: Talk,
+        cycle: int,
+        winner: Proposal,
+        report: EvalReport | None,
+        source: PromptSource,
     ) -> Proposal:
         """Return the winner as the model refines it; the winner itself without a usable reply."""
         listed = json.dumps(winner.model_dump(mode="json"))
         prompt = source.build_about("plan", listed, "Refine the plan.")
         try:
-            document = parsed_json(self._ask(prompt, _REFINE_SYSTEM), "{}")
+            document = parsed_json(talk.ask(prompt, _REFINE_SYSTEM), "{}")
         except InputError:
             return winner
         return lenient_proposal(document, self._bounds, cycle, report) or winner
-
-    def _ask(self, prompt: Prompt, system: str) -> str:
-        return ask_safely(self._llm, prompt.text, system=system, max_tokens=self._max_tokens)
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
         scheduled = self._bounds.scheduled_episodes(cycle)
@@ -200,9 +189,16 @@ class CuratedProposer:
             page_chars=_PAGE_CHARS,
         )
 
-    def _emit(self, cycle: int, kind: str, payload: Mapping[str, Any]) -> None:
-        if self._bus is not None:
-            self._bus.emit(Event(self._run_id, "curation", kind, cycle, payload))
+
+def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:
+    """Return the index of the plan with the highest score; the first without scores."""
+    listed = json.dumps([plan.model_dump(mode="json") for plan in plans])
+    prompt = source.build_about("plans", listed, "Score every plan, numbered from 0.")
+    scores = _scores(talk.ask(prompt, _SCORE_SYSTEM), len(plans))
+    winner = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
+    told = [scores.get(i) for i in range(len(plans))]
+    talk.emit(_STAGE, "curation_scored", {"winner": winner, "scores": told})
+    return winner
 
 
 def _scores(reply: str, count: int) -> dict[int, float]:

@@ -9,17 +9,15 @@ from cadenza.core.errors import InputError
 from cadenza.loop.contracts.records import EvalReport, Proposal
 from cadenza.loop.events import EventSink
 from cadenza.loop.knowledge.page_files import newest_pages
-from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM
 from cadenza.loop.orchestrator.proposer_plans import Plan, bounded_proposal, strict_plan
 from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,
-    Prompt,
     PromptSource,
-    emit_used,
 )
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.orchestrator.proposer_talk import Talk
 
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -56,8 +54,9 @@ class LLMProposer:
             knowledge_root: Folder of the pages; it may be missing.
             fallback: Seed dataset, cap, and the proposal without a usable reply.
             max_pages: Most pages in the prompt, the newest.
-            bus: Gets the event ``orchestrator/knowledge_used``; None for nobody.
-            run_id: Run of that event.
+            bus: Gets the events ``orchestrator/knowledge_used``, and ``proposal_fallback`` with the
+                error; None for nobody.
+            run_id: Run of those events.
             max_prompt_chars: Longest prompt, characters, at least
                 `cadenza.loop.orchestrator.proposer_prompt.MIN_PROMPT_CHARS`.
             max_tokens: Most tokens of one reply.
@@ -73,32 +72,18 @@ class LLMProposer:
 
     def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's proposal within the bounds, or the schedule's."""
-        source = self._source(cycle, last_report)
-        prompt = source.build(_REQUEST)
-        with asking(cycle, "propose"):
-            reply = self._ask(prompt)
-            if not reply:
-                return self._fallback(cycle, last_report)
-            emit_used(self._bus, prompt, self._run_id, cycle)
-            plan = self._plan(source, reply)
-        if plan is None:
+        if isinstance(self._llm, NullLLM):
+            return self._fallback(cycle, last_report)
+        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+        try:
+            with asking(cycle, "propose"):
+                plan = _plan(talk, self._source(cycle, last_report))
+        except InputError as error:
+            problem = talk.problem(error)
+            _LOGGER.warning("proposal: falling back to the schedule: %s", problem)
+            talk.emit("orchestrator", "proposal_fallback", {"error": problem})
             return self._fallback(cycle, last_report)
         return bounded_proposal(plan, self._fallback, cycle, last_report)
-
-    def _plan(self, source: PromptSource, reply: str) -> Plan | None:
-        try:
-            return strict_plan(reply)
-        except InputError as error:
-            problem = str(error)
-        again = source.repair(reply, problem, "the JSON object")
-        try:
-            return strict_plan(self._ask(again))
-        except InputError as error:
-            _LOGGER.warning("proposal: falling back to the schedule: %s; then %s", problem, error)
-            return None
-
-    def _ask(self, prompt: Prompt) -> str:
-        return ask_safely(self._llm, prompt.text, system=SYSTEM, max_tokens=self._max_tokens)
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
         most = self._fallback.most_episodes(cycle)
@@ -118,3 +103,19 @@ class LLMProposer:
             max_chars=self._max_chars,
             page_chars=_PAGE_CHARS,
         )
+
+
+def _plan(talk: Talk, source: PromptSource) -> Plan:
+    """Return the model's plan.
+
+    Raises:
+        InputError: There is none, even after a repair turn.
+    """
+    reply = talk.ask(source.build(_REQUEST), SYSTEM)
+    if not reply:
+        raise InputError("no reply")
+    try:
+        return strict_plan(reply)
+    except InputError as error:
+        again = source.repair(reply, str(error), "the JSON object")
+    return strict_plan(talk.ask(again, SYSTEM))

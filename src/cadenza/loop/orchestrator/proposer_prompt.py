@@ -3,11 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge.page_files import PageFile
 from cadenza.loop.llm.redaction import storable
 from cadenza.loop.llm.untrusted import data_mark, fenced, fit, shortened, warning
@@ -42,11 +41,10 @@ class Prompt:
     pages: tuple[PageFile, ...]
     page_chars: int
 
-    def used_event(self, run_id: str, cycle: int) -> Event:
-        """Return the event that tells which pages a proposal could draw on."""
+    def about(self) -> str:
+        """Return which pages a reply could draw on, as JSON."""
         listed = [{"path": page.path, "sha256": page.sha256} for page in self.pages]
-        payload: dict[str, Any] = {"pages": listed, "chars": self.page_chars}
-        return Event(run_id, "orchestrator", "knowledge_used", cycle, payload)
+        return json.dumps({"pages": listed, "chars": self.page_chars})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +133,3 @@ def _report_json(report: EvalReport | None, *, raw: bool, chars: int) -> str:
         for left_out in ([always] if raw else []) + [always | {"raw"}]
     ]
     return next((text for text in texts if len(text) <= chars), shortened(texts[-1], chars))
-
-
-def emit_used(bus: EventSink | None, prompt: Prompt, run_id: str, cycle: int) -> None:
-    """Record the pages of a prompt that was answered, if anybody keeps events."""
-    if bus is not None:
-        bus.emit(prompt.used_event(run_id, cycle))

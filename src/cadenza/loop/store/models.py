@@ -239,7 +239,9 @@ class Approval(Base):
 class LlmReply(Base):
     """One reply of a language model, kept so that a repeated step gets the same one.
 
-    ``text`` is a JSON string: models write characters that databases refuse.
+    ``text`` is JSON, because models write characters that databases refuse: the text, or an object
+    with ``text`` and what the prompt was ``about``; null from the time that the model is asked
+    until it replies, while ``cost_usd`` is the most that asking can have cost.
     """
 
     __tablename__ = "llm_replies"

@@ -201,6 +201,7 @@ class ReplyRow:
         cost_usd: Cost of all attempts, US dollars, or the most it can be where the service did not
             tell; None without a price.
         error: Why the call failed; None if it did not.
+        about: What the prompt drew on, as JSON; None if nobody said.
     """
 
     provider: str
@@ -211,3 +212,4 @@ class ReplyRow:
     tokens_out: int | None = None
     cost_usd: float | None = None
     error: str | None = None
+    about: str | None = None

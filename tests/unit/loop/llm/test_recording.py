@@ -3,7 +3,8 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
-from cadenza.loop.llm import GuardedLLM, NullLLM, Price, RecordedLLM, asking
+from cadenza.loop.errors import LLMCallError
+from cadenza.loop.llm import CallLimits, GuardedLLM, NullLLM, Price, RecordedLLM, asking
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.llm.recording import (
     MirroredReplies,
@@ -130,6 +131,128 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
         store.leases.release(lease)
     assert store.replies.totals("nobody") == ReplyTotals(calls=0, failed=0, cost_usd=0.0)
     assert store.replies.totals("r") == ReplyTotals(calls=9, failed=7, cost_usd=4.0)
+
+
+class Killed(BaseException):
+    """The end of the process while it waits for the model."""
+
+
+class Dying(Counting):
+    """Takes the money and never replies."""
+
+    def ask(self, question):
+        self.asked += 1
+        raise Killed
+
+
+class Waits(GuardedLLM):
+    """Asks in the caller's own thread, so that a kill ends the caller."""
+
+    def _answer(self, question, bill):
+        bill.reserve()
+        answer = self._asker.ask(question)
+        bill.settle(answer)
+        return answer
+
+
+def mirrored_log(store, path):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    return MirroredReplies(StoreReplies(store.replies, lease), ReplyFile(path))
+
+
+@pytest.mark.parametrize("kind", ["store", "file", "mirrored"])
+def test_kills_while_a_paid_call_is_under_way_cannot_exceed_the_limit(store, tmp_path, kind):
+    make = {
+        "store": lambda: StoreReplies(store.replies, store.leases.acquire("r", "me", ttl_s=60.0)),
+        "file": lambda: ReplyFile(tmp_path / "f.jsonl"),
+        "mirrored": lambda: mirrored_log(store, tmp_path / "f.jsonl"),
+    }[kind]
+    log, price, dying = make(), Price(input_usd=0.0, output_usd=1e6), Dying()
+    for _ in range(20):  # two dollars each
+        llm = RecordedLLM(Waits(dying, price=price), log, max_cost_usd=7.0)
+        with asking(0, "propose"):
+            try:
+                llm.complete("a", max_tokens=2)
+            except Killed:
+                assert log.get((0, "propose", 0)) is None
+            else:
+                break
+    assert dying.asked == 3
+    assert log.spent_usd() == 6.0
+    assert log.get((0, "propose", 0)).error.startswith("cost: expected a call within the 1.0000")
+
+
+def test_reply_settles_what_was_booked_and_keeps_what_kills_cost(store):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    log, price = StoreReplies(store.replies, lease), Price(input_usd=0.0, output_usd=1e6)
+    with asking(0, "propose"), pytest.raises(Killed):
+        RecordedLLM(Waits(Dying(), price=price), log).complete("a", max_tokens=9)
+    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=9.0)
+    with asking(0, "propose"):
+        RecordedLLM(GuardedLLM(Counting(), price=price), log).complete("a", max_tokens=9)
+    # at most nine dollars for the killed call, two for the tokens of the reply
+    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=11.0)
+    assert (log.booked_usd((0, "propose", 0)), log.get((0, "propose", 0)).text) == (0.0, "a:1")
+    store.replies.book(lease, 0, "propose", 0, log.get((0, "propose", 0)))
+    assert store.replies.totals("r").cost_usd == 11.0  # a reply that is there is not booked again
+
+
+def test_every_attempt_is_booked_before_it_is_made(store):
+    class Failing(Counting):
+        def ask(self, question):
+            self.asked += 1
+            booked.append(log.booked_usd((0, "propose", 0)))
+            raise LLMCallError("time-out", passing=True, billed=True)
+
+    booked = []
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    log, price = StoreReplies(store.replies, lease), Price(input_usd=0.0, output_usd=1e6)
+    guard = GuardedLLM(Failing(), CallLimits(retries=2), price, sleep=lambda _: None)
+    with asking(0, "propose"):
+        assert RecordedLLM(guard, log).complete("a", max_tokens=2) == ""
+    assert booked == [2.0, 4.0, 6.0]
+    assert log.spent_usd() == 6.0
+
+
+def test_without_a_price_nothing_is_booked(store):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    log = StoreReplies(store.replies, lease)
+    with asking(0, "propose"), pytest.raises(Killed):
+        RecordedLLM(Waits(Dying()), log).complete("a")
+    assert store.replies.totals("r").calls == 0
+
+
+def test_booked_line_of_a_recording_is_read_again_and_never_replayed(tmp_path):
+    path, price = tmp_path / "f.jsonl", Price(input_usd=0.0, output_usd=1e6)
+    log = ReplyFile(path)
+    with asking(0, "propose"), pytest.raises(Killed):
+        RecordedLLM(Waits(Dying(), price=price), log).complete("a", max_tokens=2)
+    log.close()
+    assert read_recording(path) == {}
+    again = ReplyFile(path)
+    assert (again.booked_usd((0, "propose", 0)), again.spent_usd()) == (2.0, 2.0)
+    with asking(0, "propose"):
+        assert replay(path).complete("a") == ""
+    with asking(0, "propose"):
+        RecordedLLM(GuardedLLM(Counting(), price=price), again).complete("a", max_tokens=2)
+    again.close()
+    assert read_recording(path)[0, "propose", 0].cost_usd == 4.0
+    settled = ReplyFile(path)
+    assert (settled.booked_usd((0, "propose", 0)), settled.spent_usd()) == (0.0, 4.0)
+    settled.close()
+
+
+def test_place_tells_what_the_recorded_prompt_was_about(store):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    llm = RecordedLLM(GuardedLLM(Counting()), StoreReplies(store.replies, lease))
+    told = []
+    for prompt, about in (("a", "first"), ("a", "again"), ("b", "other")):
+        with asking(0, "propose") as place:
+            place.about = about
+            llm.complete(prompt)
+            told.append(place.about)
+    assert told == ["first"] * 3
+    assert store.replies.get("r", 0, "propose", 0).about == "first"
 
 
 def test_limit_of_a_mirrored_log_is_that_of_the_log(store, tmp_path):

@@ -9,8 +9,12 @@ import pytest
 
 from cadenza.loop.config_sections import DataConfig
 from cadenza.loop.contracts.records import EvalReport
+from cadenza.loop.errors import LLMCallError
 from cadenza.loop.events import EventBus, read_events
 from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES
+from cadenza.loop.llm import CallLimits, GuardedLLM, NullLLM, RecordedLLM
+from cadenza.loop.llm.protocol import Answer
+from cadenza.loop.llm.recording import ReplyFile, replay
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
 
 SEED, CAP = "local/seed", 50
@@ -115,7 +119,117 @@ def test_used_pages_are_told_with_their_digests(tmp_path):
 def test_no_reply_means_no_use(tmp_path):
     write(tmp_path, "tasks/a.md", "alpha")
     bus = EventBus(tmp_path / "events.jsonl")
-    both(Recording(), tmp_path, bus=bus)[0](0, None)
+    for proposer in both(Recording(), tmp_path, bus=bus):
+        proposer(0, None)
+    kinds = [event["kind"] for event in read_events(bus.log_path).events]
+    assert kinds == ["proposal_fallback", "curation_fallback"]
+
+
+class Killed(BaseException):
+    """The end of a controller between a reply and its event."""
+
+
+class Dying:
+    """A bus that dies at the first event."""
+
+    def emit(self, event):
+        raise Killed
+
+
+class Planning:
+    """Replies with plans, to every question."""
+
+    provider, model = "planning", "m"
+
+    def __init__(self, *texts):
+        self.texts, self.prompts = list(texts), []
+
+    def ask(self, question):
+        self.prompts.append(question.prompt)
+        return Answer(text=self.texts.pop(0))
+
+
+PLAN = json.dumps({"action": "reuse_seed", "num_episodes": 3})
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["plain", "curated"])
+def test_pages_told_are_those_that_the_recorded_reply_answers(tmp_path, kind):
+    write(tmp_path, "pages/tasks/a.md", "alpha")
+    log, bus = ReplyFile(tmp_path / "replies.jsonl"), EventBus(tmp_path / "events.jsonl")
+    llm = RecordedLLM(GuardedLLM(Planning(*[f"[{PLAN}]", PLAN] if kind else [PLAN])), log)
+    with pytest.raises(Killed):
+        both(llm, tmp_path / "pages", bus=Dying())[kind](0, None)
+    write(tmp_path, "pages/tasks/a.md", "omega")  # another run, before the step is done again
+    write(tmp_path, "pages/tasks/b.md", "beta", age=-5)
+    both(llm, tmp_path / "pages", bus=bus)[kind](0, None)
+    used = [e["payload"] for e in read_events(bus.log_path).events if e["kind"] == "knowledge_used"]
+    read = {"path": "tasks/a.md", "sha256": hashlib.sha256(b"alpha").hexdigest()}
+    assert used[0] == {"pages": [read], "chars": 5}
+    # the second question of curated plans was asked with the pages as they are now
+    assert [len(payload["pages"]) for payload in used] == [1, 2][: kind + 1]
+
+
+def test_reply_of_a_recording_without_pages_tells_them_only_for_the_same_prompt(tmp_path):
+    write(tmp_path, "pages/tasks/a.md", "alpha")
+    log = ReplyFile(tmp_path / "replies.jsonl")
+    llm = RecordedLLM(GuardedLLM(Planning(PLAN)), log)
+    both(llm, tmp_path / "pages")[0](0, None)
+    log.close()
+    document = json.loads((tmp_path / "replies.jsonl").read_text())
+    assert json.loads(document.pop("about"))["pages"][0]["path"] == "tasks/a.md"
+    (tmp_path / "replies.jsonl").write_text(json.dumps(document) + "\n")
+    for text, told in (("alpha", 1), ("omega", 0)):
+        write(tmp_path, "pages/tasks/a.md", text)
+        bus = EventBus(tmp_path / f"{text}.jsonl")
+        both(replay(tmp_path / "replies.jsonl"), tmp_path / "pages", bus=bus)[0](0, None)
+        assert bus.log_path.exists() is bool(told)
+
+
+def test_repair_turn_is_told_only_where_it_holds_other_pages(tmp_path):
+    write(tmp_path, "pages/tasks/a.md", "alpha")
+    bus = EventBus(tmp_path / "events.jsonl")
+    llm = Recording()
+    llm.complete = lambda *_, **__: texts.pop(0)
+    texts = ["no plan", PLAN]
+    both(llm, tmp_path / "pages", bus=bus)[0](0, None)
+    assert [e["kind"] for e in read_events(bus.log_path).events] == ["knowledge_used"]
+
+
+class Broken:
+    """A service that is down."""
+
+    provider, model = "broken", "m"
+
+    def ask(self, question):
+        raise LLMCallError("status 503: overloaded")
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["plain", "curated"])
+def test_failing_model_leaves_its_error_in_an_event(tmp_path, kind):
+    bus = EventBus(tmp_path / "events.jsonl")
+    log = ReplyFile(tmp_path / "replies.jsonl")
+    llm = RecordedLLM(GuardedLLM(Broken(), CallLimits(retries=0)), log)
+    for _ in range(2):  # the second time from the recording
+        both(llm, tmp_path, bus=bus, run_id="r")[kind](2, None)
+    first, second = read_events(bus.log_path).events
+    assert (first["run_id"], first["stage"], first["kind"], first["cycle"]) == [
+        ("r", "orchestrator", "proposal_fallback", 2),
+        ("r", "curation", "curation_fallback", 2),
+    ][kind]
+    assert first["payload"] == second["payload"] == {"error": "status 503: overloaded"}
+
+
+def test_unusable_reply_leaves_what_is_wrong_with_it(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    both(Recording("no plan"), tmp_path, bus=bus)[0](0, None)
+    _, event = read_events(bus.log_path).events
+    assert event["kind"] == "proposal_fallback"
+    assert "expected" in event["payload"]["error"]
+
+
+def test_no_model_is_no_failure(tmp_path):
+    bus = EventBus(tmp_path / "events.jsonl")
+    assert both(NullLLM(), tmp_path, bus=bus)[0](0, None).dataset == SEED
     assert not bus.log_path.exists()
 
 
