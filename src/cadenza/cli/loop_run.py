@@ -207,20 +207,26 @@ def _work(
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
     from cadenza.loop.backends.registry import make_backend
-    from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
+    from cadenza.loop.dry_run import (
+        DryBackend,
+        commands_of,
+        dry_jobs,
+        missing_data,
+        throw_away,
+    )
     from cadenza.loop.orchestrator.assembly import build_loop
 
+    missing = missing_data(settings)
     with throw_away(settings) as dry:
-        backend = DryBackend(make_backend(settings), settings.seed_root)
+        backend = DryBackend(make_backend(settings), settings.seed_root, settings.thresholds)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
                 summary = asdict(loop.run())
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
-    root = settings.seed_root
-    if root is not None and not root.is_dir():
-        _tell(f"note: seed_root: there is no folder {root.absolute()} yet, which a real run needs")
+    if missing is not None:
+        _tell(f"note: seed_root: {missing}")
     if as_json:
         print_json(payload)
         return
@@ -228,7 +234,8 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         print_text(plain(line))
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
-        "every policy was taken to solve half of the episodes; nothing was kept"
+        "policies of cycle 0 were taken to solve half of the episodes, later ones all of them; "
+        "nothing was kept"
     )
 
 

@@ -2,8 +2,9 @@
 
 Real:       configuration, constitution, proposals without a model, state machine, store, events,
             every command as the back end makes it.
-Synthetic:  what commands leave. Every policy solves every other initial state, so success is one
-            half and nobody is better than anybody.
+Synthetic:  what commands leave. Policies of the first cycle solve every other initial state, later
+            ones all: a first policy, a better one, and a plateau. So a run of enough cycles and
+            episodes promotes, harvests, merges and adapts where it may, and climbs the ladder.
 Promise:    nothing is written outside the folder: not to the run's folder, store or pages.
 """
 
@@ -24,7 +25,8 @@ from cadenza.loop.backends.base import (
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.config import ApprovalConfig, LoopConfig
+from cadenza.loop.config import ApprovalConfig, LoopConfig, ThresholdConfig
+from cadenza.loop.constitution import load_constitution
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
@@ -34,6 +36,7 @@ from cadenza.loop.contracts.records import (
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.store.jobstore import JobStore
 
@@ -60,6 +63,22 @@ def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
         )
 
 
+def missing_data(config: LoopConfig) -> str | None:
+    """Return what a real run lacks: its seed dataset, which may come later; None for nothing.
+
+    Raises:
+        ConfigurationError: Something else that it names is not there, or does not fit.
+        IntegrityError: The seed dataset is damaged.
+    """
+    without = config.model_copy(update={"seed_root": None})
+    lacks_data = len(missing_inputs(config)) > len(missing_inputs(without))
+    rules = load_constitution(config.constitution, config.data.instructions)
+    require_inputs(without if lacks_data else config, rules)
+    if config.seed_root is None or not lacks_data:
+        return None
+    return f"there is no folder {config.seed_root.absolute()} yet, which a real run needs"
+
+
 def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
     """Return a runner that notes commands in their logs and runs none."""
     return CallableRunner(session.store, session.lease, dry_runner)
@@ -84,11 +103,18 @@ class DryBackend:
     Attributes:
         inner: The other back end.
         seed_root: Folder of a local seed dataset, there or not; None for none.
+        thresholds: What scores must exceed, in their units.
     """
 
-    def __init__(self, inner: Backend, seed_root: Path | None = None) -> None:
+    def __init__(
+        self,
+        inner: Backend,
+        seed_root: Path | None = None,
+        thresholds: ThresholdConfig | None = None,
+    ) -> None:
         self.inner = inner
         self.seed_root = seed_root
+        self.thresholds = thresholds or ThresholdConfig()
 
     @property
     def name(self) -> str:
@@ -129,12 +155,10 @@ class DryBackend:
         return _without_result(self.inner.plan_eval(request))
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
-        """Return that every other initial state was solved."""
+        """Return that a policy of the first cycle solved every other initial state, others all."""
         seeds = range(request.seeds.start, request.seeds.start + request.seeds.count)
         outcomes = tuple(
-            EpisodeOutcome(
-                task=_NOTES, seed=seed, success=seed % 2 == 0, score=float(seed % 2 == 0)
-            )
+            self._outcome(seed, success=request.checkpoint.cycle > 0 or seed % 2 == 0)
             for seed in seeds
         )
         rate = sum(outcome.success for outcome in outcomes) / len(outcomes)
@@ -173,6 +197,12 @@ class DryBackend:
 
     def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
         """Do nothing: there is nothing to look at."""
+
+    def _outcome(self, seed: int, *, success: bool) -> EpisodeOutcome:
+        """Return an episode, scored so that every second success more is a gain that counts."""
+        unit = max(1.0, self.thresholds.promote_delta)
+        score = self.thresholds.min_promote + (3.0 if success else 1.0) * unit
+        return EpisodeOutcome(task=_NOTES, seed=seed, success=success, score=score)
 
     def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:
         return DatasetRef(

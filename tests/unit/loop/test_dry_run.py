@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.core.errors import ConfigurationError
 from cadenza.loop.backends.base import (
     DataRequest,
     EvalRequest,
@@ -12,7 +13,8 @@ from cadenza.loop.backends.base import (
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
-from cadenza.loop.dry_run import DryBackend, throw_away
+from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, missing_data, throw_away
+from cadenza.loop.orchestrator import build_loop
 
 POLICY = CheckpointRecord(policy_type="bc", path="/p", cycle=0)
 SEEDS = SeedRange(start=7, count=10)
@@ -48,7 +50,7 @@ def test_nothing_outside_a_folder_that_goes_is_written_asked_or_waited_for(tmp_p
     assert not folder.exists()
 
 
-def test_every_other_initial_state_counts_as_solved(backend, tmp_path):
+def test_the_first_cycle_solves_every_other_initial_state_and_later_ones_all(backend, tmp_path):
     request = EvalRequest(cycle=0, checkpoint=POLICY, seeds=SEEDS, batch_size=5, folder=tmp_path)
     report = backend.read_eval(request)
     assert report.success_rate == 0.5
@@ -56,6 +58,8 @@ def test_every_other_initial_state_counts_as_solved(backend, tmp_path):
     assert [outcome.success for outcome in report.outcomes] == [False, True] * 5
     assert backend.plan_eval(request).command == NativeBackend(config()).plan_eval(request).command
     assert backend.plan_eval(request).result_path is None
+    later = request.model_copy(update={"checkpoint": POLICY.model_copy(update={"cycle": 1})})
+    assert backend.read_eval(later).success_rate == 1.0
 
 
 def test_data_that_a_command_makes_lies_in_its_folder_and_other_data_where_it_is(tmp_path):
@@ -77,3 +81,43 @@ def test_a_harvest_keeps_what_was_wanted_and_a_merge_joins_it(backend, tmp_path)
     other = DatasetRef(repo_id="local/o", root="/o", num_episodes=6)
     merge = MergeRequest(sources=(harvest.dataset, other), repo_id="local/m", folder=tmp_path)
     assert backend.read_merge(merge).num_episodes == 10
+
+
+SCORES = {
+    "promote_delta": 8.0, "regression_delta": 8.0, "plateau_epsilon": 0.5, "min_promote": -25.0,
+    "escalate_floor": -40.0, "plateau_cycles": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"thresholds": {"plateau_cycles": 1}},
+        {"thresholds": SCORES, "eval": {"metric": "score"}},
+    ],
+)
+def test_every_kind_of_command_is_shown_where_there_is_room(changes, tmp_path):
+    improve = {"enabled": True, "adapt_steps": 10}
+    settings = config(workdir=tmp_path, improve=improve, budgets={"max_cycles": 4}, **changes)
+    with throw_away(settings) as dry:
+        stack = DryBackend(NativeBackend(settings), None, settings.thresholds)
+        with build_loop(dry, "dry", backend=stack, open_jobs=dry_jobs) as loop:
+            summary = loop.run()
+            stages = [(row.key.cycle, row.key.stage) for row in loop.store.jobs.of_run("dry")]
+            commands = commands_of(loop.store, "dry", below=dry.workdir, shown_as=Path("runs"))
+    assert summary.decisions == ["promote", "promote", "escalate", "escalate"]
+    assert {(1, "adapt"), (1, "select_adapted"), (1, "merge"), (2, "eval_baseline_0")} <= {*stages}
+    kinds = {" ".join(command.split()[1:3]) for command in commands}
+    assert kinds == {f"job {kind}" for kind in ("collect", "train", "evaluate", "harvest", "merge")}
+    assert any("--rung=bc_large" in command for command in commands)
+
+
+def test_missing_seed_data_is_told_and_anything_else_missing_refused(tmp_path):
+    assert missing_data(config()) is None
+    told = missing_data(config(seed_root=tmp_path / "later"))
+    assert told == f"there is no folder {tmp_path / 'later'} yet, which a real run needs"
+    ladder = [{"name": "bc", "init": str(tmp_path / "nope")}]
+    with pytest.raises(ConfigurationError, match=r"policy_ladder\[0\]\.init: expected weights"):
+        missing_data(config(seed_root=tmp_path / "later", policy_ladder=ladder))
+    with pytest.raises(ConfigurationError, match="description of a LeRobotDataset"):
+        missing_data(config(seed_root=tmp_path))

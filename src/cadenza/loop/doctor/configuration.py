@@ -42,6 +42,11 @@ def back_end_check(config: LoopConfig) -> Check:
     return tried("back end", None, lambda: _back_end(config))
 
 
+def inputs_check(config: LoopConfig) -> Check:
+    """Return whether the data and weights that the configuration names are there, and fit."""
+    return tried("inputs", None, lambda: _inputs(config))
+
+
 def require_rules_allow(config: LoopConfig, rules: Constitution) -> None:
     """Raise if ``rules`` refuse a number that ``config`` sets.
 
@@ -67,3 +72,18 @@ def _back_end(config: LoopConfig) -> Check:
     rules = load_constitution(config.constitution, config.data.instructions)
     require_commands_allowed(config, rules, backend)
     return Check(name="back end", level="ok", detail=f"{backend.name}, its commands are allowed")
+
+
+def _inputs(config: LoopConfig) -> Check:
+    from cadenza.loop.constitution import load_constitution
+    from cadenza.loop.orchestrator.foreseen_inputs import require_inputs, require_present
+    from cadenza.loop.orchestrator.proposal_bounds import collects
+    from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
+
+    require_present(config)
+    where = str(config.seed_root or "the back end finds or makes it")
+    if config.seed_root is not None:
+        require_inputs(config, load_constitution(config.constitution, config.data.instructions))
+    if not collects(config) and seeds_of_seed_data(config) is None:
+        where += "; its initial states are unknown, policies may be measured on some of them"
+    return Check(name="inputs", level="ok", detail=f"{config.seed_dataset}: {where}")

@@ -13,7 +13,11 @@ from typing import Final
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor.check import Check, Level, tried
-from cadenza.loop.doctor.configuration import back_end_check, require_rules_allow
+from cadenza.loop.doctor.configuration import (
+    back_end_check,
+    inputs_check,
+    require_rules_allow,
+)
 from cadenza.loop.doctor.lerobot import lerobot_checks
 from cadenza.loop.doctor.store import store_check
 
@@ -58,7 +62,7 @@ def examine(
         _language_model(config, environ),
     ]
     if config is not None:
-        checks += [back_end_check(config), _seed_data(config)]
+        checks += [back_end_check(config), inputs_check(config)]
     return checks
 
 
@@ -182,17 +186,4 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
         fix=f"export {names[0]}: without a key every call fails and proposals are deterministic"
         if missing
         else None,
-    )
-
-
-def _seed_data(config: LoopConfig) -> Check:
-    root = config.seed_root
-    if root is None or root.is_dir():
-        where = root or "the back end finds or makes it"
-        return Check(name="seed data", level="ok", detail=f"{config.seed_dataset}: {where}")
-    return Check(
-        name="seed data",
-        level="fail",
-        detail=f"{config.seed_dataset}: no folder {root.absolute()}",
-        fix="correct seed_root; a relative path counts from the current folder",
     )

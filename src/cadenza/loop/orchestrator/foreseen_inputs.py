@@ -32,13 +32,22 @@ def require_inputs(config: LoopConfig, rules: Constitution) -> None:
             states that the run harvests from or measures policies on.
         IntegrityError: The seed dataset is damaged.
     """
-    missing = missing_inputs(config)
-    if missing:
-        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
+    require_present(config)
     if config.backend == "native" and config.seed_root is not None:
         page = seed_page(config.seed_root)
         PartnerFilter(config.data.task_filter).within(page)
     _require_fresh_seeds(config, rules)
+
+
+def require_present(config: LoopConfig) -> None:
+    """Raise unless the files and folders that ``config`` names are there.
+
+    Raises:
+        ConfigurationError: Some are not; all of them are named.
+    """
+    missing = missing_inputs(config)
+    if missing:
+        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
 
 
 def missing_inputs(config: LoopConfig) -> list[str]:

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from cadenza.core.errors import CadenzaError
+from cadenza.core.sealed_json import write_sealed_json
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import lerobot, machine, read_configuration
 from cadenza.loop.doctor.check import Check, tried
+from cadenza.loop.doctor.configuration import inputs_check
 from cadenza.loop.doctor.store import store_check
+from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.store import JobStore
 
 
@@ -192,9 +195,31 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
         environ={"HOME": str(tmp_path)},
     )
     failed = {check.name for check in checks if check.level == "fail"}
-    assert failed == {"constitution", "back end", "seed data"}  # no rules allow its commands
-    (tmp_path / "data").mkdir()
-    assert machine._seed_data(config(seed_root=tmp_path / "data")).level == "ok"
+    assert failed == {"constitution", "back end", "inputs"}  # no rules allow its commands
+
+
+def test_data_and_weights_are_looked_at(tmp_path):
+    root = tmp_path / "data"
+    weights = {"policy_ladder": [{"name": "bc", "init": str(tmp_path / "nope")}]}
+    check = inputs_check(config(seed_root=root, **weights))
+    assert check.level == "fail"
+    assert f"seed_root: expected a folder, got none at {root}" in check.detail
+    assert "policy_ladder[0].init: expected weights, got nothing at" in check.detail
+    (root / "meta").mkdir(parents=True)
+    assert "description of a LeRobotDataset" in inputs_check(config(seed_root=root)).detail
+    (root / "meta/info.json").write_text('{"total_episodes": 1}')
+    check = inputs_check(config(seed_root=root))
+    assert (check.level, "its initial states are unknown" in check.detail) == ("ok", True)
+    seed = SeedLedger(0).range("compare", 0, count=1).start
+    page = {"episodes": [{"seed": seed, "partner": "p"}]}
+    write_sealed_json(root / "meta/cadenza.json", page, kind="cadenza-dataset")
+    check = inputs_check(config(seed_root=root))
+    assert (check.level, "set another seed" in check.detail) == ("fail", True)
+    check = inputs_check(config(seed_root=root, seed=1))
+    assert (check.level, check.detail) == ("ok", f"local/d: {root}")
+    check = inputs_check(config())
+    assert (check.level, "unknown" in check.detail) == ("ok", False)
+    assert "initial states are unknown" in inputs_check(lerobot_config()).detail
 
 
 def test_a_configuration_that_cannot_be_read_is_told_problem_by_problem(tmp_path):
