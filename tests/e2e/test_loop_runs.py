@@ -130,15 +130,17 @@ def test_a_live_run_is_stopped_from_outside_and_not_run_twice(collecting, tmp_pa
 
 def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     config = configured(tmp_path, "jobs: {max_attempts: 1}")
-    config.write_text(config.read_text().replace("eval: {", "eval: {task_suite: nobody, "))
+    in_its_way = tmp_path / "runs" / "fails" / "cycle_0" / "data"
+    in_its_way.parent.mkdir(parents=True)
+    in_its_way.write_text("no folder")
     done = loop("run", "-c", config, "--run-id", "fails", "-q", cwd=tmp_path)
     assert done.code == 17
     assert "\nerror: job fails/0/data: expected an end with exit code 0" in done.err
     log = tmp_path / "runs" / "fails" / "cycle_0" / "data.log"
     told, _, rest = done.err.partition(f"\n{log} ends with:\n")
-    assert told.splitlines()[-1].endswith(f"got exit code 2; see its log {log}")
-    assert "nobody" not in told  # what the job said is in the log alone
-    assert "nobody" in rest
+    assert told.splitlines()[-1].endswith(f"got exit code 11; see its log {log}")
+    assert "expected a folder" not in told  # what the job said is in the log alone
+    assert "expected a folder" in rest
     assert len(rest.splitlines()) <= 15 + 1
     assert done.err.splitlines()[-1] == (
         "when that is mended, go on with: cadenza loop resume fails"
@@ -147,7 +149,7 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     assert shown[0].startswith("Run fails: failed, begun ")
     [failed] = [line for line in shown if line.startswith("failed: ")]
     assert failed == (
-        "failed: DataError: job fails/0/data: expected an end with exit code 0, got exit code 2; "
+        "failed: DataError: job fails/0/data: expected an end with exit code 0, got exit code 11; "
         f"see its log {log}; mend the cause and go on with `cadenza loop resume fails`."
     )
     unknown = loop("resume", "other", cwd=tmp_path)
@@ -182,4 +184,7 @@ def test_all_problems_of_a_configuration_are_told_each_on_its_line(tmp_path):
     done = loop("run", "-c", config, cwd=tmp_path)
     assert done.code == 2
     assert done.err.splitlines()[0].endswith("got these problems:")
-    assert [line.split(":")[0].strip() for line in done.err.splitlines()[1:]] == ["seed", "songs"]
+    told = [line.strip() for line in done.err.splitlines()[1:]]
+    assert [line.partition(":")[0] for line in told] == ["line 10, column 7", "line 9, column 1"]
+    assert "seed: expected" in told[0]
+    assert "songs" in told[1]
