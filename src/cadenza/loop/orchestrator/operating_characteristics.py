@@ -9,12 +9,13 @@ Outcomes:  an initial state has a difficulty; the reference solves it with proba
 Runs:      cycle 0 sets the reference; each later cycle compares a new candidate of the same true
            success on fresh initial states. A promotion ends a simulated run.
 Speed:     `judge` is asked once per distinct (look, wins, losses), not once per run.
-Command:   python -m cadenza.loop.orchestrator.operating_characteristics --runs 20000
+Others:    `cadenza.loop.orchestrator.first_blessing` and `.score_characteristics` make the rest.
+Command:   python -m cadenza.loop.orchestrator.operating_characteristics
 """
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -27,8 +28,10 @@ from cadenza.core.quantiles import beta_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import ThresholdConfig
+from cadenza.loop.orchestrator import score_characteristics as scores
 from cadenza.loop.orchestrator.decision import Decision, judge
 from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.first_blessing import FIRST_RATES, first_blessing
 from cadenza.loop.orchestrator.sequential_plan import (
     RECOMMENDED_MAX_EPISODES,
     SequentialPlan,
@@ -229,18 +232,19 @@ def plan_of(cycles: int, max_episodes: int, *, spending: Spending = "late") -> S
     )
 
 
-def report(*, runs: int, seed: int, max_episodes: int) -> str:
+def report(*, runs: int, score_runs: int, seed: int, max_episodes: int) -> str:
     """Return the operating characteristics as Markdown tables.
 
     Args:
-        runs: Simulated runs per cell.
+        runs: Simulated runs per cell on success.
+        score_runs: Simulated runs per cell on scores, which take a thousand times as long.
         seed: Root of the draws.
         max_episodes: Extension budget, episodes per policy and comparison.
     """
-    tables = (_equal_policies, _true_gain, _budgets)
-    return "\n\n".join(
-        "\n".join(_table(*table(_Simulator(runs, seed), max_episodes))) for table in tables
-    )
+    simulator = _Simulator(runs, seed)
+    tables = [table(simulator, max_episodes) for table in (_equal_policies, _true_gain, _budgets)]
+    tables += [_first_blessing(max_episodes), *_scores(score_runs, seed)]
+    return "\n\n".join("\n".join(_table(*cells)) for cells in tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +314,42 @@ def _budgets(simulator: _Simulator, max_episodes: int) -> _Cells:
     return header, rows
 
 
+def _first_blessing(max_episodes: int) -> _Cells:
+    """Return how soon first candidates are blessed; exact."""
+    header = ["first candidate"]
+    for cycles in CYCLES:
+        header += [f"blessed, {cycles} cycles", "mean episodes"]
+    rows: list[list[str]] = []
+    for rate in FIRST_RATES:
+        row = [f"{rate:.2f}"]
+        for cycles in CYCLES:
+            found = first_blessing(rate, plan_of(cycles, max_episodes), ThresholdConfig())
+            row += [f"{100.0 * found.blessed:.1f} %", f"{found.mean_episodes:.0f}"]
+        rows.append(row)
+    return header, rows
+
+
+def _scores(runs: int, seed: int) -> tuple[_Cells, _Cells]:
+    """Return the share of runs on scores that promote, without and with a true gain."""
+    budgets = [f"{budget} episodes" for budget in scores.BUDGETS]
+    level = [_score_row(*item, _at_most, runs, seed) for item in scores.LEVEL.items()]
+    better = [_score_row(*item, _at_least, runs, seed) for item in scores.BETTER.items()]
+    return (("scores of equal mean", *budgets), level), (("scores, a true gain", *budgets), better)
+
+
+def _score_row(
+    name: str, draw: scores.Draw, cell: Callable[[int, int], str], runs: int, seed: int
+) -> list[str]:
+    """Return the share of runs that promote, by budget."""
+    row = [name]
+    for budget in scores.BUDGETS:
+        stream = derive_substream(f"loop.score_characteristics.{name}.{budget}", root_seed=seed)
+        plan = plan_of(scores.CYCLES, budget)
+        found = scores.simulate_scores(draw, plan, runs=runs, rng=stream.default_rng())
+        row.append(cell(found.promoted, found.runs))
+    return row
+
+
 def _at_most(count: int, runs: int) -> str:
     """Return a share with its upper bound."""
     upper = exact_bounds(count, runs, tail=_TAIL)[1]
@@ -334,6 +374,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="How often whole runs of the loop decide wrongly, by simulation."
     )
     parser.add_argument("--runs", type=int, default=20_000, help="simulated runs per cell")
+    parser.add_argument(
+        "--score-runs", type=int, default=1_000, help="simulated runs per cell on scores"
+    )
     parser.add_argument("--seed", type=int, default=0, help="root of the draws")
     parser.add_argument(
         "--max-episodes",
@@ -342,7 +385,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="extension budget, episodes per policy and comparison",
     )
     options = parser.parse_args(arguments)
-    text = report(runs=options.runs, seed=options.seed, max_episodes=options.max_episodes)
+    text = report(
+        runs=options.runs,
+        score_runs=options.score_runs,
+        seed=options.seed,
+        max_episodes=options.max_episodes,
+    )
     sys.stdout.write(text + "\n")
     return 0
 

@@ -10,8 +10,10 @@ from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.orchestrator import score_characteristics
 from cadenza.loop.orchestrator.decision import Decision, judge
 from cadenza.loop.orchestrator.evidence import paired_evidence
+from cadenza.loop.orchestrator.first_blessing import FIRST_RATES, first_blessing
 from cadenza.loop.orchestrator.operating_characteristics import (
     ALIKE,
     SHARED,
@@ -20,6 +22,7 @@ from cadenza.loop.orchestrator.operating_characteristics import (
     plan_of,
     simulate,
 )
+from cadenza.loop.orchestrator.score_characteristics import BETTER, LEVEL, simulate_scores
 from cadenza.loop.orchestrator.sequential_plan import RECOMMENDED_MAX_EPISODES, SequentialPlan
 
 #: Runs per cell, and the probability with which a true claim may fail its test.
@@ -131,17 +134,24 @@ def test_equal_generators_give_equal_results():
     assert simulated(scenario, 3) == simulated(scenario, 3)
 
 
-def test_command_writes_tables_that_depend_on_its_options(capsys):
-    assert main(["--runs", "20", "--max-episodes", "40", "--seed", "3"]) == 0
-    first = capsys.readouterr().out
+def test_command_writes_tables_that_depend_on_its_options(capsys, monkeypatch):
+    monkeypatch.setattr(score_characteristics, "BUDGETS", (10,))
+
+    def written(*options):
+        assert main(["--runs", "20", "--score-runs", "1", "--max-episodes", "40", *options]) == 0
+        return capsys.readouterr().out
+
+    first = written("--seed", "3")
     lines = first.splitlines()
     assert lines[0].startswith("| true success | difficulty | false promotion, 3 cycles |")
-    assert sum(line.startswith("| 0.") for line in lines) == 10 + 8
+    assert sum(line.startswith("| 0.") for line in lines) == 10 + 8 + len(FIRST_RATES)
     assert any(line.startswith("| 40 |") for line in lines)
-    main(["--runs", "20", "--max-episodes", "40", "--seed", "3"])
-    assert capsys.readouterr().out == first
-    main(["--runs", "20", "--max-episodes", "40", "--seed", "4"])
-    assert capsys.readouterr().out != first
+    names = [*LEVEL, *BETTER]
+    assert [line.split(" |")[0] for line in lines if line[2:].startswith(tuple(names))] == [
+        f"| {name}" for name in names
+    ]
+    assert written("--seed", "3") == first
+    assert written("--seed", "4") != first
 
 
 @pytest.mark.parametrize(
@@ -213,3 +223,31 @@ def test_page_names_the_recommended_budget():
     late = {budget: float(cells[0].rstrip(" %")) for budget, cells in budgets.items()}
     enough = [budget for budget, power in late.items() if power >= 80.0]
     assert min(enough) == RECOMMENDED_MAX_EPISODES
+
+
+def test_page_shows_when_first_candidates_are_blessed():
+    rows = _page_rows("| first candidate |")
+    assert [float(row[0]) for row in rows] == list(FIRST_RATES)
+    for rate, *cells in rows:
+        for cycles, blessed, episodes in zip((3, 10), cells[::2], cells[1::2], strict=True):
+            plan = plan_of(cycles, RECOMMENDED_MAX_EPISODES)
+            found = first_blessing(float(rate), plan, ThresholdConfig())
+            assert blessed == f"{100 * found.blessed:.1f} %"
+            assert episodes == f"{found.mean_episodes:.0f}"
+            if float(rate) <= ThresholdConfig().min_promote:
+                assert found.blessed * cycles <= 0.05
+
+
+def test_page_shows_which_scores_keep_the_level():
+    rows = {row[0]: row[1:] for row in _page_rows("| scores of equal mean |")}
+    assert list(rows) == list(LEVEL)
+    beyond = "always 1.65 against lognormal, sigma 1"
+    for name, cells in rows.items():
+        assert (max(_percentages(cell)[0] for cell in cells) <= 0.05) == (name != beyond)
+    share, _ = _percentages(rows["always 1 against exponential"][0])
+    rng = np.random.default_rng(4)
+    found = simulate_scores(
+        LEVEL["always 1 against exponential"], plan_of(3, 10), runs=200, rng=rng
+    )
+    low, high = stats.binom.interval(1 - 1e-4, 200, [share - 0.01, share + 0.01])
+    assert low[0] <= found.promoted <= high[1]
