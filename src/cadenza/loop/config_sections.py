@@ -190,7 +190,8 @@ class EvalConfig(Section):
         env_type: Environment of the back end.
         task_suite: Suite of tasks within it.
         n_episodes: Episodes of the first look; LeRobot plays as many in each task.
-        batch_size: Environments stepped at once.
+        batch_size: With LeRobot, environments stepped at once; natively, episodes between two
+            saves, on which no figure depends.
         max_episodes: Most episodes per policy while undecided, with LeRobot in each task;
             ``n_episodes`` disables extension. None for 420 over all tasks.
         extension_growth: Factor from look to look, > 1.

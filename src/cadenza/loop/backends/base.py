@@ -104,7 +104,8 @@ class EvalRequest(Record):
         cycle: The cycle.
         checkpoint: The policy.
         seeds: Initial states, one per episode.
-        batch_size: Environments stepped at once.
+        batch_size: Environments stepped at once, or episodes between two saves of a back end that
+            steps one.
         extra_args: Further arguments of the user's configuration.
         folder: Folder of this step.
     """
