@@ -118,7 +118,7 @@ def test_undecided_comparison_takes_fresh_episodes_until_it_is_decided(new):
     assert looks == ["eval_candidate_0", "eval_candidate_1"]
     assert len(payloads(loop, "undecided")) == len(looks) - 1
     report = loop.state().last_report
-    assert report.n_episodes == 100
+    assert (report.n_episodes, report.raw) == (100, {"kind": "fake"})
     outcomes = loop.store.episodes("run", 1, "candidate")
     assert report.success_rate == sum(o.success for o in outcomes) / 100
     assert set(report.per_task) == {"easy", "hard"}

@@ -158,7 +158,10 @@ def test_run_goes_its_way_whatever_the_model_says(
     decisions, collected, pages = finish(spec, curated=curated)
     assert decisions == without_a_model  # nothing that is decided depends on the model
     assert len(decisions) == CYCLES
-    assert len(server.requests) >= len({reply.body for reply in served(provider)})
+    asked = server.requests
+    assert len(asked) >= len({reply.body for reply in served(provider)})
+    told_raw = ['"raw": {"kind": "fake"}' in json.dumps(r.body).replace("\\", "") for r in asked]
+    assert any(told_raw) is not curated  # what the last evaluation wrote
     assert {dataset for dataset, _ in collected} == {"local/crossing"}
     assert all(1 <= episodes <= CAP for _, episodes in collected)
     problems = [finding["problem"] for finding in findings(pages, {"run"})]

@@ -22,7 +22,7 @@ from cadenza.loop.contracts.records import (
     Proposal,
 )
 from cadenza.loop.orchestrator.decision import Decision
-from cadenza.loop.orchestrator.reports import bare_report
+from cadenza.loop.orchestrator.reports import bare_report, told_report
 from cadenza.loop.orchestrator.state import CycleState, LoopState, needed
 from cadenza.loop.orchestrator.summary import summarize
 from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle, moved
@@ -155,7 +155,7 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
     new = in_cycle(
         state,
         "decide",
-        candidate_report=bare_report(candidate.total),
+        candidate_report=told_report(candidate.total),
         baseline_report=None if baseline is None else bare_report(baseline.total),
     )
     return Transition(state=new, rows=(*rows, changes.set_stage(cycle, "decide")))

@@ -47,8 +47,9 @@ class CycleState(Record):
         candidate: The policy under judgement.
         adapted: The same, trained on with harvested episodes.
         look: Evaluations extended so far, from 0.
-        candidate_report: Latest evaluation of the candidate, outcomes left out.
-        baseline_report: Latest evaluation of the reference on the same seeds, outcomes left out.
+        candidate_report: Latest evaluation of the candidate, without outcomes, raw data cut.
+        baseline_report: Latest evaluation of the reference on the same seeds, outcomes and raw data
+            left out.
         decision: What was decided; None before.
         reason: Why, in one sentence.
     """

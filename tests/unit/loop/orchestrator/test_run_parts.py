@@ -1,6 +1,7 @@
 """Small parts of a run: reports, digests, incidents, what a step needs."""
 
 import json
+import re
 
 import pytest
 
@@ -13,7 +14,13 @@ from cadenza.loop.jobs.reports import Incident
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.orchestrator.checkpoints import require_intact, weights_digest
 from cadenza.loop.orchestrator.incidents import IncidentLog
-from cadenza.loop.orchestrator.reports import bare_report, mean_value, pooled_report
+from cadenza.loop.orchestrator.reports import (
+    RAW_CHARS,
+    bare_report,
+    mean_value,
+    pooled_report,
+    told_report,
+)
 from cadenza.loop.orchestrator.state import needed
 
 REPORT = EvalReport(
@@ -44,6 +51,34 @@ def test_pooled_report_refuses_a_rate_alone():
 def test_bare_report_leaves_out_what_the_store_holds_elsewhere():
     bare = bare_report(pooled_report(REPORT, [outcome("a", 0, True)]))
     assert (bare.outcomes, bare.raw, bare.success_rate) == ((), {}, 1.0)
+
+
+def test_proposers_are_told_raw_data_that_fit():
+    raw = {"overall": {"pc_success": 50.0}, "per_task": [{"task": "a"}]}
+    told = told_report(
+        pooled_report(REPORT, [outcome("a", 0, True)]).model_copy(update={"raw": raw})
+    )
+    assert (told.outcomes, told.raw) == ((), raw)
+
+
+def test_raw_data_beyond_the_bound_are_cut_not_left_out():
+    tasks = [
+        {"task_id": i, "metrics": {"successes": [True] * 50, "video": "v" * 999}} for i in range(90)
+    ]
+    raw = {"per_task": tasks, "overall": {"pc_success": 50.0}}
+    told = told_report(REPORT.model_copy(update={"raw": raw})).raw
+    assert 1000 < len(json.dumps(told)) <= RAW_CHARS
+    assert told["overall"] == {"pc_success": 50.0}
+    assert told["per_task"][0]["task_id"] == 0
+    assert re.fullmatch(r"\d+ left out", told["per_task"][-1])
+    assert len(told["per_task"][0]["metrics"]["video"]) == 200
+    wide = {f"k{i}": i for i in range(5000)}
+    assert told_report(REPORT.model_copy(update={"raw": wide})).raw["left out"] == 5000 - 64
+
+
+def test_raw_data_that_no_cut_makes_fit_are_left_out():
+    raw = {"k" * 9000: 1}
+    assert told_report(REPORT.model_copy(update={"raw": raw})).raw == {}
 
 
 def test_mean_value_is_that_of_the_metric():
