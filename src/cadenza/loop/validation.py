@@ -65,7 +65,7 @@ def _sentences(
     if detail["type"] == "value_error":
         section = f"{_place(detail['loc'])}." if detail["loc"] else ""
         texts: Sequence[str] = detail.get("ctx", {})["error"].args
-        told = [(_path(f"{section}{text}"), f"{section}{text}.") for text in texts]
+        told = [(_path(f"{section}{text}"), f"{section}{_ended(text)}") for text in texts]
     else:
         told = [(detail["loc"], _sentence(detail, model))]
     if document is None:
@@ -180,6 +180,10 @@ def _section_of(annotation: Any) -> Any:
     """Return the section within an annotation such as ``tuple[Section, ...]``."""
     inner = [_section_of(part) for part in getattr(annotation, "__args__", ())]
     return next((part for part in inner if hasattr(part, "model_fields")), annotation)
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _shown(value: object) -> str:

@@ -40,8 +40,8 @@ def require_partners(key: str, text: str | None) -> None:
         if name not in known:
             raise ConfigurationError(
                 f"{key}: expected {_EVERYBODY}, {_LEAVING_WAY} or partners with commas between "
-                f"them, got {name!r}; {closest(name, (_EVERYBODY, _LEAVING_WAY, *known))}; "
-                "`cadenza partners list` names them."
+                f"them (`cadenza partners list` names them), got {name!r}; "
+                f"{closest(name, (_EVERYBODY, _LEAVING_WAY, *known))}"
             )
     if len(set(names)) < len(names):
         raise ConfigurationError(f"{key}: expected each partner once, got {text!r}.")

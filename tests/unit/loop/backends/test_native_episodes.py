@@ -145,7 +145,7 @@ def test_figures_that_do_not_follow_are_refused(changes):
     ("change", "message"),
     [
         ({"eval": {"task_suite": "leaving_wya"}}, r"eval\.task_suite: .* mean 'leaving_way'\?"),
-        ({"eval": {"task_suite": "crossing_chaser,nobody"}}, "got 'nobody'; correct it; `cadenza"),
+        ({"eval": {"task_suite": "crossing_chaser,nobody"}}, "got 'nobody'; correct it$"),
         ({"data": {"initial_episodes": 4, "task_filter": "crosing_chaser"}}, "'crossing_chaser'"),
         (
             {"data": {"initial_episodes": 4, "task_filter": "crossing_chaser,crossing_chaser"}},
