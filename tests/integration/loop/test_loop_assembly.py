@@ -109,6 +109,21 @@ def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(nam
     assert any("initial states are unknown" in line for line in lines) != named
 
 
+def test_runs_of_one_id_in_two_stores_keep_apart_in_the_pages_they_share(tmp_path):
+    for place, rates in (("one", [0.9, 0.9]), ("two", [0.4, 0.4])):
+        stack = FakeStack(rates)
+
+        def open_jobs(session, stop, stack=stack):
+            return CallableRunner(session.store, session.lease, stack)
+
+        settings = config(tmp_path, workdir=str(tmp_path / place))
+        with build_loop(settings, "run", backend=FakeBackend(), open_jobs=open_jobs) as loop:
+            loop.run()
+    assert len(list((tmp_path / "knowledge/experiments").glob("run*.md"))) == 2
+    page = (tmp_path / "knowledge/tasks/default.md").read_text()
+    assert [page.count(f" · run {name}") for name in ("run · ", "run~")] == [2, 2]
+
+
 def test_parts_follow_the_configuration(tmp_path):
     with build_loop(config(tmp_path), "run") as loop:
         assert isinstance(proposer_of(loop), DeterministicProposer)

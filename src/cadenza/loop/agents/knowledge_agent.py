@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge import lessons, lint
+from cadenza.loop.knowledge.claims import claimed_name
 from cadenza.loop.knowledge.folder import load_or_set_aside, load_page, locked, save_page
 from cadenza.loop.knowledge.names import page_path
 from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
@@ -53,6 +55,7 @@ class KnowledgeAgent:
         max_prompt_chars: int = _MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         seed: int | None = None,
+        origin: Callable[[], str] | None = None,
     ) -> None:
         """Keep pages below ``root``.
 
@@ -64,6 +67,8 @@ class KnowledgeAgent:
             max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
             max_tokens: Most tokens of one reply.
             seed: Root of the randomness of the runs; runs of one seed do not replicate each other.
+            origin: Returns what tells a run from one of its id in another store; asked when there
+                is something to tell of the run. None if ids are unique.
         """
         self.root = Path(root)
         self.bus = bus
@@ -71,6 +76,7 @@ class KnowledgeAgent:
         self._clock = clock
         self._max_tokens = max_tokens
         self._seed = seed
+        self._origin = origin
         self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
@@ -85,7 +91,8 @@ class KnowledgeAgent:
     ) -> list[Path]:
         """Write what a cycle observed into the pages of policy, task and run.
 
-        Repeating an ingest of the same run and cycle changes nothing.
+        Repeating an ingest of the same run and cycle changes nothing. A run whose id another run
+        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.claims`.
 
         Args:
             run_id: The run.
@@ -115,10 +122,12 @@ class KnowledgeAgent:
             decision=plain_name(decision).replace(",", "_"),
             seed=self._seed,
         )
+        name = self._name_of(run_id, seen)
+        seen = replace(seen, run=plain_name(name))
         subjects = (
             Subject("policy", policy),
             Subject("task", report.task_suite),
-            Subject("experiment", run_id),
+            Subject("experiment", name),
         )
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
         replies = [self._lessons(subject, seen) for subject in subjects]
@@ -141,6 +150,19 @@ class KnowledgeAgent:
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
 
+    def _name_of(self, run_id: str, seen: Observation) -> str:
+        """Return the name of the run in the pages."""
+        if self._origin is None:
+            return run_id
+        origin, subject = self._origin(), Subject("experiment", run_id)
+        with locked(self.root):
+            taken = has_observation(self._page(self._path(subject)), subject, seen)
+            return claimed_name(self.root, run_id, origin, taken=taken)
+
+    def _page(self, path: Path) -> Page:
+        """Return a page as it is now; an empty one for none, or for one that is no page."""
+        return Page(meta={}) if read_bounded(path) is None else load_page(path)
+
     def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
         path = self._path(subject)
         page = load_or_set_aside(path)
@@ -154,7 +176,7 @@ class KnowledgeAgent:
         if isinstance(self.llm, NullLLM) or subject.page_type == "experiment":
             return ""
         path = self._path(subject)
-        page = Page(meta={}) if read_bounded(path) is None else load_page(path)
+        page = self._page(path)
         if has_observation(page, subject, seen) or not takes_lessons(page):
             return ""
         text = shortened(

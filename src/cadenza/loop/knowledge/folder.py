@@ -29,7 +29,8 @@ proposers; nothing is decided by them.
 
 - `tasks/`, `policies/`: YAML front matter between `---` lines (`name`, `type`, `status`,
   `provenance`, `updated`), then `## Observations` and `## Lessons`.
-- `experiments/`: one page per run, with a table of its cycles.
+- `experiments/`: one page per run, with a table of its cycles. A run of another store whose id
+  was taken has a digest behind its id; `.runs/` holds who was first.
 - `status` is `observed-once`; `replicated` once two runs or more of different seeds, each with
   enough episodes, kept the same policy on the same suite and all agree; or `human-confirmed`,
   which only a person sets, and which keeps programs from changing status and lessons.

@@ -1,4 +1,5 @@
 import os
+import re
 import time
 
 import pytest
@@ -137,6 +138,36 @@ def test_runs_of_one_seed_do_not_replicate_each_other(root, bus):
     assert seeded("c", 8) == "replicated"
     assert "· run a · " in (root / "policies/bc.md").read_text()
     assert (root / "policies/bc.md").read_text().count(" · seed 7\n") == 2
+
+
+def test_runs_of_one_id_in_two_stores_are_told_apart(root, bus):
+    def of_store(origin):
+        return KnowledgeAgent(root, bus, clock=lambda: NOW, origin=lambda: origin)
+
+    for _ in range(2):  # the second time as repeated steps
+        for cycle in range(2):
+            ingest(of_store("one"), run="demo", cycle=cycle, success=0.9)
+            ingest(of_store("two"), run="demo", cycle=cycle, success=0.3)
+    text = (root / "tasks/crossing.md").read_text()
+    assert [text.count(f"· success {percent}.0%") for percent in (90, 30)] == [2, 2]
+    assert text.count("· run demo · ") == 2
+    named = sorted(meta(root, path)["name"] for path in everything(root) if "experiments" in path)
+    assert named[0] == "demo"
+    assert re.fullmatch("demo~[0-9a-f]{8}", named[1])
+    told = [f["problem"] for f in of_store("two").lint()]
+    assert len(told) == 2  # on the pages of policy and task
+    assert all(f"runs demo and {named[1]} disagree" in problem for problem in told)
+
+
+def test_pages_without_a_claim_are_another_runs_if_they_hold_the_cycle(root, bus):
+    def claiming(run, cycle):
+        ingest(KnowledgeAgent(root, bus, clock=lambda: NOW, origin=lambda: "o"), run, cycle)
+        return (root / "tasks/crossing.md").read_text().count(f"· run {run} · cycle {cycle} ·")
+
+    for run in ("a", "b"):
+        ingest(agent(root, bus), run, 0)
+    assert [claiming("a", 0), claiming("a", 1)] == [1, 0]  # other names, though nobody claimed
+    assert claiming("b", 1) == 1  # goes on with its own
 
 
 def test_runs_of_different_policies_do_not_replicate(root, bus):
