@@ -1,0 +1,152 @@
+"""Controllers with a paid model that die at any write: equal events, costs within the limit."""
+
+import json
+import shutil
+from contextlib import contextmanager, nullcontext, suppress
+
+import pytest
+from sqlalchemy import text
+
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.errors import LLMCallError
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.llm.protocol import Answer
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.store.database import Database
+from tests.integration.loop.loop_harness import quick_folder
+from tests.loop_fakes import FakeBackend, FakeStack
+
+#: Most that a reply of 1024 tokens can cost at these prices, US dollars.
+MOST_USD = 0.001024
+TOLD = {"knowledge_used", "proposal_fallback", "decision", "knowledge_updated"}
+
+
+class Crash(BaseException):
+    """The process died."""
+
+
+class Model:
+    """Plans the first cycle, writes lessons, and is down when it should plan the second one.
+
+    Attributes:
+        paid: Calls that cost their most.
+    """
+
+    provider, model = "fake", "m"
+
+    def __init__(self):
+        self.paid = 0
+
+    def ask(self, question):
+        if "Cycle: 1\n" in question.prompt:
+            raise LLMCallError("status 503: overloaded")
+        self.paid += 1
+        if "Rewrite the lessons." in question.prompt:
+            return Answer(text="- a lesson", tokens_in=0, tokens_out=question.max_tokens)
+        plan = json.dumps({"action": "reuse_seed", "num_episodes": 3})
+        return Answer(text=plan, tokens_in=0, tokens_out=question.max_tokens)
+
+
+@contextmanager
+def dying(monkeypatch, at):
+    """Die at the ``at``-th write to the store; yield the number of writes so far."""
+    write, passed = Database.write, [0]
+
+    @contextmanager
+    def mortal(self):
+        passed[0] += 1
+        if at is not None and passed[0] >= at:
+            raise Crash
+        with write(self) as connection:
+            yield connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", mortal)
+        yield passed
+
+
+def settings_in(folder, limit):
+    return LoopConfig.from_document(
+        {
+            "run_name": "paid",
+            "seed_dataset": "local/crossing",
+            "workdir": str(folder / "runs"),
+            "llm": "openai:m",
+            "llm_calls": {
+                "usd_per_million_input": 0.0,
+                "usd_per_million_output": 1.0,
+                "max_cost_usd": limit,
+                "max_reply_tokens": 1024,
+                "retries": 0,
+            },
+            "data": {"initial_episodes": 4},
+            "budgets": {"max_cycles": 2},
+            "eval": {"n_episodes": 20, "max_episodes": 20},
+            "knowledge": {"root": str(folder / "knowledge")},
+        },
+        source="test",
+    )
+
+
+@pytest.fixture
+def live(monkeypatch, sqlite_template):
+    """Call it with the writes to die at; returns what was told, paid, known, and the writes."""
+    folders = []
+
+    def run(*deaths, limit=1.0):
+        folder, model = quick_folder(), Model()
+        folders.append(folder)
+        (folder / "runs").mkdir()
+        shutil.copyfile(sqlite_template, folder / "runs" / "cadenza.db")
+        monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+        stack = FakeStack([0.4, 0.9])
+
+        def open_jobs(session, stop):
+            return CallableRunner(session.store, session.lease, stack)
+
+        for at in (*deaths, None):
+            with build_loop(
+                settings_in(folder, limit), "run", backend=FakeBackend(), open_jobs=open_jobs
+            ) as loop:
+                with loop.store._database.write() as connection:
+                    connection.execute(text("UPDATE runs SET lease_owner = NULL"))
+                fate = nullcontext() if at is None else suppress(Crash)
+                with dying(monkeypatch, at) as writes, fate:
+                    loop.run()
+                events = loop.store.events.after("run", 0)
+                known = loop.store.replies.totals("run").cost_usd
+        told = [
+            (e.seq, e.kind, e.cycle, json.dumps(json.loads(e.payload)).replace(str(folder), ""))
+            for e in events
+            if e.kind in TOLD
+        ]
+        pages = {p.name: p.read_text() for p in (folder / "knowledge").rglob("*.md")}
+        return (told, pages), model.paid, known, writes[0]
+
+    yield run
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def test_run_with_a_model_that_dies_once_tells_what_an_undisturbed_one_tells(live):
+    undisturbed, paid, known, writes = live()
+    kinds = [kind for _, kind, *_ in undisturbed[0]]
+    assert kinds == [
+        "knowledge_used", "decision", "knowledge_updated",
+        "proposal_fallback", "decision", "knowledge_updated",
+    ]  # fmt: skip
+    assert json.loads(undisturbed[0][3][3]) == {"error": "status 503: overloaded"}
+    assert known == pytest.approx(paid * MOST_USD)
+    for at in range(2, writes + 1, 9):
+        left, paid, known, _ = live(at)
+        assert left == undisturbed, f"died at write {at} of {writes}"
+        assert known >= paid * MOST_USD - 1e-12
+
+
+def test_kills_at_one_write_again_and_again_never_exceed_the_limit(live):
+    most_paid = 0
+    for at in range(3, 13):
+        _, paid, known, _ = live(*[at] * 5, limit=3.5 * MOST_USD)
+        assert paid * MOST_USD - 1e-12 <= known <= 3.5 * MOST_USD, f"died at write {at}"
+        most_paid = max(most_paid, paid)
+    assert most_paid == 3
