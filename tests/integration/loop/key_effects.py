@@ -32,6 +32,7 @@ from cadenza.loop.orchestrator.assembly import new_run_id, run_folder
 from cadenza.loop.orchestrator.decision import judge
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.state import PastCandidate
 from cadenza.loop.store import JobStore
 from tests.loop_fakes import FakeBackend, FakeStack
 
@@ -242,8 +243,9 @@ def decisions(*rates: float) -> Look:
     return lambda lab, config: " ".join(lab.fake(config, rates).summary.decisions)
 
 
-def judgement(difference: float, margin: float, *, baseline: float = 0.5, history=()) -> Look:
-    """Return the look at the decision on a difference known to within a margin."""
+def judgement(difference: float, margin: float, *, baseline: float = 0.5, ties: int = 0) -> Look:
+    """Return the look at the decision on a difference known to within a margin, after ties."""
+    history = (PastCandidate(score=baseline, difference=0.0, half_width=margin),) * ties
     evidence = Evidence(
         candidate=baseline + difference,
         baseline=baseline,

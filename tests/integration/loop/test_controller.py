@@ -103,6 +103,25 @@ def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
     assert (summary.final_policy, summary.final_rung) == ("bc", "bc_large")
 
 
+class UnevenStack(FakeStack):
+    """Policies that are all alike on initial states that are easier in some cycles."""
+
+    def _evaluate(self, cycle, stage, out, flags):
+        result = super()._evaluate(cycle, stage, out, flags)
+        for one in result["episodes"]:
+            one["success"] = one["seed"] % 50 < (25, 29, 25)[cycle]
+        return result
+
+
+@pytest.mark.parametrize("deltas", [{}, {"promote_delta": 0.0, "regression_delta": 0.0}])
+def test_candidates_that_tie_the_reference_are_a_plateau_on_any_initial_states(new, deltas):
+    loop = new(stack=UnevenStack((0.5, 0.5, 0.5)), budgets={"max_cycles": 3},
+               thresholds={**deltas, "plateau_epsilon": 0.0})  # fmt: skip
+    assert loop.run().decisions == ["promote", "iterate", "escalate"]
+    told = [(p["evidence"]["candidate"], p["baseline"]) for p in payloads(loop, "decision")[1:]]
+    assert told == [(0.58, 0.58), (0.5, 0.5)]
+
+
 @pytest.mark.parametrize(("warm_up", "decision"), [(1, "iterate"), (0, "rollback")])
 def test_weak_first_candidate_of_a_new_rung_is_no_regression_while_it_warms_up(
     new, warm_up, decision

@@ -123,15 +123,15 @@ CASES = [
     Case("thresholds.promote_delta", 0.3, see.judgement(0.2, 0.1), "promote", "iterate"),
     Case("thresholds.regression_delta", 0.3, see.judgement(-0.2, 0.1), "rollback", "iterate"),
     Case(
-        "thresholds.plateau_epsilon", 0.04, see.judgement(0.03, 0.01, history=[0.5]),
+        "thresholds.plateau_epsilon", 0.04, see.judgement(0.03, 0.01, ties=1),
         "iterate", "escalate",
     ),
     Case(
-        "thresholds.plateau_cycles", 3, see.judgement(0.0, 0.01, history=[0.5]),
+        "thresholds.plateau_cycles", 3, see.judgement(0.0, 0.01, ties=1),
         "escalate", "iterate",
     ),
     Case(
-        "thresholds.escalate_floor", 0.6, see.judgement(0.0, 0.01, history=[0.5]),
+        "thresholds.escalate_floor", 0.6, see.judgement(0.0, 0.01, ties=1),
         "escalate", "iterate",
     ),
     Case("thresholds.min_promote", 0.9, see.decisions(0.5), "promote", "provisional"),

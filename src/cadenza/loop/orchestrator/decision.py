@@ -12,6 +12,7 @@ from cadenza.core.errors import InputError
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.state import PastCandidate
 
 
 class Decision(StrEnum):
@@ -55,6 +56,7 @@ def decide(
     1. No baseline: promote. 2. Gain >= ``promote_delta``: promote. 3. Loss >= ``regression_delta``:
     roll back. 4. The last ``plateau_cycles`` scores, this one included, all within
     ``plateau_epsilon`` of the baseline: escalate, or iterate below ``escalate_floor``. 5. Iterate.
+    An epsilon of 0 so makes no plateau.
 
     Args:
         candidate: Score of the candidate.
@@ -73,15 +75,26 @@ def decide(
         return Decision.PROMOTE
     if difference <= -thresholds.regression_delta:
         return Decision.ROLLBACK
-    scores = [*history, candidate]
-    if not _is_plateau(scores, baseline, thresholds.plateau_epsilon, thresholds.plateau_cycles):
+    recent = [*history, candidate][-thresholds.plateau_cycles :]
+    flat = all(abs(score - baseline) < thresholds.plateau_epsilon for score in recent)
+    if len(recent) < thresholds.plateau_cycles or not flat:
         return Decision.ITERATE
     return Decision.ITERATE if baseline < thresholds.escalate_floor else Decision.ESCALATE
 
 
+def past_candidate(evidence: Evidence) -> PastCandidate:
+    """Return what later cycles need to know of a candidate that was not promoted."""
+    lower, upper = evidence.lower, evidence.upper
+    return PastCandidate(
+        score=evidence.candidate,
+        difference=evidence.difference,
+        half_width=None if lower is None or upper is None else (upper - lower) / 2.0,
+    )
+
+
 def judge(
     evidence: Evidence,
-    history: Sequence[float],
+    history: Sequence[PastCandidate],
     thresholds: ThresholdConfig,
     *,
     warm_up: bool,
@@ -92,8 +105,9 @@ def judge(
 
     Promotion needs bounds above 0 and a gain of ``promote_delta``; a rollback needs bounds below 0
     and a loss of ``regression_delta``. While the bounds hold differences that would lead to
-    either, and looks are left, nothing is decided. After that the plateau rule of `decide` holds,
-    with the tolerance of `_tolerance`.
+    either, and looks are left, nothing is decided. After that a plateau escalates as in `decide`:
+    the last ``plateau_cycles`` candidates, this one included, each level with the reference by the
+    episodes of its own cycle, see `_is_level`.
 
     As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
     success, or score, at ``min_promote`` or above. A first candidate needs nothing else; one that
@@ -101,7 +115,7 @@ def judge(
 
     Args:
         evidence: What the episodes so far show.
-        history: Scores of earlier candidates of this rung that were not promoted, oldest first.
+        history: Earlier candidates of this rung that were not promoted, oldest first.
         thresholds: What a difference must be to mean something.
         warm_up: Whether the rung is so new that a worse candidate is no regression.
         looks_left: Further looks that the plan allows.
@@ -109,10 +123,8 @@ def judge(
             ``min_promote`` then replaces it without being blessed.
 
     Raises:
-        InputError: A score is NaN or infinite, ``looks_left`` is negative, or the evidence has a
-            baseline without a difference.
+        InputError: ``looks_left`` is negative, or the evidence has a baseline without a difference.
     """
-    _require_scores(evidence.candidate, evidence.baseline, history)
     if looks_left < 0:
         raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")
     if evidence.baseline is None:
@@ -210,20 +222,21 @@ def _own(evidence: Evidence) -> str:
 def _judge_level(
     evidence: Evidence,
     baseline: float,
-    history: Sequence[float],
+    history: Sequence[PastCandidate],
     thresholds: ThresholdConfig,
     found: str,
 ) -> Judgement:
     """Return whether candidates that are neither better nor worse make a plateau."""
-    tolerance = _tolerance(evidence, thresholds)
-    scores = [*history, evidence.candidate]
-    if not _is_plateau(scores, baseline, tolerance, thresholds.plateau_cycles):
+    recent = [*history, past_candidate(evidence)][-thresholds.plateau_cycles :]
+    level = all(_is_level(candidate, thresholds) for candidate in recent)
+    if len(recent) < thresholds.plateau_cycles or not level:
         return Judgement(
             decision=Decision.ITERATE, reason=f"No difference that counts is shown: {found}."
         )
+    largest = max(abs(candidate.difference or 0.0) for candidate in recent)
     plateau = (
-        f"The last {thresholds.plateau_cycles} candidates are within {tolerance:.3f} of the "
-        f"reference: {found}"
+        f"The last {thresholds.plateau_cycles} candidates are level with the reference, each on "
+        f"its own initial states, with differences up to {largest:.3f}: {found}"
     )
     if baseline < thresholds.escalate_floor:
         return Judgement(
@@ -234,26 +247,22 @@ def _judge_level(
     return Judgement(decision=Decision.ESCALATE, reason=f"{plateau}.")
 
 
-def _tolerance(evidence: Evidence, thresholds: ThresholdConfig) -> float:
-    """Return the difference below which a score counts as equal to the reference's.
+def _is_level(candidate: PastCandidate, thresholds: ThresholdConfig) -> bool:
+    """Return whether a candidate's difference from the reference, of its own cycle, is none.
 
-    Two equal policies rarely measure within ``plateau_epsilon`` of each other, so the half-width
-    of the bounds, which the episodes cannot resolve, counts as equal too; but never a difference
-    that would count as a gain or a regression.
+    Two equal policies rarely measure within ``plateau_epsilon`` of each other, so what the bounds
+    cannot resolve, a difference up to their half-width, counts as none too; but never a difference
+    as large as ``promote_delta`` or ``regression_delta``. A delta of 0 names no size: the bounds
+    alone tell what counts then. A candidate whose difference is not known is not level.
     """
-    if evidence.lower is None or evidence.upper is None:
-        resolution = math.inf
-    else:
-        resolution = (evidence.upper - evidence.lower) / 2.0
-    matters = min(thresholds.promote_delta, thresholds.regression_delta)
-    return max(thresholds.plateau_epsilon, min(resolution, matters))
-
-
-def _is_plateau(scores: Sequence[float], baseline: float, tolerance: float, cycles: int) -> bool:
-    """Return whether each of the last ``cycles`` scores is closer than ``tolerance``."""
-    return len(scores) >= cycles and all(
-        abs(score - baseline) < tolerance for score in scores[-cycles:]
-    )
+    if candidate.difference is None:
+        return False
+    size = abs(candidate.difference)
+    if size < thresholds.plateau_epsilon:
+        return True
+    unresolved = candidate.half_width is None or size <= candidate.half_width
+    deltas = (thresholds.promote_delta, thresholds.regression_delta)
+    return unresolved and all(size < delta for delta in deltas if delta > 0.0)
 
 
 def _describe(evidence: Evidence) -> str:

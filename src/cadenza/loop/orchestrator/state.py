@@ -8,9 +8,9 @@ Steps:  propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> 
         -> [harvest -> merge] -> propose of the next cycle, or finished.
 """
 
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
@@ -65,6 +65,31 @@ class CycleState(Record):
     reason: str = ""
 
 
+class PastCandidate(Record):
+    """How a candidate that was not promoted compared with the reference in its own cycle.
+
+    Scores of different cycles were measured on different initial states, so only the difference
+    tells how near a candidate came to the reference.
+
+    Attributes:
+        score: Its success or score, on the initial states of its cycle.
+        difference: Mean of candidate - reference on the same initial states; None if it is not
+            known, as of a candidate without reference.
+        half_width: Half the width of the bounds of the difference; None if they are open.
+    """
+
+    score: float
+    difference: float | None = None
+    half_width: float | None = Field(default=None, ge=0.0)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_bare_score(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Take a number, which runs of earlier versions stored, as a score alone."""
+        bare = isinstance(data, int | float) and not isinstance(data, bool)
+        return handler({"score": data} if bare else data)
+
+
 class LoopState(Record):
     """Everything the controller knows about a run.
 
@@ -77,7 +102,7 @@ class LoopState(Record):
         blessed: Best policy so far; None before a promotion.
         provisional: Policy that is the reference until one is blessed; not shown good enough.
         baseline: Success of the reference when last measured; None before.
-        history: Scores of candidates of this rung that were not promoted, oldest first.
+        history: Candidates of this rung that were not promoted, oldest first.
         mix: Harvested episodes so far.
         unmerged: Harvests that still wait to be joined to ``mix``.
         last_report: Evaluation of the last cycle, for the proposer.
@@ -96,7 +121,7 @@ class LoopState(Record):
     blessed: CheckpointRecord | None = None
     provisional: CheckpointRecord | None = None
     baseline: float | None = None
-    history: tuple[float, ...] = ()
+    history: tuple[PastCandidate, ...] = ()
     mix: DatasetRef | None = None
     unmerged: tuple[DatasetRef, ...] = ()
     last_report: EvalReport | None = None

@@ -6,7 +6,7 @@ A decision, the blessing, the baseline and the event that tells them are one tra
 from typing import Any
 
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.orchestrator.decision import Decision, Judgement
+from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.state import LoopState, needed
 from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle
@@ -100,7 +100,7 @@ def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evid
             update |= {"history": (), "baseline": evidence.baseline}
         case Decision.ITERATE | Decision.ROLLBACK:
             # the very first candidate can be refused by a person: there is no baseline then
-            update |= {"history": (*state.history, evidence.candidate)}
+            update |= {"history": (*state.history, past_candidate(evidence))}
             update["baseline"] = evidence.baseline
     payload = {
         "decision": decision.value,

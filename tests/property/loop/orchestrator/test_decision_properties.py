@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import Decision, decide, judge
-from cadenza.loop.orchestrator.evidence import paired_evidence
+from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
 from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.state import PastCandidate
 
 rates = st.floats(0.0, 1.0)
 histories = st.lists(rates, max_size=5)
@@ -108,6 +109,83 @@ def test_exchanging_the_policies_exchanges_promotion_and_rollback(outcomes, alph
     assert (decision is Decision.PROMOTE) == (
         _verdict(exchanged, alpha, mirrored, **options) is Decision.ROLLBACK
     )
+
+
+shares = st.floats(-1.0, 1.0)
+half_widths = st.none() | st.floats(0.0, 1.0)
+past_candidates = st.builds(
+    PastCandidate, score=rates, difference=st.none() | shares, half_width=half_widths
+)
+
+
+def _last_word(difference, half_width, baseline, history, limits) -> Decision | None:
+    """Return what is decided on a candidate after the last look."""
+    found = Evidence(
+        candidate=baseline + difference,
+        baseline=baseline,
+        difference=difference,
+        lower=None if half_width is None else difference - half_width,
+        upper=None if half_width is None else difference + half_width,
+        n_pairs=10,
+        method="test",
+    )
+    return judge(found, history, limits, warm_up=False, looks_left=0).decision
+
+
+@given(
+    measured=st.lists(st.tuples(rates, half_widths), min_size=4, max_size=6),
+    limits=thresholds(),
+)
+def test_ties_on_any_initial_states_are_a_plateau_at_any_thresholds(measured, limits):
+    *earlier, (baseline, half_width) = measured
+    history = [PastCandidate(score=s, difference=0.0, half_width=w) for s, w in earlier]
+    expected = Decision.ESCALATE if baseline >= limits.escalate_floor else Decision.ITERATE
+    assert _last_word(0.0, half_width, baseline, history, limits) is expected
+
+
+@given(
+    history=st.lists(past_candidates, max_size=5),
+    other_scores=st.lists(rates, min_size=5, max_size=5),
+    difference=shares,
+    half_width=half_widths,
+    baselines=st.tuples(rates, rates),
+    limits=thresholds(),
+)
+def test_how_easy_initial_states_were_does_not_matter_to_a_plateau(
+    history, other_scores, difference, half_width, baselines, limits
+):
+    limits = limits.model_copy(update={"escalate_floor": 0.0})
+    other = [
+        past.model_copy(update={"score": score})
+        for past, score in zip(history, other_scores, strict=False)
+    ]
+    one, two = (
+        _last_word(difference, half_width, baseline, past, limits)
+        for baseline, past in zip(baselines, (history, other), strict=True)
+    )
+    assert one is two
+
+
+@given(
+    history=st.lists(past_candidates, max_size=5),
+    difference=shares,
+    half_width=half_widths,
+    limits=thresholds(),
+)
+def test_a_plateau_holds_no_difference_that_its_own_episodes_resolve(
+    history, difference, half_width, limits
+):
+    decision = _last_word(difference, half_width, 1.0, history, limits)
+    if decision is not Decision.ESCALATE:
+        return
+    earlier = limits.plateau_cycles - 1
+    assert len(history) >= earlier
+    for past in history[len(history) - earlier :]:
+        assert past.difference is not None
+        width = float("inf") if past.half_width is None else past.half_width
+        assert abs(past.difference) <= max(width, limits.plateau_epsilon)
+        if limits.promote_delta > 0.0:
+            assert abs(past.difference) < limits.promote_delta
 
 
 plans = st.builds(

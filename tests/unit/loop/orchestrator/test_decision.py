@@ -1,13 +1,24 @@
+import json
 import math
+from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from cadenza.core.errors import InputError
-from cadenza.loop.config import ThresholdConfig
-from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.config import LoopConfig, ThresholdConfig
+from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, EvalReport
+from cadenza.loop.orchestrator import verdicts
+from cadenza.loop.orchestrator.decision import (
+    Decision,
+    Judgement,
+    decide,
+    judge,
+    past_candidate,
+)
 from cadenza.loop.orchestrator.evidence import Evidence, first_evidence
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.state import CycleState, LoopState, PastCandidate
 
 THRESHOLDS = ThresholdConfig()
 
@@ -104,6 +115,15 @@ def evidence(
     )
 
 
+def past(
+    difference: float | None = None, half_width: float | None = None, *, score: float = 0.5
+) -> PastCandidate:
+    return PastCandidate(score=score, difference=difference, half_width=half_width)
+
+
+TIE = past(0.0, 0.05)
+
+
 def first(rate: float, lower: float | None, upper: float | None) -> Evidence:
     return Evidence(
         candidate=rate,
@@ -154,10 +174,10 @@ def test_judge_in_warm_up_spends_no_look_on_a_possible_loss():
 )
 def test_judge_is_undecided_while_bounds_hold_a_difference_that_counts(lower, upper):
     found = evidence(0.01, lower, upper)
-    open_ = judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=1)
+    open_ = judge(found, (TIE,), THRESHOLDS, warm_up=False, looks_left=1)
     assert open_.decision is None
     assert open_.reason.startswith("Further episodes may decide")
-    closed = judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0)
+    closed = judge(found, (TIE,), THRESHOLDS, warm_up=False, looks_left=0)
     assert closed.decision is Decision.ESCALATE
 
 
@@ -169,25 +189,25 @@ def test_judge_stops_early_once_no_difference_that_counts_is_left():
 def test_judge_counts_what_the_episodes_cannot_resolve_as_equal():
     # 0.03 exceeds plateau_epsilon 0.01, but not the half-width 0.06, nor the deltas 0.05
     found = evidence(0.03, -0.03, 0.09)
-    assert judge(found, (0.47,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+    assert judge(found, (past(-0.03, 0.06),), THRESHOLDS, warm_up=False, looks_left=0).decision is (
         Decision.ESCALATE
     )
 
 
 def test_judge_counts_no_resolved_difference_as_equal():
     found = evidence(0.03, 0.01, 0.05)  # half-width 0.02
-    assert judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+    assert judge(found, (TIE,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
         Decision.ITERATE
     )
 
 
 def test_judge_never_counts_a_difference_as_large_as_the_deltas_as_equal():
     found = evidence(0.08, -0.10, 0.26)
-    assert judge(found, (0.5,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+    assert judge(found, (TIE,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
         Decision.ITERATE
     )
     found = evidence(0.0, -0.2, 0.2)
-    assert judge(found, (0.3,), THRESHOLDS, warm_up=False, looks_left=0).decision is (
+    assert judge(found, (past(-0.2, 0.2),), THRESHOLDS, warm_up=False, looks_left=0).decision is (
         Decision.ITERATE
     )
 
@@ -197,20 +217,23 @@ def test_judge_counts_as_equal_only_what_is_below_both_deltas(deltas):
     limits = ThresholdConfig(promote_delta=deltas[0], regression_delta=deltas[1])
     for difference, expected in ((0.04, Decision.ESCALATE), (0.06, Decision.ITERATE)):
         found = evidence(difference, difference - 0.3, difference + 0.3)
-        verdict = judge(found, (0.5,), limits, warm_up=False, looks_left=0)
+        verdict = judge(found, (TIE,), limits, warm_up=False, looks_left=0)
         assert verdict.decision is expected
 
 
 def test_judge_on_a_plateau_at_the_floor_escalates():
     found = evidence(0.0, -0.03, 0.03, baseline=0.05)
-    verdict = judge(found, (0.05,), THRESHOLDS, warm_up=False, looks_left=0)
+    verdict = judge(found, (past(0.0, 0.03),), THRESHOLDS, warm_up=False, looks_left=0)
     assert verdict.decision is Decision.ESCALATE
-    assert verdict.reason.startswith("The last 2 candidates are within 0.030 of the reference: ")
+    assert verdict.reason.startswith(
+        "The last 2 candidates are level with the reference, each on its own initial states, with "
+        "differences up to 0.000: 0.050 against 0.050 on "
+    )
 
 
 def test_judge_on_a_plateau_below_the_floor_iterates_and_says_why():
     found = evidence(0.0, -0.03, 0.03, baseline=0.02)
-    verdict = judge(found, (0.02,), THRESHOLDS, warm_up=False, looks_left=0)
+    verdict = judge(found, (past(0.0, 0.03),), THRESHOLDS, warm_up=False, looks_left=0)
     assert verdict.decision is Decision.ITERATE
     assert "escalate_floor is 0.050" in verdict.reason
 
@@ -304,9 +327,93 @@ def test_judge_tells_numbers_to_people():
     assert verdict.reason.endswith("[+0.020, +0.180] at over 99.99 %.")
 
 
-def test_judge_refuses_scores_that_are_no_numbers():
-    with pytest.raises(InputError, match=r"^history\[0\]: expected a finite score, got nan"):
-        judge(evidence(0.0, -1, 1), (math.nan,), THRESHOLDS, warm_up=False, looks_left=0)
+# Plateaus
+
+
+def final(found: Evidence, history: Sequence[PastCandidate], limits=THRESHOLDS) -> Decision | None:
+    return judge(found, history, limits, warm_up=False, looks_left=0).decision
+
+
+def test_two_exact_ties_make_a_plateau_however_easy_their_initial_states_were():
+    before = past_candidate(evidence(0.0, -0.06, 0.06, baseline=0.58))
+    assert before == past(0.0, 0.06, score=0.58)
+    now = evidence(0.0, -0.06, 0.06, baseline=0.5)
+    assert final(now, (before,)) is Decision.ESCALATE
+
+
+def test_a_candidate_that_differed_is_no_part_of_a_plateau_whatever_it_scored():
+    # it scored what the reference scores today, but on its own initial states it was 0.08 apart
+    differed = past_candidate(evidence(-0.08, -0.12, -0.04, baseline=0.58))
+    assert final(evidence(0.0, -0.04, 0.04), (differed,)) is Decision.ITERATE
+    # nor does today's wider interval make an earlier, resolved difference one
+    resolved = past(0.04, 0.02)
+    assert final(evidence(0.0, -0.4, 0.4), (resolved,)) is Decision.ITERATE
+    # and what was not resolved then is not, because today's interval is narrow
+    assert final(evidence(0.0, -0.02, 0.02), (past(0.04, 0.06),)) is Decision.ESCALATE
+
+
+@pytest.mark.parametrize("half_width", [0.0, 0.05, None])
+def test_a_past_tie_is_level_whatever_its_bounds(half_width):
+    assert final(evidence(0.0, -0.05, 0.05), (past(0.0, half_width),)) is Decision.ESCALATE
+
+
+def test_a_candidate_of_which_nothing_is_known_is_no_part_of_a_plateau():
+    unknown = past_candidate(first(0.5, 0.3, 0.7))
+    assert unknown == past(score=0.5)
+    assert final(evidence(0.0, -0.05, 0.05), (unknown,)) is Decision.ITERATE
+    assert final(evidence(0.0, -0.05, 0.05), (unknown, TIE)) is Decision.ESCALATE
+
+
+@pytest.mark.parametrize(("promote", "regression"), [(0.0, 0.0), (0.0, 0.05), (0.05, 0.0)])
+@pytest.mark.parametrize("difference", [0.0, 0.03, -0.03])
+def test_deltas_of_zero_leave_what_the_bounds_cannot_tell_a_plateau(
+    promote, regression, difference
+):
+    limits = ThresholdConfig(
+        promote_delta=promote, regression_delta=regression, plateau_epsilon=0.0
+    )
+    found = evidence(difference, difference - 0.04, difference + 0.04)
+    assert final(found, (past(difference, 0.04),), limits) is Decision.ESCALATE
+    assert final(found, (past(0.03, 0.02),), limits) is Decision.ITERATE
+
+
+def test_history_of_bare_scores_is_read_as_scores_without_comparison():
+    stored = '{"run_id": "run", "cycle": 3, "history": [0.58, 1]}'
+    state = LoopState.model_validate_json(stored)
+    assert state == LoopState.model_validate(json.loads(stored))
+    assert state.history == (past(score=0.58), past(score=1.0))
+    assert LoopState.model_validate_json(state.model_dump_json()) == state
+
+
+@pytest.mark.parametrize("wrong", ["true", '"a half"', '{"score": 0.5, "half_width": -0.1}'])
+def test_history_of_anything_else_is_refused(wrong):
+    with pytest.raises(ValidationError, match=r"history\.0"):
+        LoopState.model_validate_json(f'{{"run_id": "run", "history": [{wrong}]}}')
+
+
+@pytest.mark.parametrize("decision", [Decision.ITERATE, Decision.ROLLBACK])
+def test_state_keeps_how_a_candidate_compared_in_its_own_cycle(decision):
+    checkpoint = CheckpointRecord(policy_type="bc", path="/c", cycle=1)
+    report = EvalReport(
+        checkpoint="/c", env_type="e", task_suite="s", n_episodes=100, success_rate=0.58
+    )
+    state = LoopState(
+        run_id="run",
+        cycle=1,
+        step="decide",
+        history=(TIE,),
+        current=CycleState(candidate=checkpoint, candidate_report=report),
+    )
+    config = LoopConfig.from_document({"run_name": "r", "seed_dataset": "local/d"}, source="test")
+    found = evidence(0.125, -0.125, 0.375)
+    told = verdicts.judged(state, config, Judgement(decision=decision, reason="r"), found)
+    assert told.state.history == (TIE, past(0.125, 0.25, score=0.625))
+
+
+@pytest.mark.parametrize("name", ["score", "difference", "half_width"])
+def test_a_past_candidate_refuses_numbers_that_are_none(name):
+    with pytest.raises(ValidationError, match=name):
+        PastCandidate(**{"score": 0.5, name: math.nan})
 
 
 def test_judge_refuses_a_negative_number_of_looks():
