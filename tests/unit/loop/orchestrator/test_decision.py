@@ -354,7 +354,8 @@ def test_a_candidate_that_differed_is_no_part_of_a_plateau_whatever_it_scored():
 
 @pytest.mark.parametrize("half_width", [0.0, 0.05, None])
 def test_a_past_tie_is_level_whatever_its_bounds(half_width):
-    assert final(evidence(0.0, -0.05, 0.05), (past(0.0, half_width),)) is Decision.ESCALATE
+    limits = ThresholdConfig(plateau_epsilon=0.0)
+    assert final(evidence(0.0, -0.05, 0.05), (past(0.0, half_width),), limits) is Decision.ESCALATE
 
 
 def test_a_candidate_of_which_nothing_is_known_is_no_part_of_a_plateau():
