@@ -66,7 +66,9 @@ def install(requirements: Path, cache: Path, header: str | None) -> Path:
         say(f"Installing {requirements} into {folder} (once per machine; takes minutes) ...")
         if folder.exists():
             shutil.rmtree(folder)
+        # Modules are compiled when they are first imported: most of them never are.
         options = ["--quiet", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]
+        options += ["--no-compile"]
         pip = [str(python), "-m", "pip", "install", *options, "--requirement", str(requirements)]
         for command in ([sys.executable, "-m", "venv", str(folder)], pip):
             # The child has the lock too, so it holds until the child has ended.
