@@ -217,7 +217,7 @@ def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
     assert done.code == 1
     assert not done.json["ok"]
     failed = {check["name"]: check for check in done.json["checks"] if check["level"] == "fail"}
-    assert {"store", "seed data"} <= set(failed)
+    assert {"store", "inputs"} <= set(failed)
     assert "secret" not in done.out
 
 
