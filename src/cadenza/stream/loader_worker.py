@@ -18,7 +18,7 @@ from functools import cache
 from typing import Final
 
 #: Longest wait of a worker for the batches on their way, s. A loader kills its workers after five.
-SENDING_S: Final = 1.0
+SENDING_S: Final = 3.0
 #: Name that `multiprocessing.Queue` gives the thread that sends.
 _SENDER: Final = "QueueFeederThread"
 #: Place among what a process does at its end: after the queues were closed, which have at least -5.

@@ -221,9 +221,22 @@ def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
 
 
 def test_host_that_waits_for_room_is_told_once_and_shown_while_it_waits(bench, tmp_path):
-    spec = spec_of(tmp_path, "finish(sys.argv[1])")
-    runner = bench.runner(on_progress=lambda progress: seen.append(progress.waits_for))
+    script = """
+import time
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+finish(sys.argv[1])
+"""
+    shown_at_work = tmp_path / "shown at work"
+    spec = spec_of(tmp_path, script, str(shown_at_work))
     seen, began, started = [], time.monotonic(), []
+
+    def see(progress):
+        seen.append(progress.waits_for)
+        if progress.waits_for is None:
+            shown_at_work.touch()
+
+    runner = bench.runner(on_progress=see)
 
     def expected(folder):
         argv = (sys.executable, "-m", "cadenza.loop.jobs.host", str(folder.request_path))

@@ -406,6 +406,8 @@ def test_recording_replays_without_a_server(server, provider, tmp_path):
     with asking(0, "lessons"):
         assert again.complete("anything") == said[1]
     assert len(server.requests) == 3
-    line = json.loads(path.read_text().splitlines()[0])
-    assert (line["cycle"], line["purpose"], line["ordinal"]) == (0, "propose", 0)
-    assert line["cost_usd"] == pytest.approx(0.002095)
+    booked, settled = (json.loads(line) for line in path.read_text().splitlines()[:2])
+    for line in (booked, settled):
+        assert (line["cycle"], line["purpose"], line["ordinal"]) == (0, "propose", 0)
+    assert (booked["text"], settled["text"]) == (None, said[0])
+    assert settled["cost_usd"] == pytest.approx(0.002095)
