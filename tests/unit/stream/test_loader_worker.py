@@ -15,7 +15,7 @@ from cadenza.stream.loader_worker import await_senders
 from tests.fakes import FakeChunkSource
 
 #: Bytes of a batch that takes a while to be shared.
-LARGE = 2**26
+LARGE = 2**27
 
 
 def grow(batch: TensorDict) -> TensorDict:
