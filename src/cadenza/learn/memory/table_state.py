@@ -187,14 +187,16 @@ def _row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
 
 
 def contents_state(contents: EpisodeContents) -> dict[str, Any]:
-    """Return episodes and places as tensors, numbers and lists."""
+    """Return episodes and places as tensors, numbers and lists.
+
+    Equal episodes at equal places give equal bytes, whatever lay there before them.
+    """
     slots = contents.rows.live_slots()
-    starts, counts = contents.rows.slots.start[slots], contents.rows.slots.rows[slots]
-    at = _row_indices(starts, counts)
     return {
         "places": contents.rows.state_dict(),
         "columns": {
-            name: from_numpy(contents.arena.gather(name, at)) for name in contents.layout.stored
+            name: from_numpy(_rows_at_places(contents, name, slots))
+            for name in contents.layout.stored
         },
         "extra": from_numpy(
             contents.extra[slots]
@@ -202,6 +204,16 @@ def contents_state(contents: EpisodeContents) -> dict[str, Any]:
             else np.zeros((len(slots), len(contents.layout.flexible)), np.int32)
         ),
     }
+
+
+def _rows_at_places(contents: EpisodeContents, name: str, slots: IndexArray) -> NDArray[Any]:
+    """Return a column's rows at the places of all episodes, zeros where an episode has none."""
+    rows = contents.rows.slots.rows[slots]
+    values = contents.arena.gather(name, _row_indices(contents.rows.slots.start[slots], rows))
+    if not contents.layout.stored[name].is_tag:
+        counts = contents.counts(name, slots)
+        values[_row_indices(np.cumsum(rows) - rows + counts, rows - counts)] = 0
+    return values
 
 
 def load_contents_state(

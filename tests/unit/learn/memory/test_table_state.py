@@ -27,6 +27,17 @@ def test_state_survives_a_checkpoint_file():
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+def test_episodes_replaced_by_others_leave_no_trace_in_the_state():
+    first, second = make(maxlen=9, seed=3), make(maxlen=9, seed=3)
+    for identity, length in enumerate([4, 2, 3, 1, 5, 2, 2] * 20):  # rows are used again
+        first.add_sequence(identity, episode(100 * identity, length))
+        second.add_sequence(identity, episode(100 * identity, length))
+        restored = make(maxlen=9, seed=3)
+        restored.load_state_dict(second.state_dict())
+        second = restored
+        assert serialise(first.state_dict()) == serialise(second.state_dict())
+
+
 def test_loading_without_hyperparameters_changes_nothing():
     table = filled([4])
     table.load_state_dict(filled([5, 6]).state_dict(), load_hparams=False)
