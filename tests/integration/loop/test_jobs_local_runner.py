@@ -398,7 +398,8 @@ def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path
 
 
 def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
-    secrets = ("CADENZA_STORE", "PGPASSWORD", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+    keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+    secrets = ("CADENZA_STORE", "PGPASSWORD", "PGSERVICEFILE", *keys)
     for name in secrets:
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

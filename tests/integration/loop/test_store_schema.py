@@ -126,9 +126,15 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
         "open": "postgresql://ada@host/runs",
         "file": None,
     }
+    models = {
+        "guarded": "openai:org/m:8b@https://ada:hunter2@host:80/v1",
+        "options": "gemini:m@https://host/v1?key=hunter2",
+        "open": "openai:m@http://host/v1",
+        "file": "openai:m@https://a/hunter2@host",
+    }
     with engine.begin() as connection:
         for run_id, store in stores.items():
-            config = json.dumps({"run_name": "r", "store": store, "seed": 3})
+            config = json.dumps({"run_name": "r", "store": store, "seed": 3, "llm": models[run_id]})
             values = {"id": run_id, "config": config}
             connection.execute(
                 text(
@@ -137,7 +143,7 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
                 ),
                 values,
             )
-    with pytest.raises(StoreOutdatedError, match="expected tables of version 0002, got 0001"):
+    with pytest.raises(StoreOutdatedError, match="expected tables of version 0003, got 0001"):
         JobStore.open_existing(empty_url)
     engine.dispose()
     with JobStore(empty_url) as opened:
@@ -148,6 +154,12 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
         "options": "postgresql://ada@host/runs?connect_timeout=3&password=***",
         "open": "postgresql://ada@host/runs",
         "file": None,
+    }
+    assert {run_id: config["llm"] for run_id, config in kept.items()} == {
+        "guarded": "openai:org/m:8b@https://host:80/v1",
+        "options": "gemini:m@https://host/v1",
+        "open": "openai:m@http://host/v1",
+        "file": "openai:m@https://host",
     }
     assert {(config["run_name"], config["seed"]) for config in kept.values()} == {("r", 3)}
     assert (rows["open"]["config_sha256"], rows["open"]["created_at"]) == ("old", 1.5)

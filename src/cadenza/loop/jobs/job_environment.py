@@ -10,17 +10,20 @@ Limits:  against programs that look for what they were not given, only another u
 from collections.abc import Mapping
 from typing import Final
 
-#: The run's store and its cluster, and the keys of the language models.
+#: The run's store and its cluster, and the keys of the language models; an address may hold one.
 _SECRETS: Final = frozenset(
     {
         "ANTHROPIC_API_KEY",
         "ANTHROPIC_AUTH_TOKEN",
+        "ANTHROPIC_BASE_URL",
         "CADENZA_STORE",
         "GEMINI_API_KEY",
         "GOOGLE_API_KEY",
         "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
         "PGPASSFILE",
         "PGPASSWORD",
+        "PGSERVICEFILE",
         "RAY_AUTH_TOKEN",
         "RAY_AUTH_TOKEN_PATH",
     }

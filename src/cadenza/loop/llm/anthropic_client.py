@@ -6,6 +6,7 @@ from typing import Any, ClassVar, cast
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm.protocol import Question
+from cadenza.loop.llm.redaction import secrets_of
 from cadenza.loop.llm.service import ServiceClient
 
 
@@ -59,7 +60,8 @@ class AnthropicLLM(ServiceClient):
 
     def _secrets(self) -> tuple[str, ...]:
         names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-        return (self._api_key or "", *(os.environ.get(name, "") for name in names))
+        keys = (self._api_key or "", *(os.environ.get(name, "") for name in names))
+        return (*keys, *secrets_of(self._base_url or os.environ.get("ANTHROPIC_BASE_URL")))
 
 
 def _block_text(block: object) -> str:

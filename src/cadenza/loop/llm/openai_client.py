@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm.protocol import Question
+from cadenza.loop.llm.redaction import secrets_of
 from cadenza.loop.llm.service import ServiceClient
 
 #: Key for servers of one's own, which ask for none.
@@ -75,4 +76,5 @@ class OpenAICompatibleLLM(ServiceClient):
                 raise LLMCallError("expected a choice with a message, got none")
 
     def _secrets(self) -> tuple[str, ...]:
-        return () if self._api_key == NO_KEY else (self._api_key,)
+        keys = () if self._api_key == NO_KEY else (self._api_key,)
+        return (*keys, *secrets_of(self._base_url))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import unquote
 
 #: Shapes of keys of the services we speak with; a service may quote a key in its complaint.
 _KEY_SHAPES: Final = re.compile(r"\b(?:sk-[A-Za-z0-9_*-]{4,}|AIza[A-Za-z0-9_*-]{4,})")
@@ -10,6 +11,16 @@ _KEY_SHAPES: Final = re.compile(r"\b(?:sk-[A-Za-z0-9_*-]{4,}|AIza[A-Za-z0-9_*-]{
 REDACTED: Final = "[key]"
 #: Characters of an error that are kept.
 _MAX_ERROR_CHARS: Final = 300
+
+
+def secrets_of(address: str | None) -> tuple[str, ...]:
+    """Return what an address holds to prove oneself with: its password, or its only user name."""
+    user, at, _ = (address or "").partition("//")[2].partition("/")[0].rpartition("@")
+    if not at:
+        return ()
+    name, _, password = user.partition(":")
+    secret = password or name
+    return (user, secret, unquote(secret))
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

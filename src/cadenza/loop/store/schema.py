@@ -11,7 +11,7 @@ from cadenza.loop.errors import StoreForeignError, StoreOutdatedError, StoreVers
 from cadenza.loop.store.locations import shown
 
 #: Newest migration; a store at another one is migrated or refused.
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Alembic keeps the migration that runs in a global variable.
 _ONE_AT_A_TIME: Final = threading.Lock()

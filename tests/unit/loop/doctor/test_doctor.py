@@ -175,7 +175,7 @@ def test_the_model_of_a_configuration_needs_a_key_unless_the_server_is_ones_own(
 def test_the_use_of_the_model_and_its_limit_are_told():
     prices = {"usd_per_million_input": 3.0, "usd_per_million_output": 15.0}
     wanted = config(
-        llm="openai:m@http://ada:secret@host/v1",
+        llm="openai:m@http://host/v1",
         curation={"enabled": True},
         llm_calls={**prices, "max_cost_usd": 2.5},
     )

@@ -1,8 +1,11 @@
 import pytest
 
+from cadenza.core.errors import ConfigurationError
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import LLMPackageMissingError
 from cadenza.loop.llm import AnthropicLLM, NullLLM, OpenAICompatibleLLM, make_llm, wire
 from cadenza.loop.llm.factory import GEMINI_BASE_URL
+from cadenza.loop.llm.redaction import secrets_of
 from cadenza.loop.llm.spec import parse_spec
 
 
@@ -20,10 +23,10 @@ def test_no_spec_is_no_model(spec):
 
 
 def test_spec_is_split_at_the_first_colon_and_the_first_at_sign():
-    llm = make_llm("openai:org/model:8b@http://user@127.0.0.1:8000/v1")
+    llm = make_llm("openai:org/model:8b@http://127.0.0.1:8000/v1")
     assert isinstance(llm, OpenAICompatibleLLM)
     assert (llm.provider, llm.model) == ("openai", "org/model:8b")
-    assert llm._base_url == "http://user@127.0.0.1:8000/v1"
+    assert llm._base_url == "http://127.0.0.1:8000/v1"
     assert llm._api_key == "not-needed"
 
 
@@ -85,9 +88,55 @@ def test_missing_package_names_the_extra(spec, monkeypatch):
     [
         ("anthropic:claude@1", "anthropic:claude@1"),
         ("openai:m", "openai:m"),
-        ("openai:m@http://ada:secret@host:8000/v1", "openai:m@http://host:8000/v1"),
+        ("openai:org/m:8b@http://host:8000/v1", "openai:org/m:8b@http://host:8000/v1"),
         ("gemini:m@host", "gemini:m@host"),
     ],
 )
-def test_model_is_shown_without_a_password(text, shown):
+def test_model_is_shown_by_the_text_that_names_it(text, shown):
     assert parse_spec(text).shown == shown
+
+
+@pytest.mark.parametrize(
+    ("spec", "instead"),
+    [
+        ("openai:m@https://ada:hunter2@host/v1", "OPENAI_API_KEY, or the .* in OPENAI_BASE_URL"),
+        ("openai:m@https://hunter2@host/v1", "OPENAI_API_KEY"),
+        ("openai:m@https://ada:a/hunter2@host/v1", "OPENAI_API_KEY"),
+        ("openai:m@ada:hunter2@host", "OPENAI_API_KEY"),
+        ("openai:m@https://host/v1?api-key=hunter2", "OPENAI_API_KEY"),
+        ("openai:m@https://host/v1#hunter2", "OPENAI_API_KEY"),
+        ("openai:https://ada:hunter2@host/v1", "OPENAI_API_KEY"),
+        ("gemini:m@https://ada:hunter2@host", "a key in GEMINI_API_KEY, as an environment"),
+        ("anthropic:m@https://ada:hunter2@host", "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_address_that_may_hold_a_key_is_refused_and_not_quoted(spec, instead):
+    with pytest.raises(ValueError, match=f"stored and shown; give .*{instead}") as caught:
+        parse_spec(spec)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="expected an address without user") as caught:
+        LoopConfig.from_document({"run_name": "r", "seed_dataset": "d", "llm": spec}, source="s")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "secrets"),
+    [
+        ("https://ada:a%40b@host/v1", {"ada:a%40b", "a%40b", "a@b"}),
+        ("https://token@host:8000", {"token"}),
+        ("https://host/v1/a@b", set()),
+        ("https://host", set()),
+        (None, set()),
+    ],
+)
+def test_secrets_of_an_address_are_its_password_or_only_name(address, secrets):
+    assert set(secrets_of(address)) == secrets
+
+
+def test_address_of_the_environment_keeps_its_password_out_of_replies(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://ada:hunter2@host/v1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://ada:hunter2@host")
+    for spec in ("openai:m", "anthropic:m"):
+        llm = make_llm(spec)
+        assert not isinstance(llm, NullLLM)
+        assert "hunter2" in llm._secrets()
