@@ -79,6 +79,19 @@ def test_no_text_is_lost(text):
 
 
 names = st.text(max_size=30).map(plain_name)
+
+
+@given(
+    texts=st.lists(st.text(" a_·|\n\x00\ud800", max_size=4), min_size=2, max_size=2, unique=True)
+)
+def test_names_stay_apart_and_fit_into_a_line(texts):
+    one, other = map(plain_name, texts)
+    assert one != other or {*texts} == {"", "unnamed"}
+    assert plain_name(one) == one
+    assert one.isprintable()
+    assert not {*one} & {*"·|"}
+
+
 observations = st.lists(
     st.builds(
         Observation,

@@ -6,8 +6,9 @@ Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
 Agreement:   two runs agree on a policy and suite if the interval of the difference of their last
              successes holds 0, that difference is at most `MARGIN`, and their changes from first
              to last success are not significant in opposite directions.
-Independent: runs of different seeds. Runs of one seed play the same initial states, and a repeated
-             run gives the same numbers: that they agree shows nothing.
+Independent: runs of different known seeds. Runs of one seed play the same initial states, and a
+             repeated run gives the same numbers: that they agree shows nothing. A run of an unknown
+             seed may repeat any other one.
 Precise:     a success whose interval is at most `MAX_WIDTH` wide: 21 episodes where half of them
              succeed, 6 where all or none do. Runs of fewer, or of an unknown number, agree with
              nearly everything: they replicate nothing, but they can contradict.
@@ -60,7 +61,7 @@ class RunOutcome:
         run: The run.
         first: First measurement of a policy that it kept.
         last: Last one.
-        seed: Root of its randomness; None if not known, which counts as one of its own.
+        seed: Root of its randomness; None if not known.
     """
 
     run: str
@@ -98,10 +99,9 @@ def agree(one: RunOutcome, other: RunOutcome) -> bool:
 def all_agree(outcomes: list[RunOutcome]) -> bool:
     """Return whether two independent precise runs or more agree, and no run contradicts."""
     precise = [outcome for outcome in outcomes if outcome.last.precise]
-    seeds = [outcome.seed for outcome in precise]
-    independent = seeds.count(None) + len({seed for seed in seeds if seed is not None})
+    seeds = {outcome.seed for outcome in precise} - {None}
     return (
-        independent > 1
+        len(seeds) > 1
         and all(agree(a, b) for a, b in combinations(precise, 2))
         and not any(contradict(a, b) for a, b in combinations(outcomes, 2))
     )

@@ -24,7 +24,7 @@ KEPT: Final = frozenset({"promote", "provisional"})
 MAX_LISTED: Final = 40
 #: Rows of the table; the oldest runs leave it.
 MAX_ROWS: Final = 100
-#: Longest name in a line, characters, and hexadecimal digits of the digest in a longer one's place.
+#: Longest name in a line, characters, and hexadecimal digits of the digest of one that is changed.
 _MAX_NAME: Final = 100
 _DIGEST_DIGITS: Final = 12
 #: Most runs of consecutive cycles that one row takes; a run's cycles are consecutive.
@@ -55,15 +55,15 @@ _OLDER_FRAME: Final = (
 def plain_name(name: str) -> str:
     """Return a name as it stands in lines and rows: one line, no separators of theirs.
 
-    A name beyond 100 characters ends in a digest of the whole, so that names of one beginning stay
-    apart.
+    A name that cannot stand there as it is, or has more than 100 characters, ends in a digest of
+    the whole, so that names stay apart.
     """
     line = " ".join(name.split())
     cleaned = "".join(c if c.isprintable() and c not in "·|" else "_" for c in line)
-    if len(cleaned) > _MAX_NAME:
-        digest = sha256_bytes(line.encode("utf-8", "replace"))[:_DIGEST_DIGITS]
-        return f"{cleaned[: _MAX_NAME - 1 - _DIGEST_DIGITS]}~{digest}"
-    return cleaned.strip() or "unnamed"
+    if cleaned == name and len(name) <= _MAX_NAME:
+        return name or "unnamed"
+    digest = sha256_bytes(name.encode("utf-8", "surrogatepass"))[:_DIGEST_DIGITS]
+    return f"{cleaned[: _MAX_NAME - 1 - _DIGEST_DIGITS] or 'unnamed'}~{digest}"
 
 
 def measurement(rate: float, episodes: int) -> Measurement:

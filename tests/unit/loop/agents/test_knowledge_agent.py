@@ -43,8 +43,8 @@ def root(tmp_path):
     return tmp_path / "knowledge"
 
 
-def agent(root, bus, llm=None, now=NOW):
-    return KnowledgeAgent(root, bus, llm, clock=lambda: now)
+def agent(root, bus, llm=None, now=NOW, seed=None):
+    return KnowledgeAgent(root, bus, llm, clock=lambda: now, seed=seed)
 
 
 def ingest(of, run="r", cycle=0, success=0.5, policy="bc", suite="crossing", **more):
@@ -120,24 +120,37 @@ def test_two_cycles_of_one_run_do_not_replicate(root, bus):
 
 
 def test_two_runs_that_agree_replicate_and_a_third_may_undo_it(root, bus):
-    ingest(agent(root, bus), run="a", success=0.5)
-    ingest(agent(root, bus), run="b", success=0.6)
+    def seeded(run, seed, success):
+        ingest(agent(root, bus, seed=seed), run=run, success=success)
+
+    seeded("a", 1, 0.5)
+    seeded("b", 2, 0.6)
     assert meta(root, "policies/bc.md")["status"] == "replicated"
     assert meta(root, "tasks/crossing.md")["status"] == "replicated"
     # 2 of 40 against 20 of 40: the intervals are far apart
-    ingest(agent(root, bus), run="c", success=0.05)
+    seeded("c", 3, 0.05)
     assert meta(root, "policies/bc.md")["status"] == "observed-once"
 
 
 def test_runs_of_one_seed_do_not_replicate_each_other(root, bus):
     def seeded(run, seed):
-        ingest(KnowledgeAgent(root, bus, clock=lambda: NOW, seed=seed), run=run)
+        ingest(agent(root, bus, seed=seed), run=run)
         return meta(root, "policies/bc.md")["status"]
 
     assert [seeded("a", 7), seeded("b", 7)] == ["observed-once"] * 2
     assert seeded("c", 8) == "replicated"
     assert "· run a · " in (root / "policies/bc.md").read_text()
     assert (root / "policies/bc.md").read_text().count(" · seed 7\n") == 2
+
+
+def test_runs_of_unknown_seeds_do_not_replicate(root, bus):
+    for run in ("a", "b"):
+        ingest(agent(root, bus), run=run)
+    assert meta(root, "policies/bc.md")["status"] == "observed-once"
+    ingest(agent(root, bus, seed=1), run="c")
+    assert meta(root, "policies/bc.md")["status"] == "observed-once"
+    ingest(agent(root, bus, seed=2), run="d")
+    assert meta(root, "policies/bc.md")["status"] == "replicated"
 
 
 def test_runs_of_one_id_in_two_stores_are_told_apart(root, bus):
@@ -224,10 +237,11 @@ def test_lessons_are_derived_from_the_observations(root, bus):
 
 
 def test_run_is_judged_by_what_it_kept_not_by_what_it_refused(root, bus):
-    ingest(agent(root, bus), cycle=0, success=0.9)
-    ingest(agent(root, bus), cycle=1, success=0.2, decision="rollback")
-    ingest(agent(root, bus), cycle=2, success=0.5, policy="bc_large", decision="iterate")
-    ingest(agent(root, bus), run="b", success=0.9)
+    one, other = agent(root, bus, seed=1), agent(root, bus, seed=2)
+    ingest(one, cycle=0, success=0.9)
+    ingest(one, cycle=1, success=0.2, decision="rollback")
+    ingest(one, cycle=2, success=0.5, policy="bc_large", decision="iterate")
+    ingest(other, run="b", success=0.9)
     page = read_page((root / "tasks/crossing.md").read_bytes())
     lessons = page.section("Lessons").split("\n")
     assert lessons[0].startswith("- Best policy on crossing: bc, 90.0% of 80 episodes")

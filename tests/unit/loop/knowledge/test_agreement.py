@@ -58,7 +58,9 @@ def test_runs_of_one_seed_are_one_piece_of_evidence():
     one, two = replace(same, seed=1), replace(same, seed=2)
     assert not all_agree([one, one])
     assert all_agree([one, one, two])
-    assert all_agree([one, same])  # a run of an unknown seed counts as another one
+    assert not all_agree([one, same])  # a run of an unknown seed may be the same
+    assert not all_agree([same, same, same])
+    assert all_agree([one, two, same])
     assert not all_agree([one, two, replace(outcome(0.5, 0.95), seed=2)])
 
 
@@ -88,7 +90,8 @@ def test_imprecise_run_still_contradicts():
 
 
 def test_all_of_at_least_two_must_agree():
-    same, apart = outcome(0.5, 0.5), outcome(0.5, 0.95)
-    assert not all_agree([same])
-    assert all_agree([same, same])
-    assert not all_agree([same, same, apart])
+    one, other = (replace(outcome(0.5, 0.5), seed=seed) for seed in (1, 2))
+    assert not all_agree([one])
+    assert all_agree([one, other])
+    for seed in (3, None):
+        assert not all_agree([one, other, replace(outcome(0.5, 0.95), seed=seed)])

@@ -140,15 +140,25 @@ def test_other_lines_are_kept_above():
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
-        ("a · b|c", "a _ b_c"),
-        (" x\n y ", "x y"),
+        ("a b_c", "a b_c"),
         ("", "unnamed"),
-        ("\x1b", "_"),
         ("é" * 100, "é" * 100),
+        # the digits: printf ... | sha256sum
+        ("a · b|c", "a _ b_c~8969ad2fae15"),
+        (" x\n y ", "x y~a26cbd609e75"),
+        ("\x1b", "_~77adfc95029e"),
+        ("  ", "unnamed~6c179f21e6f6"),
     ],
 )
 def test_plain_name(name, plain):
     assert plain_name(name) == plain
+
+
+def test_names_that_differ_only_in_what_a_line_cannot_hold_stay_apart():
+    names = ["push_left", "push|left", "push·left", "push\tleft", "push left", "push  left"]
+    assert len({plain_name(name) for name in names}) == len(names)
+    found = collected(seen(0, run=f"r{n}", suite=plain_name(name)) for n, name in enumerate(names))
+    assert len(found.outcomes()) == len(names)
 
 
 def test_long_names_of_one_beginning_stay_apart():
