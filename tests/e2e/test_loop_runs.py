@@ -37,6 +37,7 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
     done = Started("cadenza", *words, cwd=tmp_path, variables=cache).outcome(120.0)
     assert done.code == 0, done.err
     assert done.json["dry_run"]
+    assert (done.json["constitution"], len(done.json["constitution_sha256"])) == (None, 64)
     assert done.json["decisions"][0] == "promote"
     programs = {"lerobot-train", "lerobot-eval"} if name == "lerobot_pusht" else {"cadenza"}
     assert programs <= {line.split()[0] for line in done.json["commands"]}
@@ -50,6 +51,7 @@ def test_dry_run_prints_every_command_and_event(tmp_path):
     out = f"--out={tmp_path}/runs/dry/cycle_0/data"
     assert lines[0].startswith("cadenza job collect --task=crossing")
     assert out in lines[0]
+    assert lines[-2].startswith("rules: the shipped ones, SHA-256 ")
     assert lines[-1].startswith("dry run: 3 commands in 1 cycles, none of them run;")
     assert "[cycle 0] orchestrator/cycle_started" in done.err
     assert max(len(line.partition(" {")[2]) for line in done.err.splitlines()) <= 159
@@ -115,6 +117,7 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert "stopping: the job at work is ended first; Ctrl-C again kills it" in done.err
     assert ("the job at work is killed" in done.err) == (len(signals) == 2)
     assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
+    assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert "run long: stopped (stop requested)" in done.out
     [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["jobs"]) == ("stopped", [])
@@ -169,6 +172,16 @@ def test_a_refused_command_ends_with_its_rule(tmp_path):
     assert done.code == 18
     assert done.json["error"]["kind"] == "ConstitutionError"
     assert "refused by the rule allowed_env_types" in done.json["error"]["message"]
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_rules_that_are_named_and_not_there_are_an_error_before_the_run(more, tmp_path):
+    config = configured(tmp_path, "constitution: configs/constitution.yaml")
+    done = loop("run", "-c", config, "--run-id", "lax", *more, cwd=tmp_path)
+    assert done.code == 2
+    place = f"{tmp_path}/configs/constitution.yaml"
+    assert f"constitution: expected a file of rules, got none at {place}" in done.err
+    assert not (tmp_path / "runs" / "lax").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])

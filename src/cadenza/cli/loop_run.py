@@ -16,8 +16,11 @@ from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.jobs.stopping import StopLevel
+    from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import RunStatus
 
 _RUNS: Final = Path("runs")
@@ -195,10 +198,11 @@ def _work(
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
             if not quiet:
                 _tell(f"run {run_id}; events: {loop.bus.log_path}")
+                _tell(_rules_line(_rules_of(loop)))
             with display.following(loop):
                 summary = asdict(loop.run())
             status = run_status(loop.store, run_id, workdir=settings.workdir)
-            summary |= {"status": status.status, "folder": str(loop.folder)}
+            summary |= {"status": status.status, "folder": str(loop.folder), **_rules_of(loop)}
     if status.status != "stopped":
         return ExitCode.OK, summary, status
     by_term = stop.first is signal.SIGTERM
@@ -222,7 +226,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
-                summary = asdict(loop.run())
+                summary = {**asdict(loop.run()), **_rules_of(loop)}
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
     if missing is not None:
@@ -232,11 +236,29 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         return
     for line in commands:
         print_text(plain(line))
+    print_text(_rules_line(summary))
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
         "policies of cycle 0 were taken to solve half of the episodes, later ones all of them; "
         "nothing was kept"
     )
+
+
+def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
+    """Return which rules a run obeys: their file, None for the shipped ones, and their digest."""
+    from cadenza.loop.rules_in_force import rules_file
+
+    file = rules_file(loop.config)
+    return {
+        "constitution": None if file is None else str(file),
+        "constitution_sha256": loop.rules.sha256,
+    }
+
+
+def _rules_line(rules: "Mapping[str, Any]") -> str:
+    from cadenza.loop.rules_in_force import shown_rules
+
+    return plain(f"rules: {shown_rules(rules['constitution'], rules['constitution_sha256'])}")
 
 
 def _require_name(run_id: str) -> None:

@@ -100,7 +100,7 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
         for cycle in status.cycles
         if cycle.reason
     ]
-    lines += [_blessed(status), _seed_data(status)]
+    lines += [_blessed(status), _seed_data(status), _rules(status)]
     lines += [_job(job) for job in status.jobs]
     for question in status.pending:
         lines.append(
@@ -162,6 +162,12 @@ def _seed_data(status: "RunStatus") -> str:
     if status.seed_data != "unknown":
         return ""
     return "seed dataset: its initial states are unknown, policies may be measured on some of them"
+
+
+def _rules(status: "RunStatus") -> str:
+    from cadenza.loop.rules_in_force import shown_rules
+
+    return plain(f"rules: {shown_rules(status.constitution, status.constitution_sha256)}")
 
 
 def _job(job: "LiveJob") -> str:

@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
+    LEAGENTS_RULES,
     clashing_flags,
     flags_against_seeds,
     misplaced_names,
@@ -70,6 +71,11 @@ __all__ = [
 _DATASET_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$"
 
 
+def _default_rules(fields: dict[str, Any]) -> Path | None:
+    """Return the file of rules that a configuration means without naming one."""
+    return LEAGENTS_RULES if fields.get("backend") == "lerobot" else None
+
+
 class LoopConfig(Section):
     """Everything that determines a run.
 
@@ -83,7 +89,7 @@ class LoopConfig(Section):
         store: SQLAlchemy URL of the job store; None for ``<workdir>/cadenza.db`` (SQLite).
         llm: Language model, ``"provider:model"``; None for none.
         constitution: File of the rules; None for the shipped ones, which also stand in for the
-            default of LeAgents where no file lies there.
+            default of LeAgents where the key is absent and no file lies there.
         policy_ladder: Policy types, weakest first.
         llm_calls: What calls of that model may take, and what they cost.
         knowledge: Pages for later runs.
@@ -106,7 +112,7 @@ class LoopConfig(Section):
     workdir: Path = Path("runs")
     store: str | None = None
     llm: str | None = None
-    constitution: Path | None = None
+    constitution: Path | None = Field(default_factory=_default_rules)
     policy_ladder: tuple[PolicyRung, ...] = Field(min_length=1)
     llm_calls: LLMCallsConfig = LLMCallsConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()

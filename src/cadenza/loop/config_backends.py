@@ -5,6 +5,7 @@ Limits:  knows names alone; whether a back end runs here is found out by its own
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
@@ -24,6 +25,8 @@ LEROBOT_POLICIES: Final = frozenset(
         *("fastwam", "gaussian_actor", "lingbot_va", "molmoact2", "vla_jepa"),
     )
 )
+#: Where LeAgents keeps its rules, relative to the current folder.
+LEAGENTS_RULES: Final = Path("configs/constitution.yaml")
 #: Policy types of the native back end.
 NATIVE_POLICIES: Final = ("bc", "bc_large")
 
@@ -44,7 +47,6 @@ _LEROBOT: Final[dict[str, Any]] = {
         {"name": "smolvla", "init": "lerobot/smolvla_base"},
         {"name": "pi05", "init": "lerobot/pi05_base"},
     ],
-    "constitution": "configs/constitution.yaml",
 }
 
 #: What LeRobot alone heeds, with the one value that says nothing to the native back end.

@@ -26,7 +26,6 @@ from cadenza.loop.backends.base import (
     TrainRequest,
 )
 from cadenza.loop.config import ApprovalConfig, LoopConfig, ThresholdConfig
-from cadenza.loop.constitution import load_constitution
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
@@ -38,6 +37,7 @@ from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
 from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.rules_in_force import rules_of
 from cadenza.loop.store.jobstore import JobStore
 
 _NOTES = "dry run"
@@ -72,8 +72,7 @@ def missing_data(config: LoopConfig) -> str | None:
     """
     without = config.model_copy(update={"seed_root": None})
     lacks_data = len(missing_inputs(config)) > len(missing_inputs(without))
-    rules = load_constitution(config.constitution, config.data.instructions)
-    require_inputs(without if lacks_data else config, rules)
+    require_inputs(without if lacks_data else config, rules_of(config))
     if config.seed_root is None or not lacks_data:
         return None
     return f"there is no folder {config.seed_root.absolute()} yet, which a real run needs"

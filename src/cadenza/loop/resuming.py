@@ -11,6 +11,8 @@ from typing import Any
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.config_backends import LEAGENTS_RULES
+from cadenza.loop.rules_in_force import rules_file
 from cadenza.loop.store.jobstore import JobStore
 
 
@@ -25,6 +27,10 @@ def stored_config(store: JobStore, run_id: str) -> LoopConfig:
     source = f"configuration of run {run_id!r}"
     row = store.get_run(run_id)
     document = parse_json_object(row["config_json"].encode(), source=source)
+    if document.get("constitution") == str(LEAGENTS_RULES):
+        # Written by a version that took the shipped rules where this file was not; the digest of a
+        # run's rules is compared before it goes on, so nothing laxer can slip in.
+        del document["constitution"]
     return LoopConfig.from_document(document, source=source)
 
 
@@ -42,12 +48,12 @@ def anchored(config: LoopConfig) -> LoopConfig:
         else rung
         for rung in config.policy_ladder
     )
-    rules, seed_root = config.constitution, config.seed_root
+    seed_root = config.seed_root
     root = config.knowledge.root.absolute()
     return config.model_copy(
         update={
             "policy_ladder": ladder,
-            "constitution": rules.absolute() if rules is not None and rules.exists() else rules,
+            "constitution": rules_file(config),
             "seed_root": None if seed_root is None else seed_root.absolute(),
             "knowledge": config.knowledge.model_copy(update={"root": root}),
         }
@@ -55,13 +61,15 @@ def anchored(config: LoopConfig) -> LoopConfig:
 
 
 def placed(config: LoopConfig, folder: Path) -> LoopConfig:
-    """Return ``config`` as it is stored: with the absolute path of the folder of all runs.
+    """Return ``config`` as it is stored: with absolute paths of its rules and of all runs.
 
     Args:
         config: Configuration of the run.
         folder: Folder of the run itself.
     """
-    return config.model_copy(update={"workdir": folder.absolute().parent})
+    return config.model_copy(
+        update={"workdir": folder.absolute().parent, "constitution": rules_file(config)}
+    )
 
 
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:

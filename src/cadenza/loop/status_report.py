@@ -189,6 +189,8 @@ class RunStatus(Record):
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
         metric: What of an episode its decisions compare: ``success`` or ``score``.
+        constitution: File of the rules that it obeys; None for the shipped ones.
+        constitution_sha256: Digest of these rules; None if the store has none.
         cycles: Its cycles, in order.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
@@ -211,6 +213,8 @@ class RunStatus(Record):
     step: str
     max_cycles: int | None
     metric: str
+    constitution: str | None
+    constitution_sha256: str | None
     cycles: tuple[CycleStatus, ...]
     seed_data: Literal["reserved", "unknown"] | None = None
     blessed: BlessedPolicy | None
@@ -247,6 +251,8 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         step=str(_object(run["state_json"]).get("step", "")),
         max_cycles=_section(config, "budgets").get("max_cycles"),
         metric=_section(config, "eval").get("metric", "success"),
+        constitution=config.get("constitution"),
+        constitution_sha256=run["constitution_sha256"],
         cycles=_cycles(store, run_id, jobs),
         seed_data=_seed_data(store, run_id),
         blessed=_blessed(store.blessed_checkpoint(run_id)),

@@ -46,11 +46,13 @@ def problems(
         model: The model.
         document: The file that was validated, for the places; None for none.
     """
-    # A list whose items were refused one by one is called too short as well: no news.
+    # A list whose items were refused one by one is called too short as well, and a default that
+    # depends on other keys is not made where one was refused: no news.
     details = [
         detail
         for detail in error.errors(include_url=False)
         if not (detail["type"] == "too_short" and detail["input"])
+        and detail["type"] != "default_factory_not_called"
     ]
     return tuple(text for detail in details for text in _sentences(detail, model, document))
 

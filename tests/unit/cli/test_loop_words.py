@@ -151,6 +151,14 @@ def test_a_run_out_of_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, t
     assert not [line for line in notes(ended, tmp_path, None) if "resume" in line]
 
 
+def test_the_rules_of_a_run_are_told(run, tmp_path):
+    _, status = run
+    assert "rules: the shipped ones" in notes(status, tmp_path, None)
+    named = {"constitution": "/r/mine.yaml", "constitution_sha256": "0123456789abcdef"}
+    told = notes(status.model_copy(update=named), tmp_path, None)
+    assert "rules: /r/mine.yaml, SHA-256 0123456789ab" in told
+
+
 def test_a_run_that_compares_scores_shows_them_under_their_name(run):
     _, status = run
     assert cycle_columns(status)[4:6] == ("success", "reference")

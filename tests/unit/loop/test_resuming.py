@@ -6,6 +6,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.resuming import anchored, placed, require_place, stored_config
+from cadenza.loop.rules_in_force import rules_file
 from cadenza.loop.store import JobStore
 
 
@@ -43,10 +44,15 @@ def test_a_run_finds_its_files_from_another_folder(tmp_path, monkeypatch):
     assert anchored(found) == found
 
 
-def test_leagents_default_rules_stay_the_default_where_no_file_is(tmp_path, monkeypatch):
+def test_runs_that_took_the_shipped_rules_for_a_missing_default_keep_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = Path("configs/constitution.yaml")
-    assert anchored(config(constitution=path)).constitution == path
+    ladder = [{"name": "act"}]
+    lerobot = config(backend="lerobot", policy_ladder=ladder, eval={"env_type": "pusht"})
+    with JobStore(tmp_path / "cadenza.db") as store:
+        store.create_run("old", lerobot.model_dump_json())  # as earlier versions wrote it
+        store.create_run("new", placed(lerobot, tmp_path / "runs/new").model_dump_json())
+        for run_id in ("old", "new"):
+            assert rules_file(stored_config(store, run_id)) is None
 
 
 def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, monkeypatch):

@@ -65,25 +65,24 @@ def _summary(config: LoopConfig) -> str:
 
 def _back_end(config: LoopConfig) -> Check:
     from cadenza.loop.backends.registry import make_backend
-    from cadenza.loop.constitution import load_constitution
     from cadenza.loop.orchestrator.foreseen import require_commands_allowed
+    from cadenza.loop.rules_in_force import rules_of
 
     backend = make_backend(config)
-    rules = load_constitution(config.constitution, config.data.instructions)
-    require_commands_allowed(config, rules, backend)
+    require_commands_allowed(config, rules_of(config), backend)
     return Check(name="back end", level="ok", detail=f"{backend.name}, its commands are allowed")
 
 
 def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.constitution import load_constitution
     from cadenza.loop.orchestrator.foreseen_inputs import require_inputs, require_present
     from cadenza.loop.orchestrator.proposal_bounds import collects
     from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
+    from cadenza.loop.rules_in_force import rules_of
 
     require_present(config)
     where = str(config.seed_root or "the back end finds or makes it")
     if config.seed_root is not None:
-        require_inputs(config, load_constitution(config.constitution, config.data.instructions))
+        require_inputs(config, rules_of(config))
     if not collects(config) and seeds_of_seed_data(config) is None:
         where += "; its initial states are unknown, policies may be measured on some of them"
     return Check(name="inputs", level="ok", detail=f"{config.seed_dataset}: {where}")

@@ -95,18 +95,17 @@ def _compute(config: LoopConfig | None) -> Check:
 
 def _rules(config: LoopConfig | None) -> Check:
     from cadenza.loop.constitution import load_constitution
-    from cadenza.loop.constitution.shipped import rules_file
+    from cadenza.loop.rules_in_force import rules_file, rules_of, shown_rules
 
-    path = None if config is None else config.constitution
-    constitution = load_constitution(path)
+    path = None if config is None else rules_file(config)
+    constitution = load_constitution(None) if config is None else rules_of(config)
     if config is not None:
         require_rules_allow(config, constitution)
     allowed = constitution.rules.allowed_programs or ()
     return Check(
         name="constitution",
         level="ok",
-        detail=f"{rules_file(path) or 'the shipped rules'}: {len(allowed)} programs allowed, "
-        f"SHA-256 {constitution.sha256[:12]}",
+        detail=f"{shown_rules(path, constitution.sha256)}, {len(allowed)} programs allowed",
     )
 
 

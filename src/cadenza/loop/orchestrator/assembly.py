@@ -14,7 +14,7 @@ from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.backends.registry import make_backend, program_table
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import Constitution, load_constitution
+from cadenza.loop.constitution import Constitution
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.reports import JobProgress
@@ -40,6 +40,7 @@ from cadenza.loop.orchestrator.proposer import (
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import KnowledgeWriter
 from cadenza.loop.orchestrator.summary import RunSummary
+from cadenza.loop.rules_in_force import rules_of
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
 
@@ -65,6 +66,7 @@ class LoopAssembly:
         store: The job store.
         bus: Where its events go; subscribe to be told.
         controller: Runs it.
+        rules: Which commands it may give.
     """
 
     run_id: str
@@ -72,6 +74,7 @@ class LoopAssembly:
     store: JobStore
     bus: EventBus
     controller: LoopController
+    rules: Constitution
 
     @property
     def folder(self) -> Path:
@@ -129,14 +132,14 @@ def build_loop(
         on_progress: Told every few seconds how a job stands.
 
     Raises:
-        ConfigurationError: A part of the configuration does not fit, names what is not there, or
-            a seed dataset with initial states that policies are measured on.
-        ConstitutionError: The file of rules is missing or malformed, or the rules refuse a number
-            or a command that the configuration leads to.
+        ConfigurationError: A part of the configuration does not fit, names what is not there, its
+            rules for example, or a seed dataset with initial states that policies are measured on.
+        ConstitutionError: The file of rules is malformed, or the rules refuse a number or a command
+            that the configuration leads to.
         MissingExtraError: A package that the configuration needs is not installed.
         StoreError: The store cannot be opened.
     """
-    rules = load_constitution(config.constitution, config.data.instructions)
+    rules = rules_of(config)
     require_foreseen_allowed(config, rules)
     if backend is None:
         require_inputs(config, rules)
@@ -170,7 +173,9 @@ def build_loop(
         store.close()
         raise
     made.append(controller)
-    return LoopAssembly(run_id=run_id, config=config, store=store, bus=bus, controller=controller)
+    return LoopAssembly(
+        run_id=run_id, config=config, store=store, bus=bus, controller=controller, rules=rules
+    )
 
 
 class _Agents(TypedDict):

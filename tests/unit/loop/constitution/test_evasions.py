@@ -5,7 +5,6 @@ import logging
 import pytest
 
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots, load_constitution
-from cadenza.loop.constitution.shipped import LEAGENTS_PATH
 
 
 @pytest.fixture
@@ -558,14 +557,6 @@ def test_file_that_holds_no_rules_is_refused(rule, text, tmp_path):
     with pytest.raises(ConstitutionError, match="expected") as caught:
         Constitution.from_yaml(path)
     assert caught.value.verdict.rule == rule
-
-
-def test_leagents_path_is_obeyed_where_it_exists(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert load_constitution(LEAGENTS_PATH).sha256 == load_constitution(None).sha256
-    (tmp_path / "configs").mkdir()
-    (tmp_path / LEAGENTS_PATH).write_text("max_train_steps: 7\n")
-    assert load_constitution(LEAGENTS_PATH).rules.max_train_steps == 7
 
 
 def test_forbidden_argument_is_found_in_both_forms_of_a_flag():

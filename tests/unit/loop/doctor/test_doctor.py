@@ -306,10 +306,14 @@ def test_the_question_to_the_other_interpreter_is_answered_by_a_real_one():
     assert b'"lerobot": null' in done.stdout
 
 
-def test_rules_that_stand_in_for_a_missing_default_are_called_by_their_name(tmp_path, monkeypatch):
+def test_doctor_tells_which_rules_hold_and_that_named_ones_are_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = config(constitution="configs/constitution.yaml")
-    assert machine._rules(named).detail.startswith("the shipped rules: ")
+    assert machine._rules(config()).detail.startswith("the shipped ones, SHA-256 ")
+    missing = tried("constitution", None, lambda: machine._rules(named))
+    assert missing.level == "fail"
+    place = f"{tmp_path}/configs/constitution.yaml"
+    assert missing.detail.startswith(f"constitution: expected a file of rules, got none at {place}")
     (tmp_path / "configs").mkdir()
     shutil.copy(shipped_config("loop/constitution.yaml"), tmp_path / "configs/constitution.yaml")
-    assert machine._rules(named).detail.startswith("configs/constitution.yaml: ")
+    assert machine._rules(named).detail.startswith(f"{place}, SHA-256 ")

@@ -1,0 +1,83 @@
+import re
+import shutil
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.dry_run import missing_data
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.resuming import anchored
+from cadenza.loop.rules_in_force import rules_file, rules_of, shown_rules
+
+NATIVE = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 2}}
+LEROBOT = {
+    **NATIVE,
+    "backend": "lerobot",
+    "policy_ladder": [{"name": "act"}],
+    "eval": {"env_type": "pusht"},
+}
+DEFAULT = "configs/constitution.yaml"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Current folder, without any rules."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", [NATIVE, LEROBOT])
+@pytest.mark.parametrize("name", [DEFAULT, "mine.yaml"])
+def test_named_rules_that_are_not_there_are_an_error_and_never_other_rules(document, name, folder):
+    config = LoopConfig(**document, constitution=name)
+    told = rf"constitution: expected a file of rules, got none at {re.escape(str(folder / name))}"
+    for ask in (rules_of, missing_data, lambda given: build_loop(given, "run")):
+        for given in (config, anchored(config), config.model_copy(update={"seed": 1})):
+            with pytest.raises(ConfigurationError, match=told):
+                ask(given)
+    assert not list(folder.iterdir())  # neither a store nor a folder of a run
+
+
+@pytest.mark.parametrize("document", [NATIVE, LEROBOT])
+def test_rules_that_nobody_names_are_the_shipped_ones(document):
+    config = LoopConfig(**document)
+    for given in (config, anchored(config), anchored(anchored(config))):
+        assert rules_file(given) is None
+        assert rules_of(given).sha256 == load_constitution(None).sha256
+
+
+def test_an_empty_key_names_the_shipped_rules_even_where_the_default_lies(folder):
+    (folder / "configs").mkdir()
+    (folder / DEFAULT).write_text("max_train_steps: 7\n")
+    assert rules_file(LoopConfig(**LEROBOT, constitution=None)) is None
+
+
+def test_leagents_default_holds_unnamed_where_it_lies_and_from_any_folder(folder, monkeypatch):
+    (folder / "configs").mkdir()
+    (folder / DEFAULT).write_text("max_train_steps: 7\n")
+    found = anchored(LoopConfig(**LEROBOT))
+    assert rules_file(LoopConfig(**NATIVE)) is None  # LeAgents has no native back end
+    monkeypatch.chdir("/")
+    assert found.constitution == folder / DEFAULT
+    assert rules_of(found).rules.max_train_steps == 7
+
+
+def test_named_rules_are_obeyed_though_the_shipped_ones_are_laxer(folder):
+    shutil.copy(shipped_config("loop/constitution.yaml"), folder / "mine.yaml")
+    text = (folder / "mine.yaml").read_text()
+    stricter = re.sub(r"max_train_steps: \d+", "max_train_steps: 10", text)
+    assert stricter != text
+    (folder / "mine.yaml").write_text(stricter)
+    config = LoopConfig(**NATIVE, constitution="mine.yaml", train={"steps": 11})
+    with pytest.raises(ConstitutionError, match=r"train\.steps: expected at most 10, got 11"):
+        build_loop(config, "run")
+
+
+def test_rules_are_shown_by_their_file_and_the_beginning_of_their_digest():
+    digest = "0123456789abcdef"
+    assert shown_rules("/r/mine.yaml", digest) == "/r/mine.yaml, SHA-256 0123456789ab"
+    assert shown_rules(None, digest) == "the shipped ones, SHA-256 0123456789ab"
+    assert shown_rules(None, None) == "the shipped ones"
