@@ -21,6 +21,8 @@ _LIBERO: Final = {
     "libero_10": 10,
     "libero_90": 90,
 }
+#: Suites whose instructions the package libero knows.
+LIBERO_SUITES: Final = tuple(_LIBERO)
 #: Tasks of Meta-World's groups.
 _METAWORLD: Final = {"easy": 28, "medium": 11, "hard": 6, "very_hard": 5}
 #: Environments of one task.

@@ -14,6 +14,7 @@ from cadenza.loop.backends.native_episodes import PartnerFilter
 from cadenza.loop.backends.native_files import seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
+from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within
 from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
@@ -51,8 +52,12 @@ def require_present(config: LoopConfig) -> None:
 
 
 def missing_inputs(config: LoopConfig) -> list[str]:
-    """Return which files and folders that ``config`` names are not there, one sentence each."""
-    found: list[str] = []
+    """Return what ``config`` names and is not there, one sentence each: files, folders, a suite.
+
+    Raises:
+        ConfigurationError: ``data.instructions`` names no file of suites.
+    """
+    found = _undescribed_suite(config)
     root = config.seed_root
     if root is not None and not root.is_dir():
         found.append(f"seed_root: expected a folder, got none at {root.absolute()} ({_RELATIVE})")
@@ -65,6 +70,20 @@ def missing_inputs(config: LoopConfig) -> list[str]:
                 f"{Path(rung.init).absolute()} ({_RELATIVE})"
             )
     return found
+
+
+def _undescribed_suite(config: LoopConfig) -> list[str]:
+    """Return whether LeRobot's episodes shall be chosen by a suite that nobody describes."""
+    data, path = config.data, config.data.instructions
+    suite = data.task_filter or config.eval.task_suite
+    if config.backend == "native" or (data.task_filter is None and (path is None or "," in suite)):
+        return []
+    known = LIBERO_SUITES if path is None else tuple(suite_sizes(path))
+    if suite in known:
+        return []
+    key = "eval.task_suite" if data.task_filter is None else "data.task_filter"
+    where = "without data.instructions" if path is None else f"which {path} describes"
+    return [f"{key}: expected one of the suites {', '.join(known)}, {where}, got {suite!r}"]
 
 
 def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:

@@ -121,3 +121,35 @@ def test_a_filter_names_partners_of_the_seed_dataset(dataset):
 def test_a_folder_without_a_dataset_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="expected the description of a LeRobotDataset"):
         require_inputs(config(seed_root=tmp_path), RULES)
+
+
+@pytest.mark.parametrize(
+    ("filtered", "played", "described", "problem"),
+    [
+        (None, "libero_goal", False, None),
+        ("libero_10", "libero_goal", False, None),
+        ("mine", "libero_goal", True, None),
+        (None, "mine", True, None),
+        (None, "libero_goal,mine", True, None),
+        ("libero_01", "libero_goal", False, r"data\.task_filter: .* libero_90, without data\.inst"),
+        ("libero_10", "libero_goal", True, r"data\.task_filter: .* suites mine, which /.*, got 'l"),
+        (None, "libero_goal", True, r"eval\.task_suite: .* suites mine, which /.*'libero_goal'"),
+    ],
+)
+def test_a_suite_that_nobody_describes_is_refused_before_episodes_are_chosen_by_it(
+    filtered, played, described, problem, tmp_path
+):
+    path = tmp_path / "suites.json"
+    path.write_text(json.dumps({"mine": ["push it"]}))
+    settings = config(
+        backend="lerobot",
+        seed_dataset="lerobot/x",
+        policy_ladder=[{"name": "act"}],
+        eval={"env_type": "libero", "task_suite": played},
+        data={"task_filter": filtered, "instructions": str(path) if described else None},
+    )
+    if problem is None:
+        assert missing_inputs(settings) == []
+        return
+    with pytest.raises(ConfigurationError, match=problem):
+        require_inputs(settings, RULES)
