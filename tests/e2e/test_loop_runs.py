@@ -16,6 +16,11 @@ eval: {n_episodes: 6, max_episodes: 6}
 thresholds: {min_promote: 0.0}
 budgets: {max_cycles: 1}
 """
+#: What is said of a harvest without adaptation.
+NOTE = (
+    "note: improve.adapt_steps is 0: successes are collected, and no training reads them; set "
+    "improve.adapt_steps, or improve.enabled: false"
+)
 
 
 def loop(*words, cwd, timeout=180.0):
@@ -46,13 +51,15 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
 
 
 def test_dry_run_prints_every_command_and_event(tmp_path):
-    done = loop("run", "-c", configured(tmp_path), "--dry-run", "--run-id", "dry", cwd=tmp_path)
+    config = configured(tmp_path, "improve: {enabled: true}")
+    done = loop("run", "-c", config, "--dry-run", "--run-id", "dry", cwd=tmp_path)
+    assert done.err.splitlines()[-1] == NOTE
     lines = done.out.splitlines()
     out = f"--out={tmp_path}/runs/dry/cycle_0/data"
     assert lines[0].startswith("cadenza job collect --task=crossing")
     assert out in lines[0]
     assert lines[-2].startswith("rules: the shipped ones, SHA-256 ")
-    assert lines[-1].startswith("dry run: 3 commands in 1 cycles, none of them run;")
+    assert lines[-1].startswith("dry run: 4 commands in 1 cycles, none of them run;")
     assert "[cycle 0] orchestrator/cycle_started" in done.err
     assert max(len(line.partition(" {")[2]) for line in done.err.splitlines()) <= 159
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
@@ -87,7 +94,7 @@ def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
 @pytest.fixture
 def collecting(tmp_path):
     """A run that has begun to collect a lot."""
-    config = configured(tmp_path, "jobs: {grace_s: 5.0}")
+    config = configured(tmp_path, "jobs: {grace_s: 5.0}\nimprove: {enabled: true}")
     config.write_text(config.read_text().replace("episodes: 4", "episodes: 4000"))
     words = ("loop", "run", "-c", config, "--run-id", "long")
     started = Started("cadenza", *words, cwd=tmp_path, new_session=True)
@@ -118,6 +125,7 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert ("the job at work is killed" in done.err) == (len(signals) == 2)
     assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
     assert "\nrules: the shipped ones, SHA-256 " in done.err
+    assert done.err.splitlines()[0] == NOTE
     assert "run long: stopped (stop requested)" in done.out
     [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["jobs"]) == ("stopped", [])
@@ -153,8 +161,9 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     [failed] = [line for line in shown if line.startswith("failed: ")]
     assert failed == (
         "failed: DataError: job fails/0/data: expected an end with exit code 0, got exit code 11; "
-        f"see its log {log}; mend the cause and go on with `cadenza loop resume fails`."
+        f"see its log {log}; mend the cause and resume the run."
     )
+    assert shown[-1] == "go on with: cadenza loop resume fails"
     unknown = loop("resume", "other", cwd=tmp_path)
     assert (unknown.code, "expected a run of this store" in unknown.err) == (2, True)
     config.write_text(config.read_text().replace("steps: 20", "steps: 21"))

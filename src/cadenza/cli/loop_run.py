@@ -67,6 +67,8 @@ def run(
             _dry_run(settings, name, as_json=as_json, quiet=quiet)
             return
         _require_new(settings, name)
+        if not (quiet or as_json):
+            _tell_advice(settings)
     work_on(settings, name, as_json=as_json, quiet=quiet)
 
 
@@ -231,6 +233,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
     payload = {**summary, "dry_run": True, "commands": commands}
     if missing is not None:
         _tell(f"note: seed_root: {missing}")
+    _tell_advice(settings)
     if as_json:
         print_json(payload)
         return
@@ -242,6 +245,15 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         "policies of cycle 0 were taken to solve half of the episodes, later ones all of them; "
         "nothing was kept"
     )
+
+
+def _tell_advice(settings: "LoopConfig") -> None:
+    """Say what of a configuration costs compute and changes nothing."""
+    from cadenza.loop.doctor.configuration import unread_harvest
+
+    unread = unread_harvest(settings)
+    if unread is not None:
+        _tell(f"note: {unread.detail}; {unread.fix}")
 
 
 def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:

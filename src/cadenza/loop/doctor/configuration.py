@@ -24,17 +24,20 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
             for problem in problems or [first]
         ]
     checks = [Check(name="configuration", level="ok", detail=f"{path}: {_summary(config)}")]
-    if config.improve.enabled and not config.improve.adapt_steps:
-        checks.append(
-            Check(
-                name="harvest",
-                level="warn",
-                detail="improve.adapt_steps is 0: successes are collected, and no training reads "
-                "them",
-                fix="set improve.adapt_steps, or improve.enabled: false",
-            )
-        )
-    return config, checks
+    unread = unread_harvest(config)
+    return config, checks if unread is None else [*checks, unread]
+
+
+def unread_harvest(config: LoopConfig) -> Check | None:
+    """Return a warning of a harvest that no training reads; None where there is none such."""
+    if not config.improve.enabled or config.improve.adapt_steps:
+        return None
+    return Check(
+        name="harvest",
+        level="warn",
+        detail="improve.adapt_steps is 0: successes are collected, and no training reads them",
+        fix="set improve.adapt_steps, or improve.enabled: false",
+    )
 
 
 def back_end_check(config: LoopConfig) -> Check:

@@ -315,7 +315,7 @@ class LoopController:
         """Note the failure, unless the store failed or has a commit that it did not confirm."""
         try:
             with session.step(f"{_name_of(session.state)}/failed"):
-                session.commit(machine.failed(session.state, _failure_of(error, session.run_id)))
+                session.commit(machine.failed(session.state, _failure_of(error)))
         except (StaleLeaseError, StaleStateError, StoreUnavailableError) as second:
             error.add_note(f"The store does not say so: {second}")
 
@@ -326,14 +326,14 @@ def _name_of(state: LoopState) -> str:
     return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
 
 
-def _failure_of(error: Exception, run_id: str) -> str:
-    """Return in one sentence what failed and what to do; a job's log has the rest."""
+def _failure_of(error: Exception) -> str:
+    """Return in one sentence what failed and what to do; a job's log has the rest.
+
+    The command that resumes it depends on where the store is and is told by whoever shows this.
+    """
     what = " ".join(str(error).split()).rstrip(".")
     shown = what if len(what) <= _REASON_WIDTH else f"{what[: _REASON_WIDTH - 3]}..."
-    return (
-        f"{type(error).__name__}: {shown or 'no message'}; mend the cause and go on with "
-        f"`cadenza loop resume {run_id}`."
-    )
+    return f"{type(error).__name__}: {shown or 'no message'}; mend the cause and resume the run."
 
 
 def _lasting(document: dict[str, Any]) -> dict[str, Any]:
