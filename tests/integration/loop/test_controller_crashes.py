@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
+from cadenza.loop.errors import StoreUnavailableError
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.store.database import Database
 from tests.integration.loop.loop_harness import Loop, outcome_of, quick_folder, store_in
@@ -148,6 +149,67 @@ def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live, first):
     for at in range(first, points + 1, 5):
         left, _ = live(at)
         assert left == undisturbed, f"died at point {at} of {points}"
+
+
+class Outage:
+    """A store that is away at its ``at``-th write of the run, and ``length`` times in a row.
+
+    Attributes:
+        writes: Writes so far.
+        met: Writes that the store did not answer.
+    """
+
+    def __init__(self, at, *, heard, length=1):
+        self.writes = 0
+        self.met = 0
+        self._at = range(at, at + length)
+        self._heard = heard
+
+    @contextmanager
+    def write(self, write, database):
+        self.writes += 1
+        away = self.writes in self._at
+        self.met += away
+        if away and not self._heard:
+            raise StoreUnavailableError("the server restarts")
+        with write(database) as connection:
+            yield connection
+        if away:
+            raise StoreUnavailableError("the answer is lost")
+
+
+@pytest.fixture
+def with_outage(monkeypatch, sqlite_template):
+    """Call it with an outage; returns what one controller left that met it."""
+
+    def run(outage):
+        workdir, write = quick_folder(), Database.write
+        try:
+            with store_in(workdir, sqlite_template) as store, monkeypatch.context() as patch:
+                patch.setattr(Database, "write", lambda self: outage.write(write, self))
+                loop = new_loop(store, workdir)
+                loop.run()
+                return outcome_of(loop, workdir)
+        finally:
+            shutil.rmtree(workdir)
+
+    return run
+
+
+#: Writes before the first step: of the run, its lease and its status; a controller that finds the
+#: store away then says so at once.
+BEGINNING = 4
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_outages_of_the_store_end_no_run_and_show_nowhere(with_outage, heard):
+    undisturbed = with_outage(nothing := Outage(0, heard=True))
+    met = 0
+    for at in range(BEGINNING + 1, nothing.writes + 1, 29):
+        outage = Outage(at, heard=heard, length=3)
+        assert with_outage(outage) == undisturbed, f"away at write {at} of {nothing.writes}"
+        met += outage.met
+    assert met > 5
 
 
 def test_run_that_dies_again_and_again_ends_like_an_undisturbed_one(live):

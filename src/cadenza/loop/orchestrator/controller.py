@@ -31,6 +31,7 @@ from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.outages import Outages
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.state import LoopState
@@ -274,11 +275,17 @@ class LoopController:
             poll_s=self._poll_s,
         )
         steps = CycleSteps(session, self.cfg, self._workers, tools)
+        outages = Outages(session, stop, pause_s=self._poll_s)
         while session.state.step != "finished":
             if stop():
                 raise StopRequestedError(f"run {session.run_id!r}: asked to stop.")
-            with session.step(_name_of(session.state)):
-                session.commit(steps.perform())
+            try:
+                with session.step(_name_of(session.state)):
+                    session.commit(steps.perform())
+            except StoreUnavailableError as error:
+                outages.outlast(error)
+            else:
+                outages.over()
 
     def _meter(self, session: RunSession) -> BudgetMeter:
         limits = BudgetLimits.of(self.cfg.budgets, uses_gpu=self._uses_gpu)

@@ -75,6 +75,15 @@ class RunSession:
         self._state = transition.state
         self._journal.publish()
 
+    def reload(self) -> None:
+        """Take up the state that the store has, after a commit that it may have made unheard.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        self._state, self._version = self.store.load_state(self.run_id)
+        self._journal.publish()
+
     def publish(self) -> None:
         """Publish what an earlier controller recorded and did not come to publish."""
         self._journal.publish()

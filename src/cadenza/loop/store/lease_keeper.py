@@ -39,7 +39,10 @@ class LeaseKeeper:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._leases.release(self.lease)
+        try:
+            self._leases.release(self.lease)
+        except StoreUnavailableError as error:  # then it runs out
+            _LOGGER.warning("the lease of run %s is not released: %s", self.lease.run_id, error)
 
     def _keep(self) -> None:
         while not self._stop.wait(self.lease.ttl_s / _RENEWALS_PER_TTL):

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+
+from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
+from cadenza.loop.jobs.stopping import StopLevel, never
+from cadenza.loop.orchestrator.incidents import IncidentLog
+from cadenza.loop.orchestrator.outages import Outages
+
+AWAY = StoreUnavailableError("the server restarts")
+
+
+class Session:
+    """A session whose store answers after some questions; None never does."""
+
+    def __init__(self, folder, after):
+        self.incidents = IncidentLog(folder)
+        self.asked = 0
+        self._after = after
+
+    def reload(self):
+        self.asked += 1
+        if self._after is None or self.asked < self._after:
+            raise StoreUnavailableError(f"question {self.asked}")
+
+
+def outages(session, stop=never, **options):
+    return Outages(session, stop, pause_s=0.001, **options)
+
+
+def test_store_is_asked_until_it_answers_and_the_outage_is_told(tmp_path, caplog):
+    session = Session(tmp_path, after=3)
+    outages(session).outlast(AWAY)
+    assert session.asked == 3
+    (line,) = (tmp_path / "incidents.jsonl").read_text().splitlines()
+    assert json.loads(line)["kind"] == "store_away"
+    assert (
+        "the store does not answer; the step is done again when it does: the server" in caplog.text
+    )
+
+
+def test_outage_beyond_the_patience_ends_the_run(tmp_path):
+    with pytest.raises(StoreUnavailableError, match="question"):
+        outages(Session(tmp_path, after=None), patience_s=0.05).outlast(AWAY)
+
+
+def test_patience_is_that_of_a_step_not_of_each_of_its_outages(tmp_path):
+    session = Session(tmp_path, after=1)  # a full disk: it can be read, but no step ends
+    waiting = outages(session, patience_s=0.05)
+
+    def never_ends():
+        for _ in range(1000):
+            waiting.outlast(AWAY)
+
+    with pytest.raises(StoreUnavailableError, match="the server restarts"):
+        never_ends()
+    waiting.over()
+    waiting.outlast(AWAY)  # the next step has its own
+
+
+def test_wrong_password_and_a_request_to_stop_are_not_waited_for(tmp_path):
+    session = Session(tmp_path, after=1)
+    with pytest.raises(StoreAccessError, match="wrong"):
+        outages(session).outlast(StoreAccessError("wrong"))
+    with pytest.raises(StoreUnavailableError, match="the server restarts"):
+        outages(session, stop=lambda: StopLevel.END).outlast(AWAY)
+    assert session.asked == 0
