@@ -204,7 +204,8 @@ def _work(
             with display.following(loop):
                 summary = asdict(loop.run())
             status = run_status(loop.store, run_id, workdir=settings.workdir)
-            summary |= {"status": status.status, "folder": str(loop.folder), **_rules_of(loop)}
+            summary |= {"status": status.status, "folder": str(loop.folder)}
+            summary |= {"metric": status.metric, **_rules_of(loop)}
     if status.status != "stopped":
         return ExitCode.OK, summary, status
     by_term = stop.first is signal.SIGTERM

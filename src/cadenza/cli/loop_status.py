@@ -152,9 +152,8 @@ def _blessed(status: "RunStatus") -> str:
     if best is None:
         return "blessed: nothing yet"
     success = "" if best.success is None else f", success {best.success:.1%}"
-    if status.metric != "success":
-        scores = [_score(cycle.candidate) for cycle in status.cycles if cycle.idx == best.cycle]
-        success = "".join(f", {status.metric} {score}" for score in scores if score) + success
+    if status.metric != "success" and best.score is not None:
+        success = f", {status.metric} {best.score:.3f}{success}"
     return f"blessed: {plain(best.path)} ({best.policy_type}, cycle {best.cycle}{success})"
 
 

@@ -168,12 +168,14 @@ class BlessedPolicy(Record):
         policy_type: Rung that trained it.
         cycle: Cycle that trained it.
         success: What it solved in its own cycle; None if not recorded.
+        score: Its mean graded result there, in the task's units; None if an episode has none.
     """
 
     path: str
     policy_type: str
     cycle: int
     success: float | None
+    score: float | None = None
 
 
 class RunStatus(Record):
@@ -241,6 +243,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
     jobs = store.jobs.of_run(run_id)
     config = _object(run["config_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
+    cycles = _cycles(store, run_id, jobs)
     return RunStatus(
         run_id=run_id,
         status=run["status"],
@@ -253,9 +256,9 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         metric=_section(config, "eval").get("metric", "success"),
         constitution=config.get("constitution"),
         constitution_sha256=run["constitution_sha256"],
-        cycles=_cycles(store, run_id, jobs),
+        cycles=cycles,
         seed_data=_seed_data(store, run_id),
-        blessed=_blessed(store.blessed_checkpoint(run_id)),
+        blessed=_blessed(store.blessed_checkpoint(run_id), cycles),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
         jobs=tuple(
             _live(job, estimates)
@@ -397,15 +400,17 @@ def _pending(row: ApprovalRow) -> PendingApproval:
     )
 
 
-def _blessed(row: CheckpointRow | None) -> BlessedPolicy | None:
+def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
     if row is None:
         return None
+    measured = [cycle.candidate for cycle in cycles if cycle.idx == row["cycle_idx"]]
     report = _object(row["eval_json"]) if row["eval_json"] else {}
     return BlessedPolicy(
         path=row["path"],
         policy_type=row["policy_type"],
         cycle=row["cycle_idx"],
         success=report.get("success_rate"),
+        score=next((found.score for found in measured if found is not None), None),
     )
 
 

@@ -6,7 +6,7 @@ from cadenza.cli.loop_status import notes
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
 from cadenza.loop.status_report import all_statuses, measure, run_status
-from cadenza.loop.store.changes import add_checkpoint, record_episodes
+from cadenza.loop.store.changes import add_checkpoint, bless, record_episodes
 from cadenza.loop.store.owners import this_process
 from cadenza.loop.store.rows import ReplyRow
 from tests.loop_runs import RUN, begun_run, event, job_of, outcomes
@@ -70,6 +70,23 @@ def test_scores_are_told_beside_successes_where_every_episode_has_one():
     ]
     assert measure(graded).score == -0.5
     assert measure([graded[0], plain[1]]).score is None
+
+
+def test_the_blessed_policy_is_told_with_the_score_of_its_cycle(store, tmp_path):
+    assert run_status(store, RUN, workdir=tmp_path).blessed.score is None
+    graded = [
+        one.model_copy(update={"seed": 100 + i, "score": float(i)})
+        for i, one in enumerate(outcomes(2, 3))
+    ]
+    lease = lease_of(store)
+    store.apply(
+        lease,
+        add_checkpoint(1, "bc", "/better"),
+        record_episodes(1, "candidate", 0, graded),
+        bless("/better"),
+    )
+    best = run_status(store, RUN, workdir=tmp_path).blessed
+    assert (best.path, best.cycle, best.score) == ("/better", 1, 1.0)
 
 
 def test_only_hours_on_the_gpu_count_where_there_is_one(store, tmp_path):
