@@ -36,9 +36,14 @@ Gate: TypeAlias = Literal["promote", "escalate"]
 
 
 class Section(BaseModel):
-    """Base of every section: immutable, unknown keys refused, NaN and infinity refused."""
+    """Base of every section: immutable, unknown keys refused, NaN and infinity refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    Its errors do not quote what was given: it may hold a password.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 class PolicyRung(Section):

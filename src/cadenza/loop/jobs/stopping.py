@@ -4,6 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from types import FrameType
 from typing import Any, Final, Self, TypeAlias
@@ -51,7 +52,7 @@ class StopSignals:
         """Take signals within the block.
 
         Args:
-            tell: Told each new level, inside the signal's handler.
+            tell: Told each new level, inside the signal's handler; an `OSError` of it is ignored.
         """
         self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
@@ -77,7 +78,8 @@ class StopSignals:
         self.first = self.first or signal.Signals(number)
         self._level = StopLevel.KILL if self._level else StopLevel.END
         if self._tell is not None:
-            self._tell(self._level)
+            with suppress(OSError):  # nobody hears it, as a terminal is gone; we stop all the same
+                self._tell(self._level)
 
 
 def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:

@@ -28,6 +28,15 @@ def test_the_first_signal_is_remembered_and_each_new_level_told():
     assert told == [StopLevel.END, StopLevel.KILL]
 
 
+def test_signal_counts_though_nobody_can_be_told():
+    def gone(_level):
+        raise BrokenPipeError
+
+    with StopSignals(gone) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop() is StopLevel.END
+
+
 def test_the_third_signal_interrupts_a_program_that_does_not_ask():
     with StopSignals():
         os.kill(os.getpid(), signal.SIGINT)
