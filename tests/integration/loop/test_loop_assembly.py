@@ -82,6 +82,24 @@ def test_run_from_a_configuration_writes_store_log_and_pages(tmp_path):
     assert len(same_start) == 1  # more episodes extend the earlier ones
 
 
+def test_runs_of_different_seeds_replicate_in_the_pages_and_of_one_seed_do_not(tmp_path):
+    def status_after(run, seed):
+        stack = FakeStack([0.9])
+
+        def open_jobs(session, stop):
+            return CallableRunner(session.store, session.lease, stack)
+
+        settings = config(tmp_path, seed=seed, budgets={"max_cycles": 1})
+        with build_loop(settings, run, backend=FakeBackend(), open_jobs=open_jobs) as loop:
+            loop.run()
+        text = (tmp_path / "knowledge" / "policies" / "bc.md").read_text()
+        assert f"· run {run} · cycle 0 · default · policy bc · success " in text
+        return next(line for line in text.splitlines() if line.startswith("status: "))
+
+    assert [status_after("one", 3), status_after("again", 3)] == ["status: observed-once"] * 2
+    assert status_after("other", 4) == "status: replicated"
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(named, tmp_path):
     stack, root = FakeStack([0.4, 0.9]), tmp_path / "seed"
