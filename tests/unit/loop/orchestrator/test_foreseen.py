@@ -98,6 +98,14 @@ def test_budget_of_a_suite_is_shared_by_its_tasks():
     assert SequentialPlan.of_run(pusht).max_episodes == 420
 
 
+def test_environment_that_the_rules_do_not_list_is_told_by_its_own_key():
+    settings = lerobot(eval={"env_type": "aloha", "task_suite": "x", "n_episodes": 5})
+    with pytest.raises(ConstitutionError) as caught:
+        require_foreseen_allowed(settings, SHIPPED)
+    assert caught.value.verdict.rule == "allowed_env_types"
+    assert (caught.value.verdict.reason or "").startswith("eval.env_type: expected one of [")
+
+
 def test_look_at_every_task_of_a_suite_is_foreseen():
     settings = lerobot(eval={"env_type": "libero", "task_suite": "libero_90"})
     with pytest.raises(
