@@ -77,12 +77,17 @@ def _back_end(config: LoopConfig) -> Check:
 
 
 def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.orchestrator.foreseen_inputs import require_inputs, require_present
+    from cadenza.loop.orchestrator.foreseen_inputs import (
+        require_fitting_weights,
+        require_inputs,
+        require_present,
+    )
     from cadenza.loop.orchestrator.proposal_bounds import collects
     from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
     from cadenza.loop.rules_in_force import rules_of
 
     require_present(config)
+    require_fitting_weights(config)
     where = str(config.seed_root or "the back end finds or makes it")
     if config.seed_root is not None:
         require_inputs(config, rules_of(config))

@@ -11,10 +11,11 @@ from typing import Final
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native_episodes import PartnerFilter
-from cadenza.loop.backends.native_files import seed_page
+from cadenza.loop.backends.native_files import checkpoint_facts, seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
+from cadenza.loop.contracts.records import CheckpointRecord
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within
 from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
@@ -29,11 +30,13 @@ def require_inputs(config: LoopConfig, rules: Constitution) -> None:
     """Raise unless what ``config`` names is there and fit to be judged on other initial states.
 
     Raises:
-        ConfigurationError: A file or folder is missing, the seed dataset is none, or it has initial
-            states that the run harvests from or measures policies on.
-        IntegrityError: The seed dataset is damaged.
+        ConfigurationError: A file or folder is missing, weights are of another rung or task, the
+            seed dataset is none, or it has initial states that the run harvests from or measures
+            policies on.
+        IntegrityError: The seed dataset or weights are damaged.
     """
     require_present(config)
+    require_fitting_weights(config)
     if config.backend == "native" and config.seed_root is not None:
         page = seed_page(config.seed_root)
         PartnerFilter(config.data.task_filter).within(page)
@@ -49,6 +52,29 @@ def require_present(config: LoopConfig) -> None:
     missing = missing_inputs(config)
     if missing:
         raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
+
+
+def require_fitting_weights(config: LoopConfig) -> None:
+    """Raise unless weights that native training starts from are of their rung and of the task.
+
+    LeRobot itself tells what it can load; its weights may also lie on a hub.
+
+    Raises:
+        ConfigurationError: They are of another, or no policy of `cadenza job train`.
+        IntegrityError: They are damaged.
+    """
+    for number, rung in enumerate(config.policy_ladder if config.backend == "native" else ()):
+        if rung.init is None:
+            continue
+        policy = CheckpointRecord(policy_type=rung.name, path=rung.init, cycle=0)
+        facts = checkpoint_facts(policy)
+        wanted, found = (rung.name, config.eval.env_type), (facts.get("rung"), facts.get("task"))
+        if wanted != found:
+            raise ConfigurationError(
+                f"policy_ladder[{number}].init: expected weights of the rung {wanted[0]!r} for "
+                f"eval.env_type {wanted[1]!r}, got some of {found[0]!r} for {found[1]!r} in "
+                f"{rung.init}; name others, or remove the key."
+            )
 
 
 def missing_inputs(config: LoopConfig) -> list[str]:

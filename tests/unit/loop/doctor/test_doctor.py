@@ -205,6 +205,8 @@ def test_data_and_weights_are_looked_at(tmp_path):
     assert check.level == "fail"
     assert f"seed_root: expected a folder, got none at {root}" in check.detail
     assert "policy_ladder[0].init: expected weights, got nothing at" in check.detail
+    (tmp_path / "nope").touch()
+    assert "expected the sidecar of a checkpoint" in inputs_check(config(**weights)).detail
     (root / "meta").mkdir(parents=True)
     assert "description of a LeRobotDataset" in inputs_check(config(seed_root=root)).detail
     (root / "meta/info.json").write_text('{"total_episodes": 1}')

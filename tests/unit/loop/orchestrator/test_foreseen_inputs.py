@@ -5,12 +5,17 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import sha256_bytes
 from cadenza.core.sealed_json import write_sealed_json
 from cadenza.loop.backends.native_files import recorded_seeds
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.orchestrator.assembly import build_loop
-from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
+from cadenza.loop.orchestrator.foreseen_inputs import (
+    missing_inputs,
+    require_fitting_weights,
+    require_inputs,
+)
 from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
 
@@ -104,6 +109,41 @@ def test_every_missing_file_is_named(tmp_path):
     assert f"seed_root: expected a folder, got none at {tmp_path / 'none'}" in told
     assert f"policy_ladder[1].init: expected weights, got nothing at {tmp_path / 'nope'}" in told
     assert "policy_ladder[0]" not in told
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Return what makes a file that passes for weights of a rung and task."""
+
+    def make(rung="bc", task="crossing"):
+        path = tmp_path / "policy.pt"
+        path.write_bytes(b"weights")
+        facts = {"features": {"action": [2]}, "rung": rung, "task": task}
+        page = {"sha256": sha256_bytes(b"weights"), "extra": facts}
+        path.with_name("policy.pt.json").write_text(json.dumps(page))
+        return [{"name": "bc", "init": str(path)}]
+
+    return make
+
+
+def test_weights_must_be_of_their_rung_and_task_before_the_run(weights, tmp_path):
+    require_inputs(config(policy_ladder=weights()), RULES)
+    for rung, task in (("bc_large", "crossing"), ("bc", "mpe_cooperative_push")):
+        settings = config(policy_ladder=weights(rung, task))
+        message = rf"policy_ladder\[0\]\.init: .* rung 'bc' .* some of '{rung}' for '{task}' in /"
+        for ask in (require_fitting_weights, lambda given: require_inputs(given, RULES)):
+            with pytest.raises(ConfigurationError, match=message):
+                ask(settings)
+
+
+def test_damaged_weights_are_refused_before_the_run(weights, tmp_path):
+    settings = config(policy_ladder=weights())
+    (tmp_path / "policy.pt").write_bytes(b"other weights")
+    with pytest.raises(IntegrityError, match=r"policy\.pt: expected weights of the digest"):
+        require_inputs(settings, RULES)
+    (tmp_path / "policy.pt.json").unlink()
+    with pytest.raises(IntegrityError, match="expected the sidecar of a checkpoint, got no file"):
+        require_inputs(settings, RULES)
 
 
 def test_weights_of_a_hub_need_not_lie_here(tmp_path):
