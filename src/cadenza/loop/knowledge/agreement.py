@@ -96,6 +96,11 @@ def agree(one: RunOutcome, other: RunOutcome) -> bool:
     return not contradict(one, other) and abs(one.last.rate - other.last.rate) <= MARGIN
 
 
+def independent(outcomes: list[RunOutcome]) -> list[RunOutcome]:
+    """Return the newest run of each seed, and of those whose seed is not known."""
+    return list({outcome.seed: outcome for outcome in outcomes}.values())
+
+
 def all_agree(outcomes: list[RunOutcome]) -> bool:
     """Return whether two independent precise runs or more agree, and no run contradicts."""
     precise = [outcome for outcome in outcomes if outcome.last.precise]

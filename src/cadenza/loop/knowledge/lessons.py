@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.knowledge.agreement import Measurement, RunOutcome, direction
+from cadenza.loop.knowledge.agreement import Measurement, RunOutcome, direction, independent
 from cadenza.loop.knowledge.observations import Observation, Observations
 from cadenza.loop.llm.redaction import storable
 
@@ -76,16 +76,18 @@ def _standings(
         for place, policy in enumerate(ranked):
             title = f"Best policy on {suite}: {policy}" if compare and place == 0 else None
             measured = _percent(pooled[suite, policy])
-            count = len(runs[suite, policy])
+            kept = runs[suite, policy]
+            again = ", of one seed the newest" if len(independent(kept)) < len(kept) else ""
             bullets.append(
                 f"{title or f'{policy} on {suite}'}, {measured} when last kept by "
-                f"{count} run{'s' if count > 1 else ''}."
+                f"{len(kept)} run{'s' if len(kept) > 1 else ''}{again}."
             )
     return bullets
 
 
 def _pooled(runs: list[RunOutcome]) -> Measurement:
-    """Return the last successes that all runs kept, together."""
+    """Return the last successes that independent runs kept, together."""
+    runs = independent(runs)
     episodes = sum(run.last.episodes for run in runs)
     if episodes == 0:
         return Measurement(sum(run.last.rate for run in runs) / len(runs), 0)

@@ -236,6 +236,22 @@ def test_lessons_are_derived_from_the_observations(root, bus):
     ]
 
 
+def test_a_repeated_run_makes_no_interval_narrower(root, bus):
+    def best():
+        page = read_page((root / "tasks/crossing.md").read_bytes())
+        return page.section("Lessons").split("\n")[0]
+
+    ingest(agent(root, bus, seed=1), run="a", success=0.75)
+    ingest(agent(root, bus, seed=1), run="again", success=0.75)
+    # Wilson's 95 % bounds of 30 of 40, and of 60 of 80
+    assert best() == (
+        "- Best policy on crossing: bc, 75.0% of 40 episodes (95% interval 59.8% to 85.8%) when "
+        "last kept by 2 runs, of one seed the newest."
+    )
+    ingest(agent(root, bus, seed=2), run="b", success=0.75)
+    assert "75.0% of 80 episodes (95% interval 64.5% to 83.2%) when last kept by 3 runs" in best()
+
+
 def test_run_is_judged_by_what_it_kept_not_by_what_it_refused(root, bus):
     one, other = agent(root, bus, seed=1), agent(root, bus, seed=2)
     ingest(one, cycle=0, success=0.9)
