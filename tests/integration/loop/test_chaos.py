@@ -16,7 +16,7 @@ from tests.integration.loop.command_line_runs import (
 from tests.integration.loop.what_is_left import differences, what_is_left
 
 #: Whole runs on a busy machine.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 KILLS, STOPS = 50, 3
 #: Exit code of a controller that was stopped by SIGTERM once it is at work.
