@@ -41,6 +41,10 @@ class NotReadyError(CadenzaError, RuntimeError):
     """A call came before what it needs: no reset, not enough data, nothing loaded."""
 
 
+class DataPendingError(NotReadyError):
+    """What a call needs is not there yet, but may come from who produces data: waiting can help."""
+
+
 class StaleDataError(CadenzaError, RuntimeError):
     """Stored data that a caller asked for was replaced since, or is older than allowed."""
 

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
+    DataPendingError,
     InputError,
     StaleDataError,
 )
@@ -164,7 +165,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             left = max(deadline - time.monotonic(), 0.0)
             try:
                 return self._draw(size, generator, min(left, WAIT_PIECE_S))
-            except StaleDataError as error:
+            except (DataPendingError, StaleDataError) as error:
                 if loader_ends():
                     return None
                 if left <= WAIT_PIECE_S:

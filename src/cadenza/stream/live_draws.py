@@ -5,33 +5,67 @@ Axes:   n = chunks, c = steps of a chunk.
 """
 
 import os
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import DataPendingError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.stream.argument_checks import generator_fault, is_integer
-from cadenza.stream.back_pressure import FlowRules, request_fill_if_due, wait_until_fresh
-from cadenza.stream.batches import chunk_targets, moved_batch
-from cadenza.stream.chunk_batch import nested_batch
+from cadenza.stream.back_pressure import (
+    POLL_S,
+    FlowRules,
+    is_fill_running,
+    request_fill,
+    request_fill_if_due,
+    wait_until_fresh,
+)
+from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
 from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
+class _InTurn:
+    """Lets one thread after the other draw from a reader that threads cannot share."""
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self._reader = reader
+        self._lock = ThreadLock()
+
+    def draw(
+        self,
+        n: int,
+        c: int,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+        options: DrawOptions = DEFAULT_OPTIONS,
+    ) -> DrawnChunks:
+        """Draw as the reader does."""
+        with self._lock.here():
+            return self._reader.draw(n, c, out, generator, options)
+
+
 class LiveDraws:
-    """What one process draws; every process that was given the engine makes its own."""
+    """What one process draws; every process that was given the engine makes its own.
+
+    Threads draw side by side, and count one after the other: a sum of two counts that are read and
+    written at once would lack one of them.
+    """
 
     def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg) -> None:
         """Draw from ``store``.
@@ -48,40 +82,67 @@ class LiveDraws:
         self._serving = ServingCheck(store)
         self._reader: ChunkReader = SlotReader(store)
         self._consumer = ConsumerRow(store)
+        self._counting = ThreadLock()
         self._generators: dict[tuple[int, int], torch.Generator] = {}
 
     def draw(self, request: DrawRequest) -> "TensorDict":
         """Draw chunks, see `ChunkSource.sample_batch`."""
-        options, timeout = request.options, request.timeout
         size = _checked_size(request.size, self._store.layout.steps)
-        _check_source(request.generator, timeout)
+        _check_source(request.generator, request.timeout)
         self._serving.require()
-        wait_until_fresh(
-            self._store,
-            self._rules,
-            size[0],
-            timeout=self._timeout if timeout is None else timeout,
-            check=self._serving.require,
-            note=self._consumer.note_blocked,
-        )
-        landing = request.out if self._device.type == "cpu" else None
-        targets = chunk_targets(self._store.layout, size, options, request.select, landing)
-        drawn = self._reader.draw(
-            *size, targets, request.generator or self._own_generator(), options
-        )
-        self._consumer.note(drawn, size[1])
+        layout, device, out = self._store.layout, self._device, request.out
+        targets = chunk_targets(layout, size, request.options, request.select, out, device)
+        landed = landing_buffers(layout, size, targets, device)
+        drawn = self._drawn(size, landed, request)
+        with self._counting.here():
+            self._consumer.note(drawn, size[1])
         request_fill_if_due(self._store, self._rules)
-        if landing is not None:
-            return landing
-        return moved_batch(nested_batch(targets, size), self._device, request.out)
+        return filled_batch(targets, landed, size, device, out)
+
+    def _drawn(
+        self, size: tuple[int, int], targets: Mapping[str, Tensor], request: DrawRequest
+    ) -> DrawnChunks:
+        """Draw once there are chunks and they are fresh enough."""
+        timeout = self._timeout if request.timeout is None else request.timeout
+        generator = request.generator or self._own_generator()
+        began = time.monotonic()
+        left = timeout
+        while True:
+            wait_until_fresh(
+                self._store,
+                self._rules,
+                size[0],
+                timeout=left,
+                check=self._serving.require,
+                note=self._note_blocked,
+            )
+            try:
+                return self._reader.draw(*size, targets, generator, request.options)
+            except DataPendingError as error:
+                # A draw that cannot be served counts nothing, and so asks for nothing by itself.
+                if self._rules.mode == "on_demand" and not is_fill_running(self._store):
+                    request_fill(self._store, self._rules)
+                left = timeout - (time.monotonic() - began)
+                if left <= 0.0:
+                    error.add_note(f"The draw waited {timeout:g} s for it.")
+                    raise
+            self._serving.require()
+            before = time.monotonic_ns()
+            time.sleep(POLL_S)
+            self._note_blocked(time.monotonic_ns() - before)
+
+    def _note_blocked(self, duration_ns: int) -> None:
+        with self._counting.here():
+            self._consumer.note_blocked(duration_ns)
 
     @contextmanager
-    def recording(self, folder: str | Path) -> Generator[None]:
+    def recording(self, folder: str | Path) -> Generator[RecordingReader]:
         """Write down every draw in the block, see `OnlineDataEngine.recording`."""
         before = self._reader
-        recorder = self._reader = RecordingReader(before, self._store, folder)
+        recorder = RecordingReader(before, self._store, folder)
         try:
-            yield
+            self._reader = _InTurn(recorder)
+            yield recorder
         finally:
             self._reader = before
             recorder.close()
@@ -91,12 +152,14 @@ class LiveDraws:
         worker = torch.utils.data.get_worker_info()
         number = 0 if worker is None else worker.id + 1
         key = (os.getpid(), number)
-        if key not in self._generators:
-            stream = derive_substream("stream.engine.draws", root_seed=self._seed)
-            # Processes are told apart by their row of counters, which no two of them share.
-            seed = stream.child(self._consumer.row).child(number).integer_seed()
-            self._generators = {key: torch.Generator().manual_seed(seed)}
-        return self._generators[key]
+        generator = self._generators.get(key)
+        if generator is not None:
+            return generator
+        stream = derive_substream("stream.engine.draws", root_seed=self._seed)
+        # Processes are told apart by their row of counters, which no two of them share.
+        seed = stream.child(self._consumer.row).child(number).integer_seed()
+        # Threads that come first at once share what one of them has put in, and so draw no twins.
+        return self._generators.setdefault(key, torch.Generator().manual_seed(seed))
 
 
 def _check_source(generator: object, timeout: object) -> None:

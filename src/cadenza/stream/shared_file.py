@@ -9,7 +9,6 @@ import fcntl
 import mmap
 import os
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Generator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, cast
 
 from cadenza.core.errors import InputError, StorageError
+from cadenza.stream.thread_lock import ThreadLock
 
 #: Where Linux keeps files in memory.
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- the file is created exclusively and unlinked
@@ -55,8 +55,7 @@ class SharedFile:
         self.map = mmap.mmap(descriptor, size)
         self._descriptor = descriptor
         self._close_descriptor = weakref.finalize(self, os.close, descriptor)
-        self._threads = threading.Lock()
-        self._pid = os.getpid()
+        self._threads = ThreadLock()
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:
@@ -123,22 +122,24 @@ class SharedFile:
             StorageError: Somebody else held the lock all the time, or the file is closed.
         """
         self._check_open()
-        if self._pid != os.getpid():  # a fork copied the lock of threads that are not here
-            self._threads, self._pid = threading.Lock(), os.getpid()
+        lock, taken = self._threads.here(), list[bool]()
         deadline = time.monotonic() + timeout
-        if not self._threads.acquire(timeout=timeout):
-            raise _lock_error(timeout)
         try:
+            # Takes the lock and notes so in one call: an interrupt comes before or after both.
+            taken.extend(map(lock.acquire, (True,), (timeout,)))
+            if True not in taken:
+                raise _lock_error(timeout)
             while not self._try_lock():
                 if time.monotonic() >= deadline:
                     raise _lock_error(timeout)
                 time.sleep(_LOCK_PAUSE)
-            try:
-                yield
-            finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+            yield
         finally:
-            self._threads.release()
+            if True in taken:
+                try:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)  # does nothing if it is not ours
+                finally:
+                    lock.release()
 
     def _try_lock(self) -> bool:
         try:

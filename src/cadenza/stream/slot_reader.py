@@ -5,16 +5,17 @@ Steps:  windows are chosen, copied, and the versions of their slots read again. 
 Axes:   n = chunks, c = steps of a chunk.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import InputError, NotReadyError, StaleDataError
+from cadenza.core.errors import DataPendingError, InputError, StaleDataError
 from cadenza.stream.chunk_copy import copy_chunks, overhanging_steps, validity
 from cadenza.stream.chunk_keys import check_targets, known_keys
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
@@ -56,8 +57,19 @@ class DrawnChunks:
     excluded: float = 0.0
 
 
+class _Tables(threading.local):
+    """Window tables of one thread, latest used last.
+
+    A table is renewed in place. Threads that shared one could choose a window of an episode and
+    check its chunk against the version of the next.
+    """
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[tuple[int, DrawOptions], WindowTable] = OrderedDict()
+
+
 class SlotReader:
-    """Draws from a store; every process has its own."""
+    """Draws from a store; every process has its own, which its threads may share."""
 
     def __init__(self, store: SlotStore, *, validate: bool = True) -> None:
         """Read ``store``.
@@ -69,7 +81,15 @@ class SlotReader:
         self._store = store
         self._validate = validate
         self._known = known_keys(store.layout)
-        self._tables: OrderedDict[tuple[int, DrawOptions], WindowTable] = OrderedDict()
+        self._tables = _Tables()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a reader of another process needs; tables are made anew."""
+        return {"store": self._store, "validate": self._validate}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read in a new process."""
+        self.__init__(state["store"], validate=state["validate"])
 
     def draw(
         self,
@@ -92,7 +112,7 @@ class SlotReader:
             InputError: ``n`` or ``c`` is out of range, a target does not fit, or an episode is too
                 short and the options refuse that.
             UnknownNameError: A target is no key of the store.
-            NotReadyError: No episode is long enough, or slots kept changing while they were copied.
+            DataPendingError: No episode is long enough, or slots kept changing meanwhile.
         """
         self._check(n, c, out)
         table = self._table(c, options)
@@ -112,7 +132,7 @@ class SlotReader:
                 [self._redraw(c, piece, picked, table, out, generator) for piece in pieces]
             )
         if len(torn):
-            raise NotReadyError(
+            raise DataPendingError(
                 "SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
                 f"changed {MAX_ROUNDS} times in a row; give the store more slots."
             )
@@ -175,12 +195,12 @@ class SlotReader:
         check_targets(self._known, n, c, out)
 
     def _table(self, c: int, options: DrawOptions) -> WindowTable:
-        """Return the windows of a chunk size; the tables used last are kept."""
-        key = (c, options)
-        table = self._tables.pop(key, None) or WindowTable(self._store, c, options)
-        self._tables[key] = table
-        if len(self._tables) > KEPT_TABLES:
-            self._tables.popitem(last=False)
+        """Return this thread's windows of a chunk size; the tables used last are kept."""
+        key, kept = (c, options), self._tables.kept
+        table = kept.pop(key, None) or WindowTable(self._store, c, options)
+        kept[key] = table
+        if len(kept) > KEPT_TABLES:
+            kept.popitem(last=False)
         return table
 
     def _redraw(

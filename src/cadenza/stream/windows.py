@@ -7,19 +7,22 @@ with weights.
 Axes:  n = chunks, c = steps of a chunk, S = slots, K = intervals of a slot, x = changed slots.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import DataPendingError, InputError
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.slots import IntArray, SlotStore
 
 _Ints = NDArray[np.int32]
+
+#: Version of a slot whose windows are not known; no slot has it.
+_UNREAD: Final = -1
 
 
 class Picked(NamedTuple):
@@ -43,7 +46,7 @@ class Picked(NamedTuple):
 
 
 class WindowTable:
-    """Windows of ``c`` steps of a store, under given options.
+    """Windows of ``c`` steps of a store, under given options; for one thread.
 
     Attributes:
         too_short: Share of the runs that are shorter than a chunk.
@@ -58,7 +61,7 @@ class WindowTable:
         columns = {"episode": 1, "segment": MAX_SEGMENTS, "boundary": 2 * MAX_SEGMENTS}
         runs = MAX_SEGMENTS if options.sampling_mode == "segment" else 1
         shape = (slots, columns[options.sampling_mode])
-        self._versions = np.full(slots, -1, np.int64)
+        self._versions = np.full(slots, _UNREAD, np.int64)
         self._first = np.zeros(shape, np.int32)
         self._count = np.zeros(shape, np.int32)
         self._runs = np.zeros((slots, runs, 2), np.int32)
@@ -72,17 +75,22 @@ class WindowTable:
         self.too_short = 0.0
 
     def refresh(self) -> None:
-        """Read the slots that changed since the last call."""
+        """Read the slots that changed since the last call.
+
+        The versions are noted last: what a call that did not come to its end has changed, the next
+        one reads again.
+        """
         versions = self._store.version.copy()
         full_fence()
         changed = np.flatnonzero(versions != self._versions)
         if not len(changed):
             return
+        self._versions[changed] = _UNREAD
         self._read(changed, versions[changed] & 1 == 0)
-        self._versions = versions
         self._rows = np.flatnonzero(self._windows)
         self._sums = np.cumsum(self._windows[self._rows])
         self.too_short = int(self._short.sum()) / max(int(self._all.sum()), 1)
+        self._versions = versions
 
     def pick(self, n: int, generator: torch.Generator, taken: IntArray) -> Picked:
         """Draw ``n`` windows.
@@ -93,7 +101,7 @@ class WindowTable:
             taken: Slots that this call has already drawn; strata take them last.
 
         Raises:
-            NotReadyError: There is no window.
+            DataPendingError: There is no window.
             InputError: A run is too short and the options refuse that.
         """
         self._check()
@@ -126,7 +134,7 @@ class WindowTable:
                 "segment": f"a segment of at least {c} steps",
                 "boundary": f"an episode of at least {c} steps with a change of segment",
             }
-            raise NotReadyError(
+            raise DataPendingError(
                 f"SlotReader.draw: expected {wanted[mode]}, got none (sampling_mode {mode!r}, "
                 f"chunk size {c}); collect more first or draw shorter chunks."
             )

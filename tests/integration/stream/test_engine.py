@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -11,8 +12,14 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader, IterableDataset
 
-from cadenza.core.errors import InputError, NotReadyError, StaleDataError
-from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset
+from cadenza.core.errors import (
+    ConfigurationError,
+    DataPendingError,
+    InputError,
+    NotReadyError,
+    StaleDataError,
+)
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset, slot_reader
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.slots import StreamWords
 from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg, start_from
@@ -63,9 +70,49 @@ def test_sizes_that_count_nothing_are_refused(engine, size) -> None:
         engine.sample_batch(1, size)
 
 
-def test_no_episode_long_enough_is_a_runtime_error(engine) -> None:
-    with pytest.raises(RuntimeError, match="expected an episode of at least 6 steps"):
-        engine.sample_batch(1, 6)
+def test_draw_of_what_never_comes_asks_for_a_fill_and_gives_up_in_time() -> None:
+    with OnlineDataEngine(small_cfg(draw_timeout=0.3, refill_threshold=10**9)) as engine:
+        before = engine.status()
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="expected an episode of at least 6 steps") as caught:
+            engine.sample_batch(1, 6)
+        assert 0.3 <= time.monotonic() - began < 5.0
+        assert caught.value.__notes__ == ["The draw waited 0.3 s for it."]
+        after = engine.status()
+        assert after["fills_requested"] > before["fills_requested"]
+        assert after["blocked_s"] > before["blocked_s"]
+        with pytest.raises(DataPendingError):
+            engine.sample_batch(1, 6, timeout=0.0)
+
+
+def test_draw_waits_for_an_episode_that_is_long_enough() -> None:
+    # Of the four episodes in the buffer at first none has 7 steps, of the next four two.
+    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds={"lengths": [2, 2, 2, 7, 7]})
+    with OnlineDataEngine(cfg) as engine:
+        assert engine.store.length.max() == 2
+        batch = engine.sample_batch(3, 7, timeout=20.0)
+        assert torch.equal(batch["obs"][..., 1], torch.arange(7.0).expand(3, 7))
+
+
+def test_loader_worker_waits_for_an_episode_that_is_long_enough() -> None:
+    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds={"lengths": [2, 2, 2, 7, 7]})
+    with OnlineDataEngine(cfg) as engine:
+        loader = DataLoader(
+            OnlineDataset(engine, 7, 3),
+            batch_size=None,
+            num_workers=1,
+            collate_fn=OnlineDataset.passthrough_collate_fn,
+        )
+        assert next(iter(loader)).batch_size == (3, 7)
+
+
+def test_wait_ends_when_the_engine_does() -> None:
+    with OnlineDataEngine(small_cfg(refill_threshold=10**9)) as engine:
+        stopper = threading.Timer(0.3, engine.stop)
+        stopper.start()
+        with pytest.raises(NotReadyError, match="expected a running engine, got STOPPED"):
+            engine.sample_batch(1, 6, timeout=60.0)
+        stopper.join()
 
 
 def test_equal_generators_give_equal_batches(engine) -> None:
@@ -126,10 +173,11 @@ def test_what_a_draw_cannot_use_is_refused(engine, options, told) -> None:
 
 
 def test_sampling_mode_comes_third(engine) -> None:
-    with pytest.raises(NotReadyError, match="sampling_mode 'segment'"):
-        engine.sample_batch(4, 2, "segment")
-    with pytest.raises(NotReadyError, match="sampling_mode 'segment'"):
-        next(iter(OnlineDataset(engine, 2, 4, None, "segment")))
+    assert engine.sample_batch(4, 2, "episode").batch_size == (4, 2)
+    with pytest.raises(ConfigurationError, match="sampling_mode: expected one of .*got 'segments'"):
+        engine.sample_batch(4, 2, "segments")
+    with pytest.raises(ConfigurationError, match="sampling_mode: expected one of .*got 'segments'"):
+        OnlineDataset(engine, 2, 4, None, "segments")
 
 
 def test_sizes_may_be_integers_of_numpy(engine) -> None:
@@ -275,8 +323,41 @@ def test_first_fill_has_a_time_limit() -> None:
 
 def test_batches_land_on_the_device() -> None:
     with OnlineDataEngine(small_cfg(buffer_device="meta")) as engine:
-        assert engine.sample_batch(2, 2)["obs"].device.type == "meta"
+        batch = engine.sample_batch(2, 2)
+        assert batch["obs"].device.type == batch.device.type == "meta"
         assert engine.device.type == "meta"
+
+
+def test_out_is_checked_on_every_device_and_only_its_keys_are_drawn(monkeypatch) -> None:
+    copied: list[set[str]] = []
+    monkeypatch.setattr(slot_reader, "copy_chunks", lambda *args: copied.append(set(args[3])))
+    with OnlineDataEngine(small_cfg(buffer_device="meta")) as engine:
+        out = engine.sample_batch(4, 3, select=["obs"])
+        assert engine.sample_batch(4, 3, out=out) is out
+        assert copied == [{"obs"}, {"obs"}]
+        place = {"device": "meta"}
+        wide = TensorDict({"obs": torch.zeros(4, 3, 2, dtype=torch.float64, **place)}, [4, 3])
+        refused = {
+            r"it lacks \['valid'\]": {"out": out, "short": "pad"},
+            r"it lacks \['actions'\]": {"out": out, "select": ["actions"]},
+            "to be a TensorDict, got <class 'dict'>": {"out": {"obs": 1}},
+            "expected a contiguous torch.float32": {"out": wide},
+            r"out\['obs'\] on the device 'meta', got 'cpu'": {
+                "out": TensorDict({"obs": torch.zeros(4, 3, 2)}, [4, 3])
+            },
+        }
+        for told, options in refused.items():
+            with pytest.raises(InputError, match=told):
+                engine.sample_batch(4, 3, **options)
+        with pytest.raises(InputError, match=r"out of shape \(5, 3\), got \(4, 3\)"):
+            engine.sample_batch(5, 3, out=out)
+        assert len(copied) == 2
+
+
+def test_out_on_another_device_is_refused_by_an_engine_of_the_processor(engine) -> None:
+    out = TensorDict({"obs": torch.zeros(4, 2, 2, device="meta")}, [4, 2])
+    with pytest.raises(InputError, match=r"out\['obs'\] on the device 'cpu', got 'meta'"):
+        engine.sample_batch(4, 2, out=out)
 
 
 def test_nested_observations_become_paths() -> None:

@@ -212,7 +212,7 @@ def test_reader_keeps_the_tables_used_last() -> None:
     reader = SlotReader(store)
     for c in range(1, slot_reader.KEPT_TABLES + 4):
         reader.draw(1, c, targets(store, 1, c), seeded())
-    kept = [c for c, _ in reader.__dict__["_tables"]]
+    kept = [c for c, _ in reader.__dict__["_tables"].kept]
     assert kept == list(range(4, slot_reader.KEPT_TABLES + 4))
 
 
