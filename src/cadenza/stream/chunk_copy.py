@@ -16,6 +16,8 @@ from cadenza.stream.windows import Picked
 
 _VIRTUAL_NAMES = frozenset(field.name for field in VIRTUAL)
 _SEGMENT_NAMES = frozenset(name for name in _VIRTUAL_NAMES if name.startswith("segment"))
+#: Types that PyTorch copies in some ways only, and those of equal size that it copies in all.
+_SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def copy_chunks(
@@ -39,6 +41,8 @@ def copy_chunks(
             continue
         field, shift = _stored(name)
         source = store.fields[field]
+        if target.dtype in _SAME_BITS:
+            target, source = (each.view(_SAME_BITS[each.dtype]) for each in (target, source))
         first = picked.slots * (source.shape[0] // store.layout.slots) + shift
         if starts is None:
             _copy_windows(source, first + picked.offsets, c, target, rows)
