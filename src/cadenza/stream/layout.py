@@ -72,7 +72,7 @@ VIRTUAL: Final = (
 )
 
 #: Kinds of numbers that fields may have: truth values, integers, floats; and their most bytes.
-_DTYPE_KINDS: Final = "biuf"
+NUMBER_KINDS: Final = "biuf"
 _LARGEST_NUMBER: Final = 8
 
 #: Tables of int64, by name: what their axes are.
@@ -84,6 +84,9 @@ _SLOT_TABLES: Final = (
     "written_at_ns",
     "success",
     "draws",
+    "drawn_before",
+    "drawable_at",
+    "undrawable_at",
     "lease",
     "segments",
 )
@@ -106,6 +109,7 @@ _CONSUMER_TABLES: Final = (
     "frames",
     "redraws",
     "blocked_ns",
+    "waiting_ns",
     "staleness_us",
     "version_lag",
     "excluded_ppm",
@@ -220,7 +224,7 @@ def _check_field(field: Field) -> None:
         dtype = np.dtype(field.dtype)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype.kind not in _DTYPE_KINDS or dtype.itemsize > _LARGEST_NUMBER:
+    if dtype.kind not in NUMBER_KINDS or dtype.itemsize > _LARGEST_NUMBER:
         raise ConfigurationError(
             "StoreLayout.fields: expected numbers or truth values of at most 64 bits, got the "
             f"type {field.dtype!r} of {field.name!r}; convert it in the environment."

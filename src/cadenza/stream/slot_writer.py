@@ -6,13 +6,15 @@ field.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError
-from cadenza.stream.layout import MAX_SEGMENTS, Field
-from cadenza.stream.slots import UNKNOWN_SUCCESS, Reuse, SlotStore
+from cadenza.stream.layout import MAX_SEGMENTS, NUMBER_KINDS, Field
+from cadenza.stream.slots import UNKNOWN_SUCCESS, IntArray, Reuse, SlotStore
 
 #: ``segment_id`` of steps that belong to no segment.
 NO_SEGMENT = -1
@@ -46,6 +48,11 @@ class EpisodeWriter:
         """Whether the slot has no step left."""
         return self.length >= self._store.layout.steps
 
+    @property
+    def segments(self) -> int:
+        """Runs of equal ``segment_id`` that are segments so far."""
+        return len(self._segment_bounds())
+
     def start(self, state: Mapping[str, Any]) -> None:
         """Note the state that the episode begins in."""
         self._write(0, state, "state")
@@ -59,7 +66,8 @@ class EpisodeWriter:
             next_state: State fields that the step led to.
 
         Raises:
-            InputError: The slot is full, or a field is missing, unknown or of another shape.
+            InputError: The slot is full; a field is missing, unknown or of another shape; or a
+                field of integers or truth values would change a number.
         """
         if self.is_full:
             raise InputError(
@@ -74,7 +82,7 @@ class EpisodeWriter:
         """Open the episode to readers and return its number.
 
         Raises:
-            InputError: The episode has no step.
+            InputError: The episode has no step, or more segments than a slot notes.
         """
         if self.length < 1:
             raise InputError("EpisodeWriter.publish: expected at least one step, got 0; use drop.")
@@ -96,14 +104,19 @@ class EpisodeWriter:
                 f"{sorted(values)}."
             )
         for name, value in values.items():
-            self._entries[name][index] = _checked(self._fields[name], value)
+            entries = self._entries[name]
+            entries[index] = _checked(self._fields[name], value, entries.dtype)
 
-    def _note_segments(self) -> None:
-        """Write first step and end of every run of equal ids >= 0 into the slot's table."""
+    def _segment_bounds(self) -> IntArray:
+        """Return first step and end of every run of equal ids >= 0, shape (K, 2)."""
         ids = self._entries["segment_id"][: self.length]
         edges = np.flatnonzero(np.diff(ids)) + 1
         bounds = np.stack((np.r_[0, edges], np.r_[edges, self.length]), axis=1)
-        bounds = bounds[ids[bounds[:, 0]] >= 0]
+        return bounds[ids[bounds[:, 0]] >= 0]
+
+    def _note_segments(self) -> None:
+        """Write the runs into the slot's table."""
+        bounds = self._segment_bounds()
         if len(bounds) > MAX_SEGMENTS:
             raise InputError(
                 f"EpisodeWriter: expected at most {MAX_SEGMENTS} segments per episode, got "
@@ -113,11 +126,36 @@ class EpisodeWriter:
         self._store.segments[self.slot] = len(bounds)
 
 
-def _checked(field: Field, value: Any) -> Any:
-    """Return ``value`` as an array of the field's shape."""
+def _checked(field: Field, value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return ``value`` as an array that the field, which has ``dtype``, keeps as it is."""
     array = np.asarray(value)
     if array.shape != field.shape:
         raise InputError(
             f"EpisodeWriter: expected {field.name!r} of shape {field.shape}, got {array.shape}."
         )
-    return array
+    if array.dtype is dtype or _is_kept(array.dtype, dtype):
+        return array
+    return _exact(field, array, dtype)
+
+
+@cache
+def _is_kept(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether ``dtype`` holds every number of ``given``; floats may round."""
+    return given.kind in NUMBER_KINDS and (dtype.kind == "f" or np.can_cast(given, dtype, "safe"))
+
+
+def _exact(field: Field, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return ``array`` in a type of integers or truth values, which must not change a number."""
+    came: Any = array.reshape(-1)[:1]
+    if array.dtype.kind in NUMBER_KINDS:
+        with np.errstate(invalid="ignore"):  # a NaN becomes some integer, which differs from it
+            converted = array.astype(dtype)
+        changed = converted != array
+        if not changed.any():
+            return converted
+        came = array[changed]
+    raise InputError(
+        f"EpisodeWriter: expected numbers of {field.name!r} that {dtype} holds, got "
+        f"{came.tolist()[0]!r} as {array.dtype}; correct what gives them, or the type of their "
+        "space."
+    )
