@@ -238,12 +238,18 @@ class WorldStep:
     infos: dict[str, Any]
 
     def success(self, row: int) -> bool | None:
-        """Return whether the episode of environment ``row`` succeeded, None if it does not say."""
+        """Return whether the episode of environment ``row`` succeeded, None if it does not say.
+
+        Gymnasium gives all environments an entry as soon as one of them says something; the mask
+        ``_<key>`` tells who did.
+        """
         for infos in (self.infos.get("final_info"), self.infos):
             for key in _SUCCESS_KEYS:
-                if isinstance(infos, Mapping) and key in infos:
-                    told = np.asarray(cast("Any", infos)[key]).reshape(-1)
-                    return bool(told[row])
+                if not isinstance(infos, Mapping) or key not in infos:
+                    continue
+                told = cast("Mapping[str, Any]", infos)
+                if f"_{key}" not in told or np.reshape(told[f"_{key}"], -1)[row]:
+                    return bool(np.reshape(told[key], -1)[row])
         return None
 
 

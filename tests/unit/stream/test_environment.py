@@ -204,9 +204,14 @@ def test_same_step_reset_must_tell_the_final_observation(monkeypatch) -> None:
         ({"is_success": np.array([False, True])}, True),
         ({"success": np.array([True, False])}, False),
         ({"success": np.ones(2), "final_info": {"success": np.zeros(2)}}, False),
+        # Only environment 0 says something; its neighbour's entry is a filling.
+        ({"success": np.array([True, False]), "_success": np.array([True, False])}, None),
+        ({"success": np.array([False, True]), "_success": np.array([False, True])}, True),
+        ({"success": np.zeros(2), "_success": [True, False], "is_success": [0, 1]}, True),
+        ({"final_info": {"success": [1, 0], "_success": [1, 0]}, "success": [0, 1]}, True),
     ],
 )
-def test_success_is_what_the_infos_say(infos, expected) -> None:
+def test_success_is_what_the_infos_say_of_this_environment(infos, expected) -> None:
     two = np.zeros(2, np.bool_)
     step = WorldStep({}, np.zeros(2), two, two, two, two, {}, infos)
     assert step.success(1) is expected
