@@ -1,8 +1,8 @@
 """Plays environments and writes their episodes, each into a slot of its own.
 
 Rules:  a slot holds one episode: the reset ends it, and so does the slot's last step (as a
-        truncation). An episode with a number that is not finite, and a demonstration that is empty
-        or failed, is dropped and counted.
+        truncation). An episode with a number that is not finite or with too many segments, and a
+        demonstration that is empty or failed, is dropped and counted.
 Axes:   E = environments.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.environment import Arrays, Worlds, WorldStep
+from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.policies import (
     DemonstrationPolicy,
     Judging,
@@ -174,7 +175,7 @@ class EpisodeRunner:
             else step.success(row)
         )
         failed = success is False and isinstance(self._policy, DemonstrationPolicy)
-        wrong = "it did not succeed" if failed else self._not_finite(writer)
+        wrong = "it did not succeed" if failed else self._unfit(writer)
         if wrong is not None:
             writer.drop()
             self._count_dropped(wrong)
@@ -184,8 +185,10 @@ class EpisodeRunner:
         self._dropped_in_a_row = 0
         self._counters.note_episode(length)
 
-    def _not_finite(self, writer: EpisodeWriter) -> str | None:
-        """Return which key of an episode has numbers that are not finite, None without any."""
+    def _unfit(self, writer: EpisodeWriter) -> str | None:
+        """Return why an episode cannot be published, None if it can."""
+        if writer.segments > MAX_SEGMENTS:
+            return f"it has {writer.segments} segments, at most {MAX_SEGMENTS} can be noted"
         for field in self._store.layout.fields:
             if np.issubdtype(np.dtype(field.dtype), np.floating):
                 entries = writer.length + (field.kind == "state")
