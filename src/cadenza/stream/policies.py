@@ -3,6 +3,7 @@
 Axes:  E = environments.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, cast, runtime_checkable
@@ -19,12 +20,21 @@ IntArray = NDArray[np.int64]
 
 _SEGMENTS: Final = "create_demo_segments"
 _ACTIONS: Final = "create_demo_action_list"
+#: What a policy may have, and what producers call it with.
+_METHODS: Final = {
+    "act": ("observations",),
+    "reset": ("rows",),
+    "segment_ids": (),
+    "success": ("infos",),
+    "load_parameters": ("state_dict",),
+}
 
 
 class StreamPolicy(Protocol):
     """Chooses actions for all environments at once.
 
-    It may also have the methods of `Resettable`, `Segmenting`, `Judging` and `Learning`.
+    It may also have the methods of `Resettable`, `Segmenting`, `Judging` and `Learning`, with
+    their parameters: `make_policy` refuses others of the same name.
     """
 
     def act(self, observations: Any) -> Any:
@@ -80,7 +90,8 @@ def make_policy(
         seed: Seed of its random draws.
 
     Raises:
-        ConfigurationError: The factory is not there, or what it returns cannot act.
+        ConfigurationError: The factory is not there, what it returns cannot act, or a method of the
+            policy takes other parameters.
     """
     if policy is None:
         return DemonstrationPolicy(env)
@@ -91,7 +102,32 @@ def make_policy(
             f"policy['factory']: expected an object with act(observations), got "
             f"{type(made).__name__}."
         )
+    for method, given in _METHODS.items():
+        _require_method(made, method, given)
     return made
+
+
+def _require_method(policy: Any, method: str, given: tuple[str, ...]) -> None:
+    """Refuse a policy that has ``method`` but cannot be called with what producers give it."""
+    found = getattr(policy, method, None)
+    if found is None:
+        return
+    got = f"no method but {found!r}"
+    if callable(found):
+        try:
+            signature = inspect.signature(found)
+        except ValueError:  # of a builtin, which does not tell
+            return
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            got = f"{method}{signature}: {error}"
+        else:
+            return
+    raise ConfigurationError(
+        f"policy['factory']: expected {type(policy).__name__}.{method} to be callable as "
+        f"{method}({', '.join(given)}), got {got}; change it, or give it another name."
+    )
 
 
 class DemonstrationPolicy:

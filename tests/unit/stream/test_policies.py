@@ -25,6 +25,55 @@ def test_object_that_cannot_act_is_refused() -> None:
         make_policy({"factory": "tests.stream_worlds:no_policy"}, counting(1), 0)
 
 
+class OtherMethods(HalfPolicy):
+    """Has methods of the names that producers know, with other parameters."""
+
+    def __init__(self, env: Any, seed: int, name: str) -> None:
+        super().__init__(env, seed)
+        others = {
+            "act": lambda: None,
+            "reset": lambda: None,
+            "segment_ids": lambda count: count,
+            "success": 0.5,
+            "load_parameters": lambda state_dict, strict: None,
+        }
+        setattr(self, name, others[name])
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("act", r"act\(observations\), got act\(\): too many positional arguments"),
+        ("reset", r"reset\(rows\), got reset\(\): too many positional arguments"),
+        ("segment_ids", r"segment_ids\(\), got segment_ids\(count\): missing a .* 'count'"),
+        ("success", r"success\(infos\), got no method but 0.5"),
+        ("load_parameters", r"load_parameters\(state_dict\), got .*: missing a .* 'strict'"),
+    ],
+)
+def test_methods_with_other_parameters_are_refused(method: str, told: str) -> None:
+    policy = {"factory": f"{__name__}:OtherMethods", "kwargs": {"name": method}}
+    with pytest.raises(
+        ConfigurationError, match=rf"OtherMethods\.{method} to be callable as {told}; change"
+    ):
+        make_policy(policy, counting(1), 0)
+
+
+class BuiltinMethods(HalfPolicy):
+    """Has methods that do not tell their parameters, or may have none at all."""
+
+    success = None
+
+    def __init__(self, env: Any, seed: int) -> None:
+        super().__init__(env, seed)
+        self.load_parameters: Any = {}.update  # builtin without a signature
+        self.reset: Any = lambda rows=None, *, seed=None: None
+
+
+def test_methods_that_can_be_called_are_taken() -> None:
+    made = make_policy({"factory": f"{__name__}:BuiltinMethods"}, counting(1), 0)
+    assert isinstance(made, BuiltinMethods)
+
+
 def test_demonstrations_of_single_environments_are_played_side_by_side() -> None:
     env = counting(2, [1, 3])
     played = DemonstrationPolicy(env)
