@@ -28,7 +28,7 @@ from cadenza.stream.environment import store_layout
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import started_at
+from cadenza.stream.processes import require_imported_main, started_at
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport, status_document
@@ -92,10 +92,13 @@ class OnlineDataEngine(ChunkSource):
         """Start the producers and wait until the buffer is full for the first time.
 
         Raises:
+            ConfigurationError: A new process imports the program's main module, which starts an
+                engine without ``if __name__ == "__main__":``.
             NotReadyError: Not the owner, started before, or stopped meanwhile.
             OnlineDataWorkerError: The producers failed.
             TimeoutError: The first fill took longer than ``initialization_timeout``.
         """
+        require_imported_main()
         self._require_owner("start")
         if self.state is not OnlineDataEngineState.CREATED:
             raise NotReadyError(

@@ -9,13 +9,17 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError
+from cadenza.core.errors import ConfigurationError, InputError, OnlineDataWorkerError
 from cadenza.stream.layout import ERROR_BYTES
 from cadenza.stream.slots import SlotStore
 
 #: Characters of message and traceback, tried in turn until the envelope fits.
 _LENGTHS: Final = ((4096, 4096), (1024, 2048), (256, 512), (64, 128))
 _OMITTED: Final = " ... "
+#: Errors that a new start would only repeat.
+_ALWAYS_FINAL: Final = (ConfigurationError, ImportError)
+#: Errors that it would repeat as long as nothing has worked: something does not fit together.
+_FINAL_AT_FIRST: Final = (InputError, TypeError, AttributeError, NameError, SyntaxError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +39,20 @@ class ErrorEnvelope:
     is_final: bool = False
 
     @classmethod
-    def of(cls, error: BaseException) -> "ErrorEnvelope":
-        """Describe ``error``, even one whose own methods fail."""
+    def of(cls, error: BaseException, *, has_worked: bool = True) -> "ErrorEnvelope":
+        """Describe ``error``, even one whose own methods fail.
+
+        Args:
+            error: What was raised.
+            has_worked: Whether any producer published an episode before: what never worked fails
+                the same way again.
+        """
+        final = _ALWAYS_FINAL if has_worked else (*_ALWAYS_FINAL, *_FINAL_AT_FIRST)
         return cls(
             kind=f"{type(error).__module__}.{type(error).__qualname__}",
             message=_told(error),
             trace="".join(traceback.format_tb(error.__traceback__)),
-            is_final=isinstance(error, ConfigurationError | ImportError),
+            is_final=isinstance(error, final),
         )
 
     def error(self, producer: int) -> OnlineDataWorkerError:

@@ -1,7 +1,30 @@
-"""Who a process number belongs to: numbers come again, the moment of their start does not."""
+"""Processes: who a number belongs to, and how those of producers begin.
 
+Numbers come again, the moment of their start does not.
+
+Producers come from Python's fork server, of which a program has one. Each imports the program's
+main module before it does anything else; the variables of its environment are those of the moment
+when the server started, until it is given others.
+"""
+
+import multiprocessing
 import os
+from collections.abc import Mapping
+from multiprocessing import forkserver
 from pathlib import Path
+from typing import Final
+
+from cadenza.core.errors import ConfigurationError
+
+#: Names of producers' processes begin so.
+PRODUCER_NAME: Final = "cadenza-producer-"
+#: Exit code of a producer whose main module starts an engine when it is imported; EX_CONFIG of
+#: ``sysexits.h``, which nothing else here uses.
+UNGUARDED_EXIT: Final = 78
+UNGUARDED: Final = (
+    'the main module starts its engine without `if __name__ == "__main__":`; new processes import '
+    "that module, so put the start below such a line"
+)
 
 
 def started_at(pid: int) -> int:
@@ -36,3 +59,33 @@ def _answers(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def require_imported_main() -> None:
+    """Refuse to start processes while this one still imports the program's main module.
+
+    A producer tells its owner by its exit code; it cannot report yet.
+
+    Raises:
+        ConfigurationError: The module does so at import, in another process than a producer's.
+    """
+    process = multiprocessing.current_process()
+    if not getattr(process, "_inheriting", False):  # as multiprocessing itself finds out
+        return
+    if process.name.startswith(PRODUCER_NAME):
+        os._exit(UNGUARDED_EXIT)
+    raise ConfigurationError(f"OnlineDataEngine.start: expected to run once, got: {UNGUARDED}.")
+
+
+def preload(module: str) -> None:
+    """Let the fork server import ``module`` besides what the program chose; a running one stays."""
+    server = getattr(forkserver, "_forkserver", None)
+    chosen: list[str] | None = getattr(server, "_preload_modules", None)
+    if chosen is not None and module not in chosen:
+        multiprocessing.get_context("forkserver").set_forkserver_preload([*chosen, module])
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Replace the environment variables of this process."""
+    os.environ.clear()
+    os.environ.update(variables)

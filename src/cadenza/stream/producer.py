@@ -1,13 +1,15 @@
 """The process that simulates: what it is told, and its main loop.
 
 It gets one JSON document and the store. Every step and every look at the store is a sign of life.
-It ends when the engine closes, and when the engine's owner is gone, however that happened.
+It ends when the engine closes, and when the engine's owner is gone, however that happened. An
+interrupt from the terminal, which reaches every process there, is for the owner alone.
 """
 
 import json
 import multiprocessing
 import os
 import random
+import signal
 import threading
 import time
 from multiprocessing.connection import wait
@@ -25,7 +27,7 @@ from cadenza.stream.episode_runner import EpisodeRunner
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.policies import Learning, make_policy
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import is_same_process
+from cadenza.stream.processes import is_same_process, set_environment
 from cadenza.stream.slots import SlotStore, StreamWords
 
 #: Pause between two looks at the owner, s.
@@ -39,18 +41,22 @@ def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
 
     Args:
         document: JSON object with ``producer``, ``restart``, ``seed``, ``gym_config``,
-            ``action_config``, ``policy``, ``max_attempts``, ``reuse``, ``grace_s`` and ``rules``.
+            ``action_config``, ``policy``, ``max_attempts``, ``reuse``, ``grace_s``, ``rules`` and
+            ``environment_variables``.
         store: Where episodes go.
         board: Where weights come from.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(document)
+    set_environment(order["environment_variables"])
     number = int(order["producer"])
     counters = ProducerRow(store, number)
     _end_with_owner(store, float(order["grace_s"]))
     try:
         _Producer(order, store, board, counters).run()
     except BaseException as error:  # noqa: BLE001 -- the one place that reports any end
-        write_envelope(store, number, ErrorEnvelope.of(error))
+        has_worked = bool(store.words[StreamWords.PUBLISHED])
+        write_envelope(store, number, ErrorEnvelope.of(error, has_worked=has_worked))
         raise SystemExit(FAILED_EXIT) from None
 
 

@@ -11,9 +11,11 @@ The owner's process runs this in a thread, which keeps no reference to the engin
 
 import json
 import multiprocessing
+import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from multiprocessing.context import ForkServerProcess
 from typing import Final
@@ -40,12 +42,11 @@ from cadenza.stream.error_envelope import (
     write_envelope,
 )
 from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.processes import PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, preload
 from cadenza.stream.producer import producer_main
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
 
-#: What the server that forks producers imports once for all of them.
-_PRELOADED: Final = ("__main__", "cadenza.stream.producer")
 #: Pause between two looks at the producers, s.
 WATCH_S: Final = 0.02
 #: Episodes that must have ended before their failure rate counts.
@@ -107,7 +108,8 @@ class Supervisor:
         self._rules = rules
         self._report = report
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(list(_PRELOADED))
+        preload("cadenza.stream.producer")
+        self._environment_variables = dict(os.environ)
         self._watched = [_Watched(number) for number in range(cfg.producers)]
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -214,7 +216,7 @@ class Supervisor:
         dropped = self._reclaim(number)
         envelope = read_envelope(self._store, number)
         if envelope is None:
-            envelope = ErrorEnvelope(kind="exit", message=_exit_text(process.exitcode))
+            envelope = self._unreported(process.exitcode)
             write_envelope(self._store, number, envelope)
         process.close()
         watched.is_lost = envelope.is_final or watched.faults >= self._cfg.max_restarts
@@ -232,6 +234,12 @@ class Supervisor:
             faults=watched.faults,
             starts_again=not watched.is_lost,
         )
+
+    def _unreported(self, code: int | None) -> ErrorEnvelope:
+        """Describe an end without a report; while nothing ever worked, an exit would repeat."""
+        is_exit = code is not None and code >= 0
+        is_final = is_exit and not self._store.words[StreamWords.PUBLISHED]
+        return ErrorEnvelope(kind="exit", message=_exit_text(code), is_final=is_final)
 
     def _pause_s(self, faults: int) -> float:
         """Return the pause after a fault of a producer that had ``faults`` of them before."""
@@ -252,7 +260,7 @@ class Supervisor:
         process = self._context.Process(
             target=producer_main,
             args=(self._document(watched), self._store, self._board),
-            name=f"cadenza-producer-{number}",
+            name=f"{PRODUCER_NAME}{number}",
             daemon=False,  # environments may have processes of their own
         )
         process.start()
@@ -275,6 +283,7 @@ class Supervisor:
             "reuse": cfg.reuse,
             "grace_s": cfg.stop_timeout,
             "rules": asdict(self._rules),
+            "environment_variables": self._environment_variables,
         }
         return json.dumps(order, allow_nan=False)
 
@@ -331,16 +340,21 @@ class Supervisor:
         self._report.log("engine_state", state=state.name, before=before.name)
 
     def _end_all(self) -> list[int]:
-        """Wait for all processes, then terminate and kill; return those that had to be."""
+        """Wait for all processes, then terminate and kill; return those that had to be.
+
+        One that still builds its environment has written nothing: it is not waited for.
+        """
         grace_ends = time.monotonic() + self._cfg.stop_timeout
+        starting = [watched for watched in self._watched if self._is_starting(watched)]
+        _end_by_force(starting)
         forced = [w for w in self._watched if not _joined(w.process, grace_ends)]
-        for how, seconds in (("terminate", TERMINATE_S), ("kill", KILL_S)):
-            for watched in forced:
-                if watched.process is not None and watched.process.is_alive():
-                    getattr(watched.process, how)()
-            deadline = time.monotonic() + seconds
-            for watched in forced:
-                _joined(watched.process, deadline)
+        _end_by_force(forced)
+        # Those that began to write meanwhile were interrupted like any other.
+        forced += [
+            watched
+            for watched in starting
+            if watched not in forced and not self._is_starting(watched) and _was_ended(watched)
+        ]
         for watched in self._watched:
             if watched.process is None:
                 continue
@@ -351,6 +365,25 @@ class Supervisor:
             state = ProducerState.FAILED if watched in forced else ProducerState.ENDED
             self._store.producers["state"][watched.number] = state
         return [watched.number for watched in forced]
+
+    def _is_starting(self, watched: _Watched) -> bool:
+        state = int(self._store.producers["state"][watched.number])
+        return watched.process is not None and state == ProducerState.STARTING
+
+
+def _was_ended(watched: _Watched) -> bool:
+    return watched.process is not None and watched.process.exitcode != 0
+
+
+def _end_by_force(some: Iterable[_Watched]) -> None:
+    """Terminate processes, then kill what is left of them."""
+    alive = [watched.process for watched in some if watched.process is not None]
+    for how, seconds in (("terminate", TERMINATE_S), ("kill", KILL_S)):
+        for process in alive:
+            if process.is_alive():
+                getattr(process, how)()
+        deadline = time.monotonic() + seconds
+        alive = [process for process in alive if not _joined(process, deadline)]
 
 
 def _joined(process: ForkServerProcess | None, deadline: float) -> bool:
@@ -364,4 +397,6 @@ def _joined(process: ForkServerProcess | None, deadline: float) -> bool:
 def _exit_text(code: int | None) -> str:
     if code is not None and code < 0:
         return f"it was ended by {signal.Signals(-code).name}"
-    return f"it ended with exit code {code} and no report"
+    if code == UNGUARDED_EXIT:
+        return UNGUARDED
+    return f"it ended with exit code {code} and no report; see what it wrote to its standard error"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError
+from cadenza.core.errors import ConfigurationError, InputError, OnlineDataWorkerError
 from cadenza.stream.error_envelope import (
     ErrorEnvelope,
     clear_envelope,
@@ -74,6 +74,21 @@ def test_errors_that_would_repeat_are_final(store, error, is_final) -> None:
     found = read_envelope(store, 0)
     assert found is not None
     assert found.is_final is is_final
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (InputError("i"), True),
+        (TypeError("t"), True),
+        (AttributeError("a"), True),
+        (OSError("o"), False),
+        (RuntimeError("r"), False),
+    ],
+)
+def test_what_does_not_fit_is_final_until_an_episode_was_published(error, is_final) -> None:
+    assert ErrorEnvelope.of(error, has_worked=False).is_final is is_final
+    assert ErrorEnvelope.of(error, has_worked=True).is_final is False
 
 
 def test_half_written_error_is_none(store) -> None:

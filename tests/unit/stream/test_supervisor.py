@@ -1,12 +1,14 @@
 """Decisions of the supervisor, without processes."""
 
 import threading
+import time
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
+from cadenza.stream import supervisor as module
 from cadenza.stream.back_pressure import FlowRules
 from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState, engine_state
 from cadenza.stream.environment import store_layout
@@ -74,6 +76,87 @@ def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, mon
     assert store.words[StreamWords.CLOSING] == 1
     with pytest.raises(OnlineDataWorkerError, match="StorageError: the lock is gone"):
         ServingCheck(store).require()
+
+
+@pytest.mark.parametrize(
+    ("code", "published", "is_final", "told"),
+    [
+        (1, 0, True, "ended with exit code 1 and no report; see what it wrote to its standard err"),
+        (78, 0, True, 'without `if __name__ == "__main__":`; new processes import that module'),
+        (1, 1, False, "ended with exit code 1"),
+        (-9, 0, False, "ended by SIGKILL"),  # for want of memory, which may pass
+    ],
+)
+def test_exit_without_a_report_is_final_while_nothing_worked(
+    supervisor, store, code, published, is_final, told
+) -> None:
+    store.words[StreamWords.PUBLISHED] = published
+    envelope = supervisor._unreported(code)
+    assert (envelope.kind, envelope.is_final) == ("exit", is_final)
+    assert told in envelope.message
+
+
+class FakeProcess:
+    """A process that ends when it is told to, by ``end``; None: before."""
+
+    def __init__(self, end: str | None = "terminate", begins: Any = lambda: None) -> None:
+        self.end, self.begins = end, begins
+        self.asked: list[str] = []
+        self.exitcode = 0 if end is None else None
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def _ask(self, how: str) -> None:
+        self.asked.append(how)
+        self.begins()
+        if how == self.end:
+            self.exitcode = -15
+
+    def terminate(self) -> None:
+        self._ask("terminate")
+
+    def kill(self) -> None:
+        self._ask("kill")
+
+    def join(self, timeout: float) -> None:
+        if self.exitcode is None:
+            time.sleep(timeout)
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+
+@pytest.mark.parametrize(
+    ("state", "process", "asked", "forced", "left"),
+    [
+        (ProducerState.STARTING, FakeProcess(), ["terminate", "close"], [], "ENDED"),
+        (ProducerState.STARTING, FakeProcess("kill"), ["terminate", "kill", "close"], [], "ENDED"),
+        (ProducerState.RUNNING, FakeProcess(None), ["close"], [], "ENDED"),
+        (ProducerState.RUNNING, FakeProcess(), ["terminate", "close"], [0], "FAILED"),
+    ],
+)
+def test_producer_is_waited_for_unless_it_is_starting(
+    supervisor, store, monkeypatch, state, process, asked, forced, left
+) -> None:
+    monkeypatch.setattr(module, "TERMINATE_S", 0.01)
+    supervisor._watched[0].process = process
+    store.producers["state"][0] = state
+    supervisor._cfg.stop_timeout = 0.2
+    began = time.monotonic()
+    assert supervisor.stop() == forced
+    assert (time.monotonic() - began > 0.2) == bool(forced)
+    assert process.asked == asked
+    assert ProducerState(int(store.producers["state"][0])).name == left
+
+
+def test_producer_that_begins_to_write_while_it_is_ended_is_told(supervisor, store) -> None:
+    def begins() -> None:
+        store.producers["state"][0] = ProducerState.RUNNING
+
+    supervisor._watched[0].process = FakeProcess(begins=begins)
+    store.producers["state"][0] = ProducerState.STARTING
+    assert supervisor.stop() == [0]
 
 
 def test_engine_without_owner_is_refused_to_readers(store) -> None:
