@@ -91,6 +91,8 @@ def read_status(file: Path) -> dict[str, Any]:
 def headline(status: Mapping[str, Any]) -> str:
     """Return the line above the tables."""
     line = f"Stream of process {status['owner_pid']}: {status['state']}"
+    if status["frozen_s"]:
+        line += f", standing still for {status['frozen_s']:.0f} s: draws wait, all producers pause"
     age_s = (time.time_ns() - int(status["time_ns"])) / 1e9
     if status["state"] in _ENDED or age_s < _OLD_S:
         return line
@@ -110,7 +112,11 @@ def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{status['chunks']} chunks, {status['chunks_per_s']:.0f} chunks/s, "
             f"{status['redraws']} drawn anew, {status['replay_ratio']:.2f} steps per step",
         ),
-        ("readable", f"{status['readable']} episodes, {status['unread']} of them unread"),
+        (
+            "readable",
+            f"{status['readable']} episodes, {status['unread']} of them unread, "
+            f"{status['passed_over']} passed over",
+        ),
         (
             "age when drawn",
             f"{status['staleness_mean_s']:.2f} s mean, {status['staleness_p95_s']:.2f} s at 95 %",

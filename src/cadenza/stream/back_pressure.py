@@ -4,10 +4,16 @@ A producer begins an episode when its mode wants one and fewer than ``high_water
 unread. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
 it asks for a fill, waits, and raises `StaleDataError` at last.
 
+The two never wait for each other: while a draw waits, whatever for, neither ``high_water`` nor the
+ratio of ``fixed_ratio`` holds producers back. Episodes that draws pass over, see `SlotStore`, are
+neither unread nor fresh, or they would hold producers back for ever.
+
 On demand, a fill is asked for when enough chunks were drawn since the last one, and when readers of
-whole episodes are through with B of them. A fill is B episodes. ``TO_FILL`` is the number of
-published episodes at which all fills that were asked for are done; a fill is *waiting* while more
-than B episodes are missing, so at most one can wait behind the one that runs.
+whole episodes are through with B of them; for the latter also with a fixed ratio, because one
+episode counts as one chunk, which asks for fewer steps than were read. A fill is B episodes.
+``TO_FILL`` is the number of published episodes at which all fills that were asked for are done; a
+fill is *waiting* while more than B episodes are missing, so at most one can wait behind the one
+that runs.
 """
 
 import time
@@ -16,14 +22,20 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cadenza.core.errors import StaleDataError
+from cadenza.core.errors import InputError, StaleDataError
 from cadenza.stream.config import Mode, OnlineDataEngineCfg
-from cadenza.stream.engine_state import LARGEST, EngineWords, saturating_sum
+from cadenza.stream.engine_state import LARGEST, EngineWords, ProducerState, saturating_sum
 from cadenza.stream.slots import SlotStore, StreamWords
 
 #: Pause between two looks at the store, s.
 POLL_S: Final = 0.002
+#: Time for which a draw counts as waiting after its last sign of it, ns: one that gave up may try
+#: again, one that was killed is forgotten.
+WAITING_NS: Final = 1_000_000_000
+#: States of producers that will write.
+_AT_WORK: Final = (ProducerState.STARTING, ProducerState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +54,17 @@ class FlowRules:
         """Return the rules of a configuration."""
         return cls(**{entry.name: getattr(cfg, entry.name) for entry in fields(cls)})
 
-    def is_over_high_water(self, unread: int) -> bool:
-        """Return whether producers pause with so many unread episodes."""
-        return self.high_water is not None and unread >= self.high_water
+    def most_chunks(self, steps: int) -> float | None:
+        """Return the chunks that a buffer full of unread episodes of ``steps`` steps allows.
 
-
-def drawn_chunks(store: SlotStore) -> int:
-    """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
-    return min(sum(store.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
+        A larger draw needs steps that are gone before it can see them. Where producers write no
+        more than is wanted that is a mistake; elsewhere, None, it only takes its time.
+        """
+        if self.max_replay_ratio is None:
+            return None
+        if self.mode != "fixed_ratio" and self.high_water is None:
+            return None
+        return self.max_replay_ratio * self.buffer_size * steps
 
 
 def passed_episodes(store: SlotStore) -> int:
@@ -58,8 +73,25 @@ def passed_episodes(store: SlotStore) -> int:
 
 
 def unread_episodes(store: SlotStore) -> int:
-    """Return the readable episodes nothing was drawn from."""
-    return int(np.count_nonzero((store.length > 0) & (store.draws == 0)))
+    """Return the readable episodes nothing was drawn from, without those that draws pass over."""
+    return int(np.count_nonzero(_wanted(store) & (store.draws == 0)))
+
+
+def _wanted(store: SlotStore) -> NDArray[np.bool_]:
+    """Return which slots hold an episode that draws do not pass over."""
+    return (store.length > 0) & ~store.passed_over()
+
+
+def waiting_rows(store: SlotStore) -> NDArray[np.bool_]:
+    """Return which rows of consumers have a draw that waits."""
+    return store.consumers["waiting_ns"] > time.monotonic_ns() - WAITING_NS
+
+
+def is_frozen(store: SlotStore) -> bool:
+    """Return whether a draw waits while every producer that runs pauses."""
+    states = store.producers["state"]
+    pause = bool((states == ProducerState.PAUSED).any()) and not np.isin(states, _AT_WORK).any()
+    return pause and bool(waiting_rows(store).any())
 
 
 def is_first_fill_complete(store: SlotStore, rules: FlowRules) -> bool:
@@ -70,8 +102,8 @@ def is_first_fill_complete(store: SlotStore, rules: FlowRules) -> bool:
 def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
     """Return whether a producer may begin an episode now."""
     words = store.words
-    # The first fill must not wait for readers, who wait for it.
-    if is_first_fill_complete(store, rules) and rules.is_over_high_water(unread_episodes(store)):
+    waited_for = bool(waiting_rows(store).any())
+    if not waited_for and _is_over_high_water(store, rules):
         return False
     begun = int(words[StreamWords.PUBLISHED]) + int(np.count_nonzero(store.lease))
     if begun < rules.buffer_size or begun < int(words[StreamWords.TO_FILL]):
@@ -80,8 +112,20 @@ def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
         return True
     if rules.mode == "on_demand" or rules.max_replay_ratio is None:
         return False
-    wanted = int(words[EngineWords.FRAMES_AT_READY]) + drawn_chunks(store) / rules.max_replay_ratio
+    if waited_for:
+        return True
+    wanted = int(words[EngineWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
     return int(words[StreamWords.PUBLISHED_FRAMES]) < wanted
+
+
+def _is_over_high_water(store: SlotStore, rules: FlowRules) -> bool:
+    """Return whether producers pause because of unread episodes.
+
+    The first fill must not wait for readers, who wait for it.
+    """
+    if rules.high_water is None or not is_first_fill_complete(store, rules):
+        return False
+    return unread_episodes(store) >= rules.high_water
 
 
 def is_fill_running(store: SlotStore) -> bool:
@@ -103,7 +147,7 @@ def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
         return False
     words[StreamWords.TO_FILL] = saturating_sum(target, rules.buffer_size)
     words[StreamWords.REQUESTS] = saturating_sum(int(words[StreamWords.REQUESTS]), 1)
-    words[StreamWords.DRAWN_AT_REQUEST] = drawn_chunks(store)
+    words[StreamWords.DRAWN_AT_REQUEST] = store.drawn_chunks()
     words[EngineWords.PASSED_AT_REQUEST] = passed_episodes(store)
     return True
 
@@ -117,16 +161,17 @@ def request_fill_if_due(store: SlotStore, rules: FlowRules) -> bool:
 
 
 def _is_due(store: SlotStore, rules: FlowRules) -> bool:
-    since = drawn_chunks(store) - int(store.words[StreamWords.DRAWN_AT_REQUEST])
+    since = store.drawn_chunks() - int(store.words[StreamWords.DRAWN_AT_REQUEST])
     return since >= rules.refill_threshold * rules.buffer_size
 
 
 def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
     """Ask for a fill when the last one was read whole; return whether it was.
 
-    A single reader so never has more than B episodes before it, and loses none.
+    A single reader so never has more than B episodes before it, and loses none where nothing else
+    asks for episodes.
     """
-    if rules.mode != "on_demand":
+    if rules.mode == "continuous":
         return False
     since = passed_episodes(store) - int(store.words[EngineWords.PASSED_AT_REQUEST])
     return since >= rules.buffer_size and request_fill(store, rules)
@@ -137,15 +182,16 @@ def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:
     if rules.max_replay_ratio is not None:
         frames = int(store.words[StreamWords.PUBLISHED_FRAMES])
         allowed = rules.max_replay_ratio * frames
-        drawn = drawn_chunks(store)
+        drawn = store.drawn_chunks()
         if drawn + chunks > allowed:
             return (
                 f"at most {rules.max_replay_ratio:g} chunks per written step, got {drawn} + "
                 f"{chunks} chunks for {frames} steps"
             )
     if rules.min_fresh_fraction is not None:
-        readable = int(np.count_nonzero(store.length))
-        fresh = unread_episodes(store)
+        wanted = _wanted(store)
+        readable = int(np.count_nonzero(wanted))
+        fresh = int(np.count_nonzero(wanted & (store.draws == 0)))
         if fresh < rules.min_fresh_fraction * readable:
             return (
                 f"a share of {rules.min_fresh_fraction:g} of the episodes unread, got {fresh} of "
@@ -162,6 +208,7 @@ def wait_until_fresh(
     timeout: float,
     check: Callable[[], None],
     note: Callable[[int], None],
+    look: Callable[[], None],
 ) -> None:
     """Wait until ``chunks`` may be drawn.
 
@@ -171,14 +218,20 @@ def wait_until_fresh(
         chunks: Chunks of the draw.
         timeout: Longest wait, s.
         check: Called while waiting; raises when waiting is in vain.
-        note: Called with every piece of time waited, ns, as it passes: nothing is left out when
-            the wait fails, or the process is killed in it.
+        note: Called with every piece of time waited, ns, as it passes, the first one empty: nothing
+            is left out when the wait fails, or the process is killed in it. It must tell producers
+            that a draw waits, as `ConsumerRow.note_blocked` does.
+        look: Finds out which new episodes the draw can use, so that others do not pass for fresh.
 
     Raises:
+        InputError: Producers would never write enough for so many chunks.
         StaleDataError: The wait was too short.
     """
-    reason = stale_reason(store, rules, chunks)
+    _require_possible(store, rules, chunks)
+    reason = _stale_reason(store, rules, chunks, look)
     began = now = time.monotonic_ns()
+    if reason is not None:
+        note(0)
     while reason is not None:
         if rules.mode == "on_demand" and not is_fill_running(store):
             request_fill(store, rules)
@@ -192,4 +245,23 @@ def wait_until_fresh(
         time.sleep(POLL_S)
         before, now = now, time.monotonic_ns()
         note(now - before)
-        reason = stale_reason(store, rules, chunks)
+        reason = _stale_reason(store, rules, chunks, look)
+
+
+def _stale_reason(
+    store: SlotStore, rules: FlowRules, chunks: int, look: Callable[[], None]
+) -> str | None:
+    if rules.min_fresh_fraction is not None:
+        look()
+    return stale_reason(store, rules, chunks)
+
+
+def _require_possible(store: SlotStore, rules: FlowRules, chunks: int) -> None:
+    most = rules.most_chunks(store.layout.steps)
+    if most is not None and chunks > most:
+        raise InputError(
+            f"sample_batch: expected batch_size <= {most:.0f}, because max_replay_ratio "
+            f"= {rules.max_replay_ratio:g} allows no more chunks for the {rules.buffer_size} "
+            f"episodes of {store.layout.steps} steps that the buffer holds, got {chunks}; draw "
+            "smaller batches, or raise max_replay_ratio or buffer_size."
+        )

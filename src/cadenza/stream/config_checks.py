@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Final, cast, get_args
 
 import torch
@@ -10,6 +12,7 @@ import torch
 from cadenza.core.device import resolve_device
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
 from cadenza.stream.argument_checks import checked_path, is_integer, require_instance
+from cadenza.stream.back_pressure import FlowRules
 from cadenza.stream.config import ROBOT_KEYS, Mode, OnlineDataEngineCfg
 from cadenza.stream.config_tree import plain
 from cadenza.stream.import_paths import import_path
@@ -55,15 +58,16 @@ def check_settings(cfg: OnlineDataEngineCfg) -> None:
     advice = "write OnlineDataEngineCfg(**settings)"
     require_instance("OnlineDataEngine.cfg", cfg, OnlineDataEngineCfg, advice)
     cfg.validate()
+    cfg = cfg.copy()  # which makes NumPy's numbers plain
     for name, least in _LEAST.items():
         value = getattr(cfg, name)
         if value is None and name == "high_water":
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_integer(value) or value < least:
             raise _refused(name, f"an integer >= {least}", value)
     for names, low, high in (
-        (_POSITIVE, math.nextafter(0.0, 1.0), math.inf),
-        (_NOT_NEGATIVE, 0.0, math.inf),
+        (_POSITIVE, math.nextafter(0.0, 1.0), sys.float_info.max),
+        (_NOT_NEGATIVE, 0.0, sys.float_info.max),
         (_FRACTIONS, 0.0, 1.0),
     ):
         _check_numbers(cfg, names, low, high)
@@ -90,7 +94,7 @@ def _check_numbers(
         if value is None and name in optional:
             continue
         number = math.nan if isinstance(value, bool) else value
-        if not isinstance(number, int | float) or not low <= number <= high or math.isinf(number):
+        if not isinstance(number, Real) or not low <= float(number) <= high:
             bounds = "> 0" if low and high > 1 else f">= {low:g}"
             expected = f"a finite number {bounds}" if high > 1 else "a number in [0, 1]"
             raise _refused(name, expected, value)
@@ -135,7 +139,7 @@ def _check_environment(cfg: OnlineDataEngineCfg) -> None:
         raise _refused("gym_config['id']", "the name of a registered environment", gym["id"])
     for name in ("num_envs", "max_episode_steps"):
         value = cfg.gym_config.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_integer(value) or value < 1:
             raise _refused(f"gym_config[{name!r}]", "an integer >= 1", value)
     if cfg.num_envs > cfg.buffer_size:
         raise _refused(
@@ -189,7 +193,17 @@ def _check_policy(cfg: OnlineDataEngineCfg) -> None:
 
 
 def _check_flow(cfg: OnlineDataEngineCfg) -> None:
-    """Refuse producers and draws that would wait for each other for ever."""
+    """Refuse settings with which draws would wait for what producers must not give."""
+    rules = FlowRules.of(cfg)
+    most = rules.most_chunks(cfg.steps)
+    if most is not None and most < 1.0:
+        raise _refused(
+            "max_replay_ratio",
+            f"at least {1 / (cfg.buffer_size * cfg.steps):.2g}, so that the buffer_size * "
+            f"max_episode_steps = {cfg.buffer_size} * {cfg.steps} steps that it can hold allow one "
+            "chunk",
+            cfg.max_replay_ratio,
+        )
     if cfg.high_water is None:
         return
     if cfg.high_water > cfg.buffer_size:

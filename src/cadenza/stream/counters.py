@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import NotReadyError
+from cadenza.stream.back_pressure import waiting_rows
 from cadenza.stream.engine_state import saturating_sum
 from cadenza.stream.histograms import (
     lag_classes,
@@ -81,14 +82,17 @@ class ConsumerRow:
         table["staleness_classes"][row] += time_classes(ages)
         table["lag_classes"][row] += lag_classes(lags)
         np.add.at(store.draws, drawn.slots, 1)
+        table["waiting_ns"][row] = 0
 
     def note_passed(self, episodes: int) -> None:
         """Count episodes that a reader of whole ones is through with, read or lost."""
         self._store.consumers["passed"][self.row] += episodes
 
     def note_blocked(self, duration_ns: int) -> None:
-        """Count time that this process waited for data."""
-        self._store.consumers["blocked_ns"][self.row] += duration_ns
+        """Count time that this process waited for data, and say that it still waits."""
+        row, table = self.row, self._store.consumers
+        table["blocked_ns"][row] += duration_ns
+        table["waiting_ns"][row] = time.monotonic_ns()
 
 
 class ProducerRow:
@@ -158,6 +162,7 @@ class ConsumerCounters:
         frames: Their steps, without those that a mask hides.
         redraws: Chunks drawn anew because their slot changed.
         blocked_s: Seconds waited for data.
+        waits: Whether a draw waits for data.
         excluded_mean: See `StreamCounters`, of the chunks of this row.
     """
 
@@ -167,6 +172,7 @@ class ConsumerCounters:
     frames: int
     redraws: int
     blocked_s: float
+    waits: bool
     excluded_mean: float
 
 
@@ -180,7 +186,8 @@ class StreamCounters:
         frames: Their steps.
         dropped: Episodes given up.
         readable: Episodes that can be drawn from now.
-        unread: Those of them that nothing was drawn from yet.
+        passed_over: Those of them that draws do not want, see `SlotStore.passed_over`.
+        unread: Those of the others that nothing was drawn from yet.
         chunks: Chunks drawn.
         drawn_frames: Their steps.
         redraws: Chunks drawn anew.
@@ -202,6 +209,7 @@ class StreamCounters:
     frames: int
     dropped: int
     readable: int
+    passed_over: int
     unread: int
     chunks: int
     drawn_frames: int
@@ -232,6 +240,8 @@ def read_counters(store: SlotStore) -> StreamCounters:
     draws, words = store.consumers, store.words
     chunks = _total(draws["chunks"])
     readable = (store.length > 0) & (store.version & 1 == 0)
+    passed_over = store.passed_over()
+    waits = waiting_rows(store)
     staleness = draws["staleness_classes"].sum(axis=0)
     return StreamCounters(
         time_ns=time.time_ns(),
@@ -239,7 +249,8 @@ def read_counters(store: SlotStore) -> StreamCounters:
         frames=int(words[StreamWords.PUBLISHED_FRAMES]),
         dropped=int(store.producers["dropped"].sum()),
         readable=int(np.count_nonzero(readable)),
-        unread=int(np.count_nonzero(readable & (store.draws == 0))),
+        passed_over=int(np.count_nonzero(readable & passed_over)),
+        unread=int(np.count_nonzero(readable & ~passed_over & (store.draws == 0))),
         chunks=chunks,
         drawn_frames=_total(draws["frames"]),
         redraws=_total(draws["redraws"]),
@@ -252,7 +263,10 @@ def read_counters(store: SlotStore) -> StreamCounters:
         version_lag_p95=lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
         excluded_mean=_total(draws["excluded_ppm"]) / 1e6 / max(chunks, 1),
         producers=tuple(_producer(store, row) for row in range(store.layout.producers)),
-        consumers=tuple(_consumer(store, int(row)) for row in np.flatnonzero(draws["pid"])),
+        consumers=tuple(
+            _consumer(store, row, waits=bool(waits[row]))
+            for row in np.flatnonzero(draws["pid"]).tolist()
+        ),
     )
 
 
@@ -277,7 +291,7 @@ def _producer(store: SlotStore, row: int) -> ProducerCounters:
     )
 
 
-def _consumer(store: SlotStore, row: int) -> ConsumerCounters:
+def _consumer(store: SlotStore, row: int, *, waits: bool) -> ConsumerCounters:
     table = {name: int(v[row]) for name, v in store.consumers.items() if v.ndim == 1}
     return ConsumerCounters(
         pid=table["pid"],
@@ -286,6 +300,7 @@ def _consumer(store: SlotStore, row: int) -> ConsumerCounters:
         frames=table["frames"],
         redraws=table["redraws"],
         blocked_s=table["blocked_ns"] / _NS,
+        waits=waits,
         excluded_mean=table["excluded_ppm"] / 1e6 / max(table["chunks"], 1),
     )
 

@@ -50,6 +50,8 @@ class EngineWords:
     FAILED_PRODUCER: Final = 17
     #: Episodes that readers of whole ones were through with when the last fill was asked for.
     PASSED_AT_REQUEST: Final = 18
+    #: Since when draws wait while all producers pause, ns of the monotonic clock; 0: they do not.
+    FROZEN_SINCE_NS: Final = 19
 
 
 def engine_state(store: SlotStore) -> OnlineDataEngineState:

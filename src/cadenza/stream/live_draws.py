@@ -80,7 +80,8 @@ class LiveDraws:
         self._timeout = cfg.draw_timeout
         self._device = torch.device(cfg.buffer_device)
         self._serving = ServingCheck(store)
-        self._reader: ChunkReader = SlotReader(store)
+        self._slots = SlotReader(store)
+        self._reader: ChunkReader = self._slots
         self._consumer = ConsumerRow(store)
         self._counting = ThreadLock()
         self._generators: dict[tuple[int, int], torch.Generator] = {}
@@ -115,6 +116,7 @@ class LiveDraws:
                 timeout=left,
                 check=self._serving.require,
                 note=self._note_blocked,
+                look=lambda: self._slots.look(size[1], request.options),
             )
             try:
                 return self._reader.draw(*size, targets, generator, request.options)

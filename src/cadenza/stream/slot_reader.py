@@ -138,6 +138,10 @@ class SlotReader:
             )
         return _drawn(c, picked, redraws, table, options)
 
+    def look(self, c: int, options: DrawOptions = DEFAULT_OPTIONS) -> None:
+        """Find out in which slots there are chunks of ``c`` steps, and note it in the store."""
+        self._table(c, options).refresh()
+
     def draw_at(
         self,
         slots: IntArray,

@@ -28,6 +28,15 @@ from cadenza.stream.shared_file import SharedFile
 IntArray = NDArray[np.int64]
 Reuse = Literal["oldest", "most_drawn"]
 
+#: Chunks drawn from the store, per slot, after which an episode that none of them came from counts
+#: as passed over. Draws that take every episode alike leave one out for so long with a probability
+#: of exp(-8) = 0.03 %.
+PASSED_OVER_DRAWS: Final = 8
+#: Episodes begun after it, per slot, after which ``reuse="most_drawn"`` replaces an episode however
+#: seldom it is drawn.
+AGED_FILLS: Final = 4
+#: Largest count of chunks.
+_LARGEST: Final = np.iinfo(np.int64).max
 #: Value of ``slot.success`` while nobody has judged the episode.
 UNKNOWN_SUCCESS: Final = -1
 
@@ -65,6 +74,9 @@ class SlotStore:
         written_at_ns: int64 (S,), time of publication, ns since 1970.
         success: int64 (S,), 1, 0, or -1 for unknown.
         draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
+        drawn_before: int64 (S,), chunks that had been drawn from the store at its publication.
+        drawable_at: int64 (S,), latest version in which some draw found a chunk.
+        undrawable_at: int64 (S,), latest version in which some draw found none.
         lease: int64 (S,), 1 + the number of the producer that writes the slot, else 0.
         segments: int64 (S,), noted runs of equal segment ids.
         segment_bounds: int32 (S, MAX_SEGMENTS, 2), first step and step after the last of each.
@@ -112,6 +124,9 @@ class SlotStore:
         self.written_at_ns: IntArray = arrays["slot.written_at_ns"]
         self.success: IntArray = arrays["slot.success"]
         self.draws: IntArray = arrays["slot.draws"]
+        self.drawn_before: IntArray = arrays["slot.drawn_before"]
+        self.drawable_at: IntArray = arrays["slot.drawable_at"]
+        self.undrawable_at: IntArray = arrays["slot.undrawable_at"]
         self.lease: IntArray = arrays["slot.lease"]
         self.segments: IntArray = arrays["slot.segments"]
         self.segment_bounds: NDArray[np.int32] = arrays["slot.segment_bounds"]
@@ -140,7 +155,9 @@ class SlotStore:
         """Give the slot that readers miss least to ``producer`` and close it for them.
 
         That is an empty one, else by ``reuse`` the one published longest ago, or the one that most
-        chunks were drawn from (of several the older one).
+        chunks were drawn from (of several the older one). The latter takes the oldest of those that
+        draws pass over (see `passed_over`) or that are older than `AGED_FILLS` fills first:
+        otherwise they, from which little or nothing is drawn, would never leave.
 
         Raises:
             ConfigurationError: ``reuse`` is none of the two.
@@ -160,7 +177,8 @@ class SlotStore:
                 )
             order: list[NDArray[Any]] = [self.written_at_ns[free]]
             if reuse == "most_drawn":
-                order.append(-self.draws[free])
+                first = self.passed_over() | self._aged()
+                order += [-np.where(first, 0, self.draws)[free], ~first[free]]
             order.append(self.length[free] > 0)
             slot = int(free[np.lexsort(order)[0]])
             self.lease[slot] = producer + 1
@@ -187,6 +205,7 @@ class SlotStore:
             self.episode_id[slot] = episode
             self.policy_version[slot] = policy_version
             self.success[slot] = success
+            self.drawn_before[slot] = self.drawn_chunks()
             self.written_at_ns[slot] = time.time_ns()
             self.length[slot] = length
             self.lease[slot] = 0
@@ -194,6 +213,40 @@ class SlotStore:
             self.version[slot] += 1
             self.words[StreamWords.CHANGES] += 1
         return episode
+
+    def drawn_chunks(self) -> int:
+        """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
+        return min(sum(self.consumers["chunks"].tolist()), _LARGEST)  # Python's do not overflow
+
+    def note_windows(self, slots: IntArray, versions: IntArray, windows: IntArray) -> None:
+        """Note in which slots a draw found chunks.
+
+        Versions are noted and not flags, so that a note that comes late says nothing of the next
+        episode.
+
+        Args:
+            slots: Slots that the draw looked at, shape (x,).
+            versions: Their versions then, shape (x,).
+            windows: How many windows it found in each, shape (x,).
+        """
+        found = windows > 0
+        self.drawable_at[slots[found]] = versions[found]
+        self.undrawable_at[slots[~found]] = versions[~found]
+
+    def passed_over(self) -> NDArray[np.bool_]:
+        """Return which episodes draws do not want, shape (S,).
+
+        Those are the ones that all draws that looked found no chunk in, and the ones that none of
+        the last `PASSED_OVER_DRAWS` chunks per slot came from: draws with options of today may have
+        no use for what others found chunks in before.
+        """
+        undrawable = (self.undrawable_at == self.version) & (self.drawable_at != self.version)
+        since = self.drawn_chunks() - self.drawn_before
+        return undrawable | ((self.draws == 0) & (since >= PASSED_OVER_DRAWS * self.layout.slots))
+
+    def _aged(self) -> NDArray[np.bool_]:
+        newest = int(self.words[StreamWords.NEXT_EPISODE])
+        return newest - self.episode_id > AGED_FILLS * self.layout.slots
 
     def drop(self, slot: int) -> None:
         """Take a slot back that was not finished; it stays empty and is the next to be written."""

@@ -3,8 +3,9 @@
 Both may be missing, and neither can stop the stream: a write that fails is warned about once.
 
 Events (JSON lines): ``engine_state``, ``producer_started``, ``producer_died``,
-``producer_healthy``, ``policy_published``, ``refill_requested`` and, every `COUNTERS_S`,
-``stream_counters`` with all counters; each has ``time_ns``, ns since 1970.
+``producer_healthy``, ``policy_published``, ``refill_requested``, ``stream_frozen`` when draws have
+waited for `FROZEN_S` while all producers pause, ``stream_goes_on`` when that is over, and, every
+`COUNTERS_S`, ``stream_counters`` with all counters; each has ``time_ns``, ns since 1970.
 """
 
 import logging
@@ -17,8 +18,9 @@ from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json
 from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import JsonlSink
+from cadenza.stream.back_pressure import is_frozen
 from cadenza.stream.counters import read_counters
-from cadenza.stream.engine_state import ProducerState, engine_state
+from cadenza.stream.engine_state import EngineWords, ProducerState, engine_state
 from cadenza.stream.error_envelope import read_envelope
 from cadenza.stream.slots import SlotStore, StreamWords
 
@@ -30,6 +32,9 @@ STATUS_VERSION: Final = 1
 STATUS_S: Final = 1.0
 #: Time between two events with all counters, s.
 COUNTERS_S: Final = 10.0
+#: Time that draws wait while all producers pause until it counts as a standstill, s: producers look
+#: every few milliseconds whether they may go on.
+FROZEN_S: Final = 2.0
 
 
 def status_document(store: SlotStore) -> dict[str, Any]:
@@ -50,11 +55,21 @@ def status_document(store: SlotStore) -> dict[str, Any]:
         "schema_version": STATUS_VERSION,
         "state": engine_state(store).name,
         "owner_pid": int(store.words[StreamWords.OWNER_PID]),
+        "frozen_s": frozen_s(store),
         "fills_requested": int(store.words[StreamWords.REQUESTS]),
         **counters,
         "producers": producers,
         "consumers": list(counters["consumers"]),
     }
+
+
+def frozen_s(store: SlotStore) -> float:
+    """Return how long draws have waited while all producers pause, s; 0 below `FROZEN_S`."""
+    since = int(store.words[EngineWords.FROZEN_SINCE_NS])
+    if not since or not engine_state(store).is_serving:
+        return 0.0
+    duration = (time.monotonic_ns() - since) / 1e9
+    return duration if duration >= FROZEN_S else 0.0
 
 
 class StreamReport:
@@ -79,6 +94,7 @@ class StreamReport:
         self._last = (0, 0, 0.0)
         self._warned: set[str] = set()
         self._requests = 0
+        self._is_frozen = False
 
     def log(self, event: str, **fields: Any) -> None:
         """Add an event to the log."""
@@ -98,12 +114,34 @@ class StreamReport:
         if requests != self._requests:
             self._requests = requests
             self.log("refill_requested", requests=requests)
+        self._watch_standstill()
         if now >= self._status_due:
             self._status_due = now + STATUS_S
             self.write_status()
         if now >= self._counters_due:
             self._counters_due = now + COUNTERS_S
             self.log("stream_counters", **status_document(self._store))
+
+    def _watch_standstill(self) -> None:
+        """Note since when the stream has stood still, and tell of it once, and when it is over."""
+        words = self._store.words
+        lasted_s = frozen_s(self._store)
+        if not is_frozen(self._store):
+            words[EngineWords.FROZEN_SINCE_NS] = 0
+            if self._is_frozen:
+                self.log("stream_goes_on", frozen_s=lasted_s)
+            self._is_frozen = False
+            return
+        if not words[EngineWords.FROZEN_SINCE_NS]:
+            words[EngineWords.FROZEN_SINCE_NS] = time.monotonic_ns()
+        if lasted_s and not self._is_frozen:
+            self._is_frozen = True
+            self.log("stream_frozen", frozen_s=lasted_s)
+            _logger.warning(
+                "The stream stands still: draws have waited for %.1f s while all producers pause. "
+                "Look at mode, max_replay_ratio, min_fresh_fraction and high_water.",
+                lasted_s,
+            )
 
     def write_status(self) -> None:
         """Replace the status file."""

@@ -1,15 +1,15 @@
 """Who waits for whom, from counts set by hand."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cadenza.core.errors import NotReadyError, StaleDataError
+from cadenza.core.errors import InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
+    WAITING_NS,
     FlowRules,
-    drawn_chunks,
+    is_frozen,
     may_begin_episode,
     request_fill,
     request_fill_if_due,
@@ -17,10 +17,14 @@ from cadenza.stream.back_pressure import (
     stale_reason,
     unread_episodes,
     wait_until_fresh,
+    waiting_rows,
 )
-from cadenza.stream.engine_state import LARGEST, EngineWords, saturating_sum
+from cadenza.stream.counters import ConsumerRow
+from cadenza.stream.engine_state import LARGEST, EngineWords, ProducerState, saturating_sum
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import PASSED_OVER_DRAWS, SlotStore, StreamWords
+from tests.unit.stream.stores import new_store, write_episode
 
 
 @pytest.fixture
@@ -46,6 +50,16 @@ def fill(store: SlotStore, episodes: int, frames: int = 10) -> None:
     store.words[StreamWords.PUBLISHED] = episodes
     store.words[StreamWords.PUBLISHED_FRAMES] = frames
     store.length[: min(episodes, 5)] = 3
+
+
+def wait(store: SlotStore, flow: FlowRules, chunks: int, **changes: Any) -> None:
+    """Wait as a draw of ``chunks`` does, for at most 9 s."""
+
+    def nothing(*_: int) -> None:
+        pass
+
+    calls: dict[str, Any] = {"timeout": 9.0, "check": nothing, "note": nothing, "look": nothing}
+    wait_until_fresh(store, flow, chunks, **(calls | changes))
 
 
 def test_first_fill_counts_episodes_in_writing(store) -> None:
@@ -91,14 +105,15 @@ def test_fill_is_due_at_the_threshold_and_not_before(store) -> None:
     assert not request_fill_if_due(store, rules())
 
 
-def test_fill_is_due_when_the_last_one_was_read_whole(store) -> None:
+@pytest.mark.parametrize("mode", ["on_demand", "fixed_ratio"])
+def test_fill_is_due_when_the_last_one_was_read_whole(store, mode) -> None:
     fill(store, 4)
     store.consumers["passed"][0] = 2
     store.consumers["passed"][5] = 1
     assert not request_fill_if_passed(store, rules())  # 3 < 4
     store.consumers["passed"][5] = 2
     assert not request_fill_if_passed(store, rules(mode="continuous"))
-    assert request_fill_if_passed(store, rules())
+    assert request_fill_if_passed(store, rules(mode=mode, max_replay_ratio=2.0))
     assert store.words[EngineWords.PASSED_AT_REQUEST] == 4
     assert not request_fill_if_passed(store, rules())
     store.consumers["passed"][0] = 6
@@ -110,7 +125,7 @@ def test_fill_is_due_when_the_last_one_was_read_whole(store) -> None:
 def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
     fill(store, 4)
     store.consumers["chunks"][:2] = LARGEST
-    assert drawn_chunks(store) == LARGEST
+    assert store.drawn_chunks() == LARGEST
     assert saturating_sum(LARGEST, 4) == LARGEST
     assert request_fill_if_due(store, rules())
     assert store.words[StreamWords.DRAWN_AT_REQUEST] == LARGEST
@@ -167,7 +182,7 @@ def test_wait_asks_for_one_fill_and_ends_at_its_limit(store) -> None:
     waited: list[int] = []
     begin = time.monotonic_ns()
     with pytest.raises(StaleDataError, match=r"a share of 0\.5 .*after 0\.\d s; add producers"):
-        wait_until_fresh(store, fresh, 1, timeout=0.05, check=lambda: None, note=waited.append)
+        wait(store, fresh, 1, timeout=0.05, note=waited.append)
     assert 0.05e9 <= sum(waited) <= time.monotonic_ns() - begin
     assert store.words[StreamWords.REQUESTS] == 1
 
@@ -182,13 +197,10 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
 
     waited: list[int] = []
 
-    def wait(check: Callable[[], None]) -> None:
-        wait_until_fresh(store, fresh, 1, timeout=9.0, check=check, note=waited.append)
-
-    wait(arrives)
-    assert len(waited) == 1
-    wait(arrives)  # may be drawn at once
-    assert len(waited) == 1
+    wait(store, fresh, 1, check=arrives, note=waited.append)
+    assert len(waited) == 2  # a first sign of it, then one look
+    wait(store, fresh, 1, check=arrives, note=waited.append)  # may be drawn at once
+    assert len(waited) == 2
     assert store.words[StreamWords.REQUESTS] == 0
     store.draws[:] = 1
 
@@ -196,4 +208,87 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
         raise NotReadyError("stopped")
 
     with pytest.raises(NotReadyError, match="stopped"):
-        wait(fails)
+        wait(store, fresh, 1, check=fails)
+
+
+def test_episodes_without_a_chunk_for_any_draw_hold_no_producer_back() -> None:
+    store = new_store(slots=5, steps=9)
+    for length in (2, 3, 8, 9):
+        write_episode(store, length)
+    high = rules(mode="continuous", high_water=2)
+    reader = SlotReader(store)
+    assert (unread_episodes(store), may_begin_episode(store, high)) == (4, False)
+    reader.look(5)
+    assert (unread_episodes(store), may_begin_episode(store, high)) == (2, False)
+    store.draws[2] = 1
+    assert (unread_episodes(store), may_begin_episode(store, high)) == (1, True)
+    reader.look(3)  # another draw has a use for one of them, in whatever order they look
+    SlotReader(store).look(5)
+    assert unread_episodes(store) == 2
+    slot = write_episode(store, 2)  # nobody has looked at the next episode
+    assert (slot, unread_episodes(store)) == (4, 3)
+
+
+def test_episodes_that_draws_leave_out_for_long_hold_no_producer_back() -> None:
+    store = new_store(slots=4, steps=9)
+    for _ in range(3):
+        write_episode(store, 9)
+    SlotReader(store).look(2)  # drawable, but whoever drew these is gone
+    store.draws[0] = store.consumers["chunks"][0] = PASSED_OVER_DRAWS * 4 - 1
+    late = write_episode(store, 9)
+    assert unread_episodes(store) == 3
+    store.consumers["chunks"][0] += 1
+    assert unread_episodes(store) == 1
+    assert store.passed_over().tolist() == [False, True, True, late != 3]
+
+
+def test_fresh_share_is_of_episodes_that_the_draw_can_use() -> None:
+    store = new_store(slots=4, steps=9)
+    for length in (9, 9, 2, 2):
+        write_episode(store, length)
+    fresh = rules(min_fresh_fraction=0.75)
+    store.draws[0] = 1
+    assert stale_reason(store, fresh, 1) is None  # 3 of 4, as long as nobody has looked
+    with pytest.raises(StaleDataError, match=r"a share of 0\.75 .*got 1 of 2"):
+        wait(store, fresh, 1, timeout=0.0, look=lambda: SlotReader(store).look(5))
+
+
+def test_waiting_draw_lets_producers_go_on(store) -> None:
+    fill(store, 4)
+    store.words[EngineWords.FRAMES_AT_READY] = 10
+    fixed = rules(mode="fixed_ratio", max_replay_ratio=0.5)
+    high = rules(mode="continuous", high_water=2, max_replay_ratio=0.5)
+    assert not may_begin_episode(store, fixed)
+    assert not may_begin_episode(store, high)
+    row = ConsumerRow(store)
+    with pytest.raises(StaleDataError, match="got 0 \\+ 6 chunks for 10 steps"):
+        wait(store, fixed, 6, timeout=0.0, note=row.note_blocked)
+    assert may_begin_episode(store, fixed)
+    assert may_begin_episode(store, high)
+    assert not may_begin_episode(store, rules(high_water=2))  # on demand it asks for a fill
+    store.consumers["waiting_ns"][row.row] -= WAITING_NS  # it did not come back
+    assert not may_begin_episode(store, fixed)
+    assert not may_begin_episode(store, high)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 2}]
+)
+def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> None:
+    fill(store, 4, frames=1000)
+    ratio = rules(max_replay_ratio=0.5, **settings)
+    wait(store, ratio, 18)  # 0.5 * 4 * 9
+    told = r"batch_size <= 18, because max_replay_ratio = 0\.5 .* 4 episodes of 9 .*got 19"
+    with pytest.raises(InputError, match=told):
+        wait(store, ratio, 19)
+    wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop
+
+
+def test_stream_is_frozen_while_a_draw_waits_and_all_producers_pause(store) -> None:
+    store.producers["state"][0] = ProducerState.PAUSED
+    assert not is_frozen(store)
+    ConsumerRow(store).note_blocked(0)
+    assert waiting_rows(store).tolist().count(True) == 1
+    assert is_frozen(store)
+    store.producers["state"][0] = ProducerState.RUNNING
+    assert not is_frozen(store)

@@ -74,12 +74,30 @@ def test_share_of_runs_that_are_too_short_is_a_mean_over_the_chunks() -> None:
 
 
 def test_unread_episodes_are_those_nothing_was_drawn_from() -> None:
-    store = new_store()
+    store = new_store(slots=4)
+
+    def counts() -> tuple[int, int, int]:
+        counted = read_counters(store)
+        return counted.readable, counted.unread, counted.passed_over
+
     write_episode(store, 2)
     write_episode(store, 4)
-    assert (read_counters(store).readable, read_counters(store).unread) == (2, 2)
+    assert counts() == (2, 2, 0)
     draw_and_note(store, ConsumerRow(store), 1, 3)  # only the second is long enough
-    assert (read_counters(store).readable, read_counters(store).unread) == (2, 1)
+    assert counts() == (2, 0, 1)
+    write_episode(store, 4)
+    assert counts() == (3, 1, 1)
+
+
+def test_draw_waits_from_its_first_sign_until_its_chunks_are_counted() -> None:
+    store = new_store()
+    write_episode(store, 2)
+    row = ConsumerRow(store)
+    row.note_blocked(3_000_000)
+    assert [c.waits for c in read_counters(store).consumers] == [True]
+    draw_and_note(store, row, 1, 1)
+    assert [c.waits for c in read_counters(store).consumers] == [False]
+    assert read_counters(store).blocked_s == 0.003
 
 
 def test_staleness_is_the_age_of_the_episode_and_the_lag_of_its_policy() -> None:

@@ -7,6 +7,7 @@ from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
+from cadenza.stream.slots import AGED_FILLS, StreamWords
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
@@ -62,6 +63,41 @@ def test_most_drawn_episode_is_replaced_first_when_told() -> None:
     store.draws[slots[1]] = 0
     assert store.take_slot(0, reuse="most_drawn") == slots[1]  # empty ones come first
     assert store.take_slot(0) == slots[0]
+
+
+def test_episodes_that_draws_pass_over_are_replaced_before_the_most_drawn() -> None:
+    store = new_store(slots=4, steps=9)
+    slots = [write_episode(store, length) for length in (9, 2, 9, 3)]
+    store.draws[slots[0]] = 9
+    SlotReader(store).look(5)
+    assert store.take_slot(0, reuse="most_drawn") == slots[1]  # the older of the two short ones
+    assert store.take_slot(0, reuse="most_drawn") == slots[3]
+    assert store.take_slot(0, reuse="most_drawn") == slots[0]
+
+
+def test_episode_of_four_fills_ago_is_replaced_before_the_most_drawn() -> None:
+    store = new_store(slots=2)
+    old, drawn = write_episode(store, 1), write_episode(store, 1)
+    store.draws[[old, drawn]] = 1, 99
+    store.words[StreamWords.NEXT_EPISODE] = AGED_FILLS * 2
+    assert store.take_slot(0, reuse="most_drawn") == drawn
+    store.drop(drawn)
+    write_episode(store, 1)
+    store.draws[drawn] = 99
+    assert store.words[StreamWords.NEXT_EPISODE] - store.episode_id[old] == AGED_FILLS * 2 + 1
+    assert store.take_slot(0, reuse="most_drawn") == old
+
+
+def test_note_of_windows_says_nothing_of_the_next_episode() -> None:
+    store = new_store(slots=1)
+    slot = np.array([write_episode(store, 2)])
+    store.note_windows(slot, store.version[slot], np.array([0]))
+    assert store.passed_over().tolist() == [True]
+    late = store.version[slot]
+    write_episode(store, 2)
+    assert store.passed_over().tolist() == [False]
+    store.note_windows(slot, late, np.array([0]))
+    assert store.passed_over().tolist() == [False]
 
 
 def test_writer_passes_on_what_it_replaces() -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -10,11 +11,12 @@ from typer.testing import CliRunner
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.main import app
 from cadenza.cli.stream import headline
-from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState
+from cadenza.stream.counters import ConsumerRow
+from cadenza.stream.engine_state import EngineWords, OnlineDataEngineState, ProducerState
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.slots import SlotStore, StreamWords
-from cadenza.stream.stream_report import StreamReport
+from cadenza.stream.stream_report import StreamReport, status_document
 
 
 @pytest.fixture
@@ -77,6 +79,47 @@ def test_log_has_events_requests_and_counters(store, tmp_path) -> None:
     assert all(event["time_ns"] > 0 for event in events)
 
 
+def test_standstill_is_told_once_and_again_when_it_is_over(
+    store, tmp_path, monkeypatch, caplog
+) -> None:
+    now_ns = [10**12]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns[0])
+    report = StreamReport(
+        store, log_path=str(tmp_path / "log.jsonl"), status_path=str(tmp_path / "s.json")
+    )
+
+    def pass_by(seconds: float) -> dict[str, Any]:
+        """Look again after ``seconds`` in which a draw goes on waiting; return the status."""
+        now_ns[0] += int(seconds * 1e9)
+        ConsumerRow(store).note_blocked(0)
+        report.tick()
+        report.write_status()
+        return json.loads((tmp_path / "s.json").read_text())
+
+    store.producers["state"][:] = (ProducerState.PAUSED, ProducerState.FAILED)
+    with caplog.at_level(logging.WARNING):
+        assert pass_by(0.0)["frozen_s"] == pass_by(1.9)["frozen_s"] == 0.0
+        assert (pass_by(0.1)["frozen_s"], pass_by(4.0)["frozen_s"]) == (2.0, 6.0)
+        line = headline(pass_by(1.0))
+        assert "DEGRADED, standing still for 7 s: draws wait, all producers pause" in line
+        store.producers["state"][0] = ProducerState.RUNNING
+        assert "standing" not in headline(pass_by(1.0))
+    assert [record.getMessage()[:61] for record in caplog.records] == [
+        "The stream stands still: draws have waited for 2.0 s while al"
+    ]
+    report.close()
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    told = {e["event"]: e["frozen_s"] for e in events if e["event"] != "stream_counters"}
+    assert told == {"stream_frozen": 2.0, "stream_goes_on": 8.0}
+
+
+def test_engine_that_ended_does_not_stand_still(store) -> None:
+    store.words[EngineWords.FROZEN_SINCE_NS] = 1
+    assert status_document(store)["frozen_s"] > 0.0
+    store.words[StreamWords.STATE] = OnlineDataEngineState.STOPPED
+    assert status_document(store)["frozen_s"] == 0.0
+
+
 def test_refused_writes_are_warned_about_once(store, tmp_path, monkeypatch, caplog) -> None:
     report = StreamReport(
         store, log_path=str(tmp_path / "log.jsonl"), status_path=str(tmp_path / "s.json")
@@ -109,6 +152,7 @@ def test_top_shows_totals_and_producers(store, tmp_path) -> None:
     assert "DEGRADED" in result.output
     assert "2 episodes, 8 steps, 0 steps/s, 0 dropped" in result.output
     assert "12.5% of the episodes or segments, shorter than a chunk" in result.output
+    assert "0 episodes, 0 of them unread, 0 passed over" in result.output
     assert "producer 1: hang: no sign of life" in result.output
 
 
