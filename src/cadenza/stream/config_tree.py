@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final, cast
 
+import numpy as np
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
@@ -22,8 +23,8 @@ _STEP: Final = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 def plain(value: object, path: str = "") -> Any:
     """Return ``value`` in dictionaries, lists, tuples and plain values.
 
-    Callables become ``module:qualname`` (lambdas their source text), enumerations their value;
-    tensors and anything else without fields pass through.
+    Callables become ``module:qualname`` (lambdas their source text), enumerations their value,
+    NumPy's numbers plain ones; tensors and anything else without fields pass through.
 
     Raises:
         ConfigurationError: A value contains itself.
@@ -34,6 +35,8 @@ def plain(value: object, path: str = "") -> Any:
 def _plain(value: object, path: str, above: tuple[int, ...]) -> Any:
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, np.number | np.bool_):
+        return cast("Any", value).item()
     if value is None or isinstance(value, str | int | float | bytes | Tensor):
         return value
     if callable(value):
@@ -124,7 +127,12 @@ def _no_place(path: str, step: str | int) -> ConfigurationTypeError:
 
 
 def deep_copied(value: object) -> Any:
-    """Return a copy that shares nothing mutable; `MISSING` and callables stay what they are."""
+    """Return a copy that shares nothing mutable; `MISSING` and callables stay what they are.
+
+    A number of NumPy becomes a plain one.
+    """
+    if isinstance(value, np.number | np.bool_):
+        return cast("Any", value).item()
     if value is MISSING or callable(value):
         return value
     return copy.deepcopy(value, {id(MISSING): MISSING})

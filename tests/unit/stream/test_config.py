@@ -1,9 +1,11 @@
 """Settings of the engine: copies, paths, plain dictionaries, what is refused."""
 
+import json
 from dataclasses import MISSING
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
@@ -205,6 +207,50 @@ def test_device_that_the_machine_lacks_is_refused(monkeypatch) -> None:
     with pytest.raises(ConfigurationError, match=r"buffer_device: .* machine has .*got 'cuda:1'"):
         check_settings(valid(buffer_device="cuda:1"))
     check_settings(valid(buffer_device="cuda:0"))
+
+
+@pytest.mark.parametrize("flow", [{"mode": "fixed_ratio"}, {"high_water": 4}])
+def test_ratio_with_which_a_full_buffer_allows_no_chunk_is_refused(flow) -> None:
+    sizes = {"buffer_size": 10, "max_episode_steps": 20}  # 200 steps
+    told = r"max_replay_ratio: expected at least 0\.005, so that the buffer_size \* .* = 10 \* 20 "
+    with pytest.raises(ConfigurationError, match=f"{told}.*got 0.0049"):
+        check_settings(valid(max_replay_ratio=0.0049, **sizes, **flow))
+    check_settings(valid(max_replay_ratio=0.005, **sizes, **flow))
+    check_settings(valid(max_replay_ratio=0.0049, mode="continuous", **sizes))
+
+
+def test_numbers_of_numpy_are_taken_like_plain_ones() -> None:
+    gym = {"id": "A", "num_envs": np.int32(2), "kwargs": {"sizes": [np.int64(3), np.bool_(True)]}}
+    cfg = OnlineDataEngineCfg(
+        buffer_size=np.int64(8), seed=np.uint8(7), draw_timeout=np.float32(0.5), gym_config=gym
+    )
+    cfg.high_water = np.int16(4)  # type: ignore[assignment]
+    cfg.min_fresh_fraction = np.float16(0.5)  # type: ignore[assignment]
+    check_settings(cfg)
+    own = cfg.copy()
+    given = (own.buffer_size, own.seed, own.draw_timeout, own.high_water, own.min_fresh_fraction)
+    assert given == (8, 7, 0.5, 4, 0.5)
+    assert [type(value) for value in given] == [int, int, float, int, float]
+    assert json.loads(json.dumps(own.to_dict()))["gym_config"]["kwargs"] == {"sizes": [3, True]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"buffer_size": np.int64(0)}, "buffer_size: expected an integer >= 1, got 0"),
+        ({"buffer_size": np.float64(8)}, r"buffer_size: expected an integer >= 1, got 8\.0"),
+        ({"buffer_size": np.bool_(True)}, "buffer_size: expected an integer >= 1, got True"),
+        ({"draw_timeout": np.float32("nan")}, "draw_timeout: expected a finite number > 0"),
+        ({"draw_timeout": np.bool_(True)}, "draw_timeout: expected a finite number > 0, got True"),
+    ],
+)
+def test_numbers_of_numpy_are_refused_like_plain_ones(settings, told) -> None:
+    cfg = valid(**settings)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=told):
+            check_settings(cfg)
+        for name, value in settings.items():
+            setattr(cfg, name, value)  # NumPy's own, not made plain
 
 
 def test_high_water_that_just_reaches_the_fresh_share_is_taken() -> None:
