@@ -25,6 +25,8 @@ from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTot
 #: Probability that each bound of a success rate may fail.
 _TAIL: Final = 0.025
 _HOUR_S: Final = 3600.0
+#: Steps that ask a language model.
+_ASKING_STEPS: Final = ("propose", "learn")
 #: Events of proposals that fell back to the schedule: stage and kind.
 _FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curation_fallback"))
 
@@ -145,12 +147,13 @@ class ModelUse(Record):
     """What a run asked a language model.
 
     Attributes:
-        calls: Replies, failed ones too.
+        calls: Replies, failed ones and the one under way too.
         failed: Replies that failed, or that nothing was left to pay for.
         cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
             configuration names no prices.
         max_cost_usd: Limit; None for none.
         fallbacks: Proposals that the schedule made for want of a usable reply.
+        asked_now: Whether the run waits for a reply.
     """
 
     calls: int
@@ -158,6 +161,7 @@ class ModelUse(Record):
     fallbacks: int
     cost_usd: float | None
     max_cost_usd: float | None
+    asked_now: bool = False
 
 
 class BlessedPolicy(Record):
@@ -271,6 +275,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
             store.replies.totals(run_id),
             sum(len(store.events.of_kind(run_id, *kind)) for kind in _FALLBACKS),
             _section(config, "llm_calls"),
+            asked_now=_asks_now(store, run),
         ),
         knowledge_pages=_knowledge_pages(store, run_id),
     )
@@ -429,7 +434,19 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _model_use(totals: ReplyTotals, fallbacks: int, calls: dict[str, Any]) -> ModelUse | None:
+def _asks_now(store: JobStore, run: RunRow) -> bool:
+    """Return whether a run that somebody works on waits for a language model."""
+    state = _object(run["state_json"])
+    return (
+        state.get("step") in _ASKING_STEPS
+        and worked_on_by(store, run["id"]) is not None
+        and store.replies.is_asked(run["id"], state.get("cycle", 0))
+    )
+
+
+def _model_use(
+    totals: ReplyTotals, fallbacks: int, calls: dict[str, Any], *, asked_now: bool
+) -> ModelUse | None:
     if totals.calls == 0:
         return None
     priced = calls.get("usd_per_million_input") is not None
@@ -439,6 +456,7 @@ def _model_use(totals: ReplyTotals, fallbacks: int, calls: dict[str, Any]) -> Mo
         cost_usd=totals.cost_usd if priced else None,
         max_cost_usd=calls.get("max_cost_usd"),
         fallbacks=fallbacks,
+        asked_now=asked_now,
     )
 
 

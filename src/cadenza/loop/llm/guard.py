@@ -1,8 +1,8 @@
 """A language model that cannot harm the loop: bounded in time, tries and size, and never raising.
 
-A call runs in a thread of its own, which is left behind when its time is up: no package bounds
-the time in which a slow server trickles its headers. The thread ends with its connection's own
-time-out, or with the process.
+A call runs in a thread of its own, which is left behind when its time is up or the run is asked to
+stop: no package bounds the time in which a slow server trickles its headers. The thread ends with
+its connection's own time-out, or with the process.
 """
 
 import logging
@@ -14,13 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, StorageError
-from cadenza.loop.errors import LLMCallError, StoreError
+from cadenza.loop.errors import LLMCallError, StopRequestedError, StoreError
+from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.prices import Bill, Price
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Asker, LLMClient, Question
 from cadenza.loop.llm.redaction import storable
 from cadenza.loop.store.rows import ReplyRow
 
 _LOGGER: Final = logging.getLogger(__name__)
+
+#: Pause between two looks at whether the run is asked to stop, s.
+_LOOK_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,8 @@ class GuardedLLM:
         limits: CallLimits | None = None,
         price: Price | None = None,
         *,
-        sleep: Callable[[float], object] = time.sleep,
+        stop: StopCheck = never,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         """Guard ``asker``.
 
@@ -78,17 +83,23 @@ class GuardedLLM:
             asker: The model.
             limits: What a reply may take; the defaults if None.
             price: Price of the model; None if it is not known.
-            sleep: Waits so many seconds.
+            stop: Says whether the run is asked to stop, which ends every wait.
+            sleep: Waits so many seconds; None waits until a stop at the longest.
         """
         self._asker = asker
         self._limits = limits or CallLimits()
-        self._sleep = sleep
+        self._stop = stop
+        self._sleep = sleep or self._sleep_unless_stopped
         self.price = price
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply; the empty text after any failure."""
+        """Return the reply; the empty text after any failure.
+
+        Raises:
+            StopRequestedError: The run is asked to stop.
+        """
         return self.reply(prompt, system=system, max_tokens=max_tokens).text
 
     def reply(
@@ -107,8 +118,12 @@ class GuardedLLM:
             system: Standing instructions; None for none.
             max_tokens: Most tokens of the reply.
             left_usd: Most that it may cost, US dollars; what could cost more is not asked.
-            book: Keeps a row without a text before each attempt that has a price: its cost is
-                the most that all attempts can have cost after this one.
+            book: Keeps a row without a text before each attempt: its cost is the most that all
+                attempts can have cost after this one, None without a price.
+
+        Raises:
+            StopRequestedError: The run is asked to stop; what was booked stays so, because the
+                call that was left behind may be paid for.
         """
         question = Question(
             prompt=prompt,
@@ -117,7 +132,7 @@ class GuardedLLM:
             timeout_s=self._limits.timeout_s,
         )
 
-        def book_usd(most_usd: float) -> None:
+        def book_usd(most_usd: float | None) -> None:
             if book is not None:
                 book(self._row(question, Answer(text=""), most_usd))
 
@@ -147,6 +162,7 @@ class GuardedLLM:
 
         Raises:
             LLMCallError: There is none.
+            StopRequestedError: The run is asked to stop.
         """
         length = len(question.prompt) + len(question.system or "")
         if length > self._limits.max_prompt_chars:
@@ -154,9 +170,11 @@ class GuardedLLM:
                 f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
             )
         for attempt in range(self._limits.retries + 1):
+            if self._stop():
+                raise self._stopped()
             bill.reserve()
             try:
-                answer = _ask_in_time(self._asker, question)
+                answer = self._ask_in_time(question)
             except LLMCallError as failure:
                 bill.settle(failure)
                 if not failure.passing or attempt == self._limits.retries:
@@ -173,6 +191,47 @@ class GuardedLLM:
         own = self._limits.backoff_s * 2.0**attempt
         return min(self._limits.max_pause_s, own if asked_s is None else asked_s)
 
+    def _sleep_unless_stopped(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._stop() and (left_s := end - time.monotonic()) > 0.0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+
+    def _stopped(self) -> StopRequestedError:
+        name = f"{self._asker.provider}:{self._asker.model}"
+        return StopRequestedError(
+            f"asked to stop while {name} was asked; its call is left behind, and a resumed run "
+            "asks again."
+        )
+
+    def _ask_in_time(self, question: Question) -> Answer:
+        """Return the answer if it comes within the question's time.
+
+        Raises:
+            LLMCallError: It did not, or the call failed.
+            StopRequestedError: The run was asked to stop before.
+        """
+        results: list[Answer | LLMCallError] = []
+        thread = threading.Thread(
+            target=lambda: results.append(_outcome(self._asker, question)),
+            name="language-model-call",
+            daemon=True,
+        )
+        thread.start()
+        end = time.monotonic() + question.timeout_s
+        while thread.is_alive() and (left_s := end - time.monotonic()) > 0.0:
+            thread.join(min(left_s, _LOOK_EVERY_S))
+            if not results and self._stop():
+                raise self._stopped()
+        match list(results):
+            case [Answer() as answer]:
+                return answer
+            case [LLMCallError() as failure]:
+                raise failure
+            case _:
+                raise LLMCallError(
+                    f"no reply within {question.timeout_s:g} s", passing=True, billed=True
+                )
+
 
 def ask_safely(
     llm: LLMClient, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -188,11 +247,12 @@ def ask_safely(
     Raises:
         StoreError: The run itself cannot go on, e.g. another controller took it over.
         StorageError: The file system refused a recording.
+        StopRequestedError: The run is asked to stop.
     """
     complete = cast("Callable[..., object]", llm.complete)
     try:
         text = complete(prompt, system=system, max_tokens=max_tokens)
-    except (StoreError, StorageError):
+    except (StoreError, StorageError, StopRequestedError):
         raise
     except Exception as error:  # noqa: BLE001  # a client may fail in any way; a traceback may hold its key
         _LOGGER.warning("language model: client failed with %s", type(error).__name__)
@@ -200,32 +260,11 @@ def ask_safely(
     return text if isinstance(text, str) else ""
 
 
-def _ask_in_time(asker: Asker, question: Question) -> Answer:
-    """Return the answer if it comes within the question's time.
-
-    Raises:
-        LLMCallError: It did not, or the call failed.
-    """
-    results: list[Answer | LLMCallError] = []
-
-    def call() -> None:
-        try:
-            results.append(asker.ask(question))
-        except LLMCallError as failure:
-            results.append(failure)
-        except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
-            name = type(error).__name__
-            results.append(LLMCallError(f"client failed with {name}", billed=True))
-
-    thread = threading.Thread(target=call, name="language-model-call", daemon=True)
-    thread.start()
-    thread.join(question.timeout_s)
-    match list(results):
-        case [Answer() as answer]:
-            return answer
-        case [LLMCallError() as failure]:
-            raise failure
-        case _:
-            raise LLMCallError(
-                f"no reply within {question.timeout_s:g} s", passing=True, billed=True
-            )
+def _outcome(asker: Asker, question: Question) -> Answer | LLMCallError:
+    """Return the answer to a question, or why there is none."""
+    try:
+        return asker.ask(question)
+    except LLMCallError as failure:
+        return failure
+    except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
+        return LLMCallError(f"client failed with {type(error).__name__}", billed=True)

@@ -65,7 +65,7 @@ class Bill:
         price: Price | None,
         question: Question,
         left_usd: float,
-        book: Callable[[float], object] | None = None,
+        book: Callable[[float | None], object] | None = None,
     ) -> None:
         """Begin with nothing spent.
 
@@ -73,7 +73,8 @@ class Bill:
             price: Price of the model; without one nothing is counted.
             question: What is asked.
             left_usd: Most that may be spent, US dollars.
-            book: Keeps, before an attempt, what all attempts can have cost after it, US dollars.
+            book: Keeps, before an attempt, what all attempts can have cost after it, US dollars;
+                None without a price.
         """
         self._book = book
         self._price = price
@@ -98,8 +99,8 @@ class Bill:
                 f"cost: expected a call within the {max(0.0, left_usd):.4f} US dollars that are "
                 f"left of max_cost_usd, got one of up to {self._most_usd:.4f}"
             )
-        if self._price is not None and self._book is not None:
-            self._book(self._spent_usd + self._most_usd)
+        if self._book is not None:
+            self._book(None if self._price is None else self._spent_usd + self._most_usd)
 
     def settle(self, outcome: Answer | LLMCallError) -> None:
         """Count what the attempt really cost."""

@@ -17,6 +17,7 @@ from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.factory import make_llm
 from cadenza.loop.llm.guard import CallLimits, GuardedLLM
 from cadenza.loop.llm.place import Place, current_place
@@ -98,6 +99,7 @@ class RecordedLLM:
         Raises:
             NotReadyError: The call stands in no `cadenza.loop.llm.place.asking` block.
             StoreError: The log refused, e.g. because another controller took the run over.
+            StopRequestedError: The run is asked to stop, and there is no recorded reply.
         """
         place: Place = current_place()
         key = (place.cycle, place.purpose, place.next_ordinal())
@@ -200,12 +202,12 @@ class ReplyFile:
         return self._rows[key]
 
     def book(self, key: ReplyKey, reply: ReplyRow) -> None:
-        """Append what asking for a reply can cost, durably.
+        """Append what asking for a reply can cost, durably; nothing where nobody knows.
 
         Raises:
             EventLogError: The file system refused.
         """
-        if key not in self._rows:
+        if key not in self._rows and reply.cost_usd is not None:
             self._log.append(_line(key, reply, booked=True))
             self._booked[key] = reply
 
@@ -260,6 +262,7 @@ def recorded_llm(
     limits: CallLimits | None = None,
     price: Price | None = None,
     max_cost_usd: float = math.inf,
+    stop: StopCheck = never,
 ) -> LLMClient:
     """Return the client of a run: guarded, its replies recorded; `NullLLM` for no model.
 
@@ -269,6 +272,7 @@ def recorded_llm(
         limits: What a reply may take; the defaults if None.
         price: Price of the model; None if it is not known.
         max_cost_usd: Most that all replies of the log may cost, US dollars.
+        stop: Says whether the run is asked to stop; a call then ends with `StopRequestedError`.
 
     Raises:
         ConfigurationError: The provider is unknown, the model is missing, Gemini has no key, or
@@ -278,7 +282,8 @@ def recorded_llm(
     client = make_llm(spec)
     if isinstance(client, NullLLM):
         return client
-    return RecordedLLM(GuardedLLM(client, limits, price), log, max_cost_usd=max_cost_usd)
+    guarded = GuardedLLM(client, limits, price, stop=stop)
+    return RecordedLLM(guarded, log, max_cost_usd=max_cost_usd)
 
 
 def replay(path: Path) -> RecordedLLM:

@@ -157,7 +157,9 @@ def build_loop(
         return f"{run_id} {store.get_run(run_id)['created_at']!r}"
 
     try:
-        llm = _language_model(config, StoreReplies(store.replies, lease))
+        llm = _language_model(
+            config, StoreReplies(store.replies, lease), lambda: made[0].asked_to_stop()
+        )
         controller = LoopController(
             config,
             store,
@@ -245,7 +247,7 @@ def _jobs_opener(
     return open_jobs
 
 
-def _language_model(config: LoopConfig, log: ReplyLog) -> LLMClient:
+def _language_model(config: LoopConfig, log: ReplyLog, stop: StopCheck) -> LLMClient:
     """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
     calls = config.llm_calls
     limits = CallLimits(
@@ -259,7 +261,9 @@ def _language_model(config: LoopConfig, log: ReplyLog) -> LLMClient:
             input_usd=calls.usd_per_million_input, output_usd=calls.usd_per_million_output
         )
     most_usd = math.inf if calls.max_cost_usd is None else calls.max_cost_usd
-    return recorded_llm(config.llm, log, limits=limits, price=price, max_cost_usd=most_usd)
+    return recorded_llm(
+        config.llm, log, limits=limits, price=price, max_cost_usd=most_usd, stop=stop
+    )
 
 
 def _prompt_chars(config: LoopConfig) -> int:

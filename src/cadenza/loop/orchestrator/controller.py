@@ -29,7 +29,7 @@ from cadenza.loop.events.bus import EventBus
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.spec import JobRunner
-from cadenza.loop.jobs.stopping import StopCheck, asked_in_store, most_urgent, never
+from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.outages import Outages
 from cadenza.loop.orchestrator.proposer import Proposer
@@ -133,6 +133,7 @@ class LoopController:
         )
         self._open_jobs = open_jobs
         self._stop = stop
+        self._stop_at_work = stop
         self._uses_gpu = uses_gpu
         self._lease_ttl_s = lease_ttl_s
         self._poll_s = poll_s
@@ -148,6 +149,10 @@ class LoopController:
         if self._lease is None:
             raise NotReadyError("LoopController: expected a run at work, got none; call run first.")
         return self._lease
+
+    def asked_to_stop(self) -> StopLevel:
+        """Return how urgently the run at work is asked to stop, here or in the store."""
+        return self._stop_at_work()
 
     def run(self, run_id: str, workdir: Path | str) -> RunSummary:
         """Run, or go on with, ``run_id`` until it ends or is asked to stop.
@@ -266,7 +271,7 @@ class LoopController:
 
     def _work(self, session: RunSession) -> None:
         asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
-        stop = most_urgent(self._stop, asked)
+        stop = self._stop_at_work = most_urgent(self._stop, asked)
         meter = self._meter(session)
         tools = StepTools(
             jobs=None if self._open_jobs is None else self._open_jobs(session, stop),

@@ -1,7 +1,7 @@
 """Replies of language models, kept so that a repeated step gets the reply it got before.
 
-A call with a price is booked before it is made: the row of its reply is there without a text, at
-the most that the call can cost, until the reply settles it.
+A call is booked before it is made: the row of its reply is there without a text, at the most that
+the call can cost, until the reply settles it.
 """
 
 import json
@@ -38,6 +38,14 @@ class Replies:
         statement = select(LlmReply.cost_usd).filter_by(**key, text=_NO_TEXT)
         with self._database.read() as connection:
             return connection.scalar(statement) or 0.0
+
+    def is_asked(self, run_id: str, cycle: int) -> bool:
+        """Return whether a cycle asked for a reply that is not there."""
+        waiting = select(func.count()).where(
+            LlmReply.run_id == run_id, LlmReply.cycle == cycle, LlmReply.text == _NO_TEXT
+        )
+        with self._database.read() as connection:
+            return bool(connection.scalar(waiting))
 
     def book(self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow) -> None:
         """Keep what asking for a reply can cost, in place of what was booked before.

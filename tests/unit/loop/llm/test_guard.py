@@ -1,10 +1,12 @@
 import logging
 import threading
+import time
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError, StorageError
-from cadenza.loop.errors import LLMCallError, StaleLeaseError
+from cadenza.loop.errors import LLMCallError, StaleLeaseError, StopRequestedError
+from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.prices import cost_usd
@@ -54,6 +56,42 @@ def test_call_that_hangs_is_left_behind():
     row = llm.reply("why?")
     released.set()
     assert (row.text, row.error) == ("", "no reply within 0.05 s")
+
+
+def test_stop_leaves_a_hanging_call_behind_and_its_cost_booked():
+    released, asked, booked = threading.Event(), threading.Event(), []
+
+    def hang():
+        asked.set()
+        released.wait(20.0)
+        return Answer(text="late")
+
+    price = Price(input_usd=0.0, output_usd=1e6)
+    llm = GuardedLLM(Scripted(hang), None, price, stop=lambda: StopLevel(asked.is_set()))
+    began = time.monotonic()
+    with pytest.raises(StopRequestedError, match="while scripted:m was asked; its call is left"):
+        llm.reply("why?", max_tokens=3, book=booked.append)
+    assert time.monotonic() - began < 2.0
+    released.set()
+    assert [row.cost_usd for row in booked] == [3.0]
+
+
+def test_stop_ends_the_pause_before_another_try_which_is_not_booked():
+    asker, booked = Scripted(LLMCallError("status 529", passing=True, retry_after_s=30.0)), []
+    llm = GuardedLLM(asker, stop=lambda: StopLevel(bool(asker.questions)))
+    began = time.monotonic()
+    with pytest.raises(StopRequestedError, match="a resumed run asks again"):
+        ask_safely(llm, "why?")
+    with pytest.raises(StopRequestedError):
+        llm.reply("why?", book=booked.append)
+    assert time.monotonic() - began < 2.0
+    assert (len(asker.questions), booked) == (1, [])
+
+
+def test_reply_that_is_there_when_the_stop_comes_is_taken():
+    asker = Scripted("x")
+    llm = GuardedLLM(asker, stop=lambda: StopLevel(bool(asker.questions)))
+    assert llm.reply("why?").text == "x"
 
 
 def test_prompt_digest_depends_on_prompt_and_instructions():

@@ -214,12 +214,18 @@ def test_every_attempt_is_booked_before_it_is_made(store):
     assert log.spent_usd() == 6.0
 
 
-def test_without_a_price_nothing_is_booked(store):
+def test_without_a_price_a_call_under_way_is_known_and_costs_nothing(store):
     lease = store.leases.acquire("r", "me", ttl_s=60.0)
     log = StoreReplies(store.replies, lease)
+    assert not store.replies.is_asked("r", 0)
     with asking(0, "propose"), pytest.raises(Killed):
         RecordedLLM(Waits(Dying()), log).complete("a")
-    assert store.replies.totals("r").calls == 0
+    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=0.0)
+    assert (store.replies.is_asked("r", 0), store.replies.is_asked("r", 1)) == (True, False)
+    with asking(0, "propose"):
+        assert RecordedLLM(GuardedLLM(Counting()), log).complete("a") == "a:1"
+    assert store.replies.totals("r").calls == 1
+    assert not store.replies.is_asked("r", 0)
 
 
 def test_booked_line_of_a_recording_is_read_again_and_never_replayed(tmp_path):

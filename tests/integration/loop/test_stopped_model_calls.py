@@ -1,0 +1,110 @@
+"""Stopping a run that waits for a language model: at once, and nothing paid is forgotten."""
+
+import threading
+import time
+
+import pytest
+
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.llm.protocol import Answer
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.status_report import run_status
+from tests.loop_fakes import FakeBackend, FakeStack
+
+PLAN = '{"action": "reuse_seed", "num_episodes": 3}'
+#: Most that a reply of 1000 tokens can cost at these prices, US dollars.
+MOST_USD = 0.001
+
+
+class Hanging:
+    """Hangs at its first calls that hold a text, then answers."""
+
+    provider, model = "fake", "m"
+
+    def __init__(self, text):
+        self.text, self.hang = text, True
+        self.asked, self.released = threading.Event(), threading.Event()
+        self.prompts = []
+
+    def ask(self, question):
+        self.prompts.append(question.prompt)
+        if self.hang and self.text in question.prompt:
+            self.asked.set()
+            self.released.wait(60.0)
+        text = "- a lesson" if "Rewrite the lessons." in question.prompt else PLAN
+        return Answer(text=text, tokens_in=0, tokens_out=question.max_tokens)
+
+
+@pytest.mark.parametrize("by", ["signal", "store"])
+@pytest.mark.parametrize(
+    ("text", "priced"),
+    [("Cycle: 0\n", True), ("Rewrite the lessons.", True), ("Cycle: 0\n", False)],
+)
+def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monkeypatch):
+    model = Hanging(text)
+    monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+    prices = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0}
+    settings = LoopConfig.from_document(
+        {
+            "run_name": "hanging",
+            "seed_dataset": "local/crossing",
+            "workdir": str(tmp_path / "runs"),
+            "llm": "openai:m",
+            "llm_calls": {"max_reply_tokens": 1000, **(prices if priced else {})},
+            "data": {"initial_episodes": 4},
+            "budgets": {"max_cycles": 1},
+            "eval": {"n_episodes": 20, "max_episodes": 20},
+            "knowledge": {"root": str(tmp_path / "knowledge")},
+        },
+        source="test",
+    )
+    stack, level, ended = FakeStack([0.9]), [StopLevel.NONE], []
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    def loop_of():
+        return build_loop(
+            settings,
+            "run",
+            backend=FakeBackend(),
+            open_jobs=open_jobs,
+            stop=lambda: level[0],
+        )
+
+    def used(loop):
+        return run_status(loop.store, "run", workdir=settings.workdir).language_model
+
+    with loop_of() as loop:
+        thread = threading.Thread(target=lambda: ended.append(loop.run()))
+        thread.start()
+        assert model.asked.wait(20.0)
+        assert used(loop).asked_now
+        paid = (len(model.prompts) if priced else 0) * MOST_USD
+        assert used(loop).cost_usd == (pytest.approx(paid) if priced else None)
+        began = time.monotonic()
+        if by == "signal":
+            level[0] = StopLevel.END
+        else:
+            loop.store.request_stop("run")
+        thread.join(20.0)
+        assert time.monotonic() - began < 5.0  # looked for 5 times a second, in the store once
+        assert [summary.stop_reason for summary in ended] == ["stop requested"]
+        status = run_status(loop.store, "run", workdir=settings.workdir)
+        assert (status.status, status.language_model.asked_now) == ("stopped", False)
+        assert loop.store.replies.totals("run").cost_usd == pytest.approx(paid)
+    incidents = (loop.folder / "incidents.jsonl").read_text()
+    assert "while fake:m was asked; its call is left behind, and a resumed run" in incidents
+    before, model.hang, level[0] = len(model.prompts), False, StopLevel.NONE
+    with loop_of() as loop:
+        assert loop.run().stop_reason is not None
+        status = run_status(loop.store, "run", workdir=settings.workdir)
+        assert (status.status, status.language_model.asked_now) == ("finished", False)
+        # the call left behind may be paid for, so it counts beside the one that replaced it
+        total = (len(model.prompts) if priced else 0) * MOST_USD
+        assert loop.store.replies.totals("run").cost_usd == pytest.approx(total)
+    model.released.set()
+    assert model.prompts[before] == model.prompts[before - 1]
+    assert len(set(model.prompts)) == len(model.prompts) - 1
