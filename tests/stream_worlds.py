@@ -142,6 +142,10 @@ class FailingPolicy(HalfPolicy):
         if self.left < 0:
             if self.how == "raise":
                 raise UnpicklableError("the arm is stuck", needed=1)
+            if self.how == "type":
+                raise TypeError("the arm has no such joint")
+            if self.how == "exit":
+                os._exit(3)
             if self.how == "long":
                 raise RuntimeError("x" * 100_000)
             if self.how == "die":
@@ -159,6 +163,21 @@ class GlobalPolicy(HalfPolicy):
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
         drawn = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002, S311
         super().__init__(env, seed, drawn)
+
+
+class VariablePolicy(HalfPolicy):
+    """Always answers an environment variable; 0 without it."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
+        super().__init__(env, seed, float(os.environ.get("STREAM_TEST_VALUE", "0")))
+
+
+def quick_once(num_envs: int, once: str) -> VectorEnv[Any, Any, Any]:
+    """Return environments at once to the first process, which makes the file; never to others."""
+    if Path(once).exists():
+        time.sleep(3600.0)
+    Path(once).touch()
+    return counting(num_envs, pause_s=0.001)
 
 
 def no_policy(env: VectorEnv[Any, Any, Any], seed: int) -> object:

@@ -1,0 +1,141 @@
+"""How producers begin and end: their environment, interrupts, and errors that only repeat."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.core.errors import OnlineDataWorkerError
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from tests.e2e.commands import REPOSITORY
+from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Generator[None]:
+    with nothing_left():
+        yield
+
+
+def failing(how: str, after: int, once: Path | None = None) -> dict[str, Any]:
+    kwargs = {"how": how, "after": after, "once": "" if once is None else str(once)}
+    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": kwargs}
+
+
+def program(tmp_path: Path, text: str) -> subprocess.Popen[str]:
+    """Start a program of its own session, as a terminal does."""
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+INTERRUPTED = """
+import sys, time
+from cadenza.stream import OnlineDataEngine
+from tests.stream_engines import eventually, small_cfg
+if __name__ == "__main__":
+    cfg = small_cfg(mode="continuous", producers=2, worlds={"pause_s": 0.002}, max_restarts=0)
+    with OnlineDataEngine(cfg) as engine:
+        try:
+            sys.stdout.write("ready\\n")
+            sys.stdout.flush()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            before = engine.status()["producers"]
+        def went_on():
+            after = engine.status()["producers"]
+            return all(b["episodes"] + 4 < a["episodes"] for b, a in zip(before, after))
+        eventually(went_on, "both go on")
+        rows = engine.status()["producers"]
+        sys.stdout.write(f"{engine.state.name} {[(r['restarts'], r['error']) for r in rows]}")
+"""
+
+
+def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> None:
+    with program(tmp_path, INTERRUPTED) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        os.killpg(owner.pid, signal.SIGINT)
+        out, err = owner.communicate(timeout=60)
+    assert (owner.returncode, out, err) == (0, "READY [(0, None), (0, None)]", "")
+
+
+def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error(
+    tmp_path: Path,
+) -> None:
+    cfg = small_cfg(producers=2, mode="continuous", stop_timeout=20.0)
+    cfg.gym_config["factory"] = f"{WORLDS}:quick_once"
+    cfg.gym_config["kwargs"] = {"once": str(tmp_path / "once")}
+    cfg.gym_config["spaces"] = {  # so that this process builds none
+        "observations": {"obs": {"shape": [2], "dtype": "float32"}},
+        "actions": {"shape": [1], "dtype": "float32"},
+    }
+    with OnlineDataEngine(cfg) as engine:
+        assert len(engine.sample_batch(8, 2)) == 8
+        states = sorted(row["state"] for row in engine.status()["producers"])
+        assert states == ["RUNNING", "STARTING"]
+        began = time.monotonic()
+    assert time.monotonic() - began < 15.0
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert {row["state"] for row in engine.status()["producers"]} == {"ENDED"}
+
+
+@pytest.mark.parametrize("value", ["0.25", "0.75", None])
+def test_producers_see_the_variables_of_their_engine(monkeypatch, value: str | None) -> None:
+    # The server that forks them is as old as the first engine of this process.
+    if value is not None:
+        monkeypatch.setenv("STREAM_TEST_VALUE", value)
+    cfg = small_cfg(policy={"factory": f"{WORLDS}:VariablePolicy"})
+    with OnlineDataEngine(cfg) as engine:
+        assert engine.sample_batch(1, 1)["actions"].item() == float(value or 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("type", "builtins.TypeError: the arm has no such joint"),
+        ("exit", "exit: it ended with exit code 3 and no report; see what it wrote"),
+    ],
+)
+def test_error_before_anything_worked_is_not_tried_again(how: str, told: str) -> None:
+    engine = OnlineDataEngine(small_cfg(policy=failing(how, 2), restart_backoff=600.0))
+    with pytest.raises(OnlineDataWorkerError, match=told):
+        engine.start()
+
+
+@pytest.mark.parametrize("how", ["type", "exit"])
+def test_same_error_after_episodes_is_tried_again(tmp_path: Path, how: str) -> None:
+    cfg = small_cfg(policy=failing(how, 13, tmp_path / "once"), mode="continuous")
+    with OnlineDataEngine(cfg) as engine:
+        eventually(lambda: engine.status()["producers"][0]["restarts"] == 1, "it starts again")
+        eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is whole again")
+
+
+UNGUARDED = """
+from cadenza.stream import OnlineDataEngine
+from tests.stream_engines import small_cfg
+OnlineDataEngine(small_cfg(restart_backoff=600.0)).start()
+"""
+
+
+def test_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    with program(tmp_path, UNGUARDED) as owner:
+        _, err = owner.communicate(timeout=60)
+    assert owner.returncode == 1
+    assert err.count("Traceback") == 1  # the producer tells by its exit code only
+    told = 'failed with exit: the main module starts its engine without `if __name__ == "__main__"'
+    assert told in err
