@@ -1,7 +1,6 @@
 """`cadenza loop`: the commands that look at runs and answer them; `loop_run` has the others."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,14 +8,7 @@ import typer
 
 from cadenza.cli import loop_run
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_status import (
-    cycle_columns,
-    cycle_rows,
-    headline,
-    may_change,
-    notes,
-    print_status,
-)
+from cadenza.cli.loop_status import print_status
 from cadenza.cli.loop_store import (
     AsJson,
     RunId,
@@ -27,13 +19,13 @@ from cadenza.cli.loop_store import (
     open_store,
     store_location,
 )
+from cadenza.cli.loop_watch import looks
+from cadenza.cli.loop_watch import watch as show_until_the_end
 from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
 from cadenza.loop.store.owners import readable
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from cadenza.loop.doctor import Check
     from cadenza.loop.requests import StopOutcome
     from cadenza.loop.status_report import RunStatus
@@ -48,8 +40,6 @@ loop_app.command("demo")(loop_run.demo)
 
 _RUNS: Final = Path("runs")
 _KNOWLEDGE: Final = Path("knowledge")
-#: Pause between two looks of ``status --watch``, s.
-_WATCH_S: Final = 2.0
 #: What stands before the line of a check.
 _MARKS: Final = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
@@ -69,7 +59,11 @@ def status(
     store: StoreUrl = None,
     as_json: AsJson = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again until the runs end.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show it again and again until no run is at work; with --json, one object a look.",
+        ),
     ] = False,
 ) -> None:
     """Show how runs stand: cycles, decisions, success with intervals, jobs, hours, questions."""
@@ -82,11 +76,11 @@ def status(
             return [run_status(opened, run_id, workdir=workdir)]
 
         if as_json:
-            print_json({"runs": [one.model_dump(mode="json") for one in look()]})
-        elif watch:
-            _follow(look, workdir, store)
+            for statuses in looks(look) if watch else [look()]:
+                print_json({"runs": [one.model_dump(mode="json") for one in statuses]})
         else:
-            _print_statuses(look(), workdir, store)
+            statuses = show_until_the_end(look, workdir, store) if watch else look()
+            _print_statuses(statuses, workdir, store)
 
 
 @loop_app.command()
@@ -234,35 +228,3 @@ def _print_statuses(statuses: "Sequence[RunStatus]", workdir: Path, store: str |
         if one is not statuses[0]:
             print_text("")
         print_status(one, workdir, store)
-
-
-def _follow(look: "Callable[[], Sequence[RunStatus]]", workdir: Path, store: str | None) -> None:
-    """Show the runs anew until none of them may change any more."""
-    from rich.live import Live
-
-    statuses = look()
-    with Live(_group(statuses, workdir, store), auto_refresh=False) as live:
-        while any(may_change(one) for one in statuses):
-            time.sleep(_WATCH_S)
-            statuses = look()
-            live.update(_group(statuses, workdir, store), refresh=True)
-
-
-def _group(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> "Group":
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[Table | Text] = []
-    for one in statuses:
-        table = Table(*cycle_columns(one), box=SIMPLE_HEAD, pad_edge=False)
-        for row in cycle_rows(one):
-            table.add_row(*(escape(cell) for cell in row))
-        parts += [
-            Text(headline(one), style="bold"),
-            table,
-            Text("\n".join(notes(one, workdir, store)) + "\n"),
-        ]
-    return Group(*parts)

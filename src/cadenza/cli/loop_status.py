@@ -50,13 +50,12 @@ def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
 def headline(status: "RunStatus") -> str:
     """Return the line above the table of cycles."""
     begun = datetime.fromtimestamp(status.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    of = "" if status.max_cycles is None else f" of {status.max_cycles}"
     word = status.status.replace("_", " ")
     if status.status in _GOING_ON and status.worked_on_by is None:
         word += ", but nobody works on it"
     reason = status.stop_reason
     why = f" ({plain(reason)})" if reason and status.status != "failed" else ""
-    return f"Run {status.run_id}: {word}{why}, begun {begun}, {len(status.cycles)}{of} cycles"
+    return f"Run {status.run_id}: {word}{why}, begun {begun}, {_cycles(status)}"
 
 
 def may_change(status: "RunStatus") -> bool:
@@ -65,9 +64,22 @@ def may_change(status: "RunStatus") -> bool:
 
 
 def cycle_columns(status: "RunStatus") -> tuple[str, ...]:
-    """Return the names of the columns of a run's table of cycles."""
+    """Return the names of the columns of a run's table of cycles.
+
+    The last two are the times that its jobs took, by the device that they worked on.
+    """
     compared = ("success",) if status.metric == "success" else (status.metric, "success")
-    return ("cycle", "rung", "stage", "decision", *compared, "reference", "n", "cpu", "gpu")
+    return (
+        "cycle",
+        "rung",
+        "stage",
+        "decision",
+        *compared,
+        "reference",
+        "n",
+        "cpu jobs",
+        "gpu jobs",
+    )
 
 
 def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
@@ -93,26 +105,70 @@ def beyond_budget(stop_reason: str | None, resume: str) -> str:
 
 def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     """Return the lines below the table; arguments as `print_status`."""
-    place = (status.run_id, workdir, store)
-    approve = command("approve", *place, "--by NAME --reason TEXT", "[--reject]")
+    return [
+        *past_lines(status),
+        *present_lines(status, workdir, store),
+        *sum_lines(status),
+        *controller_lines(status, workdir, store),
+    ]
+
+
+def past_lines(status: "RunStatus") -> list[str]:
+    """Return what a run decided, what it blessed, and what it obeys."""
     lines = [
         f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}"
         for cycle in status.cycles
         if cycle.reason
     ]
     lines += [_blessed(status), _seed_data(status), _rules(status)]
-    lines += [_job(job) for job in status.jobs]
-    for question in status.pending:
-        lines.append(
-            f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
-            f"answer with: {approve}"
-        )
-    lines += _failure(status)
-    lines += [_spending(status), _model(status)]
+    return [line for line in lines if line]
+
+
+def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
+    """Return what a run does, waits for or failed of.
+
+    Args:
+        status: The run.
+        workdir: Folder of all runs, for commands to copy.
+        store: URL of the store, for the same.
+    """
+    more = ("--by NAME", "--reason TEXT", "[--reject]")
+    approve = command("approve", status.run_id, workdir, store, *more)
+    questions = [
+        f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
+        f"answer with: {approve}"
+        for question in status.pending
+    ]
+    return [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
+
+
+def sum_lines(status: "RunStatus") -> list[str]:
+    """Return what a run used, and where it left what it learned."""
+    lines = [_spending(status), _model(status)]
     if status.knowledge_pages:
         lines.append(_pages(status.knowledge_pages))
-    lines.append(_controller(status, command("resume", *place)))
     return [line for line in lines if line]
+
+
+def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
+    """Return who works on a run, or how to go on with it; arguments as `present_lines`."""
+    if status.worked_on_by is not None:
+        asked = ", asked to stop" if status.stop_requested else ""
+        return [f"controller: {plain(readable(status.worked_on_by))}{asked}"]
+    resume = command("resume", status.run_id, workdir, store)
+    if status.status in _RESUMABLE:
+        return [f"go on with: {resume}"]
+    hint = beyond_budget(status.stop_reason, resume)
+    return [hint] if hint else []
+
+
+def _cycles(status: "RunStatus") -> str:
+    """Return how many cycles came to a decision, and which one is on its way to it."""
+    undecided = [str(cycle.idx) for cycle in status.cycles if cycle.decision is None]
+    decided = len(status.cycles) - len(undecided)
+    of = "" if status.max_cycles is None else f" of {status.max_cycles}"
+    open_one = f", cycle {undecided[-1]} undecided" if undecided else ""
+    return f"{decided}{of} cycles decided{open_one}"
 
 
 def _row(cycle: "CycleStatus", metric: str) -> tuple[str, ...]:
@@ -215,7 +271,8 @@ def _model(status: "RunStatus") -> str:
     failed = f", {used.failed} of them without a reply" if used.failed else ""
     cost = "" if used.cost_usd is None else f", {used.cost_usd:.2f}{_of(used.max_cost_usd)} dollars"
     scheduled = f", {used.fallbacks} proposals by the schedule instead" if used.fallbacks else ""
-    return f"language model: {used.calls} calls{failed}{cost}{scheduled}"
+    now = ", is being asked now" if used.asked_now else ""
+    return f"language model: {used.calls} calls{failed}{cost}{scheduled}{now}"
 
 
 def _of(limit: float | None) -> str:
@@ -226,12 +283,3 @@ def _pages(pages: tuple[str, ...]) -> str:
     """Return the pages by their folder and their names within it, ``<kind>/<name>.md``."""
     names = ", ".join("/".join(Path(page).parts[-2:]) for page in pages)
     return plain(f"knowledge: {names} in {Path(pages[0]).parent.parent}")
-
-
-def _controller(status: "RunStatus", resume: str) -> str:
-    if status.worked_on_by is not None:
-        asked = ", asked to stop" if status.stop_requested else ""
-        return f"controller: {plain(readable(status.worked_on_by))}{asked}"
-    if status.status in _RESUMABLE:
-        return f"go on with: {resume}"
-    return beyond_budget(status.stop_reason, resume)

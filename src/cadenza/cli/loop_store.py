@@ -80,15 +80,16 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
         return JobStore(location)
 
 
-def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
+def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *more: str) -> str:
     """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store.
 
-    A password in the store's URL is hidden; the command then takes it from where libpq does.
+    Without a run it is about all of them. A password in the store's URL is hidden; the
+    command then takes it from where libpq does.
     """
     import os
     import shlex
 
-    words = ["cadenza", "loop", verb, run_id]
+    words = ["cadenza", "loop", verb, *([] if run_id is None else [run_id])]
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):

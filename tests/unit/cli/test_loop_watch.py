@@ -1,0 +1,132 @@
+"""What `cadenza loop status --watch` shows of many runs on a small screen."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cadenza.cli import loop_watch
+from cadenza.cli.loop import loop_app
+from cadenza.cli.loop_status import headline
+from cadenza.cli.loop_watch import looks, screen, watch
+from cadenza.loop.status_report import all_statuses
+from cadenza.loop.store.owners import this_process
+from tests.loop_runs import RUN, begun_run
+
+JOB = "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s left"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three runs that have ended, then a newer one at work, with its store."""
+    workdir = tmp_path / "runs"
+    for number in range(3):
+        with begun_run(workdir, run_id=f"old-{number}") as store:
+            store.finish_run(f"old-{number}", "finished", "budget: max_cycles")
+    with begun_run(workdir, owner=this_process()) as store:
+        yield workdir, store
+
+
+def small(height, *, file=None):
+    return Console(file=file or io.StringIO(), force_terminal=True, width=100, height=height)
+
+
+def lines_of(statuses, workdir, height):
+    console = small(height)
+    frame = screen(statuses, workdir, None, console=console)
+    shown = console.render_lines(frame, pad=False)
+    return ["".join(part.text for part in line).rstrip() for line in shown]
+
+
+@pytest.mark.parametrize("height", [60, 24, 16, 12, 8, 6])
+def test_a_run_at_work_is_on_the_screen_with_its_job_and_fits(runs, height):
+    workdir, store = runs
+    lines = lines_of(all_statuses(store, workdir=workdir), workdir, height)
+    assert len(lines) < height
+    assert lines[0].startswith(f"Run {RUN}: running, begun ")
+    assert lines[1].startswith(JOB)
+    assert lines[2].startswith("controller: ")
+
+
+def test_what_has_ended_is_told_where_there_is_room_and_counted_where_there_is_none(runs):
+    workdir, store = runs
+    statuses = all_statuses(store, workdir=workdir)
+    text = "\n".join(lines_of(statuses, workdir, 60))
+    assert [text.index(f"Run old-{n}: finished") for n in (2, 1, 0)] == sorted(
+        text.index(f"Run old-{n}: finished") for n in range(3)
+    )
+    assert "shortened" not in text
+    hint = "3 more runs; shortened to this screen, all of it: cadenza loop status"
+    assert hint in "\n".join(lines_of(statuses, workdir, 12))
+
+
+def test_several_runs_at_work_share_the_screen_newest_first(runs):
+    workdir, store = runs
+    begun_run(workdir, run_id="newer", owner=this_process()).close()
+    text = "\n".join(lines_of(all_statuses(store, workdir=workdir), workdir, 14))
+    assert 0 <= text.index("Run newer: running") < text.index(f"Run {RUN}: running")
+    assert text.count(JOB) == 2
+
+
+def test_old_cycles_give_way_to_the_newest(runs):
+    workdir, store = runs
+    [status] = [one for one in all_statuses(store, workdir=workdir) if one.run_id == RUN]
+    cycle = status.cycles[1]
+    cycles = tuple(cycle.model_copy(update={"idx": idx}) for idx in range(12))
+    lines = lines_of([status.model_copy(update={"cycles": cycles})], workdir, 20)
+    shown = [int(line.split()[0]) for line in lines if line.strip()[:1].isdecimal()]
+    assert shown == [8, 9, 10, 11]
+
+
+def test_watching_ends_with_the_runs_and_returns_those_that_worked(runs):
+    workdir, store = runs
+    file, seen = io.StringIO(), []
+
+    def look():
+        if len(seen) == 2:
+            store.finish_run(RUN, "finished", "budget: max_cycles")
+        seen.append(all_statuses(store, workdir=workdir))
+        return seen[-1]
+
+    left = watch(look, workdir, None, console=small(24, file=file), pause_s=0.0)
+    assert [(one.run_id, one.status) for one in left] == [(RUN, "finished")]
+    assert len(seen) == 3
+    assert JOB in file.getvalue()
+
+
+def test_with_json_every_look_is_one_object(runs, monkeypatch):
+    workdir, store = runs
+
+    def thrice(look):
+        for number in range(3):
+            if number == 2:
+                store.request_stop(RUN)
+            yield look()
+
+    monkeypatch.setattr("cadenza.cli.loop.looks", thrice)
+    words = ["status", RUN, "--json", "--watch", "--workdir", str(workdir)]
+    done = CliRunner().invoke(loop_app, words)
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    asked = [one["stop_requested"] for document in objects for one in document["runs"]]
+    assert asked == [False, False, True]
+
+
+def test_between_two_looks_there_is_a_pause(runs, monkeypatch):
+    workdir, store = runs
+    pauses = []
+    monkeypatch.setattr(loop_watch.time, "sleep", pauses.append)
+    following = looks(lambda: all_statuses(store, workdir=workdir), pause_s=1.5)
+    next(following)
+    assert pauses == []
+    next(following)
+    assert pauses == [1.5]
+
+
+def test_a_cycle_counts_once_it_is_decided(runs):
+    workdir, store = runs
+    [status] = [one for one in all_statuses(store, workdir=workdir) if one.run_id == RUN]
+    assert headline(status).endswith(" UTC, 1 of 4 cycles decided, cycle 1 undecided")
+    decided = status.model_copy(update={"cycles": status.cycles[:1], "max_cycles": None})
+    assert headline(decided).endswith(" UTC, 1 cycles decided")
