@@ -38,6 +38,8 @@ class ExitCode(IntEnum):
     JOB_FAILED = 17
     #: The constitution refuses a command; the message names the rule.
     REFUSED = 18
+    #: Stopped as its terminal was closed (SIGHUP); as INTERRUPTED.
+    HUNG_UP = 129
     #: Stopped by the user; run again with --resume, or resume the loop, to go on.
     INTERRUPTED = 130
     #: Whoever read the output has left, as `| head` does; what was asked for is done.

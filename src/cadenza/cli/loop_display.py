@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.cli.loop_store import command
@@ -55,8 +55,9 @@ class LoopDisplay:
         finally:
             logger.removeHandler(warnings)
             if self._bar is not None:
-                self._remove_task(self._bar)
-                self._bar.stop()
+                with suppress(OSError):  # the terminal is gone
+                    self._remove_task(self._bar)
+                    self._bar.stop()
 
     def on_event(self, event: "Event") -> None:
         """Print an event."""
@@ -115,6 +116,11 @@ class LoopDisplay:
             self._write(line)
 
     def _write(self, line: str) -> None:
+        """Show a line; that nobody can see it, as a terminal is gone, ends nothing."""
+        with suppress(OSError):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
         else:

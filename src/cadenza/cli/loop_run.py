@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,7 @@ from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Mapping
 
     from cadenza.loop.config import LoopConfig
@@ -189,8 +191,6 @@ def _work(
     settings: "LoopConfig", run_id: str, *, quiet: bool
 ) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
     """Return how the run ended, its summary, and how it stands."""
-    import signal
-
     from cadenza.loop.jobs.stopping import StopSignals
     from cadenza.loop.orchestrator.assembly import build_loop
     from cadenza.loop.status_report import run_status
@@ -208,8 +208,13 @@ def _work(
             summary |= {"metric": status.metric, **_rules_of(loop)}
     if status.status != "stopped":
         return ExitCode.OK, summary, status
-    by_term = stop.first is signal.SIGTERM
-    return ExitCode.TERMINATED if by_term else ExitCode.INTERRUPTED, summary, status
+    return _code_of(stop.first), summary, status
+
+
+def _code_of(first: "signal.Signals | None") -> ExitCode:
+    """Return what a stopped run ends with: by the signal that asked for it, or by its store."""
+    codes = {"SIGTERM": ExitCode.TERMINATED, "SIGHUP": ExitCode.HUNG_UP}
+    return codes.get("" if first is None else first.name, ExitCode.INTERRUPTED)
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
@@ -337,8 +342,9 @@ def _as_text(summary: dict[str, Any], metric: str) -> str:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # the terminal is gone
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def _tell_level(level: "StopLevel") -> None:

@@ -13,6 +13,7 @@ from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.store import JobStore
+from tests.integration.loop.job_controller import STOPPED
 from tests.integration.loop.job_harness import (
     RUN,
     bench_in,
@@ -98,6 +99,19 @@ def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
         assert (end.attempts, bench.kinds) == (1, ["adopted"])
     assert running.read_text() == pid
     assert done(running) == "done\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path, number):
+    """Ray itself would abort a process that gets SIGTERM."""
+    spec, running = work_of(tmp_path, 600.0)
+    first = start_controller(tmp_path, spec, address)
+    wait_for(running.exists, seconds=60.0)
+    first.send_signal(number)
+    assert first.wait(30.0) == STOPPED
+    assert files_of(spec).read_end(1).reason == "stopped"
+    assert nothing_left_of(spec)
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import errno
 import io
 import logging
 import sys
@@ -273,6 +274,28 @@ def test_a_terminal_gets_a_bar_with_the_time_left(run, tmp_path, monkeypatch):
     assert "cycle 1 train" in text
     assert "30 s, about 1 min 10 s left" in text
     assert '[cycle 1] train/job_finished {"exit_code": 0}' in text
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_terminal_that_is_closed_ends_nothing(run, tmp_path, monkeypatch, stream):
+    class Closable(stream):
+        closed_by_user = False
+
+        def write(self, text):
+            if self.closed_by_user:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().write(text)
+
+    place = Closable()
+    monkeypatch.setattr(sys, "stderr", place)
+    loop = assembly(run[0], tmp_path)
+    display = LoopDisplay()
+    with display.following(loop):
+        place.closed_by_user = True
+        display.on_event(Event(RUN, "train", "job_started", 1, {"cmd": ["x"]}))
+        logging.getLogger("cadenza.loop").warning("the disk is slow")
+    loop.bus.close()
+    assert "slow" not in place.getvalue()
 
 
 def test_quiet_shows_warnings_alone(run, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Where a worker hands in a command: cleared by the constitution, announced, run, reported.
 
-Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {cmd, stage}, ``job_finished``
+Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
          {exit_code, duration_s, log, stage}.
 """
 
@@ -85,7 +85,7 @@ class JobDesk:
             StopRequestedError: Someone asked the run to stop.
         """
         command = self._clear(place, plan)
-        self.emit(place, "job_started", {"cmd": command, "stage": place.stage})
+        self.emit(place, "job_started", {"stage": place.stage, "cmd": command})
         spec = JobSpec(
             key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
             command=command,

@@ -26,6 +26,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
 from cadenza.loop.jobs.durable_runner import DurableRunner
 from cadenza.loop.jobs.processes import die_with_parent
 from cadenza.loop.jobs.spec import Device
+from cadenza.loop.jobs.stopping import signals_kept
 
 #: Namespace of the actors.
 NAMESPACE: Final = "cadenza-loop"
@@ -78,6 +79,11 @@ class RayHosts:
         self._may_grow = True
         if self._ray.is_initialized():
             return
+        with signals_kept():  # Ray takes SIGTERM: it would abort the controller
+            self._connect(address)
+
+    def _connect(self, address: str | None) -> None:
+        """Connect to a cluster, or start one for this process; arguments as `__init__`."""
         options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False}
         try:
             self._ray.init(address=address or "auto", **options)

@@ -2,9 +2,10 @@
 
 import logging
 import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
 from typing import Any, Final, Self, TypeAlias
@@ -15,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 #: Pause between two questions to the store, s.
 _ASK_EVERY_S: Final = 1.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopLevel(IntEnum):
@@ -41,8 +42,10 @@ def never() -> StopLevel:
 class StopSignals:
     """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
 
-    The third raises `KeyboardInterrupt`, for a program that does not get to ask. For the main
-    thread, which alone may handle signals.
+    The third raises `KeyboardInterrupt`, for a program that does not get to ask. SIGHUP, by which a
+    closed terminal tells its programs, asks to end and no more, since it may come twice; who
+    ignored it before (``nohup``) goes on ignoring it. For the main thread, which alone may handle
+    signals.
 
     Attributes:
         first: The first signal; None before.
@@ -61,6 +64,8 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -73,6 +78,8 @@ class StopSignals:
         return self._level
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self._level:
+            return
         if self._level is StopLevel.KILL:
             raise KeyboardInterrupt
         self.first = self.first or signal.Signals(number)
@@ -80,6 +87,25 @@ class StopSignals:
         if self._tell is not None:
             with suppress(OSError):  # nobody hears it, as a terminal is gone; we stop all the same
                 self._tell(self._level)
+
+
+@contextmanager
+def signals_kept() -> Generator[None]:
+    """Put back, after the block, who handles signals that ask to stop: a library takes them over.
+
+    Programs that the block starts ignore SIGHUP, so that they outlive a terminal and can be ended
+    in order; this process ignores it meanwhile, too. Outside the main thread nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:

@@ -137,6 +137,7 @@ def test_training_worker_trains_and_tells(bus, stack, tmp_path, dataset):
     assert (started.payload["stage"], started.payload["cmd"][:3]) == (
         "train", ["cadenza", "job", "train"]
     )  # fmt: skip
+    assert list(started.payload) == ["stage", "cmd"]  # lines for people are cut short
     assert finished.payload["exit_code"] == 0
     assert finished.payload["log"] == str(tmp_path / "cycle_2" / "train.log")
     assert backend.checked == [(dataset.root, None)]

@@ -1,10 +1,18 @@
 import os
 import signal
+import threading
 
 import pytest
 
 from cadenza.loop.errors import StoreUnavailableError
-from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
+from cadenza.loop.jobs.stopping import (
+    StopLevel,
+    StopSignals,
+    asked_in_store,
+    most_urgent,
+    never,
+    signals_kept,
+)
 
 
 def test_first_signal_asks_to_end_and_the_second_to_kill():
@@ -43,6 +51,56 @@ def test_the_third_signal_interrupts_a_program_that_does_not_ask():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def hangup():
+    """Sets what a hang-up does, until the end of the test."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
+    hangup(signal.SIG_DFL)
+    told = []
+    with StopSignals(told.append) as stop:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert (stop(), stop.first, told) == (StopLevel.END, signal.SIGHUP, [StopLevel.END])
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop() is StopLevel.KILL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_who_ignores_a_closed_terminal_goes_on_ignoring_it(hangup):
+    hangup(signal.SIG_IGN)
+    with StopSignals() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop() is StopLevel.NONE
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_handlers_that_a_library_takes_over_are_put_back():
+    with StopSignals() as stop:
+        with signals_kept():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # for what it starts
+            signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the library's"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (stop(), stop.first) == (StopLevel.END, signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == stop._on_signal
+
+
+def test_signals_are_left_alone_outside_the_main_thread():
+    def enter():
+        with signals_kept():
+            seen.append(signal.getsignal(signal.SIGHUP))
+
+    seen = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGHUP)]
 
 
 def test_store_is_asked_at_most_once_a_second(monkeypatch):
