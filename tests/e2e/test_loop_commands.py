@@ -119,6 +119,22 @@ def test_a_store_of_a_newer_version_asks_for_an_upgrade(runs):
     assert "upgrade this installation" in done.err
 
 
+def test_a_store_of_an_older_version_is_shown_and_stopped_and_not_migrated_meanwhile(tmp_path):
+    with begun_run(tmp_path / "runs", owner=this_process()) as store:
+        file = tmp_path / "runs" / "cadenza.db"
+        with sqlite3.connect(file) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '0002'")
+        shown = loop("status", cwd=tmp_path)
+        assert (shown.code, shown.out[:30]) == (0, f"Run {RUN}: running, begun")
+        assert loop("stop", RUN, cwd=tmp_path).code == 0
+        assert store.get_run(RUN)["stop_requested_at"] is not None
+        resumed = loop("resume", RUN, cwd=tmp_path)
+    assert resumed.code == 13
+    assert resumed.err.startswith("error: job store runs/cadenza.db: expected no run at work befor")
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("0002",)]
+
+
 def test_a_server_that_does_not_answer_ends_with_the_storage_code_and_hides_the_password(tmp_path):
     url = "postgresql+psycopg://me:secret@127.0.0.1:9/x"
     done = loop("status", "--store", url, cwd=tmp_path)

@@ -62,10 +62,11 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
     Args:
         workdir: Folder of all runs.
         store: URL of the store; None for the file in ``workdir``.
-        upgrade: Bring one of an older version up to date, instead of refusing it.
+        upgrade: Bring one of an older version up to date, instead of using it as it is.
 
     Raises:
         StoreNotFoundError: There is none.
+        LeaseHeldError: It is to be brought up to date while a run is at work.
         StoreError: It does not answer, is damaged or of another version.
     """
     from cadenza.loop.errors import StoreOutdatedError
@@ -73,11 +74,15 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
 
     location = store_location(workdir, store)
     try:
-        return JobStore.open_existing(location)
+        opened = JobStore.open_existing(location)
     except StoreOutdatedError:
         if not upgrade:
             raise
         return JobStore(location)
+    if opened.is_up_to_date or not upgrade:
+        return opened
+    opened.close()
+    return JobStore(location)
 
 
 def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *more: str) -> str:

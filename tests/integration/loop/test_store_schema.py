@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import (
+    LeaseHeldError,
     StoreCorruptError,
     StoreForeignError,
     StoreNotFoundError,
@@ -27,6 +28,7 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.store import JobStore, database, schema
 from cadenza.loop.store.models import Base
+from cadenza.loop.store.owners import this_process
 from tests.integration.loop.store_processes import create_store
 
 
@@ -143,10 +145,11 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
                 ),
                 values,
             )
-    with pytest.raises(StoreOutdatedError, match="expected tables of version 0003, got 0001"):
-        JobStore.open_existing(empty_url)
+    with JobStore.open_existing(empty_url) as older:
+        assert not older.is_up_to_date
     engine.dispose()
     with JobStore(empty_url) as opened:
+        assert opened.is_up_to_date
         rows = {row["id"]: row for row in opened.list_runs()}
     kept = {run_id: json.loads(row["config_json"]) for run_id, row in rows.items()}
     assert {run_id: config["store"] for run_id, config in kept.items()} == {
@@ -166,6 +169,55 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
     assert rows["guarded"]["config_sha256"] == sha256_bytes(rows["guarded"]["config_json"].encode())
     for file in tmp_path.iterdir():
         assert b"hunter2" not in file.read_bytes()
+
+
+def test_tables_that_readers_use_are_those_of_the_newest_version(empty_url, engine):
+    migrate_to(empty_url, schema.OLDEST_USABLE)
+    with engine.connect() as connection:
+        options = {"compare_type": True, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_version_older_than_the_tables_that_readers_use_is_refused(empty_url, engine):
+    JobStore(empty_url).close()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    with pytest.raises(StoreOutdatedError, match="0001 or newer, got 0000; `cadenza loop run`"):
+        JobStore.open_existing(empty_url)
+
+
+def test_older_store_is_stopped_and_answered_and_not_migrated_under_a_run_at_work(
+    empty_url, engine
+):
+    with JobStore(empty_url) as store:
+        store.create_run("run", "{}")
+        lease = store.leases.acquire("run", this_process(), ttl_s=600.0)
+        store.approvals.request(lease, 0, "promote")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    with pytest.raises(LeaseHeldError, match="from version 0002 to 0003, got 'run', which process"):
+        JobStore(empty_url)
+    with JobStore.open_existing(empty_url) as older:
+        assert older.get_run("run")["stop_requested_at"] is None
+        older.request_stop("run")
+        assert older.get_run("run")["stop_requested_at"] is not None
+        answer = older.approvals.decide("run", 0, "promote", "approved", reason="r", by="Ada")
+        assert answer.status == "approved"
+        older.leases.release(lease)
+    with JobStore(empty_url) as store:
+        assert store.is_up_to_date
+
+
+def test_lease_of_a_dead_controller_keeps_no_store_old(empty_url, engine):
+    with JobStore(empty_url) as store:
+        store.create_run("run", "{}")
+        machine = this_process().rpartition("/")[0].rpartition("/")[0]
+        store.leases.acquire("run", f"{machine}/999999999/1", ttl_s=600.0)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    with JobStore(empty_url) as store:
+        assert store.is_up_to_date
 
 
 def test_many_processes_may_create_one_store_at_once(empty_url, processes):
@@ -356,6 +408,13 @@ def test_creator_that_waits_too_long_for_another_says_so(tmp_path, monkeypatch):
     with pytest.raises(StoreUnavailableError, match="database is locked"):
         JobStore(path)
     other.close()
+
+
+def test_messages_name_a_file_by_its_path(tmp_path):
+    path = tmp_path / "cadenza.db"
+    path.touch()
+    with pytest.raises(StoreOutdatedError, match=f"^job store {path}: expected tables"):
+        JobStore.open_existing(path)
 
 
 def test_file_that_is_no_database_is_refused(tmp_path):

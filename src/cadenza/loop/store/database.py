@@ -42,10 +42,11 @@ _SECONDS_NOW: Final = {
 
 
 class Database:
-    """Connections to one job store whose tables are up to date.
+    """Connections to one job store whose tables this version of the package can use.
 
     Attributes:
         name: Where it is, without passwords.
+        version: Its newest migration.
     """
 
     def __init__(self, location: Path | str, *, create: bool) -> None:
@@ -61,18 +62,23 @@ class Database:
             MissingExtraError: PostgreSQL's driver is not installed.
             StoreNotFoundError: ``create`` is off and there is no such file.
             StoreForeignError: The database is another program's; it was not touched.
-            StoreVersionError: The tables are of a newer version, or of an older one and ``create``
-                is off.
+            StoreVersionError: The tables are of a newer version; or there are none, or ones that
+                this version cannot use, and ``create`` is off.
+            LeaseHeldError: ``create`` is on, the store is older, and a run is at work.
             StoreAccessError: The password is wrong or missing, or the user may not do this.
             StoreUnavailableError: The database does not answer.
             StoreCorruptError: The file is no database, or a damaged one.
         """
         url = url_of(location)
-        self.name = shown(url)
+        self.name = shown(location)
         self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
-                (schema.upgrade if create else schema.require_present)(connection)
+                self.version = (
+                    schema.upgrade(connection, self.name, now)
+                    if create
+                    else schema.require_usable(connection, self.name)
+                )
         except ProgrammingError as error:
             self.close()
             refusal = refusal_at_opening(self.name, error)

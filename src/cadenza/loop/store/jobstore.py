@@ -31,6 +31,7 @@ from cadenza.loop.store.locations import config_to_keep
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.replies import Replies
 from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
+from cadenza.loop.store.schema import HEAD
 
 
 class JobStore:
@@ -54,7 +55,9 @@ class JobStore:
         Raises:
             StoreNotFoundError: ``create`` is off and there is no such file.
             StoreForeignError: The database is another program's; it was not touched.
-            StoreVersionError: The store was written by another version of the package.
+            StoreVersionError: The store was written by another version of the package whose tables
+                this one cannot use.
+            LeaseHeldError: ``create`` is on, the store is older, and a run is at work.
             StoreAccessError: The password is wrong or missing, or the user may not do this.
             StoreUnavailableError: The database does not answer.
             StoreCorruptError: The file is no database, or a damaged one.
@@ -72,6 +75,11 @@ class JobStore:
     def open_existing(cls, location: Path | str) -> Self:
         """Open a store that is there; errors as the constructor with ``create`` off."""
         return cls(location, create=False)
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether no migration is left to do; off only for stores opened with ``create`` off."""
+        return self._database.version == HEAD
 
     def close(self) -> None:
         """Close all connections."""
@@ -139,6 +147,10 @@ class JobStore:
         """Return all runs, oldest first."""
         statement = select(Run.__table__).order_by(Run.created_at, Run.id)
         return cast("list[RunRow]", self._rows(statement))
+
+    def has_run(self, run_id: str) -> bool:
+        """Return whether there is such a run."""
+        return bool(self._rows(select(Run.id).where(Run.id == run_id)))
 
     def get_run(self, run_id: str) -> RunRow:
         """Return one run.

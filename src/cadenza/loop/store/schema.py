@@ -1,17 +1,26 @@
 """Version of the tables in a database, and the way to the present one."""
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 
-from cadenza.loop.errors import StoreForeignError, StoreOutdatedError, StoreVersionError
-from cadenza.loop.store.locations import shown
+from cadenza.loop.errors import (
+    LeaseHeldError,
+    StoreForeignError,
+    StoreOutdatedError,
+    StoreVersionError,
+)
+from cadenza.loop.store.models import Run
+from cadenza.loop.store.owners import is_gone, readable
 
 #: Newest migration; a store at another one is migrated or refused.
 HEAD: Final = "0003"
+#: Oldest one with the tables of the newest: later ones changed rows alone. Who migrates nothing can
+#: work with all of them, so that a run of an older version can be watched, answered and stopped.
+OLDEST_USABLE: Final = "0001"
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Alembic keeps the migration that runs in a global variable.
 _ONE_AT_A_TIME: Final = threading.Lock()
@@ -48,31 +57,44 @@ def require_ours(names: Collection[str], place: str, *, shared: bool) -> bool:
     )
 
 
-def version_of(connection: Connection) -> str | None:
+def version_of(connection: Connection, place: str) -> str | None:
     """Return the migration that the database is at; None without tables of ours.
+
+    Args:
+        connection: Open transaction.
+        place: What messages call the database.
 
     Raises:
         StoreForeignError: It has tables of other programs under our names.
     """
     names = inspect(connection).get_table_names()
     shared = connection.dialect.name == "postgresql"
-    if not require_ours(names, shown(connection.engine.url), shared=shared):
+    if not require_ours(names, place, shared=shared):
         return None
     return connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, place: str, now: Callable[[Connection], float]) -> str:
     """Bring the database to `HEAD` inside the open transaction; many processes may try at once.
+
+    Args:
+        connection: Open transaction.
+        place: What messages call the database.
+        now: Returns the time by the database's clock, Unix seconds.
+
+    Returns:
+        `HEAD`.
 
     Raises:
         StoreForeignError: It has tables of other programs under our names.
         StoreVersionError: The store was written by a newer version of the package.
+        LeaseHeldError: A controller of the older version works on one of its runs.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-    version = version_of(connection)
+    version = version_of(connection, place)
     if version == HEAD:
-        return
+        return HEAD
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -82,33 +104,56 @@ def upgrade(connection: Connection) -> None:
     config.attributes["connection"] = connection
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if version is not None and version not in known:
-        raise newer_version(connection, version)
+        raise _newer_version(place, version)
+    if version is not None:
+        _require_idle(connection, place, version, now(connection))
     with _ONE_AT_A_TIME:
         command.upgrade(config, "head")
+    return HEAD
 
 
-def require_present(connection: Connection) -> None:
-    """Raise unless the database is at `HEAD`; for readers, who change nothing.
+def require_usable(connection: Connection, place: str) -> str:
+    """Return the migration of a database whose tables are those of `HEAD`; nothing is changed.
+
+    Args:
+        connection: Open transaction.
+        place: What messages call the database.
 
     Raises:
         StoreForeignError: It has tables of other programs under our names.
-        StoreOutdatedError: It is older, or empty.
+        StoreOutdatedError: Its tables are older, or it has none.
         StoreVersionError: It is newer.
     """
-    version = version_of(connection)
-    if version == HEAD:
-        return
-    if version is None or version < HEAD:
+    version = version_of(connection, place)
+    if version is None or version < OLDEST_USABLE:
         raise StoreOutdatedError(
-            f"job store {shown(connection.engine.url)}: expected tables of version {HEAD}, got "
+            f"job store {place}: expected tables of version {OLDEST_USABLE} or newer, got "
             f"{version or 'none'}; `cadenza loop run` or `resume` brings them up to date."
         )
-    raise newer_version(connection, version)
+    if version > HEAD:
+        raise _newer_version(place, version)
+    return version
 
 
-def newer_version(connection: Connection, version: str) -> StoreVersionError:
-    """Return the refusal of a store whose version this package does not know."""
+def _require_idle(connection: Connection, place: str, version: str, moment: float) -> None:
+    """Raise if somebody works on a run of a store that is about to be migrated.
+
+    Raises:
+        LeaseHeldError: Somebody does.
+    """
+    statement = select(Run.id, Run.lease_owner).where(Run.lease_expires_at > moment)
+    for run_id, owner in connection.execute(statement.order_by(Run.id)):
+        if owner is not None and not is_gone(owner):
+            raise LeaseHeldError(
+                f"job store {place}: expected no run at work before it is brought from version "
+                f"{version} to {HEAD}, got {run_id!r}, which {readable(owner)} works on; let that "
+                "run end, or end it with `cadenza loop stop`, then try again. `status`, `stop` and "
+                "`approve` work meanwhile."
+            )
+
+
+def _newer_version(place: str, version: str) -> StoreVersionError:
     return StoreVersionError(
-        f"job store {shown(connection.engine.url)}: expected version {HEAD} or older, got "
-        f"{version!r}; it was written by a newer cadenza: upgrade this installation."
+        f"job store {place}: expected version {HEAD} or older, got {version!r}; it was written by "
+        "a newer cadenza: upgrade this installation."
     )
