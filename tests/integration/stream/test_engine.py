@@ -443,14 +443,16 @@ def test_policy_weights_reach_the_producer_with_their_version() -> None:
 
 
 def test_replay_ratio_blocks_and_then_raises() -> None:
-    cfg = small_cfg(max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2)
+    cfg = small_cfg(
+        max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2, worlds={"pause_s": 0.05}
+    )
     with OnlineDataEngine(cfg) as engine:
         engine.sample_batch(10, 1)  # 20 steps are written, so 10 chunks may be drawn
         eventually(lambda: engine.status()["frames"] >= 40, "producers follow the draws")
         engine.sample_batch(10, 1)
         before = engine.status()["blocked_s"]
         with pytest.raises(StaleDataError, match=r"expected at most 0\.5 chunks per written step"):
-            engine.sample_batch(100, 1)
+            engine.sample_batch(16, 1)  # asks for more than comes in so short a time
         assert engine.status()["blocked_s"] >= before + 0.2  # a wait in vain counts too
 
 
