@@ -74,11 +74,17 @@ class EventBus:
         self._log: LogFile | None = None
         self._sink: EventSink | None = None
         self._seq = 0
+        self._own_from: int | None = None
 
     @property
     def log_path(self) -> Path:
         """The log file."""
         return self._path
+
+    @property
+    def own_from(self) -> int | None:
+        """Number of the first of this bus's events at the end of the log; None for none."""
+        return self._own_from
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
@@ -121,8 +127,10 @@ class EventBus:
         with self._lock:
             if self._log is None:
                 log = LogFile(self._path)
-                self._seq = last_seq(log, self._path)
-                self._log = log
+                seq = last_seq(log, self._path)
+                if self._own_from is None or seq != self._seq:
+                    self._own_from = seq + 1
+                self._seq, self._log = seq, log
             self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
             self._seq += 1
             self._subscribers.tell(event)

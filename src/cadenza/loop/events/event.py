@@ -52,6 +52,7 @@ class Event:
                 raise EventError(f"Event.{name}: expected printable text, got {value!r}.")
         if not math.isfinite(self.ts):
             raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
+        object.__setattr__(self, "ts", float(self.ts))
         object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
 
     def payload_json(self) -> str:

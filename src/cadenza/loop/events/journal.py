@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventError, EventLogError, StoreError
 from cadenza.loop.events.bus import Subscriber, Subscribers, last_seq
+from cadenza.loop.events.earlier import earlier_events
 from cadenza.loop.events.event import Event, event_line
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.store.rows import Lease, StoredEvent
@@ -36,8 +37,24 @@ _PAGE: Final = 1_000
 class EventJournal:
     """Records the events of one run under the lease of its controller."""
 
-    def __init__(self, store: "JobStore", run_id: str, lease: Lease, log_path: Path) -> None:
+    def __init__(
+        self,
+        store: "JobStore",
+        run_id: str,
+        lease: Lease,
+        log_path: Path,
+        *,
+        own_from: int | None = None,
+    ) -> None:
         """Own the log, and append to it what the table has and it lacks.
+
+        Args:
+            store: Store of the run.
+            run_id: The run.
+            lease: Lease of its controller.
+            log_path: The log.
+            own_from: Number of the first event that the run's own bus wrote at the log's end,
+                which the run takes over; None for none.
 
         Raises:
             EventLogError: Another writer owns the log, it does not fit the table, or the file
@@ -57,6 +74,7 @@ class EventJournal:
         self._recorded: dict[int, StoredEvent] = {}
         self._log = LogFile(self._path)
         try:
+            self._take_over(own_from)
             self._written = self._check_log()
             self._told = self._marked = self._table.published_up_to(run_id)
             while events := self._table.after(run_id, self._written, limit=_PAGE):
@@ -199,6 +217,16 @@ class EventJournal:
         if events:
             self._log.append(b"".join(_line_of(self._run_id, stored) for stored in events))
             self._written = events[-1].seq
+
+    def _take_over(self, own_from: int | None) -> None:
+        """Append to the table what was emitted outside the run; subscribers were told then."""
+        known = self._table.last_seq(self._run_id)
+        earlier = earlier_events(
+            self._log, self._path, self._run_id, known=known, own_from=own_from
+        )
+        if earlier:
+            self._table.append(self._lease, earlier)
+            self._table.mark_published(self._lease, range(known + 1, known + len(earlier) + 1))
 
     def _check_log(self) -> int:
         """Return the number of the log's last event, which must be the table's too."""

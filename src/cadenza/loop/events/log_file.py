@@ -81,7 +81,8 @@ class LogFile:
                 self.close()
                 raise EventLogHeldError(
                     f"{self._path}: expected to own this log, got a lock held by another writer; "
-                    "see that no other process works on the run."
+                    "see that no other process works on the run, and close other event buses of "
+                    "this log."
                 ) from error
             return
 

@@ -26,6 +26,7 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus
+from cadenza.loop.events.earlier import require_usable_log
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.spec import JobRunner
@@ -164,6 +165,7 @@ class LoopController:
         Raises:
             LeaseHeldError: Another live controller works on the run.
             EventLogHeldError: One that shows no sign of life still holds its event log.
+            EventLogError: The log is another run's; a new run was not created.
             StaleLeaseError: Another controller took the run over meanwhile; nothing was changed.
             ConfigurationError: The run was started with another configuration or constitution, or
                 in another folder; nothing was changed.
@@ -171,11 +173,14 @@ class LoopController:
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
         folder = Path(workdir).absolute()
+        self.bus.close()  # the journal takes over what was emitted before
         self._create_or_check(run_id, folder)
         lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
-            EventJournal(self.store, run_id, lease, self.bus.log_path) as journal,
+            EventJournal(
+                self.store, run_id, lease, self.bus.log_path, own_from=self.bus.own_from
+            ) as journal,
             self.bus.routed(journal),
         ):
             self._lease = lease
@@ -186,6 +191,8 @@ class LoopController:
 
     def _create_or_check(self, run_id: str, folder: Path) -> None:
         train = self._workers.train
+        if not self.store.has_run(run_id):
+            require_usable_log(self.bus.log_path, run_id, self.bus.own_from)
         try:
             self.store.create_run(
                 run_id,

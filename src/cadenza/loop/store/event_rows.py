@@ -64,6 +64,12 @@ class EventTable:
         condition = (EventRow.run_id == run_id, EventRow.seq > seq)
         return self._select(*condition, order=EventRow.seq, limit=limit)
 
+    def last_seq(self, run_id: str) -> int:
+        """Return the number of the run's last event; 0 for none."""
+        last = select(func.max(EventRow.seq)).where(EventRow.run_id == run_id)
+        with self._database.read() as connection:
+            return connection.scalar(last) or 0
+
     def published_up_to(self, run_id: str) -> int:
         """Return the number up to which all events are marked as published."""
         of_run = EventRow.run_id == run_id
