@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import StoreLayout
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class DrawRequest:
 class ChunkSource(ABC):
     """Gives batches of chunks; processes may share it."""
 
+    #: Datasets that this process made over the stream.
+    _datasets: int = 0
+
     @property
     @abstractmethod
     def layout(self) -> StoreLayout:
@@ -55,6 +59,33 @@ class ChunkSource(ABC):
     @abstractmethod
     def draw_timeout(self) -> float:
         """Longest wait of a draw for fresh data, s."""
+
+    def next_dataset(self) -> int:
+        """Return how many datasets this process made over the stream, and count one more."""
+        number = self._datasets
+        self._datasets = number + 1
+        return number
+
+    def begin_iterator(self, place: IteratorPlace) -> "tuple[ChunkSource, IteratorPlace]":
+        """Begin an iterator of a dataset.
+
+        Args:
+            place: Which one.
+
+        Returns:
+            What it draws from, and the place that its random streams belong to: in a replay that
+            of the iterator that was recorded.
+
+        Raises:
+            InputError: The iterator was recorded with another number of loader workers.
+            NotReadyError: It was not recorded, or its worker started before the recording.
+            IntegrityError: Its recording is missing or damaged.
+            StorageError: The file system refused a recording.
+        """
+        return self, place
+
+    def end_iterator(self) -> None:  # noqa: B027 -- most sources have nothing to end
+        """End the iterator that draws from this; an engine that several draw from goes on."""
 
     def sample_batch(
         self,

@@ -1,9 +1,10 @@
 """The stream as a PyTorch dataset that never ends.
 
 Item mode (``batch_size=None``) yields chunks, shape [c]; batch mode yields batches, shape [n, c].
-Randomness: every iterator has generators of its own, derived from (seed, worker, epoch). The epoch
-counts the iterators that were made for a worker; the count lies in shared memory, because loaders
-start new workers with a fresh copy of the dataset each time.
+Randomness: every iterator has generators of its own, derived from (seed, worker, epoch), or without
+a seed from (number of the dataset, worker, epoch). The epoch counts the iterators that were made
+for a worker; the count lies in shared memory, because loaders start new workers with a fresh copy
+of the dataset each time.
 """
 
 import time
@@ -23,7 +24,6 @@ from cadenza.core.errors import (
 )
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.stream.argument_checks import (
-    checked_integer,
     checked_names,
     checked_optional_integer,
     is_integer,
@@ -34,6 +34,7 @@ from cadenza.stream.chunk_keys import chunk_fields
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.loader_worker import loader_ends, prepare_end
 from cadenza.stream.shared_file import SharedFile
 
@@ -89,7 +90,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         short: Short = "exclude",
         stratified: bool = False,
         select: Sequence[str] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         resample_every: int | None = None,
     ) -> None:
         """Describe the chunks.
@@ -104,8 +105,9 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             short: See there.
             stratified: See there; batch mode only.
             select: Keys to return; None returns all.
-            seed: Root of all draws of this dataset; give processes of a distributed training
-                different ones.
+            seed: Root of all draws of this dataset: equal seeds draw alike. With None it draws like
+                no other dataset that this process makes over ``engine``, and in every run alike.
+                Give processes of a distributed training different seeds.
             resample_every: Chunks (item mode) or batches (batch mode) between two draws from a
                 `ChunkSizeSampler`. None: each batch in batch mode; once per iterator in item mode,
                 because a loader cannot stack chunks of different sizes. There, give a multiple of
@@ -130,53 +132,65 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         self._transform = transform
         self._select = None if select is None else checked_names("OnlineDataset.select", select)
         chunk_fields(engine.layout, self._select)
-        root_seed = checked_integer("OnlineDataset.seed", seed, least=0)
-        self._root = derive_substream(CHUNK_STREAM_NAME, root_seed=root_seed)
+        self._seed = checked_optional_integer("OnlineDataset.seed", seed, least=0)
         every = _checked_interval(resample_every, chunk_size)
         self._every = every if batch_size is None else every or 1
         self._iterators = IteratorCount()
+        self._number = engine.next_dataset()
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Draw chunks or batches, for ever."""
         info = get_worker_info()
-        worker = 0 if info is None else info.id
+        worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         if info is not None:
             prepare_end()
         epoch = self._iterators.next(worker)
-        generator = _generator(self._root, worker, epoch)
-        next_size = self._sizes(worker, epoch)
-        size, yielded = next_size(), 0
-        while True:
-            if self._every is not None and yielded == self._every:
-                size, yielded = next_size(), 0
-            batch = self._draw(size, generator) if info is None else self._awaited(size, generator)
-            if batch is None:
-                return
-            yield batch if self._transform is None else self._transform(batch)
-            yielded += 1
+        place = IteratorPlace(dataset=self._number, epoch=epoch, worker=worker, workers=workers)
+        source, place = self._engine.begin_iterator(place)
+        draw = self._draw if info is None else self._awaited
+        try:
+            generator = _generator(self._root(CHUNK_STREAM_NAME, self._seed, place), place)
+            next_size = self._sizes(place)
+            size, yielded = next_size(), 0
+            while True:
+                if self._every is not None and yielded == self._every:
+                    size, yielded = next_size(), 0
+                batch = draw(source, size, generator)
+                if batch is None:
+                    return
+                yield batch if self._transform is None else self._transform(batch)
+                yielded += 1
+        finally:
+            source.end_iterator()
 
-    def _awaited(self, size: int, generator: torch.Generator) -> "TensorDict | None":
+    def _awaited(
+        self, source: ChunkSource, size: int, generator: torch.Generator
+    ) -> "TensorDict | None":
         """Return the same as `_draw` in a loader worker, None when its loader ends meanwhile.
 
         A loader gives a waiting worker five seconds before it kills it, so waits are cut in pieces.
         """
-        deadline = time.monotonic() + self._engine.draw_timeout
+        deadline = time.monotonic() + source.draw_timeout
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             try:
-                return self._draw(size, generator, min(left, WAIT_PIECE_S))
+                return self._draw(source, size, generator, min(left, WAIT_PIECE_S))
             except (DataPendingError, StaleDataError) as error:
                 if loader_ends():
                     return None
                 if left <= WAIT_PIECE_S:
-                    error.add_note(f"The loader worker waited {self._engine.draw_timeout:g} s.")
+                    error.add_note(f"The loader worker waited {source.draw_timeout:g} s.")
                     raise
 
     def _draw(
-        self, size: int, generator: torch.Generator, timeout: float | None = None
+        self,
+        source: ChunkSource,
+        size: int,
+        generator: torch.Generator,
+        timeout: float | None = None,
     ) -> "TensorDict":
         """Return one batch, or one chunk in item mode."""
-        batch = self._engine.sample_batch(
+        batch = source.sample_batch(
             self._batch_size or 1,
             size,
             sampling_mode=self._options.sampling_mode,
@@ -189,14 +203,21 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         )
         return cast("TensorDict", batch[0]) if self._batch_size is None else batch
 
-    def _sizes(self, worker: int, epoch: int) -> Callable[[], int]:
+    @staticmethod
+    def _root(name: str, seed: int | None, place: IteratorPlace) -> Substream:
+        """Return the root of all streams of a dataset for one purpose."""
+        if seed is not None:
+            return derive_substream(name, root_seed=seed)
+        return derive_substream(f"{name}.unseeded", root_seed=0).child(place.dataset)
+
+    def _sizes(self, place: IteratorPlace) -> Callable[[], int]:
         """Return what gives the chunk sizes of one iterator."""
         chunk_size = self._chunk_size
         if not isinstance(chunk_size, ChunkSizeSampler):
             return lambda: chunk_size
-        seed = self._root.root_seed if chunk_size.seed is None else chunk_size.seed
-        root = derive_substream(STREAM_NAME, root_seed=seed)
-        sampler = chunk_size.copy_for(_generator(root, worker, epoch), self._longest)
+        seed = self._seed if chunk_size.seed is None else chunk_size.seed
+        root = self._root(STREAM_NAME, seed, place)
+        sampler = chunk_size.copy_for(_generator(root, place), self._longest)
         return lambda: self._checked_size(sampler())
 
     def _checked_size(self, size: int) -> int:
@@ -227,9 +248,9 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         return batch
 
 
-def _generator(root: Substream, worker: int, epoch: int) -> torch.Generator:
-    """Return the generator of iterator number ``epoch`` of a loader worker."""
-    words = root.child(worker).child(epoch).seed_sequence.generate_state(1, np.uint64)
+def _generator(root: Substream, place: IteratorPlace) -> torch.Generator:
+    """Return the generator of one iterator."""
+    words = root.child(place.worker).child(place.epoch).seed_sequence.generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
 
 

@@ -8,8 +8,8 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError, NotReadyError, OnlineDataWorkerError
+from cadenza.stream.argument_checks import checked_path
 from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
@@ -25,14 +26,18 @@ from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.config_checks import check_settings
 from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
+from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import require_imported_main, started_at
+from cadenza.stream.recorded_draws import RecordingReader
+from cadenza.stream.recording_session import RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
+from cadenza.stream.worker_draws import WorkerDraws
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -64,24 +69,28 @@ class OnlineDataEngine(ChunkSource):
         self._cfg = cfg.copy()
         self._store = SlotStore.create(store_layout(self._cfg))
         self._board = PolicyBoard()
+        self._session = RecordingSession()
         self._store.words[StreamWords.OWNER_PID] = os.getpid()
         self._store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a drawing process needs; only multiprocessing may ask."""
-        return {"cfg": self._cfg, "store": self._store, "board": self._board}
+        shared = {"store": self._store, "board": self._board, "session": self._session}
+        return {"cfg": self._cfg, **shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Draw in a new process."""
         self._cfg = state["cfg"]
         self._store = state["store"]
         self._board = state["board"]
+        self._session = state["session"]
         self._prepare()
 
     def _prepare(self) -> None:
         """Make what every process has for itself."""
         self._draws = LiveDraws(self._store, self._cfg)
+        self._recorder: RecordingReader | None = None
         self._serving = ServingCheck(self._store)
         self._was_stopped = False
         self._end: weakref.finalize[..., Self] | None = None
@@ -207,17 +216,39 @@ class OnlineDataEngine(ChunkSource):
     def _draw(self, request: DrawRequest) -> "TensorDict":
         return self._draws.draw(request)
 
-    def recording(self, folder: str | Path) -> AbstractContextManager[None]:
-        """Write down every draw of this process in the block, for `RecordedStream`.
+    def begin_iterator(self, place: IteratorPlace) -> tuple[ChunkSource, IteratorPlace]:
+        """Begin an iterator, see `ChunkSource.begin_iterator`."""
+        if not place.workers:
+            if self._recorder is not None:
+                self._recorder.note_iterator(place)
+        elif self._session.is_of_parent:
+            draws = LiveDraws(self._store, self._cfg)
+            return WorkerDraws(self, draws, self._session, place), place
+        return self, place
+
+    @contextmanager
+    def recording(self, folder: str | Path) -> Generator[None]:
+        """Write down every draw in the block, for `RecordedStream`.
+
+        Those are the draws of this process and of the loader workers that it starts meanwhile. Any
+        other process needs a block and a folder of its own.
 
         Args:
-            folder: Where; must not hold a recording. Every process needs its own.
+            folder: Where; must not hold a recording.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.
+            NotReadyError: This process records already.
             StorageError: ``folder`` holds a recording, or the file system refused.
         """
-        return self._draws.recording(folder)
+        if not self._session.is_mine:
+            self._session = RecordingSession()
+        place = checked_path("recording: folder", folder).absolute()
+        with self._session.opened(place), self._draws.recording(place) as self._recorder:
+            try:
+                yield
+            finally:
+                self._recorder = None
 
     def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
         """Give new weights to all producers whose policy takes them.

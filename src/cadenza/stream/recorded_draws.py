@@ -26,13 +26,17 @@ from cadenza.stream.chunk_keys import known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
+from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
+from cadenza.stream.recorded_places import recorded_place
 from cadenza.stream.recording_files import (
+    WORKERS_FOLDER,
     JournalWriter,
     damaged,
     layout_from,
     read_episode,
     read_journal,
+    worker_folders,
 )
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
 from cadenza.stream.slots import IntArray, SlotStore
@@ -119,6 +123,11 @@ class RecordingReader:
             f"RecordingReader.draw: expected episodes that stay until they are written down, got "
             f"ones replaced {MAX_ROUNDS} times in a row; give the store more slots."
         )
+
+    def note_iterator(self, place: IteratorPlace) -> None:
+        """Write down that an iterator begins, whose draws follow."""
+        if os.getpid() == self._pid:
+            self._journal.append("iterator", {"dataset": place.dataset, "epoch": place.epoch})
 
     def close(self) -> None:
         """End the recording; a second call does nothing."""
@@ -218,10 +227,22 @@ class RecordedStream(ChunkSource):
             IntegrityError: The recording is missing, damaged, or not finished.
         """
         self._folder = checked_path("RecordedStream.folder", folder)
-        checked_flag("RecordedStream.allow_unfinished", allow_unfinished)
+        self._allow_unfinished = checked_flag("RecordedStream.allow_unfinished", allow_unfinished)
+        self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a new process needs to open the recording; it begins at the first draw."""
+        return {"folder": self._folder.absolute(), "allow_unfinished": self._allow_unfinished}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the recording in a new process."""
+        self.__init__(**state)
+
+    def _open(self) -> None:
         self._episodes: dict[EpisodeKey, Mapping[str, Any]] = {}
         self._draws: list[RecordedDraw] = []
-        self._layout = self._read(allow_unfinished=allow_unfinished)
+        self._iterators: set[IteratorPlace] = set()
+        self._layout = self._read()
         most = max((len(set(draw.episodes)) for draw in self._draws), default=1)
         kept = min(max(most, KEPT_EPISODES), max(len(self._episodes), 1))
         self._store = SlotStore.create(replace(self._layout, slots=kept, producers=1))
@@ -230,7 +251,7 @@ class RecordedStream(ChunkSource):
         self._next = 0
 
     def __len__(self) -> int:
-        """Return how many draws there are."""
+        """Return how many draws there are, without those of loader workers."""
         return len(self._draws)
 
     @property
@@ -244,8 +265,17 @@ class RecordedStream(ChunkSource):
         return 0.0
 
     def rewind(self) -> None:
-        """Go back to the first draw."""
+        """Go back to the first draw; the next dataset repeats the first that was recorded."""
         self._next = 0
+        self._datasets = 0
+
+    def begin_iterator(self, place: IteratorPlace) -> tuple[ChunkSource, IteratorPlace]:
+        """Begin an iterator, see `ChunkSource.begin_iterator`; a loader worker's has own draws."""
+        found = recorded_place(place, self._iterators)
+        if found is None or not found.workers:
+            return self, found or place
+        folder = self._folder / WORKERS_FOLDER / found.folder
+        return RecordedStream(folder, allow_unfinished=self._allow_unfinished), found
 
     def _draw(self, request: DrawRequest) -> "TensorDict":
         """Return the next recorded batch: nothing is random here, and nothing is waited for."""
@@ -272,24 +302,44 @@ class RecordedStream(ChunkSource):
             )
         return draw
 
-    def _read(self, *, allow_unfinished: bool) -> StoreLayout:
-        lines = read_journal(self._folder, allow_unfinished=allow_unfinished)
+    def _read(self) -> StoreLayout:
+        lines = read_journal(self._folder, allow_unfinished=self._allow_unfinished)
         first = next(lines, None)
         if first is None:
             raise damaged(self._folder, "a first line with the layout", "none")
         layout = layout_from(self._folder, first)
         for body in lines:
             try:
-                if body["kind"] == "episode":
-                    _check_episode(body, layout)
-                    self._episodes[body["slot"], body["version"]] = body
-                else:
-                    draw = RecordedDraw.from_json(body)
-                    self._require_known(draw, layout)
-                    self._draws.append(draw)
+                self._read_line(body, layout)
             except (KeyError, TypeError, ValueError) as error:
                 raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
+        places = [IteratorPlace.from_folder(name) for name in worker_folders(self._folder)]
+        self._iterators.update(place for place in places if place is not None)
         return layout
+
+    def _read_line(self, body: Mapping[str, Any], layout: StoreLayout) -> None:
+        """Take in one line.
+
+        Raises:
+            ValueError: It is none of a recording; so are KeyError and TypeError.
+        """
+        match body["kind"]:
+            case "episode":
+                _check_episode(body, layout)
+                self._episodes[body["slot"], body["version"]] = body
+            case "draw":
+                draw = RecordedDraw.from_json(body)
+                self._require_known(draw, layout)
+                self._draws.append(draw)
+            case "iterator":
+                numbers = {name: int(body[name]) for name in ("dataset", "epoch")}
+                self._iterators.add(IteratorPlace(**numbers))
+            case "end":
+                missing = set(body.get("workers", ())) - set(worker_folders(self._folder))
+                if missing:
+                    raise ValueError(f"no recording of the loader workers {sorted(missing)}")
+            case other:
+                raise ValueError(f"a line of the kind {other!r}")
 
     def _require_known(self, draw: RecordedDraw, layout: StoreLayout) -> None:
         missing = set(draw.episodes) - set(self._episodes)

@@ -2,6 +2,8 @@
 
 Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
           episode one after another, in the order of the layout, without anything between them.
+          ``workers/<place>`` is such a folder for each iterator of a loader's worker; the last line
+          names them.
 Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
           line that of its file; a changed, missing or cut part is an `IntegrityError`.
 Limits:   numbers have the byte order of the machine that recorded, which the first line names.
@@ -31,6 +33,8 @@ from cadenza.stream.layout import Field, StoreLayout
 #: File that lists episodes and draws.
 JOURNAL_NAME: Final = "draws.jsonl"
 EPISODE_FOLDER: Final = "episodes"
+#: Folder of the recordings of loader workers, see `IteratorPlace.folder`.
+WORKERS_FOLDER: Final = "workers"
 FORMAT_VERSION: Final = 1
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -83,14 +87,19 @@ class JournalWriter:
         """Write the last line and make everything durable; a second call does nothing."""
         if self._file.closed:
             return
-        self.append("end", {})
+        self.append("end", {"workers": worker_folders(self._folder)})
         os.fsync(self._file.fileno())
         self._file.close()
         fsync_folder(self._folder)
 
 
+def worker_folders(folder: Path) -> list[str]:
+    """Return the names of the folders of loader workers that have begun a journal."""
+    return sorted(path.parent.name for path in folder.glob(f"{WORKERS_FOLDER}/*/{JOURNAL_NAME}"))
+
+
 def read_journal(folder: Path, *, allow_unfinished: bool) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of a journal's lines, checked, without the last one.
+    """Yield the bodies of a journal's lines, checked.
 
     Args:
         folder: Folder of the recording.
@@ -121,6 +130,7 @@ def read_journal(folder: Path, *, allow_unfinished: bool) -> Iterator[dict[str, 
         if body.get("kind") == "end":
             if number != len(lines):
                 raise damaged(folder, f"{where} to be the last", f"{len(lines)} lines")
+            yield body
             return
         yield body
     if not allow_unfinished:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataset
 from cadenza.stream.recorded_draws import RecordedStream
@@ -63,6 +64,10 @@ def run_other_programs() -> None:
         exec(block("RecordedStream(Path"), names)  # noqa: S102
         assert isinstance(names["stream"], RecordedStream)
         assert all((a == b).all() for a, b in zip(names["batches"], names["again"], strict=True))
+        loaders = {"DataLoader": DataLoader, "OnlineDataset": OnlineDataset}
+        exec(block("def train(source)"), names | loaders, names)  # noqa: S102
+        assert len(names["first"]) == 100
+        assert all((a == b).all() for a, b in zip(names["first"], names["second"], strict=True))
 
 
 def test_other_programs_run_beside_a_live_engine(tmp_path: Path, monkeypatch) -> None:

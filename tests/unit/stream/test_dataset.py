@@ -102,6 +102,28 @@ def test_equal_seeds_give_equal_draws_and_epochs_differ() -> None:
     assert not set(starts(take(other, 5))) & set(epochs[0])
 
 
+def test_datasets_without_a_seed_draw_each_their_own_and_alike_in_every_run() -> None:
+    def run() -> list[list[int]]:
+        source, size = FakeChunkSource(), UniformChunkSampler(2, 40)
+        datasets = [OnlineDataset(source, size, 1) for _ in range(3)]
+        return [
+            [number for b in take(d, 8) for number in (b.shape[1], int(b["step"][0, 0]))]
+            for d in datasets
+        ]
+
+    first = run()
+    assert run() == first
+    assert len({tuple(draws[::2]) for draws in first}) == 3  # sizes
+    assert len({tuple(draws[1::2]) for draws in first}) == 3  # places
+
+
+def test_equal_seeds_draw_alike_whatever_datasets_were_made_before() -> None:
+    source = FakeChunkSource()
+    first, other, again = (OnlineDataset(source, 4, seed=seed) for seed in (7, None, 7))
+    drawn = [starts(take(dataset, 5)) for dataset in (first, other, again)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_seed_of_the_sampler_fixes_its_sizes_whatever_the_seed_of_the_dataset() -> None:
     def sizes(sampler: ChunkSizeSampler, seed: int) -> list[int]:
         dataset = OnlineDataset(FakeChunkSource(), sampler, 1, seed=seed)
@@ -224,9 +246,8 @@ def test_what_gives_no_chunks_is_refused_when_described(engine) -> None:
     ("arguments", "message"),
     [
         ({"transform": 3}, "transform: expected a function of a TensorDict, got 3"),
-        ({"seed": "1"}, "seed: expected an integer >= 0, got '1'"),
-        ({"seed": None}, "seed: expected an integer >= 0, got None"),
-        ({"seed": True}, "seed: expected an integer >= 0, got True"),
+        ({"seed": "1"}, "seed: expected an integer or None, got '1'"),
+        ({"seed": True}, "seed: expected an integer or None, got True"),
         ({"stratified": "no"}, "stratified: expected True or False, got 'no'"),
         ({"resample_every": 2.0}, "resample_every: expected an integer or None, got 2.0"),
         ({"chunk_size": UniformChunkSampler}, "chunk_size: expected an integer or a ChunkSizeSam"),
@@ -298,6 +319,7 @@ def test_worker_gives_up_after_the_wait_that_the_engine_allows() -> None:
 def test_worker_beyond_the_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Info:
         id = 1024
+        num_workers = 1025
 
     monkeypatch.setattr(dataset_module, "get_worker_info", Info)
     with pytest.raises(ConfigurationError, match="at most 1024 loader workers, got worker number"):

@@ -1,0 +1,178 @@
+"""A training with loader workers is recorded, and repeated to the last bit without producers."""
+
+import itertools
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
+
+from cadenza.core.errors import CadenzaError, InputError, IntegrityError, NotReadyError
+from cadenza.stream.chunk_batch import flat_tensors
+from cadenza.stream.chunk_samplers import UniformChunkSampler
+from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.dataset import OnlineDataset
+from cadenza.stream.engine import OnlineDataEngine
+from cadenza.stream.recorded_draws import RecordedStream
+from tests.stream_engines import small_cfg
+
+
+@pytest.fixture(scope="module")
+def engine() -> Generator[OnlineDataEngine]:
+    """An engine whose buffer changes all the time."""
+    settings = {"buffer_size": 6, "max_episode_steps": 40, "mode": "continuous"}
+    worlds = {"lengths": [25, 33, 40], "pause_s": 0.0002}
+    with OnlineDataEngine(small_cfg(2, worlds, **settings)) as started:
+        yield started
+
+
+def loader(dataset: OnlineDataset, workers: int, **more: Any) -> DataLoader:
+    collate = OnlineDataset.passthrough_collate_fn
+    return DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=collate, **more)
+
+
+def take(iterable, count: int) -> list[TensorDict]:
+    return list(itertools.islice(iterable, count))
+
+
+def refusal(iterable, count: int) -> CadenzaError | None:
+    """Return what ended a loader, without the loader: workers of the next would inherit it."""
+    try:
+        take(iterable, count)
+    except CadenzaError as error:
+        return error.with_traceback(None)
+    return None
+
+
+def content(batches: list[TensorDict]) -> list[dict[str, bytes]]:
+    return [
+        {key: value.contiguous().numpy().tobytes() for key, value in flat_tensors(batch).items()}
+        for batch in batches
+    ]
+
+
+def trained(batches: Iterator[TensorDict]) -> bytes:
+    """Return the weights after a step on every batch."""
+    net = torch.nn.Linear(2, 1)
+    torch.nn.init.zeros_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-5)
+    for batch in batches:
+        loss = (net(batch["obs"]).squeeze(-1) - batch["rewards"]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.weight.detach().numpy().tobytes() + net.bias.detach().numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("workers", "start"), [(2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
+)
+def test_training_of_two_epochs_is_repeated_bit_for_bit(
+    engine: OnlineDataEngine, tmp_path: Path, workers: int, start: str
+) -> None:
+    def train(source: ChunkSource) -> tuple[list[dict[str, bytes]], bytes]:
+        dataset = OnlineDataset(source, UniformChunkSampler(3, 20), 4)
+        batches = loader(dataset, workers, multiprocessing_context=start)
+        seen = [batch for _ in range(2) for batch in take(batches, 7)]
+        return content(seen), trained(iter(seen))
+
+    OnlineDataset(engine, 4)  # the recorded dataset is not the first of the engine
+    with engine.recording(tmp_path):
+        first = train(engine)
+    stream = RecordedStream(tmp_path)
+    assert train(stream) == first
+    stream.rewind()
+    assert train(stream) == first
+
+
+def test_every_worker_writes_a_recording_of_its_own(
+    engine: OnlineDataEngine, tmp_path: Path
+) -> None:
+    with engine.recording(tmp_path):
+        take(loader(OnlineDataset(engine, 4, 2, seed=1), 2), 6)
+    folders = sorted((tmp_path / "workers").iterdir())
+    assert len(folders) == 2
+    # Each gave half of the six, and may have drawn ahead.
+    assert all(3 <= len(RecordedStream(folder)) <= 5 for folder in folders)
+
+
+def test_draws_of_the_process_and_of_its_loaders_are_repeated_together(
+    engine: OnlineDataEngine, tmp_path: Path
+) -> None:
+    def run(source: ChunkSource) -> list[dict[str, bytes]]:
+        sizes = UniformChunkSampler(3, 20)
+        checks, trains = OnlineDataset(source, sizes, 3), OnlineDataset(source, 5, 2)
+        found = take(loader(trains, 2), 3) + take(checks, 3)
+        return content([*found, source.sample_batch(2, 4), *take(trains, 1)])
+
+    take(OnlineDataset(engine, 4), 1)
+    with engine.recording(tmp_path):
+        first = run(engine)
+    assert run(RecordedStream(tmp_path)) == first
+
+
+def test_workers_that_outlive_the_recording_go_on_without_it(
+    engine: OnlineDataEngine, tmp_path: Path
+) -> None:
+    batches = loader(OnlineDataset(engine, 4, 2), 1, persistent_workers=True)
+    with engine.recording(tmp_path):
+        take(batches, 2)
+    assert len(take(batches, 4)) == 4
+    assert len(list((tmp_path / "workers").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("recorded", "asked"), [(0, 1), (2, 0)])
+def test_replay_with_another_number_of_workers_is_refused(
+    engine: OnlineDataEngine, tmp_path: Path, recorded: int, asked: int
+) -> None:
+    with engine.recording(tmp_path):
+        take(loader(OnlineDataset(engine, 4, 2), recorded), 4)
+    error = refusal(loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), asked), 1)
+    assert isinstance(error, InputError)
+    assert f"num_workers={recorded}, as when dataset 0 was recorded, got {asked}" in str(error)
+
+
+def test_worker_from_before_the_recording_is_refused(
+    engine: OnlineDataEngine, tmp_path: Path
+) -> None:
+    batches = iter(loader(OnlineDataset(engine, 4, 2), 1, prefetch_factor=1))
+    take(batches, 1)
+    with engine.recording(tmp_path):
+        error = refusal(batches, 3)
+    assert isinstance(error, NotReadyError)
+    assert "expected loader workers that were started inside the block" in str(error)
+
+
+def test_recording_inside_another_is_refused(engine: OnlineDataEngine, tmp_path: Path) -> None:
+    with engine.recording(tmp_path / "first"):
+        told = (
+            "expected one recording of a process at a time, got another while draws go to .*first"
+        )
+        with pytest.raises(NotReadyError, match=told), engine.recording(tmp_path / "second"):
+            pass
+        assert not (tmp_path / "second").exists()
+
+
+def test_missing_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:
+    with engine.recording(tmp_path):
+        take(loader(OnlineDataset(engine, 4, 2), 1), 2)
+    (folder,) = (tmp_path / "workers").iterdir()
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(IntegrityError, match="no recording of the loader workers"):
+        RecordedStream(tmp_path)
+
+
+def test_cut_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:
+    with engine.recording(tmp_path):
+        take(loader(OnlineDataset(engine, 4, 2), 1), 2)
+    (journal,) = tmp_path.glob("workers/*/draws.jsonl")
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    error = refusal(loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), 1), 1)
+    assert isinstance(error, IntegrityError)
+    assert "expected a last line" in str(error)
+    unfinished = RecordedStream(tmp_path, allow_unfinished=True)
+    assert len(take(loader(OnlineDataset(unfinished, 4, 2), 1), 2)) == 2
