@@ -313,6 +313,9 @@ def reseal(folder: Path, change) -> None:
         (-2, {"slots": [0]}, "slots of shape"),
         (-2, {"options": {"short": "maybe"}}, "expected one of"),
         (-2, {"options": {"longest": 1}}, "unexpected keyword"),
+        (-2, {"kind": "spell"}, "a line of the kind 'spell'"),
+        (-2, {"kind": "iterator"}, "expected lines of episodes and draws, got KeyError"),
+        (-1, {"workers": ["one"]}, r"no recording of the loader workers \['one'\]"),
     ],
 )
 def test_forged_lines_are_refused(tmp_path: Path, line: int, values, message: str) -> None:
