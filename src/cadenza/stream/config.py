@@ -58,8 +58,10 @@ class OnlineDataEngineCfg:
         max_replay_ratio: Chunks that may be drawn per written step; None: any number.
         draw_timeout: Longest wait of a draw for fresh data, s.
         min_fresh_fraction: Share of the episodes nothing was drawn from that a draw waits for.
-        high_water: Unread episodes at which producers pause.
-        reuse: Which episode a new one replaces.
+        high_water: Unread episodes at which producers pause unless a draw waits; ones that draws
+            pass over do not count, see `SlotStore.passed_over`.
+        reuse: Which episode a new one replaces; ``"most_drawn"`` changes which episodes the buffer
+            holds, see `SlotStore.take_slot`.
         log_path: JSONL file for events.
         status_path: JSON file rewritten each second, for ``cadenza stream top``.
     """

@@ -236,9 +236,9 @@ class SlotStore:
     def passed_over(self) -> NDArray[np.bool_]:
         """Return which episodes draws do not want, shape (S,).
 
-        Those are the ones that all draws that looked found no chunk in, and the ones that none of
-        the last `PASSED_OVER_DRAWS` chunks per slot came from: draws with options of today may have
-        no use for what others found chunks in before.
+        Those are the ones that all draws that looked found no chunk in, and the ones that nothing
+        was drawn from although `PASSED_OVER_DRAWS` chunks per slot were since their publication:
+        draws of today may have no use for what earlier ones, with other options, found chunks in.
         """
         undrawable = (self.undrawable_at == self.version) & (self.drawable_at != self.version)
         since = self.drawn_chunks() - self.drawn_before

@@ -64,6 +64,21 @@ def test_episodes_too_short_to_be_drawn_do_not_stop_production(flow) -> None:
         eventually(drawing(engine, 5, 40), "production goes on", LIMIT_S)
 
 
+@pytest.mark.parametrize(
+    "flow",
+    [
+        {"mode": "fixed_ratio", "max_replay_ratio": 8.0},
+        {"mode": "continuous", "high_water": 1},
+        {"refill_threshold": 99, "high_water": 1},
+    ],
+)
+def test_draw_that_waits_for_a_long_episode_gets_one(flow) -> None:
+    worlds = {"lengths": [2, 2, 2, 2, 2, 8]}
+    with OnlineDataEngine(small_cfg(worlds=worlds, **flow)) as engine:
+        assert engine.store.length.max() == 2
+        engine.sample_batch(4, 5, timeout=LIMIT_S)
+
+
 def test_episodes_of_use_to_earlier_draws_do_not_stop_production() -> None:
     cfg = small_cfg(mode="continuous", high_water=2, worlds=LONG_AND_SHORT)
     with OnlineDataEngine(cfg) as engine:

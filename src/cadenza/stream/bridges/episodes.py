@@ -4,8 +4,9 @@ Readers of chunks draw what they like as often as they like; here every publishe
 exactly once, in the order of publication, unless its slot was written again before its turn. With
 ``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
 are unread, and none is lost: an episode that was read here counts as one drawn chunk. With
-``mode="on_demand"`` the next fill is asked for when the last one has been read, and a single reader
-loses none either.
+``mode="on_demand"`` and ``"fixed_ratio"`` the next fill is asked for when the last one has been
+read, and a single reader loses none either. Draws of chunks beside it may change that: they wait
+for data of their own, and high water does not keep what is too short for them.
 
 Axes:  L = steps of an episode.
 """
