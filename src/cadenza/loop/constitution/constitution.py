@@ -180,7 +180,7 @@ class Constitution:
             return
         raise denied(
             "allowed_hub_datasets",
-            f"expected data in a folder, or one of {list(named)}, got {quoted(name)}",
+            f"expected data in a folder, or {_one_of(named)}, got {quoted(name)}",
         )
 
     def _tasks(self, job: TypedJob) -> int:
@@ -213,7 +213,7 @@ class Constitution:
         if allowed is None or words[0] not in allowed:
             raise denied(
                 "allowed_programs",
-                f"expected one of {list(allowed or ())}, got {words[0]}; list it to allow it",
+                f"expected {_one_of(allowed)}, got {words[0]}; list it to allow it",
             )
         for length in (1, 3):
             program = self._programs.get(words[:length])
@@ -261,7 +261,7 @@ class Constitution:
         return Verdict(
             allowed=False,
             rule="allowed_env_types",
-            reason=f"expected one of {list(allowed or ())}, got {quoted(env_type)}",
+            reason=f"expected {_one_of(allowed)}, got {quoted(env_type)}",
         )
 
     def _within(self, name: LimitName, count: int) -> Verdict:
@@ -275,6 +275,11 @@ class Constitution:
         else:
             return Verdict(allowed=True)
         return Verdict(allowed=False, rule=name, reason=reason)
+
+
+def _one_of(names: Sequence[str] | None) -> str:
+    """Return what a rule that lists names expects."""
+    return f"one of {list(names)}" if names else "an entry in the file of rules, which has none"
 
 
 def _require_bare_name(program: str) -> None:

@@ -209,8 +209,9 @@ class Weights:
         if not listed_on_hub(given.text, given.hub_policies):
             raise denied(
                 "allowed_hub_policies",
-                f"expected --{given.key} as a path or one of {list(given.hub_policies)}, got "
-                f"{quoted(given.text)}",
+                f"expected --{given.key} as a path or "
+                + (f"one of {list(given.hub_policies)}" if given.hub_policies else "a listed name")
+                + f", got {quoted(given.text)}",
             )
         return Reading(given.text, given.text)
 

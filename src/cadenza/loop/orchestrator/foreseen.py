@@ -27,6 +27,7 @@ from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import ImproveError
+from cadenza.loop.orchestrator.missing_rules import lines_to_add
 from cadenza.loop.orchestrator.proposal_bounds import MOST_LISTED, collects, schedule_of
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.task_counts import tasks_of
@@ -45,7 +46,7 @@ def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: B
         ConfigurationError: The back end itself refuses a further argument.
     """
     for keys, plan in _plans(config, backend):
-        _require(keys, rules.check_command(plan.command))
+        _require(config, rules, keys, rules.check_command(plan.command))
 
 
 def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]]:
@@ -133,30 +134,34 @@ def require_foreseen_allowed(config: LoopConfig, rules: Constitution) -> None:
         ConstitutionError: They do; the reason names the key.
         ConfigurationError: ``data.instructions`` names no file of suites.
     """
-    _require("train.steps", rules.check_train(config.train.steps))
+    _require(config, rules, "train.steps", rules.check_train(config.train.steps))
     _require_looks_allowed(config, rules)
     _require_data_allowed(config, rules)
     if config.improve.enabled:
         wanted = config.improve.episodes
-        _require("improve.episodes", rules.check_eval(config.eval.env_type, wanted))
-        _require("improve.episodes", rules.check_collect(wanted))
+        _require(config, rules, "improve.episodes", rules.check_eval(config.eval.env_type, wanted))
+        _require(config, rules, "improve.episodes", rules.check_collect(wanted))
         if config.improve.adapt_steps:
-            _require("improve.adapt_steps", rules.check_train(config.improve.adapt_steps))
+            _require(
+                config, rules, "improve.adapt_steps", rules.check_train(config.improve.adapt_steps)
+            )
 
 
 def _require_looks_allowed(config: LoopConfig, rules: Constitution) -> None:
     """Raise if ``rules`` refuse the largest look, over all tasks."""
     env_type = config.eval.env_type
-    _require("eval.env_type", rules.check_environment(env_type))
+    _require(config, rules, "eval.env_type", rules.check_environment(env_type))
     try:
         tasks = tasks_of(config)
     except ConstitutionError as error:
-        _require("eval.task_suite", error.verdict)
+        _require(config, rules, "eval.task_suite", error.verdict)
         raise
     looks = SequentialPlan.of_run(config).sizes
     largest = max(now - before for now, before in zip(looks, (0, *looks), strict=False))
     played = f"{', '.join(map(str, looks))} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
     _require(
+        config,
+        rules,
         f"eval.n_episodes, eval.max_episodes (looks after {played})",
         rules.check_eval(env_type, largest * tasks),
     )
@@ -171,12 +176,14 @@ def _require_data_allowed(config: LoopConfig, rules: Constitution) -> None:
     keys = f"data.initial_episodes, data.growth, data.max_episodes ({episodes} episodes in cycle "
     if collects(config):
         attempts = max(episodes, attempts_for(episodes))
-        _require(f"{keys}{last}, with failures)", rules.check_collect(attempts))
+        _require(config, rules, f"{keys}{last}, with failures)", rules.check_collect(attempts))
         return
     total = _total_episodes(config.seed_root)
     if episodes > MOST_LISTED and (total is None or total > max(MOST_LISTED, episodes)):
         reason = f"expected at most {MOST_LISTED}, which a command has room to name, or all"
-        _require(f"{keys}{last})", Verdict(allowed=False, rule="too_long", reason=reason))
+        _require(
+            config, rules, f"{keys}{last})", Verdict(allowed=False, rule="too_long", reason=reason)
+        )
 
 
 def _total_episodes(root: Path | None) -> int | None:
@@ -191,7 +198,15 @@ def _total_episodes(root: Path | None) -> int | None:
     return found if type(found) is int else None
 
 
-def _require(keys: str, verdict: Verdict) -> None:
-    if not verdict.allowed:
-        reason = f"{keys}: {verdict.reason}; change the configuration or the rules"
-        raise ConstitutionError(Verdict(allowed=False, rule=verdict.rule, reason=reason))
+def _require(config: LoopConfig, rules: Constitution, keys: str, verdict: Verdict) -> None:
+    if verdict.allowed:
+        return
+    remedy = "change the configuration or the rules"
+    lacking = lines_to_add(config, rules)
+    if lacking:
+        remedy += (
+            "; what the configuration needs and the rules do not mention is refused, too: add "
+            f"`{'`, `'.join(lacking)}`"
+        )
+    reason = f"{keys}: {verdict.reason}; {remedy}"
+    raise ConstitutionError(Verdict(allowed=False, rule=verdict.rule, reason=reason))
