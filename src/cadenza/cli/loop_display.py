@@ -38,6 +38,7 @@ class LoopDisplay:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._next_line = 0.0
+        self._told_of_disk = False
 
     @contextmanager
     def following(self, loop: "LoopAssembly") -> Generator[None]:
@@ -63,9 +64,10 @@ class LoopDisplay:
         """Print an event."""
         if event.kind in _JOB_ENDS and self._bar is not None:
             self._remove_task(self._bar)
+        self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
         if event.kind == "job_started":
             self._next_line = time.monotonic() + _LINE_EVERY_S
-        self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
+            self._look_at_disk()
         if event.kind == "approval_requested" and self._loop is not None:
             config = self._loop.config
             more = ("--by NAME", "--reason TEXT", "[--reject]")
@@ -82,6 +84,18 @@ class LoopDisplay:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             outlook = self._outlook(progress.key, progress.attempt_s)
             self._say(f"[cycle {progress.key.cycle}] {_standing(progress, outlook)}")
+
+    def _look_at_disk(self) -> None:
+        """Warn of a disk that is nearly full, once until there is room again."""
+        from cadenza.loop.disk_space import disk_space, shortage
+
+        if self._loop is None:
+            return
+        config = self._loop.config
+        told = shortage(disk_space(config.workdir, config.backend), config.workdir)
+        if told and not self._told_of_disk:
+            self._write(f"warning: {told}")
+        self._told_of_disk = bool(told)
 
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
         """Return how the job goes on, as far as that can be told."""

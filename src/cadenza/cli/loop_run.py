@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.jobs.stopping import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
-    from cadenza.loop.status_report import RunStatus
+    from cadenza.loop.status_records import RunStatus
 
 _RUNS: Final = Path("runs")
 _DEMO: Final = Path("runs/loop-demo")

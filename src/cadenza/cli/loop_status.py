@@ -11,7 +11,7 @@ from cadenza.cli.output import print_table, print_text
 from cadenza.loop.store.owners import readable
 
 if TYPE_CHECKING:
-    from cadenza.loop.status_report import (
+    from cadenza.loop.status_records import (
         CycleStatus,
         LiveJob,
         Measurement,
@@ -125,7 +125,7 @@ def past_lines(status: "RunStatus") -> list[str]:
 
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return what a run does, waits for or failed of.
+    """Return what a run does, waits for, failed of or may soon fail of.
 
     Args:
         status: The run.
@@ -139,7 +139,8 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list
         f"answer with: {approve}"
         for question in status.pending
     ]
-    return [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
+    lines = [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
+    return [*lines, *_full_disk(status, workdir)]
 
 
 def sum_lines(status: "RunStatus") -> list[str]:
@@ -244,6 +245,13 @@ def _failure(status: "RunStatus") -> list[str]:
     log = status.failed_log
     told = log is None or str(Path(log).absolute()) in reason
     return [f"failed: {shown}", *([] if told else [f"log of the job that failed: {log}"])]
+
+
+def _full_disk(status: "RunStatus", workdir: Path) -> list[str]:
+    from cadenza.loop.disk_space import shortage
+
+    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
+    return [plain(told)] if told else []
 
 
 def _deadline(question: "PendingApproval") -> str:

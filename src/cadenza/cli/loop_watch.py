@@ -24,7 +24,7 @@ from cadenza.cli.loop_store import command
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
 
-    from cadenza.loop.status_report import RunStatus
+    from cadenza.loop.status_records import RunStatus
 
 #: Pause between two looks, s.
 _PAUSE_S: Final = 2.0

@@ -239,7 +239,8 @@ def progress(seconds):
 def assembly(store, tmp_path):
     """Return what a display sees of a loop."""
     bus = EventBus(tmp_path / "events.jsonl")
-    return SimpleNamespace(store=store, bus=bus, folder=tmp_path / RUN)
+    config = SimpleNamespace(workdir=tmp_path, backend="native")
+    return SimpleNamespace(store=store, bus=bus, folder=tmp_path / RUN, config=config)
 
 
 def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
