@@ -13,9 +13,11 @@ export OMP_NUM_THREADS ?= 1
 LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
 # Output folder of `make demo`.
 DEMO   ?= runs/quickstart
+# Chunks that `make torn-reads` looks at beside one writer, and again beside two.
+CHUNKS ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot explore lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot explore torn-reads lint format bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +67,9 @@ test-lerobot: $(VENV)/.installed-dev ## Load datasets and run a loop with the re
 
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property
+
+torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
+	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 	@$(BIN)/ruff check .
