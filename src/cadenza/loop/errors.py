@@ -6,6 +6,7 @@ from cadenza.core.errors import (
     CadenzaError,
     ConfigurationError,
     InputError,
+    IntegrityError,
     MissingExtraError,
     StorageError,
     UnknownNameError,
@@ -200,6 +201,14 @@ class TrainError(StageError):
 
 class EvalError(StageError):
     """An evaluation failed, or measured nothing usable."""
+
+
+class TrainOutputError(TrainError, IntegrityError):
+    """A training ended well and left no policy, or a damaged one."""
+
+
+class EvalOutputError(EvalError, IntegrityError):
+    """An evaluation ended well and left no report, or a damaged one."""
 
 
 class ImproveError(StageError):

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import ClassVar, Final
 
+from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.command_worker import CommandWorker
 from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, EvalRequest, SeedRange
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
-from cadenza.loop.errors import EvalError, JobFailedError
+from cadenza.loop.errors import EvalError, EvalOutputError, JobFailedError
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.orchestrator.seeds import SeedLedger
 
@@ -49,7 +50,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
         Args:
             run_id: The run.
             cycle: Its cycle.
-            checkpoint: The policy.
+            checkpoint: The policy; one outside the run's folder is played where ``jobs`` is None.
             workdir: Folder of the run.
             stage: Name of the job within the cycle.
             seeds: Initial states, one per episode; None for ``cfg.n_episodes`` fixed ones.
@@ -58,15 +59,18 @@ class EvalAgent(CommandWorker[EvalConfig]):
         Raises:
             EvalError: The evaluation failed, or measured other initial states than asked.
             ConstitutionError: The command is refused.
-            IntegrityError: The evaluation left no usable report.
+            EvalOutputError: The evaluation left no usable report.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, checkpoint, seeds)
         try:
-            self._desk.run(place, self.backend.plan_eval(request), jobs)
+            self._desk.run(place, self.backend.plan_eval(request), jobs, [checkpoint.path])
         except JobFailedError as error:
             raise EvalError(str(error)) from error
-        report = self.backend.read_eval(request)
+        try:
+            report = self.backend.read_eval(request)
+        except IntegrityError as error:
+            raise EvalOutputError(str(error)) from error
         _require_seeds(report, request.seeds, place)
         self._desk.emit(
             place,

@@ -133,7 +133,8 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         request = self._request(cycle, place.folder, checkpoint, repo_id)
         request = request.model_copy(update={"seeds": seeds or request.seeds, "focus": focus})
         try:
-            self._desk.run(place, self.backend.plan_harvest(request), jobs)
+            plan = self.backend.plan_harvest(request)
+            self._desk.run(place, plan, jobs, [checkpoint.path])
             harvest = self.backend.read_harvest(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error
@@ -162,7 +163,8 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
             folder=place.folder,
         )
         try:
-            self._desk.run(place, self.backend.plan_merge(request), jobs)
+            plan = self.backend.plan_merge(request)
+            self._desk.run(place, plan, jobs, [source.root for source in sources])
             merged = self.backend.read_merge(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error

@@ -4,7 +4,7 @@ Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, `
          {exit_code, duration_s, log, stage}.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,21 @@ class JobDesk:
         """Emit an event of the worker."""
         self.bus.emit(Event(place.run_id, self.event_stage, kind, place.cycle, payload))
 
-    def run(self, place: JobPlace, plan: JobPlan, jobs: JobRunner | None) -> JobEnd:
+    def run(
+        self,
+        place: JobPlace,
+        plan: JobPlan,
+        jobs: JobRunner | None,
+        given: Iterable[str | None] = (),
+    ) -> JobEnd:
         """Run ``plan`` to its end.
 
         Args:
             place: Which job it is.
             plan: What a back end wants to be run.
-            jobs: Runs it; None for one call of `runner`.
+            jobs: Runs it; None for one call of `runner`, by a worker used on its own.
+            given: Paths and names of a hub that the worker's caller named. A worker used on its
+                own may read those paths; a run reads its own folder and its `read_roots` alone.
 
         Raises:
             ConstitutionError: It is refused; nothing was run.
@@ -84,7 +92,7 @@ class JobDesk:
             BudgetExceededError: The budget ended before the job did.
             StopRequestedError: Someone asked the run to stop.
         """
-        command = self._clear(place, plan)
+        command = self._clear(place, plan, _paths(given) if jobs is None else ())
         self.emit(place, "job_started", {"stage": place.stage, "cmd": command})
         spec = JobSpec(
             key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
@@ -103,8 +111,12 @@ class JobDesk:
         self._report(place, end.exit_code, end.duration_s)
         return end
 
-    def _clear(self, place: JobPlace, plan: JobPlan) -> tuple[str, ...]:
-        roots = Roots(write=(place.workdir.absolute(),), read=self.read_roots, job=place.folder)
+    def _clear(self, place: JobPlace, plan: JobPlan, given: tuple[Path, ...]) -> tuple[str, ...]:
+        roots = Roots(
+            write=(place.workdir.absolute(),),
+            read=(*self.read_roots, *given),
+            job=place.folder,
+        )
         try:
             return self.constitution.clear(plan.command, roots).argv()
         except ConstitutionError as error:
@@ -123,6 +135,11 @@ class JobDesk:
                 "stage": place.stage,
             },
         )
+
+
+def _paths(given: Iterable[str | None]) -> tuple[Path, ...]:
+    """Return which of ``given`` are there, absolute; the others are names of a hub."""
+    return tuple(Path(name).absolute() for name in given if name and Path(name).exists())
 
 
 def runner_for(backend: Backend, runner: Runner) -> Runner:

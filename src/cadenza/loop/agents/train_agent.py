@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import ClassVar
 
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.loop.agents.command_worker import CommandWorker
 from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, TrainRequest
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
-from cadenza.loop.errors import JobFailedError, TrainError
+from cadenza.loop.errors import JobFailedError, TrainError, TrainOutputError
 from cadenza.loop.jobs.spec import JobRunner
 
 __all__ = ["TrainAgent", "TrainError"]
@@ -62,7 +63,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
             dataset: What to train on.
             workdir: Folder of the run.
             init_override: Weights to start from instead of the rung's.
-            steps: Gradient steps; None for the configuration's.
+            steps: Gradient steps; None or 0 for the configuration's.
             stage: Name of the job within the cycle.
             mix: Harvested episodes to blend in; None for none.
             mix_ratio: Share of samples drawn from them, in [0, 1].
@@ -72,17 +73,23 @@ class TrainAgent(CommandWorker[TrainConfig]):
             TrainError: Training failed.
             ConstitutionError: The command is refused.
             ConfigurationError: Data, policy and environment do not fit together.
-            IntegrityError: The training left no usable policy.
+            TrainOutputError: The training left no usable policy, as `dry_runner` does.
+            InputError: ``steps`` is negative.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, rung, dataset, init_override, steps)
         request = request.model_copy(update={"mix": mix, "mix_ratio": mix_ratio})
         self._check_features(request, init_override)
         try:
-            self._desk.run(place, self.backend.plan_train(request), jobs)
+            plan = self.backend.plan_train(request)
+            roots = [data.root for data in (dataset, mix) if data is not None]
+            self._desk.run(place, plan, jobs, [request.init, *roots])
         except JobFailedError as error:
             raise TrainError(str(error)) from error
-        return self.backend.read_train(request)
+        try:
+            return self.backend.read_train(request)
+        except IntegrityError as error:
+            raise TrainOutputError(str(error)) from error
 
     def _lerobot(self) -> Backend:
         return lerobot_backend(train=self.cfg)
@@ -96,12 +103,14 @@ class TrainAgent(CommandWorker[TrainConfig]):
         init_override: str | None,
         steps: int | None,
     ) -> TrainRequest:
+        if steps is not None and steps < 0:
+            raise InputError(f"TrainAgent: expected steps >= 0, got {steps}.")
         return TrainRequest(
             cycle=cycle,
             rung=rung.name,
             init=init_override or rung.init,
             dataset=dataset,
-            steps=self.cfg.steps if steps is None else steps,
+            steps=steps or self.cfg.steps,
             batch_size=self.cfg.batch_size,
             extra_args=self.cfg.extra_args,
             folder=folder,

@@ -55,16 +55,20 @@ class Constitution:
         sha256: Digest of the rules in canonical form; equal for files that say the same.
     """
 
-    def __init__(self, rules: Rules, suites: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, rules: Rules | Mapping[str, Any], suites: Mapping[str, int] | None = None
+    ) -> None:
         """Obey ``rules``.
 
         Args:
-            rules: The rules.
+            rules: The rules, or a parsed file of rules.
             suites: Tasks of the suites that a run describes itself, by suite.
 
         Raises:
-            ConstitutionError: They add flags to a program that is not there, or that it has.
+            ConstitutionError: They are malformed, name an unknown rule, or add flags to a program
+                that is not there, or that it has.
         """
+        rules = rules if isinstance(rules, Rules) else parse_rules(rules, source="the rules")
         self.rules = rules
         self._suites = dict(suites or {})
         self.sha256 = sha256_bytes(canonical_json(_canonical(rules)))
@@ -95,7 +99,7 @@ class Constitution:
         Raises:
             ConstitutionError: They are malformed, or name an unknown rule.
         """
-        return cls(parse_rules(rules, source="the rules"))
+        return cls(rules)
 
     def with_suites(self, suites: Mapping[str, int]) -> "Constitution":
         """Return the same rules for a run that says how many tasks its suites have."""

@@ -72,7 +72,7 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
         raise denied(
             "path_outside_roots",
             f"expected --{key} below {' or '.join(map(str, allowed)) or 'no folder at all'}, got "
-            f"{quoted(text)}, which is {quoted(str(resolved))}",
+            + (quoted(text) if text == shown else f"{quoted(text)}, which is {quoted(shown)}"),
         )
     if write:
         _require_not_the_loops(key, resolved, roots)

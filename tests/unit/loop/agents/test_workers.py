@@ -5,7 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import (
+    ConfigurationError,
+    InputError,
+    IntegrityError,
+    MissingExtraError,
+)
 from cadenza.loop.agents import (
     DataAgent,
     EvalAgent,
@@ -17,6 +22,7 @@ from cadenza.loop.agents import (
     TrainError,
     dry_runner,
 )
+from cadenza.loop.agents.job_desk import PlainJobs
 from cadenza.loop.backends.base import JobPlan, SeedRange
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
@@ -184,13 +190,102 @@ def test_refused_training_is_told_and_not_run(bus, stack, tmp_path, dataset):
     assert stack.commands == []
 
 
-def test_command_may_read_only_the_run_and_the_named_roots(bus, stack, tmp_path, checkpoint):
-    run = tmp_path / "run"
+class Recorded:
+    """Runs the jobs of a run, as a controller's runner does."""
+
+    def __init__(self, stack):
+        self.stack = stack
+
+    def run(self, spec):
+        return PlainJobs(self.stack).run(spec)
+
+
+def test_command_of_a_run_may_read_only_its_folder_and_the_named_roots(
+    bus, stack, tmp_path, checkpoint
+):
+    run, jobs = tmp_path / "run", Recorded(stack)
     worker = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend())
-    with pytest.raises(ConstitutionError, match="path_outside_roots"):
-        worker.run(**PLACE, checkpoint=checkpoint, workdir=run)
+    with pytest.raises(ConstitutionError, match="path_outside_roots") as caught:
+        worker.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs)
+    assert str(caught.value).endswith(f"below {run}, got {checkpoint.path!r}")
     freer = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend(), read_roots=(tmp_path,))
-    assert freer.run(**PLACE, checkpoint=checkpoint, workdir=run).n_episodes == 6
+    assert freer.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs).n_episodes == 6
+
+
+def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
+    bus, stack, tmp_path, checkpoint, dataset, monkeypatch
+):
+    run, parts = tmp_path / "run", {"backend": FakeBackend()}
+    assert (
+        EvalAgent(EVAL, RULES, bus, stack, **parts)
+        .run(**PLACE, checkpoint=checkpoint, workdir=run)
+        .n_episodes
+        == 6
+    )
+    improve = ImproveAgent(
+        ImproveConfig(episodes=3, device="cpu"), EVAL, RULES, bus, stack, **parts
+    )
+    other, _ = improve.run(
+        run_id="run", cycle=1, checkpoint=checkpoint, workdir=tmp_path / "elsewhere"
+    )
+    mix, _ = improve.run(**PLACE, checkpoint=checkpoint, workdir=run, prev_mix=other)
+    assert mix.num_episodes == 6
+    train = TrainAgent(TrainConfig(), RULES, bus, stack, **parts)
+    for rung, init in (
+        (PolicyRung(name="bc"), checkpoint.path),
+        (PolicyRung(name="bc", init=checkpoint.path), None),
+    ):
+        trained = train.run(
+            **PLACE, rung=rung, dataset=dataset, workdir=run, init_override=init, mix=other
+        )
+        assert trained.path.startswith(str(run))
+    strange = FakeBackend()
+    hidden = checkpoint.model_copy(update={"path": str(tmp_path / "hidden")})
+    monkeypatch.setattr(
+        strange,
+        "plan_eval",
+        lambda request: FakeBackend().plan_eval(request.model_copy(update={"checkpoint": hidden})),
+    )
+    stray = EvalAgent(EVAL, RULES, bus, stack, backend=strange)
+    with pytest.raises(ConstitutionError, match="path_outside_roots"):
+        stray.run(**PLACE, checkpoint=checkpoint, workdir=run)
+
+
+def test_job_that_leaves_nothing_usable_is_an_error_of_its_worker(
+    bus, tmp_path, dataset, checkpoint, monkeypatch
+):
+    backend = FakeBackend()
+
+    def damaged(request):
+        raise IntegrityError(f"{request.folder}: expected a policy, got none")
+
+    monkeypatch.setattr(backend, "read_train", damaged)
+    monkeypatch.setattr(backend, "read_eval", damaged)
+    stack = FakeStack([0.5])
+    worker = TrainAgent(TrainConfig(), RULES, bus, stack, backend=backend)
+    with pytest.raises(TrainError, match="expected a policy, got none") as caught:
+        worker.run(**PLACE, rung=PolicyRung(name="bc"), dataset=dataset, workdir=tmp_path)
+    assert isinstance(caught.value, IntegrityError)  # what a run ends with names its kind
+    evaluation = EvalAgent(EVAL, RULES, bus, stack, backend=backend)
+    with pytest.raises(EvalError, match="expected a policy, got none") as caught:
+        evaluation.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path)
+    assert isinstance(caught.value, IntegrityError)
+
+
+def test_dry_training_on_its_own_is_a_train_error(bus, tmp_path, dataset):
+    worker = TrainAgent(TrainConfig(), RULES, bus, dry_runner, backend=FakeBackend())
+    with pytest.raises(TrainError, match="expected the result"):
+        worker.run(**PLACE, rung=PolicyRung(name="bc"), dataset=dataset, workdir=tmp_path)
+
+
+def test_steps_of_nought_are_the_configured_ones_and_negative_ones_are_refused(
+    bus, stack, tmp_path, dataset
+):
+    worker = TrainAgent(TrainConfig(steps=7), RULES, bus, stack, backend=FakeBackend())
+    command = worker.build_command(PolicyRung(name="bc"), dataset, tmp_path, steps=0)
+    assert "--steps=7" in command
+    with pytest.raises(InputError, match="TrainAgent: expected steps >= 0, got -1"):
+        worker.build_command(PolicyRung(name="bc"), dataset, tmp_path, steps=-1)
 
 
 # Evaluation

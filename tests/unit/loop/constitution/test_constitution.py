@@ -334,3 +334,11 @@ def test_table_lists_the_flags_of_the_command_itself(name):
     assert set(program.keys) == flags
     required = {option.opts[0].removeprefix("--") for option in options if option.required}
     assert {key for group in program.required for key in group} == required
+
+
+def test_rules_may_be_a_mapping_as_in_leagents():
+    rules = {"allowed_programs": ["lerobot-eval"], "max_train_steps": 5}
+    assert Constitution(rules).sha256 == Constitution.from_rules(rules).sha256
+    assert Constitution(rules).check_train(6).rule == "max_train_steps"
+    with pytest.raises(ConstitutionError, match=r"unknown_rule: the rules: .*max_steps"):
+        Constitution({"max_steps": 5})
