@@ -30,6 +30,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.algorithms.group_reset import group_seeds, reset_groups
 from cadenza.learn.algorithms.grpo_agent import GRPOAgent, GRPOFigures, TailValue
 from cadenza.learn.algorithms.grpo_settings import GRPOSettings
+from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
 
 __all__ = ["GRPO", "GRPOReport", "GRPOSettings"]
@@ -53,6 +54,7 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
     Raises:
         ConfigurationError: A space is of another kind, or the environments are no whole number of
             groups.
+        InputError: ``settings`` are those of something else.
     """
 
     STATE_VERSION = 1
@@ -66,7 +68,7 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.settings = settings or GRPOSettings()
+        self.settings = settings_of("GRPO", settings, GRPOSettings)
         if envs.num_envs % self.settings.group_size:
             raise ConfigurationError(
                 "GRPO: expected a number of environments that group_size = "

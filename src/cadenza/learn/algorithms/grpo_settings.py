@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from cadenza.learn.algorithms.setting_checks import (
     refuse_setting,
     require_counts,
+    require_finite,
+    require_flags,
     require_fractions,
     require_not_negative,
     require_positive,
@@ -61,18 +63,19 @@ class GRPOSettings:
     initial_log_std: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
+        """Check everything; NaN fails too."""
         require_counts(self, "rollout_length", "batch_size", "epochs")
-        if not self.group_size >= 2:
-            refuse_setting(self, "group_size", ">= 2, for one return alone has no rank")
+        require_counts(self, "group_size", least=2, reason=", for one return alone has no rank")
+        require_flags(self, "reset_every_rollout", "truncate_at_first_done", "decay_learning_rate")
+        require_flags(self, "squash_actions")
         require_positive(
             self, "learning_rate", "clip_epsilon", "advantage_epsilon", "max_gradient_norm"
         )
         require_not_negative(self, "entropy_coefficient", "kl_coefficient")
         require_fractions(self, "gamma")
+        require_finite(self, "initial_log_std")
         if self.refresh_reference_every is not None:
-            if not self.refresh_reference_every >= 1:
-                refuse_setting(self, "refresh_reference_every", ">= 1 or None")
+            require_counts(self, "refresh_reference_every", reason=" or None")
             if self.kl_coefficient == 0.0:
                 refuse_setting(
                     self,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures, PPOSettings
+from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
 from cadenza.learn.algorithms.vector_steps import VectorStep
 from cadenza.learn.running_normalizer import RewardScaler
@@ -45,6 +46,7 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
 
     Raises:
         ConfigurationError: A space is of another kind.
+        InputError: ``settings`` are those of something else.
     """
 
     STATE_VERSION = 1
@@ -57,7 +59,7 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.settings = settings or PPOSettings()
+        self.settings = settings_of("PPO", settings, PPOSettings)
         super().__init__(
             envs,
             rollout_length=self.settings.rollout_length,

@@ -6,6 +6,8 @@ from typing import Literal
 from cadenza.learn.algorithms.setting_checks import (
     refuse_setting,
     require_counts,
+    require_finite,
+    require_flags,
     require_fractions,
     require_not_negative,
     require_positive,
@@ -65,12 +67,15 @@ class PPOSettings:
     initial_log_std: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
+        """Check everything; NaN fails too."""
         require_counts(self, "rollout_length", "batch_size", "epochs")
+        require_flags(self, "decay_learning_rate", "normalize_advantages", "squash_actions")
+        require_flags(self, "normalize_observations", "normalize_rewards")
         require_positive(self, "learning_rate", "clip_epsilon", "max_gradient_norm")
         require_positive_or_none(self, "clip_value", "target_kl")
         require_not_negative(self, "value_coefficient", "entropy_coefficient")
         require_fractions(self, "gamma", "gae_lambda")
+        require_finite(self, "initial_log_std")
         if self.value_loss not in ("mse", "huber"):
             refuse_setting(self, "value_loss", "'mse' or 'huber'")
         require_widths(self, "hidden_sizes")

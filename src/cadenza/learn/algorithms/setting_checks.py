@@ -1,58 +1,130 @@
-"""Checks of the numbers that a settings class is made of; NaN passes none of them.
+"""Checks of what a settings class is made of; NaN passes none of them.
 
-Each names the class, the setting and the value it refuses in a `ConfigurationError`.
+Each names the class, the setting and the value it refuses: in a `ConfigurationTypeError` what is of
+another type, in a `ConfigurationError` what is out of range; the first is one of the second.
 """
 
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, NoReturn, TypeVar, cast
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+
+Settings = TypeVar("Settings")
 
 
-def refuse_setting(settings: object, name: str, expected: str) -> NoReturn:
-    """Raise because setting ``name`` is not what is ``expected``."""
-    raise ConfigurationError(
+def settings_of(owner: str, settings: Settings | None, kind: type[Settings]) -> Settings:
+    """Return ``settings``, or the defaults for None.
+
+    Args:
+        owner: Whose settings they are, for the message.
+        settings: What was given; callers may not be typed.
+        kind: Class that they must be of.
+
+    Raises:
+        InputError: They are of another class.
+    """
+    if settings is None:
+        return kind()
+    if not isinstance(cast("object", settings), kind):
+        raise InputError(
+            f"{owner}.settings: expected {kind.__name__} or None, got "
+            f"{type(settings).__name__}; write {owner}(envs, {kind.__name__}(...))."
+        )
+    return settings
+
+
+def refuse_setting(
+    settings: object,
+    name: str,
+    expected: str,
+    *,
+    kind: type[ConfigurationError] = ConfigurationError,
+) -> NoReturn:
+    """Raise ``kind`` because setting ``name`` is not what is ``expected``."""
+    raise kind(
         f"{type(settings).__name__}.{name}: expected {expected}, got {getattr(settings, name)!r}."
     )
 
 
-def require_counts(settings: object, *names: str) -> None:
-    """Raise unless every named setting is >= 1."""
+def require_counts(settings: object, *names: str, least: int = 1, reason: str = "") -> None:
+    """Raise unless every named setting is an integer >= ``least``; ``reason`` says why."""
     for name in names:
-        if not getattr(settings, name) >= 1:
-            refuse_setting(settings, name, ">= 1")
+        value = getattr(settings, name)
+        if not _is_integer(value):
+            expected = f"an integer >= {least}{reason}"
+            refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
+        if not value >= least:
+            refuse_setting(settings, name, f">= {least}{reason}")
+
+
+def require_flags(settings: object, *names: str) -> None:
+    """Raise unless every named setting is True or False."""
+    for name in names:
+        if not isinstance(getattr(settings, name), bool):
+            refuse_setting(settings, name, "True or False", kind=ConfigurationTypeError)
+
+
+def require_finite(settings: object, *names: str) -> None:
+    """Raise unless every named setting is a finite number."""
+    for name in names:
+        if not abs(_number(settings, name, "a finite number")) < float("inf"):
+            refuse_setting(settings, name, "a finite number")
 
 
 def require_positive(settings: object, *names: str) -> None:
     """Raise unless every named setting is > 0."""
     for name in names:
-        if not getattr(settings, name) > 0.0:
+        if not _number(settings, name, "a number > 0") > 0.0:
             refuse_setting(settings, name, "> 0")
 
 
 def require_positive_or_none(settings: object, *names: str) -> None:
     """Raise unless every named setting is > 0 or None."""
     for name in names:
-        value: Any = getattr(settings, name)
-        if value is not None and not value > 0.0:
+        if getattr(settings, name) is None:
+            continue
+        if not _number(settings, name, "a number > 0 or None") > 0.0:
             refuse_setting(settings, name, "> 0 or None")
 
 
 def require_not_negative(settings: object, *names: str) -> None:
     """Raise unless every named setting is >= 0."""
     for name in names:
-        if not getattr(settings, name) >= 0.0:
+        if not _number(settings, name, "a number >= 0") >= 0.0:
             refuse_setting(settings, name, ">= 0")
 
 
 def require_fractions(settings: object, *names: str) -> None:
     """Raise unless every named setting is in [0, 1]."""
     for name in names:
-        if not 0.0 <= getattr(settings, name) <= 1.0:
+        if not 0.0 <= _number(settings, name, "a number in [0, 1]") <= 1.0:
             refuse_setting(settings, name, "in [0, 1]")
 
 
 def require_widths(settings: object, *names: str) -> None:
-    """Raise unless every entry of every named setting is >= 1."""
+    """Raise unless every entry of every named setting is an integer >= 1."""
     for name in names:
-        if min(getattr(settings, name), default=1) < 1:
+        value = getattr(settings, name)
+        if not _is_listing(value) or not all(_is_integer(width) for width in value):
+            expected = "widths, a tuple of integers >= 1"
+            refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
+        if min(value, default=1) < 1:
             refuse_setting(settings, name, "widths >= 1")
+
+
+def _number(settings: object, name: str, expected: str) -> float:
+    """Return the named setting if it is a number."""
+    value: Any = getattr(settings, name)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
+    return float(value)
+
+
+def _is_integer(value: object) -> bool:
+    """Return whether ``value`` counts something, Python's or NumPy's; True counts nothing."""
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _is_listing(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
