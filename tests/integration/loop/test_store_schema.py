@@ -424,6 +424,13 @@ def test_file_that_is_no_database_is_refused(tmp_path):
         JobStore(path)
 
 
+def test_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/runs"):
+        with pytest.raises(ConfigurationError, match=f"got the file {tmp_path}/file; name another"):
+            JobStore(tmp_path / folder / "cadenza.db")
+
+
 def test_store_that_may_not_be_written_is_refused(tmp_path):
     folder = tmp_path / "cadenza.db"
     folder.mkdir()

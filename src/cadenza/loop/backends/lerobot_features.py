@@ -26,6 +26,11 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 _TIMEOUT_S: Final = 1800.0
 #: Changes when the script ``describe`` answers more, so that older answers do not count.
 _QUESTIONS: Final = "seeds"
+#: What to do about an environment that cannot be made.
+_CORRECT: Final = (
+    "correct eval.env_type, eval.task_suite or eval.env_args, or install what this environment "
+    "needs into LeRobot's"
+)
 _INPUTS: Final = "observation."
 _OUTPUT: Final = "action"
 
@@ -109,7 +114,8 @@ def describe_environment(
     file = environment.cache / f"environment-{sha256_bytes(name.encode())[:16]}.json"
     if not file.is_file():
         command = [str(environment.python), "-P", str(RUN_SCRIPT), "describe", *words]
-        ask = partial(output_of, timeout_s=_TIMEOUT_S) if ask is None else ask
+        question = (f"an environment that it can make of {' '.join(words)}", _CORRECT)
+        ask = partial(output_of, timeout_s=_TIMEOUT_S, question=question) if ask is None else ask
         ask([*command, f"--result-json={file}"])
     return file, _read(file, "the description of an environment")
 

@@ -28,6 +28,8 @@ _FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9_.]*[a-z0-9])")
 #: Flags that the tools read before their parser does, so that its help does not know them.
 _UNLISTED: Final = frozenset({"policy.path"})
 _VERSION: Final = "import importlib.metadata as m; print(m.version('lerobot'))"
+#: What to do about a tool that does not answer.
+_INSTALL: Final = "install what is missing, or the environment again"
 
 #: Runs a command and returns its standard output.
 Ask = Callable[[Sequence[str]], str]
@@ -139,12 +141,19 @@ def identity(environment: LeRobotEnvironment) -> str:
     return sha256_bytes(json.dumps([str(environment.python), changed]).encode())[:16]
 
 
-def output_of(command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> str:
+def output_of(
+    command: Sequence[str],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    question: tuple[str, str] | None = None,
+) -> str:
     """Return what a command of LeRobot's environment prints; it may not use the network.
 
     Args:
         command: The command.
         timeout_s: Longest time it may take, s.
+        question: What was expected of it and what to do if it fails, for messages; None for the
+            command itself and an environment that lacks something.
 
     Raises:
         ConfigurationError: It fails, or takes too long.
@@ -160,9 +169,9 @@ def output_of(command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> str:
             env=environ,
         )
     except (OSError, subprocess.SubprocessError) as error:
+        expected, remedy = question or (f"'{' '.join(command)}' to answer", _INSTALL)
         raise ConfigurationError(
-            f"LeRobot: expected '{' '.join(command)}' to answer, got {_told(error)}; install what "
-            "is missing, or the environment again."
+            f"LeRobot: expected {expected}, got {_told(error)}; {remedy}."
         ) from error
     return done.stdout.decode(errors="replace")
 

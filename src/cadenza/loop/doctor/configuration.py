@@ -73,7 +73,12 @@ def _back_end(config: LoopConfig) -> Check:
 
     backend = make_backend(config)
     require_commands_allowed(config, rules_of(config), backend)
-    return Check(name="back end", level="ok", detail=f"{backend.name}, its commands are allowed")
+    device = backend.capabilities.get("device", "cpu")  # asks LeRobot for its environment, too
+    return Check(
+        name="back end",
+        level="ok",
+        detail=f"{backend.name} on the {device}, its commands are allowed",
+    )
 
 
 def _inputs(config: LoopConfig) -> Check:

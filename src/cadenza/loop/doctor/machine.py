@@ -5,13 +5,13 @@ Secrets:  of keys only the names of the providers they belong to are told.
 
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.disk_space import free_gib, obstacle
 from cadenza.loop.doctor.check import Check, Level, tried
 from cadenza.loop.doctor.configuration import (
     back_end_check,
@@ -19,6 +19,7 @@ from cadenza.loop.doctor.configuration import (
     require_rules_allow,
 )
 from cadenza.loop.doctor.lerobot import lerobot_checks
+from cadenza.loop.doctor.ray_cluster import ray_check
 from cadenza.loop.doctor.store import store_check
 
 #: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
@@ -26,7 +27,6 @@ _MIN_FREE_GIB: Final = 1.0
 _ENOUGH_FREE_GIB: Final = {"native": 5.0, "lerobot": 30.0}
 #: Streams of episodes and Ray keep their data there.
 _ENOUGH_SHARED_GIB: Final = 0.5
-_GIB: Final = float(1 << 30)
 #: Environment variables that hold the key of a provider; any of them will do.
 _KEYS: Final = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -61,6 +61,8 @@ def examine(
         _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
         _language_model(config, environ),
     ]
+    if config is not None and config.jobs.runner == "ray":
+        checks.append(ray_check(config, environ))
     if config is not None:
         checks += [back_end_check(config), inputs_check(config)]
     return checks
@@ -111,8 +113,16 @@ def _rules(config: LoopConfig | None) -> Check:
 
 def _disk(workdir: Path, backend: str) -> Check:
     folder = workdir.resolve()
+    blocking = obstacle(folder)
+    if blocking is not None:
+        return Check(
+            name="disk",
+            level="fail",
+            detail=f"workdir: expected a folder, or room for one, got the file {blocking}",
+            fix="name another folder in workdir, or with --workdir",
+        )
     present = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free = shutil.disk_usage(present).free / _GIB
+    free = free_gib(present)
     level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
     if not os.access(present, os.W_OK | os.X_OK):
         return Check(
@@ -139,7 +149,7 @@ def _shared_memory(folder: Path) -> Check:
             detail=f"no {folder}",
             fix="mount a tmpfs there: streams of episodes and Ray need it",
         )
-    free = shutil.disk_usage(folder).free / _GIB
+    free = free_gib(folder)
     fine = free >= _ENOUGH_SHARED_GIB
     return Check(
         name="shared memory",

@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import make_folder
+from cadenza.loop.disk_space import obstacle
 from cadenza.loop.errors import (
     StoreCorruptError,
     StoreNotFoundError,
@@ -119,7 +120,7 @@ class Database:
             raise refused_password(self.name, error) or StoreUnavailableError(
                 f"job store {self.name}: expected an answer, got '{error.orig}'; see that the "
                 "database runs, its disk has room and no other program holds a lock on it, then "
-                "resume the run."
+                "try again; a run that ended of it can be resumed."
             ) from error
         except DatabaseError as error:
             if type(error) is not DatabaseError:  # its subclasses tell of other things
@@ -179,7 +180,7 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     if path.is_file():
         schema.require_ours(table_names(path, timeout_s=BUSY_TIMEOUT_S), str(path), shared=False)
     elif create:
-        make_folder(path.absolute().parent)
+        _make_room(path.absolute())
     else:
         raise StoreNotFoundError(
             f"{path}: expected a job store, got no file; start a run first, or name its folder."
@@ -192,6 +193,21 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
         event.listen(engine, "connect", _use_write_ahead_log)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _make_room(path: Path) -> None:
+    """Make the folder of a new file.
+
+    Raises:
+        ConfigurationError: A file is in its place.
+    """
+    blocking = obstacle(path.parent)
+    if blocking is not None:
+        raise ConfigurationError(
+            f"job store {path}: expected a folder for it, or room for one, got the file "
+            f"{blocking}; name another workdir, or store."
+        )
+    make_folder(path.parent)
 
 
 def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:

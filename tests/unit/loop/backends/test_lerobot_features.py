@@ -155,7 +155,7 @@ def test_environment_of_many_tasks_gets_longer_to_answer_than_a_tool(
 ) -> None:
     given: list[float] = []
 
-    def output_of(_command: Sequence[str], *, timeout_s: float) -> str:
+    def output_of(_command: Sequence[str], *, timeout_s: float, question: object) -> str:
         given.append(timeout_s)
         raise ConfigurationError("no simulator")
 
@@ -163,3 +163,13 @@ def test_environment_of_many_tasks_gets_longer_to_answer_than_a_tool(
     with pytest.raises(ConfigurationError, match="no simulator"):
         describe_environment(environment(tmp_path), ("--env-type=libero",))
     assert given == [1800.0]
+
+
+def test_environment_that_cannot_be_made_is_named_by_its_keys(tmp_path: Path) -> None:
+    place = environment(tmp_path)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"environment that it can make of --env-type=pusht --task=PushT-v1, got .*; correct "
+        r"eval\.env_type, eval\.task_suite or eval\.env_args, or install",
+    ):
+        describe_environment(place, ("--env-type=pusht", "--task=PushT-v1"))

@@ -1,4 +1,6 @@
+import importlib.metadata
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -6,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.core.sealed_json import write_sealed_json
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import lerobot, machine, read_configuration
+from cadenza.loop.doctor import lerobot, machine, ray_cluster, read_configuration
 from cadenza.loop.doctor.check import Check, tried
-from cadenza.loop.doctor.configuration import inputs_check
+from cadenza.loop.doctor.configuration import back_end_check, inputs_check
 from cadenza.loop.doctor.store import store_check
 from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.store import JobStore
@@ -133,6 +135,73 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(tmp_path, monkeypatch):
         assert machine._disk(tmp_path, "lerobot").level == lerobot_level
     monkeypatch.setattr(machine.os, "access", lambda *_: False)
     assert "may not write" in machine._disk(tmp_path, "native").detail
+
+
+def test_a_folder_of_runs_must_have_room_to_be_one(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for workdir in (file, file / "runs"):
+        check = machine._disk(workdir, "native")
+        assert (check.level, check.fix) == (
+            "fail",
+            "name another folder in workdir, or with --workdir",
+        )
+        assert check.detail.endswith(f"expected a folder, or room for one, got the file {file}")
+
+
+def on_ray(**jobs):
+    return config(jobs={"runner": "ray", **jobs}, data={"initial_episodes": 4})
+
+
+def test_a_cluster_must_answer_at_its_address(monkeypatch):
+    monkeypatch.setattr(ray_cluster.importlib.metadata, "version", lambda _: "2.60.0")
+    assert "started for the run" in ray_cluster.ray_check(on_ray(), {}).detail
+    assert ray_cluster.ray_check(on_ray(ray_address="auto"), {}).level == "ok"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        for there in (address, f"ray://{address}"):
+            assert ray_cluster.ray_check(on_ray(ray_address=there), {}).level == "ok"
+        assert ray_cluster.ray_check(on_ray(), {"RAY_ADDRESS": address}).detail.endswith(address)
+    check = ray_cluster.ray_check(on_ray(ray_address=address), {})
+    assert (check.level, f"{address}: nobody answers" in check.detail) == ("fail", True)
+    assert "jobs.ray_address" in check.fix
+    for odd in ("head-node", "head:port", "ray://[head"):
+        assert ray_cluster.ray_check(on_ray(ray_address=odd), {}).detail.endswith(
+            f"{odd}: expected host:port"
+        )
+
+
+def test_ray_is_looked_at_only_for_who_wants_it(tmp_path, monkeypatch):
+    def missing(_):
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(ray_cluster.importlib.metadata, "version", missing)
+    for settings, levels in ((on_ray(), ["fail"]), (config(), []), (None, [])):
+        checks = machine.examine(
+            config=settings,
+            store=tmp_path / "cadenza.db",
+            workdir=tmp_path,
+            environ={"HOME": str(tmp_path)},
+        )
+        found = [check for check in checks if check.name == "ray"]
+        assert [check.level for check in found] == levels
+        assert all("cadenza[ray]" in check.fix for check in found)
+
+
+def test_an_environment_that_cannot_be_made_fails(monkeypatch):
+    class Unmade:
+        name = "lerobot"
+
+        @property
+        def capabilities(self):
+            raise ConfigurationError("expected an environment that it can make, got none")
+
+    monkeypatch.setattr("cadenza.loop.backends.registry.make_backend", lambda _: Unmade())
+    monkeypatch.setattr(
+        "cadenza.loop.orchestrator.foreseen.require_commands_allowed", lambda *_: None
+    )
+    check = back_end_check(config())
+    assert (check.level, "an environment that it can make" in check.detail) == ("fail", True)
 
 
 def test_shared_memory_may_be_missing_or_small(tmp_path, monkeypatch):
