@@ -321,8 +321,13 @@ class JobsConfig(Section):
         runner: ``"local"`` processes of this machine, or a ``"ray"`` cluster.
         max_attempts: Attempts of a job that ends with an error.
         max_interruptions: Times a job may be killed from outside before that counts as an error.
+        max_kills: Times in a row that its command alone may be killed (SIGKILL) without getting
+            further before that counts as an error: most likely it needs too much memory. Where the
+            kernel tells that it killed for want of memory, that is an error at once.
         backoff_s: Pause before the second attempt, doubled each time, s.
         time_limit_s: Longest one attempt may take, s; None for no limit.
+        silent_limit_s: Longest that one attempt may leave no trace, neither in its log nor in its
+            folder, before it counts as hung and is ended, s; None only tells of it.
         grace_s: Time between SIGTERM and SIGKILL, s.
         ray_address: Address of the cluster; None starts or finds one on this machine.
     """
@@ -330,8 +335,10 @@ class JobsConfig(Section):
     runner: Literal["local", "ray"] = "local"
     max_attempts: _Positive = 3
     max_interruptions: _Positive = 100
+    max_kills: _Positive = 5
     backoff_s: _AtLeast0 = 1.0
     time_limit_s: _Above0 | None = None
+    silent_limit_s: _Above0 | None = None
     grace_s: _AtLeast0 = 10.0
     ray_address: _Text | None = None
 
@@ -358,3 +365,18 @@ class ApprovalConfig(Section):
     gates: tuple[Gate, ...] = ()
     timeout_s: _Above0 | None = None
     on_timeout: Literal["reject", "approve", "stop"] = "reject"
+
+
+def unread_approval(approval: ApprovalConfig) -> list[str]:
+    """Return the settings of approvals that change nothing, one sentence each."""
+    if approval.timeout_s is not None and not approval.gates:
+        return [
+            f"approval.timeout_s: expected null where no decision waits, got {approval.timeout_s}; "
+            "name decisions in approval.gates, or remove it"
+        ]
+    if approval.on_timeout != "reject" and approval.timeout_s is None:
+        return [
+            "approval.on_timeout: expected a time beside it after which it counts, got "
+            f"{approval.on_timeout!r} alone; set approval.timeout_s, or remove it"
+        ]
+    return []

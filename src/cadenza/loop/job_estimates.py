@@ -1,8 +1,8 @@
 """How long a running job still takes: from what it says itself, else from its like.
 
-Sources, best first:  the share that the job says is done, see `cadenza.loop.jobs.progress`; the
-                      time that the newest ended job of the same work took, by the steps or episodes
-                      of both.
+Sources, best first:  the share that the present attempt has done by itself, see
+                      `cadenza.loop.jobs.progress`; the time that the newest ended job of the same
+                      work took, by the steps or episodes of both.
 Limits:               a job's speed is taken as constant, and its start as part of the work. Where
                       neither source helps, or the job takes longer than its like, nothing is said.
 """
@@ -14,6 +14,7 @@ from typing import Final
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.course import Course, read_course
 from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.store.rows import JobRow
@@ -30,10 +31,12 @@ class SignsOfLife(Record):
     Attributes:
         elapsed_s: Seconds since it began.
         silent_s: Seconds since its last sign of life.
+        quiet_s: Seconds since it left a trace in its log or folder, until that sign of life.
     """
 
     elapsed_s: float
     silent_s: float
+    quiet_s: float
 
 
 class Outlook(Record):
@@ -62,13 +65,24 @@ class JobEstimates:
         if job is None:
             return Outlook()
         log_path = self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
-        progress = progress_of(job.command, log_path)
-        if progress is None or progress.done == 0.0:
-            done = None if progress is None else progress.done
-            return Outlook(done=done, left_s=self._left_by_like(job, elapsed_s))
-        spent_s = elapsed_s + (job.duration_s if progress.of_all_attempts else 0.0)
-        left_s = spent_s * (1.0 - progress.done) / progress.done
-        return Outlook(done=progress.done, left_s=left_s)
+        begun = self._begun(job)
+        done = progress_of(job.command, log_path, begun=begun)
+        if done is None or begun is None or done <= begun:
+            left_s = self._left_by_like(job, elapsed_s, begun)
+            return Outlook(done=(begun or None) if done is None else done, left_s=left_s)
+        return Outlook(done=done, left_s=elapsed_s * (1.0 - done) / (done - begun))
+
+    def course(self, job: JobRow) -> Course | None:
+        """Return how a job came to its present attempt; None if nobody knows."""
+        course = read_course(AttemptFolder(self._attempts(job.key)))
+        return course if course is not None and course.attempt == job.attempt else None
+
+    def _begun(self, job: JobRow) -> float | None:
+        """Return the share that the present attempt went on from; None if nobody knows."""
+        course = self.course(job)
+        if course is not None:
+            return course.done
+        return 0.0 if job.attempt <= 1 else None
 
     def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
         """Return how long a running job has worked and been silent at ``moment``, Unix seconds.
@@ -78,14 +92,16 @@ class JobEstimates:
         started = moment if job.started is None else job.started
         heard = started if job.heartbeat is None else job.heartbeat
         folder = self._attempts(job.key)
-        own_s = AttemptFolder(folder).read_heartbeat()
+        beat = AttemptFolder(folder).read_heartbeat()
+        own_s, quiet_s = beat.attempt_s, beat.quiet_s
         try:
             heard = max(heard, (folder / "heartbeat").stat().st_mtime)
         except FileNotFoundError:
-            own_s = 0.0
+            own_s = quiet_s = 0.0
         silent_s = max(0.0, moment - heard)
         worked_s = max(job.attempt_s, own_s)
-        return SignsOfLife(elapsed_s=worked_s or max(0.0, moment - started), silent_s=silent_s)
+        elapsed_s = worked_s or max(0.0, moment - started)
+        return SignsOfLife(elapsed_s=elapsed_s, silent_s=silent_s, quiet_s=quiet_s)
 
     def has_ended(self, job: JobRow) -> bool:
         """Return whether a job that is recorded as running has ended: nobody was there to see."""
@@ -101,8 +117,14 @@ class JobEstimates:
     def _attempts(self, key: JobKey) -> Path:
         return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
 
-    def _left_by_like(self, job: JobRow, elapsed_s: float) -> float | None:
-        """Return the seconds left if the job takes as long as its like, scaled; None if unknown."""
+    def _left_by_like(self, job: JobRow, elapsed_s: float, begun: float | None) -> float | None:
+        """Return the seconds left if the job takes as long as its like, scaled; None if unknown.
+
+        Args:
+            job: The job.
+            elapsed_s: Seconds of its present attempt.
+            begun: Share that this went on from; None if nobody knows.
+        """
         like = max(
             (other for other in self._jobs.values() if _is_like(other, job)),
             key=lambda other: other.finished or 0.0,
@@ -112,8 +134,10 @@ class JobEstimates:
             return None
         sizes = _size_of(job), _size_of(like)
         scale = sizes[0] / sizes[1] if sizes[0] and sizes[1] else 1.0
-        spent_s = elapsed_s + (job.duration_s if goes_on(job.command) else 0.0)
-        left_s = scale * like.duration_s - spent_s
+        spent_s = elapsed_s
+        if begun is None and goes_on(job.command):
+            spent_s += job.duration_s
+        left_s = scale * like.duration_s * (1.0 - (begun or 0.0)) - spent_s
         return left_s if left_s > 0.0 else None
 
 

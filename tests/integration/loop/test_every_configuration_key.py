@@ -191,6 +191,10 @@ CASES = [
     ),
     Case("jobs.backoff_s", 2.0, see.pause, 0, 6, QUICK),  # 2 s after the first, 4 s after the other
     Case("jobs.time_limit_s", 60.0, see.request("time_limit_s"), None, 60.0, QUICK),
+    Case("jobs.silent_limit_s", 60.0, see.request("silent_limit_s"), None, 60.0, QUICK),
+    Case(
+        "jobs.max_kills", 2, see.attempts(-9), 6, 3, {"jobs": {"max_attempts": 1}}
+    ),
     Case("jobs.grace_s", 3.0, see.request("grace_s"), 10.0, 3.0, QUICK),
     Case(
         "jobs.ray_address", "ray://host:1", see.cluster, None, "ray://host:1",

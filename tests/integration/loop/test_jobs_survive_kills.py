@@ -1,5 +1,6 @@
 """Jobs whose controller, host or command is killed: nothing is lost, repeated or left behind."""
 
+import dataclasses
 import json
 import os
 import re
@@ -18,11 +19,14 @@ from cadenza.loop.errors import (
     JobFailedError,
     JobHostError,
     StaleLeaseError,
+    StopRequestedError,
 )
-from cadenza.loop.jobs import durable_runner
+from cadenza.loop.jobs import durable_runner, progress
 from cadenza.loop.jobs.attempt_files import HostProcess
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.course import read_course
 from cadenza.loop.jobs.reaping import JobMark, find_marked, reap
+from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
     RUN,
     TTL_S,
@@ -146,6 +150,77 @@ def test_command_that_is_killed_again_and_again_fails_in_the_end(work, tmp_path)
         assert bench.kinds == ["interrupted"] * 3 + ["attempt_failed"] * 2
 
 
+#: Does one more of its six parts, and is killed; with all of them it ends well.
+GETS_FURTHER = """
+import signal
+parts = os.path.join(sys.argv[2].removeprefix("--out="), "blocks")
+os.makedirs(parts, exist_ok=True)
+done = len(os.listdir(parts))
+if done < 6:
+    open(os.path.join(parts, f"{done:05d}.json"), "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+finish(sys.argv[1])
+"""
+
+
+def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_path):
+    """Most likely it needs too much memory, where the kernel does not tell."""
+    spec = spec_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    config = JobsConfig(max_attempts=2, max_kills=3, backoff_s=0.0)
+    with bench_in(tmp_path) as bench:
+        with pytest.raises(JobFailedError, match="in the last of 5 attempts") as caught:
+            bench.runner(config).run(spec)
+        assert "5 times in a row without getting further; most likely it needs more" in str(
+            caught.value
+        )
+        assert bench.kinds == ["interrupted"] * 3 + ["attempt_failed"] * 2
+        course = read_course(files_of(spec))
+        assert (course.attempt, course.failed, course.kills) == (5, 1, 4)
+        bench.store.jobs.reopen(bench.lease, spec.key)  # a person resumes the run
+        with pytest.raises(JobFailedError, match="in the last of 10 attempts"):
+            bench.runner(config).run(spec)
+
+
+def test_kills_of_a_job_that_gets_further_each_time_are_interruptions(tmp_path, monkeypatch):
+    spec = spec_of(tmp_path, GETS_FURTHER, f"--out={tmp_path}", "--episodes=6", "--batch-size=1")
+    monkeypatch.setattr(progress, "goes_on", lambda _: True)
+    monkeypatch.setattr(progress, "kind_of", lambda _: ("evaluate",))
+    config = JobsConfig(max_attempts=1, max_kills=1, backoff_s=0.0)
+    with bench_in(tmp_path) as bench:
+        assert bench.runner(config).run(spec).attempts == 7
+        assert bench.kinds == ["interrupted"] * 6
+        assert read_course(files_of(spec)).done == 1.0
+
+
+def test_a_kill_for_want_of_memory_counts_as_a_failure(tmp_path):
+    """The kernel's count is played; `memory_kills` is tested with what the kernel writes."""
+    spec = spec_of(tmp_path, "os.kill(os.getpid(), 9)")
+    with bench_in(tmp_path) as bench:
+        runner = bench.runner(JobsConfig(max_attempts=1))
+        runner.hosts = MemoryKillingHosts(runner.hosts)
+        with pytest.raises(
+            JobFailedError, match=r"got the kernel killed it for want of memory, exit code -9"
+        ):
+            runner.run(spec)
+        assert bench.kinds == ["attempt_failed"]
+
+
+class MemoryKillingHosts:
+    """Hosts whose ends tell of a process that was killed for want of memory."""
+
+    def __init__(self, hosts):
+        self._hosts = hosts
+
+    def __getattr__(self, name):
+        return getattr(self._hosts, name)
+
+    def collect(self, folder):
+        self._hosts.collect(folder)
+        end = folder.read_end(1)
+        if end is not None:
+            folder.write_end(dataclasses.replace(end, memory_kills=1))
+
+
 def test_a_job_that_is_killed_at_once_every_time_is_not_started_in_a_spin(tmp_path, monkeypatch):
     pauses = []
     monkeypatch.setattr(durable_runner._Job, "_rest", lambda _, pause_s: pauses.append(pause_s))
@@ -168,7 +243,9 @@ def test_crash_of_the_command_itself_counts_as_a_failure(work, tmp_path):
 def test_seconds_of_an_attempt_whose_host_was_killed_are_charged(work, tmp_path, controllers):
     spec, running = work(600)
     controller = controllers.start(tmp_path, spec)
-    kill(controller, once=lambda: running.exists() and files_of(spec).read_heartbeat() >= 1.0)
+    kill(
+        controller, once=lambda: running.exists() and files_of(spec).read_heartbeat().attempt_s >= 1
+    )
     os.kill(files_of(spec).read_host(1).pid, signal.SIGKILL)
     with bench_in(tmp_path) as bench:
         end = bench.runner().run(spec)
@@ -230,6 +307,49 @@ def test_host_that_is_stuck_is_killed_and_the_job_goes_on(work, tmp_path):
         assert end.attempts == 2
         assert bench.kinds[0] == "host_killed"
     assert nothing_left_of(spec)
+
+
+#: Says a line, and hangs in its first attempt.
+HANGS = """
+import signal
+print("begun", flush=True)
+if not os.path.exists(sys.argv[2]):
+    open(sys.argv[2], "w").close()
+    os.kill(os.getpid(), signal.SIGSTOP)
+finish(sys.argv[1])
+"""
+
+
+def test_a_command_that_hangs_is_ended_at_the_limit_of_silence(tmp_path):
+    spec = spec_of(tmp_path, HANGS, str(tmp_path / "hung"))
+    config = JobsConfig(max_attempts=2, silent_limit_s=2.0, grace_s=0.2, backoff_s=0.0)
+    with bench_in(tmp_path) as bench:
+        assert bench.runner(config).run(spec).attempts == 2
+        [incident] = bench.incidents
+        assert incident.kind == "attempt_failed"
+        assert "its folder had stood still for jobs.silent_limit_s" in incident.message
+    assert nothing_left_of(spec)
+
+
+def test_a_command_that_hangs_is_told_of_once_and_left_alone_without_a_limit(tmp_path):
+    spec = spec_of(tmp_path, HANGS, str(tmp_path / "hung"))
+    looks = []
+
+    def stop():
+        return StopLevel.END if len(looks) >= 3 else StopLevel.NONE
+
+    def look(progress):
+        looks.extend([progress] if progress.quiet_s >= 1.0 else [])
+
+    with bench_in(tmp_path) as bench:
+        config = JobsConfig(grace_s=0.2)
+        with pytest.raises(StopRequestedError):
+            bench.runner(config, silent_s=1.0, on_progress=look, stop=stop).run(spec)
+        assert bench.kinds == ["silent", "interrupted"]
+        assert re.match(
+            r"nothing new in its log and its folder for [1-9]\d* s, it may hang; jobs\.silent",
+            bench.incidents[0].message,
+        )
 
 
 def test_lock_that_a_stranger_holds_for_ever_is_reported(work, tmp_path):

@@ -147,6 +147,7 @@ def test_configuration_survives_its_json(document):
 )
 def test_shipped_sample_loads(name, backend, env_type):
     config = LoopConfig.from_yaml(shipped_config(f"loop/{name}.yaml"))
+    assert None not in (config.jobs.time_limit_s, config.jobs.silent_limit_s)  # no job hangs
     assert (config.backend, config.eval.env_type) == (backend, env_type)
     assert config.improve.enabled
     assert config.improve.adapt_steps > 0  # or nothing would be trained on the harvest

@@ -1,6 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from cadenza.loop.job_estimates import JobEstimates, Outlook
+from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.course import Course, write_course
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.store.rows import JobRow
 
@@ -102,17 +106,64 @@ def test_the_share_that_a_job_says_it_has_done_wins_over_history(tmp_path):
     assert estimates.outlook(running.key, 30.0) == Outlook(done=0.25, left_s=90.0)
 
 
-def test_seconds_of_killed_attempts_count_where_a_job_goes_on_from_them(tmp_path):
+def begin(folder, job, done):
+    """Say that the present attempt of ``job`` went on from the share ``done``."""
+    attempts = AttemptFolder(folder / f"cycle_{job.key.cycle}" / "jobs" / job.key.stage)
+    attempts.path.mkdir(parents=True, exist_ok=True)
+    write_course(attempts, Course(attempt=job.attempt, done=done))
+
+
+def test_only_what_the_present_attempt_did_tells_its_speed(tmp_path):
     command = ("cadenza", "job", "evaluate", "--episodes=8", "--batch-size=2", f"--out={tmp_path}")
     (tmp_path / "blocks").mkdir()
     for number in range(2):
         (tmp_path / "blocks" / f"{number:05d}.json").touch()
-    ours = row("b", 1, command=command, status="running", duration_s=20.0)
-    assert left_of([], ours, 10.0, tmp_path) == 30.0  # half is done after 30 s
+    killed = {"status": "running", "attempt": 4, "duration_s": 600.0}  # and 600 s for nothing
+    ours = row("b", 1, command=command, **killed)
+    like = row("a", 0, command=command, duration_s=100.0)
+    begin(tmp_path, ours, 0.25)
+    assert left_of([], ours, 10.0, tmp_path) == 20.0  # a quarter in 10 s, half is left
+    begin(tmp_path, ours, 0.5)
+    assert left_of([], ours, 10.0, tmp_path) is None  # nothing of its own yet
+    assert left_of([like], ours, 10.0, tmp_path) == 40.0  # half of its like
+    begin(tmp_path, replace(ours, attempt=3), 0.25)
+    assert left_of([], ours, 10.0, tmp_path) is None  # nobody knows where it began
+
+
+@pytest.mark.parametrize(
+    ("log", "outlook"),
+    [
+        ("INFO step:16K smpl:1M ep:3 loss:0.1\n", Outlook(done=0.8, left_s=240.0)),
+        ("Training: 20%|## | 1000/5000 [01:00<04:00]", Outlook(done=0.8, left_s=240.0)),
+        ("loading\n", Outlook(done=0.75, left_s=None)),
+    ],
+)
+def test_their_training_that_goes_on_from_a_checkpoint_is_not_taken_for_faster(
+    tmp_path, log, outlook
+):
+    (tmp_path / "cycle_1").mkdir()
+    (tmp_path / "cycle_1" / "train.log").write_text(log)
+    command = ("lerobot-train", "--steps=20000")
+    job = row("train", 1, command=command, status="running", attempt=2, duration_s=900.0)
+    begin(tmp_path, job, 0.75)
+    found = JobEstimates([job], folder=tmp_path).outlook(job.key, 60.0)
+    assert found.done == outlook.done
+    assert found.left_s == pytest.approx(outlook.left_s)
+
+
+def test_their_evaluation_starts_over(tmp_path):
     (tmp_path / "cycle_1").mkdir()
     (tmp_path / "cycle_1" / "c.log").write_text("1/2 [00:04<00:03]")
-    theirs = row("c", 1, command=("lerobot-eval",), status="running", duration_s=20.0)
+    theirs = row("c", 1, command=("lerobot-eval",), status="running", attempt=2, duration_s=20.0)
+    begin(tmp_path, theirs, 0.0)
     assert left_of([], theirs, 10.0, tmp_path) == 10.0
+
+
+def test_a_job_that_says_nothing_of_its_parts_is_taken_to_go_on_from_all_of_them(tmp_path):
+    command = ("cadenza", "job", "collect", "--episodes=8")
+    ours = row("b", 1, command=command, status="running", attempt=2, duration_s=20.0)
+    begin(tmp_path, ours, None)
+    assert left_of([row("a", 0, command=command)], ours, 10.0, tmp_path) == 20.0
 
 
 def test_nothing_is_known_of_a_job_that_the_store_does_not_have(tmp_path):
@@ -126,6 +177,6 @@ def test_the_heartbeat_of_the_job_itself_counts_when_its_controller_is_dead(tmp_
     assert (signs.elapsed_s, signs.silent_s) == (5.0, 55.0)
     folder = tmp_path / "cycle_0" / "jobs" / "train"
     folder.mkdir(parents=True)
-    (folder / "heartbeat").write_text("58.000\n")
+    AttemptFolder(folder).beat(58.0, 44.0)
     signs = estimates.signs_of_life(running, moment=160.0)
-    assert (signs.elapsed_s, signs.silent_s) == (58.0, 0.0)
+    assert (signs.elapsed_s, signs.silent_s, signs.quiet_s) == (58.0, 0.0, 44.0)

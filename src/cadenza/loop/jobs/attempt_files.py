@@ -5,10 +5,11 @@ One folder per job, used by its attempts one after the other. Whoever holds the 
 hands its lock to the host that it starts, so that nobody can come between.
 
 Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
-        attempt, renewed each second; ``deadline.json`` seconds it may take; ``stop`` asks for its
-        end, and says who asks; ``end.json`` how it ended; ``waiting`` for what a host waits
-        that has not started. A document names its attempt, so that those of an earlier
-        one are told apart.
+        attempt and since its last output, renewed each second; ``deadline.json`` seconds it may
+        take; ``stop`` asks for its end, and says who asks; ``end.json`` how it ended; ``waiting``
+        for what a host waits that has not started; ``course.json`` of earlier attempts, see
+        `cadenza.loop.jobs.course`. A document names its attempt, so that those of an earlier one
+        are told apart.
 """
 
 import fcntl
@@ -25,9 +26,9 @@ from cadenza.core.strict_json import parse_json_object
 
 _logger = logging.getLogger(__name__)
 
-#: Why an attempt ended: by itself, at its time limit, by a request, by a signal to its host, or as
-#: the budget was used up.
-EndReason: TypeAlias = Literal["finished", "time_limit", "stopped", "signal", "budget"]
+#: Why an attempt ended: by itself, at its time limit, as it left no trace for too long, by a
+#: request, by a signal to its host, or as the budget was used up.
+EndReason: TypeAlias = Literal["finished", "time_limit", "silent", "stopped", "signal", "budget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,9 @@ class HostRequest:
         argv: Absolute executable and arguments.
         cwd: Folder it starts in.
         log_path: File that gets its output.
+        output_dir: Folder that it writes to.
         time_limit_s: Seconds it may take; None for no limit.
+        silent_limit_s: Seconds it may leave no trace in log and folder; None for no limit.
         grace_s: Seconds between SIGTERM and SIGKILL.
     """
 
@@ -49,7 +52,9 @@ class HostRequest:
     argv: tuple[str, ...]
     cwd: str
     log_path: str
+    output_dir: str
     time_limit_s: float | None
+    silent_limit_s: float | None
     grace_s: float
 
 
@@ -77,12 +82,28 @@ class AttemptEnd:
         exit_code: Exit status of the command, negative for the signal that ended it.
         duration_s: Seconds it took.
         reason: Why it ended.
+        memory_kills: Processes of the host's control group that the kernel killed for want of
+            memory meanwhile; 0 also where nobody counts them.
     """
 
     attempt: int
     exit_code: int
     duration_s: float
     reason: EndReason
+    memory_kills: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A host's sign of life.
+
+    Attributes:
+        attempt_s: Seconds of the attempt.
+        quiet_s: Seconds since its command left a trace in its log or folder.
+    """
+
+    attempt_s: float
+    quiet_s: float
 
 
 class AttemptLock:
@@ -185,11 +206,11 @@ class AttemptFolder:
         """Say how the attempt ended."""
         atomic_write_json(self.path / "end.json", asdict(end))
 
-    def beat(self, attempt_s: float) -> None:
-        """Show a sign of life ``attempt_s`` seconds after the start, in one write."""
+    def beat(self, attempt_s: float, quiet_s: float = 0.0) -> None:
+        """Show a sign of life, in one write; arguments as `Heartbeat`."""
         descriptor = os.open(self.path / "heartbeat", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            os.write(descriptor, f"{attempt_s:016.3f}\n".encode())
+            os.write(descriptor, f"{attempt_s:016.3f} {quiet_s:016.3f}\n".encode())
         finally:
             os.close(descriptor)
 
@@ -211,7 +232,9 @@ class AttemptFolder:
             argv=tuple(str(argument) for argument in take("argv", list)),
             cwd=take("cwd", str),
             log_path=take("log_path", str),
+            output_dir=take("output_dir", str),
             time_limit_s=take("time_limit_s", float, int, type(None)),
+            silent_limit_s=take("silent_limit_s", float, int, type(None)),
             grace_s=take("grace_s", float, int),
         )
 
@@ -267,6 +290,7 @@ class AttemptFolder:
             exit_code=take("exit_code", int),
             duration_s=take("duration_s", float, int),
             reason=cast("EndReason", take("reason", str)),
+            memory_kills=take("memory_kills", int, type(None)) or 0,  # none in older files
         )
         if end.reason not in get_args(EndReason) or not end.duration_s >= 0.0:
             raise IntegrityError(
@@ -282,12 +306,14 @@ class AttemptFolder:
         except FileNotFoundError:
             return None
 
-    def read_heartbeat(self) -> float:
-        """Return the seconds of the attempt at its last sign of life; 0 before the first."""
+    def read_heartbeat(self) -> Heartbeat:
+        """Return the last sign of life; zeros before the first."""
         try:
-            return float((self.path / "heartbeat").read_bytes())
+            numbers = (self.path / "heartbeat").read_bytes().split()
+            attempt_s, quiet_s = (*map(float, numbers), 0.0)[:2]  # older hosts tell one number
         except (FileNotFoundError, ValueError):  # none yet, or caught in the middle of a write
-            return 0.0
+            return Heartbeat(attempt_s=0.0, quiet_s=0.0)
+        return Heartbeat(attempt_s=attempt_s, quiet_s=quiet_s)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.path / name

@@ -12,6 +12,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +21,12 @@ from cadenza.loop.config import NAME_PATTERN, JobsConfig
 from cadenza.loop.errors import StopRequestedError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, HostRequest
 from cadenza.loop.jobs.budget import BudgetMeter
+from cadenza.loop.jobs.course import Course, read_course, write_course
 from cadenza.loop.jobs.ends import job_failure, recorded_end
 from cadenza.loop.jobs.hosts import Hosts
 from cadenza.loop.jobs.outcomes import Outcome, judge
 from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.progress import kept_by
 from cadenza.loop.jobs.reaping import JobMark, reap
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
 from cadenza.loop.jobs.results import remove_output
@@ -43,6 +46,8 @@ _FREE_INTERRUPTIONS, _INTERRUPTED_S, _LONGEST_INTERRUPTED_S = 3, 0.2, 2.0
 _LONGEST_BACKOFF_S: Final = 300.0
 #: Seconds without a sign of life after which a host counts as stuck; it gives one each second.
 STUCK_S: Final = 120.0
+#: Seconds without a trace of a command after which it is told that it may hang.
+SILENT_S: Final = 600.0
 
 
 def job_folder(spec: JobSpec) -> Path:
@@ -74,6 +79,7 @@ class DurableRunner(ABC):
         on_progress: Callable[[JobProgress], None] | None = None,
         on_incident: Callable[[Incident], None] | None = None,
         stuck_s: float = STUCK_S,
+        silent_s: float = SILENT_S,
     ) -> None:
         """Run jobs under ``lease``; errors as `open_hosts`.
 
@@ -87,6 +93,8 @@ class DurableRunner(ABC):
             on_progress: Told every few seconds how a job stands.
             on_incident: Told what went wrong on the way.
             stuck_s: Seconds without a sign of life after which a host is killed.
+            silent_s: Seconds without anything new in a job's log and folder after which that is
+                told.
         """
         self.store = store
         self.lease = lease
@@ -98,6 +106,7 @@ class DurableRunner(ABC):
         self.on_progress = on_progress
         self.on_incident = on_incident
         self.stuck_s = stuck_s
+        self.silent_s = silent_s
 
     @staticmethod
     @abstractmethod
@@ -157,8 +166,9 @@ class _Job:
             row = self._settle(row)
         if row.status != "pending":
             return row, 0.0
+        outcome: Outcome | None = None
         if row.attempt > 0:
-            outcome = judge(self._folder, row.attempt, self._spec.result_path)
+            outcome = self._judge(row)
             if outcome.kind == "succeeded":
                 lease = self._runner.lease
                 row = self._jobs.close(lease, row.key, "succeeded", result_sha256=outcome.digest)
@@ -167,7 +177,7 @@ class _Job:
             if pause_s > 0.0 and self._rested_after != row.attempt:
                 self._rested_after = row.attempt
                 return row, pause_s
-        return self._start(lock), 0.0
+        return self._start(lock, row, outcome), 0.0
 
     # Waiting
 
@@ -209,7 +219,7 @@ class _Job:
         reaped = reap(self._mark)
         if reaped:
             self._tell("reaped", row, f"killed processes that a dead host left: {reaped}")
-        outcome = judge(self._folder, row.attempt, self._spec.result_path)
+        outcome = self._judge(row)
         interrupted = outcome.kind == "ended_by_us" or (
             outcome.kind == "interrupted"
             and row.interruptions < self._runner.config.max_interruptions
@@ -227,11 +237,28 @@ class _Job:
             interrupted=interrupted,
         )
 
+    def _judge(self, row: JobRow) -> Outcome:
+        """Return what the last attempt came to; one kill too many counts as a failure."""
+        outcome = judge(self._folder, row.attempt, self._spec.result_path)
+        kills = self._course.kills_after(outcome, kept_by(self._spec.command))
+        few = kills <= self._runner.config.max_kills
+        if outcome.kind != "interrupted" or not outcome.killed_alone or few:
+            return outcome
+        problem = (
+            f"{outcome.problem}, {kills} times in a row without getting further; most likely it "
+            "needs more memory than there is"
+        )
+        return replace(outcome, kind="failed", problem=problem)
+
+    @property
+    def _course(self) -> Course:
+        return read_course(self._folder) or Course(attempt=0)
+
     def _seconds_until_lost(self, row: JobRow) -> float:
         """Return the seconds of an attempt without an end, up to its last sign of life."""
         if self._folder.read_host(row.attempt) is None:
             return row.attempt_s
-        return max(row.attempt_s, self._folder.read_heartbeat())
+        return max(row.attempt_s, self._folder.read_heartbeat().attempt_s)
 
     def _pause_after(self, outcome: Outcome, row: JobRow) -> float:
         """Return the pause before the next attempt, s.
@@ -252,8 +279,14 @@ class _Job:
 
     # The start of an attempt
 
-    def _start(self, lock: AttemptLock) -> JobRow:
-        """Start the next attempt and share ``lock`` with its host."""
+    def _start(self, lock: AttemptLock, before: JobRow, outcome: Outcome | None) -> JobRow:
+        """Start the next attempt and share ``lock`` with its host.
+
+        Args:
+            lock: The lock.
+            before: The job's row.
+            outcome: What the last attempt came to; None before the first.
+        """
         runner, spec = self._runner, self._spec
         argv = runner.programs.resolve(spec.command)
         runner.hosts.require_room(spec.device)
@@ -262,6 +295,7 @@ class _Job:
         if runner.budget is not None:
             runner.budget.require(spec.device)
             left_s = runner.budget.left_s(spec.device)
+        course = self._course_after(before, outcome)
         row = self._jobs.begin_attempt(runner.lease, spec.key)
         if spec.on_existing == "remove":
             remove_output(spec)
@@ -271,13 +305,31 @@ class _Job:
             argv=argv,
             cwd=str(Path.cwd()),
             log_path=str(spec.log_path.absolute()),
+            output_dir=str(spec.output_dir.absolute()),
             time_limit_s=time_limit_of(spec, runner.config),
+            silent_limit_s=runner.config.silent_limit_s,
             grace_s=runner.config.grace_s,
         )
         self._folder.prepare(request, deadline_s=None if math.isinf(left_s) else left_s)
+        done = kept_by(spec.command)
+        write_course(self._folder, course.model_copy(update={"attempt": row.attempt, "done": done}))
         self._started = row.attempt
         runner.hosts.start(self._folder, lock, spec.device)
         return row
+
+    def _course_after(self, row: JobRow, outcome: Outcome | None) -> Course:
+        """Return how the job came to its next attempt; where that begins is not said yet."""
+        if outcome is None:
+            return Course(attempt=row.attempt)
+        course = self._course
+        failed = outcome.kind == "failed"
+        forgiven = failed and row.interruptions == row.attempt  # a person let it run again
+        return Course(
+            attempt=row.attempt,
+            failed=course.failed + int(failed),
+            kills=0 if forgiven else course.kills_after(outcome, kept_by(self._spec.command)),
+            last=outcome.problem,
+        )
 
     def _tell(self, kind: IncidentKind, row: JobRow, message: str) -> None:
         self._runner.tell(Incident(kind=kind, key=row.key, attempt=row.attempt, message=message))

@@ -37,9 +37,15 @@ def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
     """
     key, often = spec.key, "" if row.attempt == 1 else f" in the last of {row.attempt} attempts"
     return JobFailedError(
-        f"job {key.run_id}/{key.cycle}/{key.stage}: expected an end with exit code 0, got "
+        f"job {key.run_id}/{key.cycle}/{key.stage}: expected {wanted_end(row.exit_code)}, got "
         f"{problem.rstrip('.')}{often}; see its log {spec.log_path}",
         exit_code=row.exit_code,
         duration_s=row.duration_s,
         log_path=spec.log_path,
     )
+
+
+def wanted_end(exit_code: int | None) -> str:
+    """Return what was expected of a job that failed with this exit code; with 0, its result."""
+    wanted = "an end with exit code 0"
+    return f"{wanted} and its result" if exit_code == 0 else wanted

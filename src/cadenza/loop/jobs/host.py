@@ -3,9 +3,10 @@
 ``python -m cadenza.loop.jobs.host <request.json> [descriptor of the lock]``
 
 It runs the command in a process group of its own, appends its output to the log, shows signs of
-life, and ends the group (SIGTERM, a grace period, SIGKILL) at the time limit, at the end of the
-budget, when asked to by file, or when it gets SIGTERM or SIGINT itself. Last, it writes how the
-attempt ended. Killed, it takes the command with it: the kernel sees to that.
+life, and ends the group (SIGTERM, a grace period, SIGKILL) at the time limit, when it leaves no
+trace for too long, at the end of the budget, when asked to by file, or when it gets SIGTERM or
+SIGINT itself. Last, it writes how the attempt ended. Killed, it takes the command with it: the
+kernel sees to that.
 
 It must start fast, so it loads the standard library and two light modules of `cadenza.core`.
 """
@@ -33,6 +34,7 @@ from cadenza.loop.jobs.attempt_files import (
     HostRequest,
 )
 from cadenza.loop.jobs.job_environment import without_secrets
+from cadenza.loop.jobs.memory_kills import memory_kills
 from cadenza.loop.jobs.processes import (
     adopt_orphans,
     children_of,
@@ -41,6 +43,7 @@ from cadenza.loop.jobs.processes import (
     start_ticks,
 )
 from cadenza.loop.jobs.reaping import JobMark, reap
+from cadenza.loop.jobs.silence import Silence
 
 #: Pause between two looks at the limits, s.
 _TICK_S: Final = 0.1
@@ -89,6 +92,9 @@ class _Attempt:
         self._mark = JobMark(request.key, str(folder.path))
         self._began = time.monotonic()
         self._last_beat = -_BEAT_S
+        self._silence = Silence(
+            Path(request.log_path), Path(request.output_dir), limit_s=request.silent_limit_s
+        )
         self._asked_by_signal = False
 
     def run(self) -> AttemptEnd:
@@ -98,6 +104,7 @@ class _Attempt:
         adopt_orphans()
         reap(self._mark)
         self._say_who_runs()
+        killed_before = memory_kills()
         self._beat()
         log_path = Path(self._request.log_path)
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,11 +112,13 @@ class _Attempt:
             self._note(log, f"attempt {self._request.attempt}: {shlex.join(self._request.argv)}")
             exit_code, reason = self._run_command(log)
             self._note(log, f"attempt {self._request.attempt}: {reason}, exit code {exit_code}")
+        killed = 0 if killed_before is None else (memory_kills() or 0) - killed_before
         return AttemptEnd(
             attempt=self._request.attempt,
             exit_code=exit_code,
             duration_s=self._elapsed_s(),
             reason=reason,
+            memory_kills=max(0, killed),
         )
 
     def _run_command(self, log: BinaryIO) -> tuple[int, EndReason]:
@@ -155,6 +164,8 @@ class _Attempt:
             return "signal"
         if self._request.time_limit_s is not None and elapsed_s >= self._request.time_limit_s:
             return "time_limit"
+        if self._silence.too_long:
+            return "silent"
         deadline_s = self._folder.read_deadline()
         if deadline_s is not None and elapsed_s >= deadline_s:
             return "budget"
@@ -189,7 +200,8 @@ class _Attempt:
     def _beat(self) -> None:
         elapsed_s = self._elapsed_s()
         if elapsed_s - self._last_beat >= _BEAT_S:
-            self._folder.beat(elapsed_s)
+            self._silence.look(elapsed_s)
+            self._folder.beat(elapsed_s, self._silence.seconds)
             self._last_beat = elapsed_s
 
     def _say_who_runs(self) -> None:

@@ -24,7 +24,8 @@ class Outcome:
 
     Attributes:
         kind: ``"ended_by_us"`` on a request to stop or at the end of the budget;
-            ``"interrupted"`` by a signal from outside, to it or its host, or with its host.
+            ``"interrupted"`` by a signal from outside, to it or its host, or with its host; but
+            ``"failed"`` if the kernel killed it for want of memory, as it would again.
         problem: Why it did not do the job; empty if it did.
         digest: Digest of the result file; None without one.
         end: How it ended; None if nobody saw it.
@@ -34,6 +35,12 @@ class Outcome:
     problem: str = ""
     digest: str | None = None
     end: AttemptEnd | None = None
+
+    @property
+    def killed_alone(self) -> bool:
+        """Whether the command was killed and its host was not: no shutdown, and no reboot."""
+        end = self.end
+        return end is not None and (end.reason, end.exit_code) == ("finished", -signal.SIGKILL)
 
 
 def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outcome:
@@ -61,16 +68,33 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
     if end.reason == "time_limit":
         problem = f"its time limit ended it after {end.duration_s:.1f} s, {_how(end.exit_code)}"
         return Outcome(kind="failed", problem=problem, end=end)
-    if end.exit_code in _FROM_OUTSIDE:
-        return Outcome(kind="interrupted", problem=_how(end.exit_code), end=end)
+    if end.reason == "silent":
+        problem = (
+            f"it was ended after {end.duration_s:.1f} s, as its log and its folder had stood still "
+            f"for jobs.silent_limit_s, {_how(end.exit_code)}"
+        )
+        return Outcome(kind="failed", problem=problem, end=end)
     if end.exit_code != 0:
-        return Outcome(kind="failed", problem=_how(end.exit_code), end=end)
+        return _with_exit_code(end)
     if result_path is None:
         return Outcome(kind="succeeded", end=end)
     try:
         return Outcome(kind="succeeded", digest=result_digest(result_path), end=end)
     except IntegrityError as error:
         return Outcome(kind="failed", problem=f"exit code 0, but {error}", end=end)
+
+
+def _with_exit_code(end: AttemptEnd) -> Outcome:
+    """Return what a command came to that ended by itself, with another exit code than 0."""
+    problem = _how(end.exit_code)
+    if end.memory_kills and end.exit_code == -signal.SIGKILL:
+        problem = f"the kernel killed it for want of memory, {problem}"
+        return Outcome(kind="failed", problem=problem, end=end)
+    if end.exit_code in _FROM_OUTSIDE:
+        return Outcome(kind="interrupted", problem=problem, end=end)
+    if end.memory_kills:
+        problem += f", after the kernel killed {end.memory_kills} processes for want of memory"
+    return Outcome(kind="failed", problem=problem, end=end)
 
 
 def _digest_if_sound(result_path: Path | None) -> str | None:

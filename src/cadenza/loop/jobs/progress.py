@@ -1,7 +1,8 @@
 """How far a running job is, read from what it leaves while it works.
 
-Sources:  LeRobot's tools draw bars and write ``step:`` lines into the log; our own evaluation
-          stores every batch of episodes, our own training every thousandth update, below ``--out``.
+Sources:  LeRobot's tools draw bars and write ``step:`` lines into the log, and its training saves
+          checkpoints; our own evaluation stores every batch of episodes, our own training every
+          thousandth update, below ``--out``.
 Limits:   our own collections do not know how many attempts they will need, and a training with
           ``--max-epochs`` may end early: of these nothing is known.
 """
@@ -13,7 +14,6 @@ from typing import Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.contracts.records import Rate, Record
 
 #: How much of a log's end is read, bytes.
 _TAIL_BYTES: Final = 8192
@@ -29,26 +29,33 @@ _OURS: Final = ("cadenza", "job")
 #: Below ``--out``: finished parts of an evaluation; what is told of a training's last save, which
 #: is removed once there is a policy.
 _PARTS, _SAVE, _POLICY = "blocks", "work/state.pt.json", "policy.pt"
+#: Below ``--output_dir``: what is told of the last checkpoint of LeRobot's training.
+_CHECKPOINT: Final = "checkpoints/last/training_state/training_step.json"
 
 
-class Progress(Record):
-    """How far a job is.
+def kept_by(command: Sequence[str]) -> float | None:
+    """Return the share of a job that its next attempt goes on from; None if nobody knows.
 
-    Attributes:
-        done: Share that is done.
-        of_all_attempts: Whether earlier attempts did a part of it.
+    Args:
+        command: Program and arguments.
     """
+    flags = flags_of(command)
+    if goes_on(command):
+        return _of_parts(kind_of(command)[-1], flags)
+    if "output_dir" in flags and (steps := _number(flags.get("steps"))):
+        return _share(_saved_step(Path(flags["output_dir"]) / _CHECKPOINT), steps)
+    return 0.0
 
-    done: Rate
-    of_all_attempts: bool
 
-
-def progress_of(command: Sequence[str], log_path: Path) -> Progress | None:
-    """Return how far a job is; None if it does not say.
+def progress_of(
+    command: Sequence[str], log_path: Path, *, begun: float | None = None
+) -> float | None:
+    """Return the share of a job that is done; None if it does not say.
 
     Args:
         command: Program and arguments.
         log_path: Its log.
+        begun: Share that the present attempt went on from; None if nobody knows.
     """
     flags = flags_of(command)
     if goes_on(command):
@@ -59,11 +66,15 @@ def progress_of(command: Sequence[str], log_path: Path) -> Progress | None:
             tail = _ATTEMPT.split(log.read())[-1]
     except FileNotFoundError:
         return None
+    steps = _number(flags.get("steps"))
     if bars := _BAR.findall(tail):
-        return _progress(int(bars[-1][0]), int(bars[-1][1]))
-    if steps := _STEP.findall(tail):
-        number, unit = steps[-1]
-        return _progress(float(number) * _UNITS[unit], _number(flags.get("steps")))
+        done, total = int(bars[-1][0]), int(bars[-1][1])
+        if steps and begun and total == round(steps * (1.0 - begun)):  # of what was left
+            done, total = steps - total + done, steps
+        return _share(done, total)
+    if lines := _STEP.findall(tail):
+        number, unit = lines[-1]
+        return _share(float(number) * _UNITS[unit], steps)
     return None
 
 
@@ -84,17 +95,17 @@ def goes_on(command: Sequence[str]) -> bool:
     return tuple(command[:2]) == _OURS
 
 
-def _of_parts(job: str, flags: dict[str, str]) -> Progress | None:
+def _of_parts(job: str, flags: dict[str, str]) -> float | None:
     if "out" not in flags:
         return None
     out = Path(flags["out"])
     if job == "evaluate" and (batch := _number(flags.get("batch-size"))):
         parts = sum(path.stem.isdecimal() for path in (out / _PARTS).glob("*.json"))
-        return _progress(parts * batch, _number(flags.get("episodes")), of_all_attempts=True)
+        return _share(parts * batch, _number(flags.get("episodes")))
     if job == "train" and "max-epochs" not in flags:
         steps = _number(flags.get("steps"))
         done = steps if (out / _POLICY).exists() else _saved_step(out / _SAVE)
-        return _progress(done or 0, steps, of_all_attempts=True)
+        return _share(done or 0, steps)
     return None
 
 
@@ -102,15 +113,13 @@ def _saved_step(path: Path) -> int:
     """Return the update that a training saved last; 0 before the first save."""
     try:
         step = parse_json_object(path.read_bytes(), source=str(path)).get("step")
-    except (FileNotFoundError, IntegrityError):  # none yet, or one that the job will not take
+    except (OSError, IntegrityError):  # none yet, or one that the job will not take
         return 0
     return step if isinstance(step, int) else 0
 
 
-def _progress(done: float, total: int | None, *, of_all_attempts: bool = False) -> Progress | None:
-    if not total:
-        return None
-    return Progress(done=min(1.0, done / total), of_all_attempts=of_all_attempts)
+def _share(done: float, total: int | None) -> float | None:
+    return min(1.0, done / total) if total else None
 
 
 def _number(text: str | None) -> int | None:

@@ -7,9 +7,15 @@ from cadenza.loop.jobs.spec import JobKey
 
 #: A live job of an earlier controller was taken over; processes of a dead host were killed; an
 #: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
-#: host waits for a machine that has room for it.
+#: host waits for a machine that has room for it; a command leaves no trace for long.
 IncidentKind: TypeAlias = Literal[
-    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed", "waiting_for_room"
+    "adopted",
+    "reaped",
+    "interrupted",
+    "attempt_failed",
+    "host_killed",
+    "waiting_for_room",
+    "silent",
 ]
 
 
@@ -39,6 +45,7 @@ class JobProgress(Record):
         spent_s: Seconds of earlier attempts.
         time_limit_s: Seconds it may take; None for no limit.
         waits_for: What keeps it from starting; None if nothing does.
+        quiet_s: Seconds since it left a trace in its log or folder.
     """
 
     key: JobKey
@@ -47,3 +54,4 @@ class JobProgress(Record):
     spent_s: float
     time_limit_s: float | None
     waits_for: str | None = None
+    quiet_s: float = 0.0

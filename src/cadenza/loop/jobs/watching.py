@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobHostError, RecordConflictError, StoreUnavailableError
-from cadenza.loop.jobs.attempt_files import AttemptFolder, HostProcess
+from cadenza.loop.jobs.attempt_files import AttemptFolder, Heartbeat, HostProcess
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
 from cadenza.loop.jobs.spec import JobSpec
 from cadenza.loop.jobs.stopping import StopLevel
@@ -74,6 +74,7 @@ class Watch:
         self._host: HostProcess | None = None
         self._asked_to_stop = False
         self._last_life = (-1.0, time.monotonic())  # heartbeat, when we first saw it
+        self._told_silence = False
         self._began = time.monotonic()
         self._waits_for: str | None = None
 
@@ -94,6 +95,7 @@ class Watch:
             self._say_what_it_waits_for(host_has_lock=host_has_lock)
             self._meet_host()
             self._require_life()
+            self._tell_silence()
             try:
                 self._show_life()
             except StoreUnavailableError as error:  # the job needs no store; we try again
@@ -145,27 +147,30 @@ class Watch:
     def _show_life(self) -> None:
         store, lease, key = self._runner.store, self._runner.lease, self._spec.key
         store.leases.renew(lease)
-        attempt_s = 0.0 if self._host is None else self._folder.read_heartbeat()
+        beat = Heartbeat(attempt_s=0.0, quiet_s=0.0)
+        if self._host is not None:
+            beat = self._folder.read_heartbeat()
         try:
             if self._host is not None and self._row.pid != self._host.pid:
                 start = float(self._host.start_ticks)
                 store.jobs.set_process(lease, key, pid=self._host.pid, pid_start_time=start)
-            self._row = store.jobs.heartbeat(lease, key, attempt_s=attempt_s)
+            self._row = store.jobs.heartbeat(lease, key, attempt_s=beat.attempt_s)
         except RecordConflictError:  # another runner of ours has just recorded the end
             return
-        self._tell_progress(attempt_s)
+        self._tell_progress(beat)
 
-    def _tell_progress(self, attempt_s: float) -> None:
+    def _tell_progress(self, beat: Heartbeat) -> None:
         """Tell how the job stands; that nobody hears it, as a terminal is gone, ends nothing."""
         if self._runner.on_progress is None:
             return
         progress = JobProgress(
             key=self._spec.key,
             attempt=self._row.attempt,
-            attempt_s=attempt_s,
+            attempt_s=beat.attempt_s,
             spent_s=self._row.duration_s,
             time_limit_s=time_limit_of(self._spec, self._runner.config),
             waits_for=self._waits_for,
+            quiet_s=beat.quiet_s,
         )
         try:
             self._runner.on_progress(progress)
@@ -175,7 +180,7 @@ class Watch:
     def _require_life(self) -> None:
         """Kill a host that is stuck; time counts only while this process runs too."""
         moment = time.monotonic()
-        beat = self._folder.read_heartbeat()
+        beat = self._folder.read_heartbeat().attempt_s
         if beat != self._last_life[0]:
             self._last_life = (beat, moment)
             return
@@ -190,6 +195,19 @@ class Watch:
             )
         self._last_life = (-1.0, moment)
         self._tell("host_killed", f"killed a host without a sign of life for {silent_s:.0f} s")
+
+    def _tell_silence(self) -> None:
+        """Tell, once, that a command leaves no trace for long; it may hang."""
+        quiet_s = 0.0 if self._host is None else self._folder.read_heartbeat().quiet_s
+        if quiet_s < self._runner.silent_s:
+            self._told_silence = False
+        elif not self._told_silence:
+            self._told_silence = True
+            self._tell(
+                "silent",
+                f"nothing new in its log and its folder for {quiet_s:.0f} s, it may hang; "
+                "jobs.silent_limit_s ends such attempts",
+            )
 
     def _tell(self, kind: IncidentKind, message: str) -> None:
         key = self._spec.key

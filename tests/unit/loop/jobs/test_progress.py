@@ -7,7 +7,7 @@ from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.evaluating import BLOCKS
 from cadenza.benchmark.jobs.job_folder import JobFolder
 from cadenza.core.checkpoints import sidecar_path
-from cadenza.loop.jobs.progress import Progress, flags_of, goes_on, kind_of, progress_of
+from cadenza.loop.jobs.progress import flags_of, goes_on, kept_by, kind_of, progress_of
 
 TRAIN = ("lerobot-train", "--policy.type=act", "--steps=2000")
 NOTE = b"=== 2026-11-21T15:00:00+00:00 run/0/train attempt 2: lerobot-train\n"
@@ -28,9 +28,25 @@ NOTE = b"=== 2026-11-21T15:00:00+00:00 run/0/train attempt 2: lerobot-train\n"
 def test_bars_and_steps_of_the_present_attempt_are_read_from_the_log(log, share, tmp_path):
     path = tmp_path / "train.log"
     path.write_bytes(b"x" * 20_000 + log)
-    found = progress_of(TRAIN, path)
-    assert found == (None if share is None else Progress(done=share, of_all_attempts=False))
+    assert progress_of(TRAIN, path) == share
     assert progress_of(TRAIN, tmp_path / "none.log") is None
+
+
+@pytest.mark.parametrize(("bar", "share"), [("100/500", 0.8), ("100/400", 0.25)])
+def test_a_bar_of_the_steps_that_were_left_counts_those_before(bar, share, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(f"Training:  20%|## | {bar} [00:10<00:40]")
+    assert progress_of(TRAIN, path, begun=0.75) == share
+
+
+def test_a_checkpoint_of_their_training_is_gone_on_from_and_nothing_else_of_theirs(tmp_path):
+    command = (*TRAIN, f"--output_dir={tmp_path}")
+    assert kept_by(command) == 0.0
+    state = tmp_path / "checkpoints" / "last" / "training_state"
+    state.mkdir(parents=True)
+    (state / "training_step.json").write_text('{"step": 1500}')
+    assert kept_by(command) == 0.75
+    assert kept_by(("lerobot-eval", f"--output_dir={tmp_path}")) == 0.0
 
 
 def test_finished_parts_of_our_evaluation_are_counted(tmp_path):
@@ -38,11 +54,11 @@ def test_finished_parts_of_our_evaluation_are_counted(tmp_path):
     words = ("--episodes=40", "--batch-size=16", f"--out={out}")
     command = ("cadenza", "job", "evaluate", *words)
     log = tmp_path / "eval.log"
-    assert progress_of(command, log) == Progress(done=0.0, of_all_attempts=True)
+    assert progress_of(command, log) == 0.0
     blocks = Blocks(folder=out / BLOCKS, request_sha256="0" * 64)
     for number, share in enumerate((0.4, 0.8, 1.0)):
         blocks.write(number, {"episodes": []})
-        assert progress_of(command, log).done == share
+        assert progress_of(command, log) == kept_by(command) == share
     assert progress_of(command[:-1], log) is None  # nobody says where
 
 
@@ -50,21 +66,22 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     folder = JobFolder(root=tmp_path / "train", kind="train", request={})
     command = ("cadenza", "job", "train", "--steps=4000", f"--out={folder.root}")
     log = tmp_path / "train.log"
-    assert progress_of(command, log) == Progress(done=0.0, of_all_attempts=True)
+    assert progress_of(command, log) == 0.0
     folder.work.mkdir(parents=True)
     save = sidecar_path(folder.work / cloning_files._STATE)
     save.write_text(json.dumps({"step": 3000}))
-    assert progress_of(command, log).done == 0.75
+    assert progress_of(command, log) == kept_by(command) == 0.75
     assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before
     save.write_text("{")
-    assert progress_of(command, log).done == 0.0
+    assert progress_of(command, log) == 0.0
     (folder.root / cloning_files.POLICY).touch()
-    assert progress_of(command, log).done == 1.0
+    assert progress_of(command, log) == 1.0
 
 
 def test_a_collection_does_not_know_how_far_it_is(tmp_path):
     command = ("cadenza", "job", "collect", "--episodes=10", f"--out={tmp_path}")
     assert progress_of(command, tmp_path / "data.log") is None
+    assert kept_by(command) is None
 
 
 def test_a_command_tells_its_work_and_its_flags():

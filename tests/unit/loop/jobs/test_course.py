@@ -1,0 +1,45 @@
+import pytest
+
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
+from cadenza.loop.jobs.course import Course, read_course, write_course
+from cadenza.loop.jobs.outcomes import Outcome
+
+KILLED = Outcome(
+    kind="interrupted",
+    end=AttemptEnd(attempt=1, exit_code=-9, duration_s=1.0, reason="finished"),
+)
+HOST_KILLED = Outcome(kind="interrupted")
+FAILED = Outcome(
+    kind="failed", end=AttemptEnd(attempt=1, exit_code=1, duration_s=1.0, reason="finished")
+)
+
+
+@pytest.mark.parametrize(
+    ("done", "outcome", "kept", "kills"),
+    [
+        (0.5, KILLED, 0.5, 3),
+        (0.5, KILLED, 0.6, 0),  # it got further
+        (0.5, KILLED, None, 3),
+        (None, KILLED, 0.6, 3),
+        (0.5, HOST_KILLED, 0.5, 2),  # a shutdown tells nothing
+        (0.5, HOST_KILLED, 0.6, 0),
+        (0.5, FAILED, 0.5, 2),
+    ],
+)
+def test_kills_without_getting_further_are_counted(done, outcome, kept, kills):
+    assert Course(attempt=3, done=done, kills=2).kills_after(outcome, kept) == kills
+
+
+def test_what_is_written_is_read_back_and_outlives_the_next_attempt(tmp_path):
+    folder = AttemptFolder(tmp_path)
+    assert read_course(folder) is None
+    course = Course(attempt=3, done=0.25, failed=1, kills=2, last="exit code 1")
+    write_course(folder, course)
+    assert read_course(folder) == course
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"attempt": -1}', '{"attempt": 1, "x": 2}'])
+def test_what_cannot_be_read_counts_as_nothing(tmp_path, text, caplog):
+    (tmp_path / "course.json").write_text(text)
+    assert read_course(AttemptFolder(tmp_path)) is None
+    assert "expected how a job has gone, got" in caplog.text

@@ -1,0 +1,44 @@
+import pytest
+
+from cadenza.loop.jobs.memory_kills import memory_kills
+
+V2 = "0::/user.slice/run.scope\n"
+V1 = "5:cpu:/user\n4:memory:/user/1\n0::/\n"
+EVENTS = "low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"
+
+
+def system(root, groups, **files):
+    """Lay out what the kernel says below ``root``."""
+    for name, text in {"proc/self/cgroup": groups, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text", "count"),
+    [
+        (V2, "user.slice/run.scope/memory.events", EVENTS, 3),
+        (V2, "memory.events", EVENTS, 3),  # a container that sees its own group at the top
+        (V1, "memory/user/1/memory.oom_control", CONTROL, 7),
+        (V1, "memory/memory.oom_control", CONTROL, 7),
+        (V2, "memory.events", "oom 4\n", None),  # an old kernel
+        (V2, "memory.events", "oom_kill x\n", None),
+        ("5:cpu:/user\n", "memory.events", EVENTS, None),  # memory is not controlled
+    ],
+)
+def test_the_count_of_this_group_is_read(tmp_path, groups, file, text, count):
+    system(tmp_path, groups, **{f"sys/fs/cgroup/{file}": text})
+    assert memory_kills(tmp_path) == count
+
+
+def test_nothing_is_known_where_the_kernel_says_nothing(tmp_path):
+    assert memory_kills(tmp_path) is None
+    system(tmp_path, V2)
+    assert memory_kills(tmp_path) is None
+
+
+def test_the_count_of_this_very_machine_does_not_fall():
+    first, second = memory_kills(), memory_kills()
+    assert first is second is None or 0 <= first <= second
