@@ -35,6 +35,15 @@ BoolArray = NDArray[np.bool_]
 
 #: Spaces whose samples are one array.
 _ARRAYS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+#: What to do about observations and actions of other spaces.
+_OBSERVATION_FLATTENING: Final = (
+    "wrap every environment in gymnasium.wrappers.FlattenObservation, which makes it one Box, or "
+    "give it a Dict"
+)
+_ACTION_FLATTENING: Final = (
+    "wrap every environment in gymnasium.wrappers.TransformAction with gymnasium.spaces.unflatten "
+    "and flatten_space, which make it one Box"
+)
 #: Settings of a simulator that go to the environment as they are.
 _SIMULATOR_KEYS: Final = ("headless", "device", "renderer", "gpu_id")
 #: Names under which environments report success.
@@ -142,7 +151,7 @@ def _field(name: str, space: Any, kind: Any) -> Field:
     if not isinstance(space, _ARRAYS):
         raise ConfigurationError(
             f"{name}: expected a space of one array (Box, Discrete, MultiDiscrete, MultiBinary), "
-            f"got {space}; flatten it with a wrapper."
+            f"got {space}; {_ACTION_FLATTENING if name == 'actions' else _OBSERVATION_FLATTENING}."
         )
     found = cast("Any", space)
     shape = cast("tuple[int, ...]", found.shape)

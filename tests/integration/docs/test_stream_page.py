@@ -6,12 +6,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from torch.utils.data import DataLoader
 
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataset
+from cadenza.stream.environment import space_fields
 from cadenza.stream.recorded_draws import RecordedStream
 from tests.stream_engines import nothing_left, small_cfg
 
@@ -74,6 +80,41 @@ def test_other_programs_run_beside_a_live_engine(tmp_path: Path, monkeypatch) ->
     monkeypatch.chdir(tmp_path)
     with nothing_left():
         run_other_programs()
+
+
+class Mixed(gymnasium.Env):
+    """Observes a tuple and takes a dictionary."""
+
+    observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)))
+    action_space = spaces.Dict(push=spaces.Box(-1.0, 1.0, (1,)), turn=spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return (np.array([0.5, -0.5], np.float32), 2), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return (
+            (np.array([0.0, action["push"][0]], np.float32), action["turn"]),
+            0.0,
+            True,
+            False,
+            {},
+        )
+
+
+def test_spaces_of_several_arrays_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Mixed-v0", EnvSpec("Mixed-v0", Mixed))
+    names: dict[str, Any] = {}
+    exec(block("def make(num_envs, name)"), names)  # noqa: S102
+    worlds = names["make"](1, "Mixed-v0")
+    shapes = {field.name: (field.shape, field.kind) for field in space_fields(worlds)}
+    assert shapes == {"obs": ((5,), "state"), "actions": ((3,), "step")}
+    assert worlds.reset()[0].tolist() == [[0.5, -0.5, 0.0, 0.0, 1.0]]
+    # Keys are in the order of the alphabet: push, turn.
+    assert worlds.step(np.array([[0.25, 0.0, 1.0]], np.float32))[0].tolist() == [
+        [0.0, 0.25, 0.0, 1.0, 0.0]
+    ]
 
 
 def test_names_of_the_table_are_where_it_says() -> None:

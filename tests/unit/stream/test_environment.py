@@ -150,6 +150,11 @@ class OddEnv(CountingEnv):
     ("space", "told"),
     [
         (spaces.Text(3), "obs: expected a space of one array"),
+        (
+            spaces.Tuple([spaces.Discrete(2)]),
+            r"obs: .* got Tuple\(.*; wrap every environment in gymnasium.wrappers.FlattenObservat",
+        ),
+        (spaces.Dict({"a": spaces.Tuple([])}), "obs.a: expected a space of one array"),
         (spaces.Dict({"a.b": spaces.Discrete(2)}), "observation obs.a.b: expected a key without"),
     ],
 )
@@ -157,6 +162,15 @@ def test_observations_that_cannot_be_stored_are_refused(space, told) -> None:
     worlds = SyncVectorEnv([lambda: OddEnv(space)])
     with pytest.raises(ConfigurationError, match=told):
         space_fields(worlds)
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Tuple([])])
+def test_actions_of_several_arrays_are_refused(space) -> None:
+    env = CountingEnv(0, [1])
+    env.action_space = space
+    told = r"actions: expected a space of one array .*in gymnasium.wrappers.TransformAction with"
+    with pytest.raises(ConfigurationError, match=told):
+        space_fields(SyncVectorEnv([lambda: env]))
 
 
 def test_environment_without_autoreset_mode_is_refused() -> None:

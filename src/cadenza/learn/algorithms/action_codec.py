@@ -44,8 +44,8 @@ class ActionCodec:
             self.components = int(np.prod(space.shape))
         else:
             raise ConfigurationError(
-                f"{owner}: expected a Discrete or a real Box action space, got {space}; wrap the "
-                "environment, e.g. in gymnasium.wrappers.FlattenAction or RescaleAction."
+                f"{owner}: expected a Discrete or a real Box action space, got {space}; wrap every "
+                "environment in gymnasium.wrappers.TransformAction."
             )
         if squash and not (self.components is not None and self._space.is_bounded()):
             raise ConfigurationError(
