@@ -26,6 +26,7 @@ from .describe_environment import processors
 from .files import ScriptError, partial_of, publish, write_result
 from .frames import episode_frames, features_of, tensors_of
 from .playing import close_environments, environment_config, make_environments
+from .starting import start
 
 _logger = logging.getLogger(__name__)
 
@@ -222,3 +223,7 @@ class _Writer:
     def finish(self) -> None:
         if self._dataset is not None:
             self._dataset.finalize()
+
+
+if __name__ == "__main__":
+    start("collect", main)

@@ -18,6 +18,7 @@ from typing import Any
 from .files import write_result
 from .playing import close_environments, environment_config, make_environments
 from .seed_checks import evaluated_seeds, seed_facts
+from .starting import start
 
 
 def main(words: Sequence[str]) -> int:
@@ -65,3 +66,7 @@ def processors(config: Any, *, policy_config: Any) -> tuple[Any, Any]:
     known = inspect.signature(make).parameters
     extra = {"policy_cfg": policy_config} if "policy_cfg" in known else {}
     return make(env_cfg=config, **extra)
+
+
+if __name__ == "__main__":
+    start("describe", main)

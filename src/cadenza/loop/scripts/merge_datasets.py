@@ -12,6 +12,7 @@ from typing import Any
 
 from .files import ScriptError, partial_of, publish, write_result
 from .infos import difference, read_info
+from .starting import start
 
 
 def main(words: Sequence[str]) -> int:
@@ -74,3 +75,7 @@ def merge(sources: Sequence[tuple[str, Path]], repo_id: str, out: Path) -> Any:
     datasets = importlib.import_module("lerobot.datasets.lerobot_dataset")
     parts = [datasets.LeRobotDataset(name, root=root) for name, root in sources]
     return tools.merge_datasets(parts, output_repo_id=repo_id, output_dir=out)
+
+
+if __name__ == "__main__":
+    start("merge", main)

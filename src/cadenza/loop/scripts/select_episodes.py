@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from .files import ScriptError, write_result
 from .shards import HubStore, LocalStore, Store, fetch_shards
+from .starting import start
 
 #: Turns of a task in focus for one turn of another.
 FOCUS_TURNS = 2
@@ -177,3 +178,7 @@ def select_balanced(
     order = np.lexsort((place, appearance[tasks], place // weights[tasks]))[:limit]
     chosen = order[np.argsort(episodes[order], kind="stable")]
     return episodes[chosen], tasks[chosen]
+
+
+if __name__ == "__main__":
+    start("select", main)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from .files import ScriptError
+from .starting import start
 
 _logger = logging.getLogger(__name__)
 #: Words that this script reads and keeps from LeRobot.
@@ -102,3 +103,7 @@ def _start(words: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(program, [program, *words])  # noqa: S606 - no shell is what is wanted
+
+
+if __name__ == "__main__":
+    start("train", main)
