@@ -124,6 +124,8 @@ def _regression(seen: Observation) -> str:
 
 
 def _percent(measured: Measurement) -> str:
+    if measured.episodes == 0:
+        return f"{measured.rate:.1%} of an unknown number of episodes"
     low, high = measured.interval()
     interval = f"95% interval {low:.1%} to {high:.1%}"
     return f"{measured.rate:.1%} of {measured.episodes} episodes ({interval})"

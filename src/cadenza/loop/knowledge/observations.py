@@ -1,7 +1,8 @@
 """The observations of a page: the newest as a list, older ones rolled up into a table.
 
 A line:  ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes 10``
-         and ``· seed S`` where the seed of the run is known.
+         and ``· seed S`` where the seed of the run is known; without the number of episodes
+         where nobody knows it, as in LeAgents' pages.
 A row:   one run on one suite with one policy: its cycles, first and last success that it kept
          (``-`` if none), decisions.
 Kept:    what was decided to be `KEPT`: the candidate was blessed or became the reference. Other
@@ -38,8 +39,8 @@ _LINE: Final = re.compile(
 _ROW: Final = re.compile(
     r"\| (?P<run>[^|\n]+) \| (?P<suite>[^|\n]+) \| (?P<policy>[^|\n]+)"
     r" \| (?P<cycles>\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
-    r" \| (?:-|(?P<first>\d{1,3}\.\d)% of (?P<first_n>\d{1,9}))"
-    r" \| (?:-|(?P<last>\d{1,3}\.\d)% of (?P<last_n>\d{1,9}))"
+    r" \| (?:-|(?P<first>\d{1,3}\.\d)%(?: of (?P<first_n>\d{1,9}))?)"
+    r" \| (?:-|(?P<last>\d{1,3}\.\d)%(?: of (?P<last_n>\d{1,9}))?)"
     r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|(?: (?P<seed>\d{0,10}) \|)?"
 )
 _TABLE_TITLE: Final = "Earlier observations:"
@@ -104,8 +105,8 @@ class Observation:
         """Return the observation as a line of a page."""
         return (
             f"- {self.date} · run {self.run} · cycle {self.cycle} · {self.suite} · policy "
-            f"{self.policy} · success {self.measured.rate:.1%} · decision {self.decision} · "
-            f"episodes {self.measured.episodes}"
+            f"{self.policy} · success {self.measured.rate:.1%} · decision {self.decision}"
+            + (f" · episodes {self.measured.episodes}" if self.measured.episodes else "")
             + ("" if self.seed is None else f" · seed {self.seed}")
         )
 
@@ -290,7 +291,9 @@ def _seed(text: str | None) -> int | None:
 
 
 def _cell(measured: Measurement | None) -> str:
-    return "-" if measured is None else f"{measured.rate:.1%} of {measured.episodes}"
+    if measured is None:
+        return "-"
+    return f"{measured.rate:.1%}" + (f" of {measured.episodes}" if measured.episodes else "")
 
 
 def _measurement(percent: str, episodes: str | None) -> Measurement:

@@ -1,6 +1,7 @@
 import pytest
 
 from cadenza.loop.knowledge.agreement import Measurement
+from cadenza.loop.knowledge.lessons import derived_lessons
 from cadenza.loop.knowledge.observations import (
     MAX_LISTED,
     MAX_ROWS,
@@ -87,6 +88,23 @@ def test_line_of_leagents_has_no_episodes():
     line = "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate"
     (read,) = read_observations(line).listed
     assert (read.measured, read.decision) == (Measurement(0.5, 0), "iterate")
+    assert read.line() == line
+    kept = read_observations(line.replace("iterate", "promote"))
+    lessons = derived_lessons(kept, compare=False)
+    assert "s, 50.0% of an unknown number of episodes when last kept by 1 run." in lessons
+
+
+def test_unknown_number_of_episodes_stays_unknown_when_lines_roll_up():
+    lines = [
+        f"- 2026-01-02 · run r · cycle {cycle} · s · policy p · success 50.0% · decision promote"
+        for cycle in range(MAX_LISTED)
+    ]
+    found = read_observations("\n".join(lines)).with_observation(seen(99))
+    (row,) = found.rows
+    assert "| 50.0% | 50.0% | promote 1 |" in row.line()
+    assert read_observations(found.text()) == found
+    older = row.line().replace("50.0%", "50.0% of 0")  # as an earlier version wrote it
+    assert read_observations(older).rows == (row,)
 
 
 def test_older_observations_roll_up_and_stay_known():
