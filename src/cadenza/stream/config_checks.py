@@ -94,7 +94,7 @@ def _check_numbers(
         if value is None and name in optional:
             continue
         number = math.nan if isinstance(value, bool) else value
-        if not isinstance(number, Real) or not low <= float(number) <= high:
+        if not isinstance(number, Real) or not low <= cast("float", number) <= high:
             bounds = "> 0" if low and high > 1 else f">= {low:g}"
             expected = f"a finite number {bounds}" if high > 1 else "a number in [0, 1]"
             raise _refused(name, expected, value)

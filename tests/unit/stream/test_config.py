@@ -120,6 +120,7 @@ def test_missing_values_are_listed_with_their_paths() -> None:
         ({"initialization_timeout": 0.0}, "initialization_timeout: expected a finite number > 0"),
         ({"initialization_timeout": float("inf")}, "expected a finite number > 0, got inf"),
         ({"initialization_timeout": float("nan")}, "expected a finite number > 0, got nan"),
+        ({"draw_timeout": 10**400}, "draw_timeout: expected a finite number > 0, got 1000"),
         ({"stop_timeout": "5"}, "stop_timeout: expected a finite number > 0, got '5'"),
         ({"healthy_after": 0.0}, "healthy_after: expected a finite number > 0, got 0"),
         ({"restart_backoff": -1.0}, "restart_backoff: expected a finite number >= 0"),
