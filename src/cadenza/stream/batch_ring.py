@@ -6,8 +6,8 @@ A buffer comes back into the ring when its user gives it back, and is written ag
 copies and the computations that read it have finished.
 """
 
+import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -104,17 +104,33 @@ class SideStreamCopies:
 
 
 class _Buffer:
-    """One batch of the ring; empty until it is filled for the first time."""
+    """One batch of the ring; empty until it is filled for the first time.
 
-    def __init__(self) -> None:
+    Attributes:
+        host: Where batches are drawn to.
+        target: The batch on the device.
+        copied: End of its last copy.
+        used: End of what its last user has started.
+        is_marked: Whether ``used`` is.
+        lease: Who has it, None if nobody.
+        returned: Number of its return, to take the one that came back first.
+    """
+
+    def __init__(self, returned: int) -> None:
         self.host: TensorDict | None = None
         self.target: TensorDict | None = None
         self.copied: Mark | None = None
         self.used: Mark | None = None
+        self.is_marked = True
+        self.lease: object = None
+        self.returned = returned
 
 
 class BatchRing:
-    """Batches of one shape in ``depth`` buffers; threads may share it."""
+    """Batches of one shape in ``depth`` buffers.
+
+    Threads may share it if they may share what it draws from, as they may an engine.
+    """
 
     def __init__(
         self,
@@ -142,7 +158,8 @@ class BatchRing:
         self._draw = draw
         self._depth = checked_integer("BatchRing.depth", depth)
         self._copies = _copies_to(device) if copies is None else copies
-        self._free = deque(_Buffer() for _ in range(depth))
+        self._buffers = [_Buffer(number) for number in range(depth)]
+        self._returns = itertools.count(depth)
         self._returned = threading.Condition()
 
     @contextmanager
@@ -161,21 +178,31 @@ class BatchRing:
             InputError: ``draw`` did not return the batch that it was given.
         """
         timeout_s = checked_seconds("BatchRing.lease: timeout_s", timeout_s, zero=True)
-        with self._returned:
-            if not self._returned.wait_for(lambda: self._free, timeout_s):
-                raise NotReadyError(
-                    f"BatchRing.lease: expected one of {self._depth} buffers to come back within "
-                    f"{timeout_s:g} s, got none; end the block of an earlier batch, or raise depth."
-                )
-            buffer = self._free.popleft()
+        lease = object()
+        buffer: _Buffer | None = None
+        # An interrupt may come between any two calls: the buffer belongs to nobody or to the lease.
         try:
+            with self._returned:
+                buffer = self._returned.wait_for(self._next_free, timeout_s)
+                if buffer is None:
+                    raise NotReadyError(
+                        f"BatchRing.lease: expected one of {self._depth} buffers to come back "
+                        f"within {timeout_s:g} s, got none; end the block of an earlier batch, or "
+                        "raise depth."
+                    )
+                buffer.lease = lease
             yield self._filled(buffer)
         finally:
-            if self._copies is not None:  # after an error, too, the device may still read it
-                buffer.used = self._copies.mark()
-            with self._returned:
-                self._free.append(buffer)
-                self._returned.notify()
+            if buffer is not None and buffer.lease is lease:
+                try:
+                    if self._copies is not None:  # after an error, too, the device may still read
+                        buffer.used = self._copies.mark()
+                        buffer.is_marked = True
+                    buffer.returned = next(self._returns)
+                finally:
+                    buffer.lease = None
+                with self._returned:
+                    self._returned.notify()
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Draw batches, for ever; each is the caller's until it asks for the next."""
@@ -183,10 +210,18 @@ class BatchRing:
             with self.lease() as batch:
                 yield batch
 
+    def _next_free(self) -> _Buffer | None:
+        """Return the buffer that came back first of those that nobody has."""
+        free = [buffer for buffer in self._buffers if buffer.lease is None]
+        return min(free, key=lambda buffer: buffer.returned, default=None)
+
     def _filled(self, buffer: _Buffer) -> "TensorDict":
         """Draw into a buffer and return what its user gets."""
         if self._copies is None:
             return self._drawn(buffer)
+        if not buffer.is_marked:  # its last lease was interrupted at its end
+            buffer.used = self._copies.mark()
+        buffer.is_marked = False
         if buffer.copied is not None:
             buffer.copied.synchronize()
         if buffer.host is None or buffer.target is None:

@@ -6,6 +6,7 @@ only the process that made it starts and stops it.
 
 import atexit
 import os
+import threading
 import time
 import weakref
 from collections.abc import Generator, Mapping
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import InputError, NotReadyError, OnlineDataWorkerError
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError, OnlineDataWorkerError
 from cadenza.stream.argument_checks import checked_path
 from cadenza.stream.back_pressure import FlowRules, request_fill
 from cadenza.stream.chunk_batch import nested_batch, tensordict_class
@@ -92,7 +93,8 @@ class OnlineDataEngine(ChunkSource):
         self._draws = LiveDraws(self._store, self._cfg)
         self._recorder: RecordingReader | None = None
         self._serving = ServingCheck(self._store)
-        self._was_stopped = False
+        self._stopping = threading.RLock()
+        self._is_stopping = self._stop_was_asked = self._was_stopped = False
         self._end: weakref.finalize[..., Self] | None = None
         self._report: StreamReport | None = None
         self._supervisor: Supervisor | None = None
@@ -125,8 +127,8 @@ class OnlineDataEngine(ChunkSource):
             self, _end_abandoned, self._supervisor, self._report, os.getpid()
         )
         atexit.register(self._end)
-        self._supervisor.start()
         try:
+            self._supervisor.start()
             self._wait_for_first_fill()
         except BaseException as error:
             self._give_up(error)
@@ -135,7 +137,7 @@ class OnlineDataEngine(ChunkSource):
     def stop(self) -> None:
         """End the producers and give their slots back; chunks cannot be drawn afterwards.
 
-        A second call does nothing.
+        A second call does nothing. One after a call that an interrupt ended goes on with it.
 
         Raises:
             NotReadyError: Not the owner.
@@ -143,9 +145,17 @@ class OnlineDataEngine(ChunkSource):
                 its last episode is lost.
         """
         self._require_owner("stop")
-        if self._was_stopped:
-            return
-        self._was_stopped = True
+        self._stop_was_asked = True
+        with self._stopping:
+            if self._was_stopped or self._is_stopping:
+                return
+            self._is_stopping = True
+            try:
+                self._stop()
+            finally:
+                self._is_stopping = False
+
+    def _stop(self) -> None:
         forced = [] if self._supervisor is None else self._supervisor.stop()
         failed_before = self.state is OnlineDataEngineState.FAILED
         if not failed_before:
@@ -155,6 +165,7 @@ class OnlineDataEngine(ChunkSource):
             self._end.detach()
             atexit.unregister(self._end)
             self._report.close()
+        self._was_stopped = True
         if failed_before:
             raise self._serving.failure()
         if forced:
@@ -176,17 +187,15 @@ class OnlineDataEngine(ChunkSource):
         traceback: TracebackType | None,
     ) -> None:
         """Stop; an error of stopping becomes a note of the body's."""
-        try:
+        if error is None:
             self.stop()
-        except OnlineDataWorkerError as late:
-            if error is None:
-                raise
-            error.add_note(f"While the engine stopped: {late}")
+        else:
+            self._stop_after(error)
 
     def _wait_for_first_fill(self) -> None:
         deadline = time.monotonic() + self._cfg.initialization_timeout
         while not self.state.is_serving:
-            if self._was_stopped:
+            if self._stop_was_asked:
                 raise NotReadyError(
                     "OnlineDataEngine.start: expected to fill the buffer, got stop() meanwhile."
                 )
@@ -204,14 +213,18 @@ class OnlineDataEngine(ChunkSource):
 
     def _give_up(self, error: BaseException) -> None:
         """End what was started after ``error``; a stop that was asked for is no failure."""
-        if self._was_stopped:
+        if self._stop_was_asked:
             return
+        self._stop_after(error)
+        self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
+
+    def _stop_after(self, error: BaseException) -> None:
+        """Stop because of ``error``, which goes on; what fails now becomes a note of it."""
         try:
             self.stop()
-        except OnlineDataWorkerError as late:
+        except (CadenzaError, OSError) as late:
             if str(late) != str(error):
                 error.add_note(f"While the engine stopped: {late}")
-        self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
 
     def _draw(self, request: DrawRequest) -> "TensorDict":
         return self._draws.draw(request)

@@ -124,6 +124,7 @@ class LiveDraws:
                 # A draw that cannot be served counts nothing, and so asks for nothing by itself.
                 if self._rules.mode == "on_demand" and not is_fill_running(self._store):
                     request_fill(self._store, self._rules)
+                self._note_blocked(0)  # tells producers at once that a draw waits
                 left = timeout - (time.monotonic() - began)
                 if left <= 0.0:
                     error.add_note(f"The draw waited {timeout:g} s for it.")

@@ -90,8 +90,8 @@ class WindowTable:
         self._rows = np.flatnonzero(self._windows)
         self._sums = np.cumsum(self._windows[self._rows])
         self.too_short = int(self._short.sum()) / max(int(self._all.sum()), 1)
-        self._versions = versions
         self._store.note_windows(changed, versions[changed], self._windows[changed])
+        self._versions = versions
 
     def pick(self, n: int, generator: torch.Generator, taken: IntArray) -> Picked:
         """Draw ``n`` windows.

@@ -1,7 +1,11 @@
 """No chunk is torn beside writers at full speed; without validation the same search finds some."""
 
+from collections import OrderedDict
+
 import pytest
 
+from cadenza.stream import slot_reader
+from cadenza.stream.draw_options import DrawOptions
 from tests.integration.stream.torn_reads import search
 
 
@@ -11,13 +15,46 @@ from tests.integration.stream.torn_reads import search
 )
 def test_no_chunk_is_torn(chunks: int, writers: int) -> None:
     found = search(chunks, writers)
-    assert (found.torn, found.foreign) == (0, 0)
+    assert found.faults == 0
     assert found.chunks >= chunks
     assert found.redraws > 0  # slots did change under the reader
     assert found.episodes > 1_000
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weighting": "window", "short": "pad"},
+        {"weighting": "step"},
+        {"stratified": True},
+        {"sampling_mode": "segment"},
+        {"sampling_mode": "segment", "short": "pad"},
+    ],
+)
+def test_no_chunk_is_torn_whatever_is_drawn(options: dict[str, str]) -> None:
+    found = search(20_000, 1, options=DrawOptions(**options))  # pyright: ignore[reportArgumentType]
+    assert found.faults == 0
+    assert found.redraws > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"weighting": "step"}])
+def test_no_chunk_of_threads_that_share_a_reader_is_torn(options: dict[str, str]) -> None:
+    found = search(60_000, 1, threads=3, options=DrawOptions(**options))  # pyright: ignore[reportArgumentType]
+    assert found.faults == 0
+    assert found.chunks >= 60_000
+    assert found.redraws > 0
+
+
 def test_search_without_validation_finds_torn_chunks() -> None:
-    found = search(5_000_000, 1, validate=False, until_torn=True)
+    found = search(5_000_000, 1, validate=False, until_fault=True)
     assert found.torn > 0
     assert found.foreign >= found.torn
+
+
+def test_search_finds_threads_that_share_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shared:
+        def __init__(self) -> None:
+            self.kept = OrderedDict()
+
+    monkeypatch.setattr(slot_reader, "_Tables", Shared)
+    assert search(2_000_000, 1, threads=3, until_fault=True).faults > 0

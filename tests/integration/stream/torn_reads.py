@@ -1,27 +1,31 @@
-"""Looks for torn chunks: writers fill rows with their version at full speed, a reader checks.
+"""Looks for torn chunks: writers fill rows with their version at full speed, readers check.
 
-A row holds one number everywhere, the version its slot had while it was written. A chunk with two
-numbers is torn; one with another number than its draw reports is foreign. Without validation the
-same reader finds torn chunks, so the search has eyes.
+A row holds one number everywhere, the version its slot had while it was written, and -1 behind its
+end. A chunk with two numbers is torn; one with another number than its draw reports is foreign, and
+so is one whose run is not that of its episode. Without validation the same reader finds torn
+chunks, and so do threads that share what they know of the store: the search has eyes.
 
-Usage:  python -m tests.integration.stream.torn_reads --chunks 10000000 --writers 2
+Usage:  python -m tests.integration.stream.torn_reads --chunks 10000000 --writers 2 --threads 1
 """
 
 import argparse
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 
 from cadenza.core.errors import NotReadyError
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import Field, StoreLayout
-from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 
 SLOTS, STEPS, CHUNKS, CHUNK_SIZE = 64, 300, 32, 64
@@ -30,74 +34,144 @@ FIELDS = (
     Field(name="state", shape=(8,), dtype="int64", kind="state"),
     Field(name="step", shape=(8,), dtype="int64"),
 )
+#: Steps of the shortest episode, and of a segment; the last one of an episode may be shorter.
+SHORTEST, SEGMENT = 40, 70
+#: What is behind the end of an episode.
+NOTHING = -1
 #: Seconds within which writers must have started or ended.
 PATIENCE_S = 60.0
+#: Time after which a thread that draws beside others loses the interpreter, s: at once.
+SWITCH_S = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
     """What a search saw.
 
     Attributes:
         chunks: Chunks looked at.
         torn: Chunks with two numbers.
-        foreign: Chunks with another number than their draw reports.
+        foreign: Chunks with another number, or of another run, than their draw reports.
+        broken: Draws that ended in an error.
         redraws: Chunks drawn anew.
         episodes: Episodes written meanwhile.
         seconds: Duration.
     """
 
-    chunks: int
-    torn: int
-    foreign: int
-    redraws: int
-    episodes: int
-    seconds: float
+    chunks: int = 0
+    torn: int = 0
+    foreign: int = 0
+    broken: int = 0
+    redraws: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def faults(self) -> int:
+        """Torn and foreign chunks, and broken draws."""
+        return self.torn + self.foreign + self.broken
 
 
-def search(chunks: int, writers: int, *, validate: bool = True, until_torn: bool = False) -> Found:
+def search(
+    chunks: int,
+    writers: int,
+    *,
+    validate: bool = True,
+    until_fault: bool = False,
+    threads: int = 1,
+    options: DrawOptions = DEFAULT_OPTIONS,
+) -> Found:
     """Draw ``chunks`` chunks beside ``writers`` writers and check each.
 
     Args:
-        chunks: How many; at most, with ``until_torn``.
+        chunks: How many, all threads together; at most, with ``until_fault``.
         writers: Processes that write.
         validate: Whether the reader compares versions.
-        until_torn: Stop at the first torn chunk.
+        until_fault: Stop at the first fault.
+        threads: Threads that share the reader.
+        options: How chunks are drawn.
     """
     layout = StoreLayout(slots=SLOTS + writers, steps=STEPS, producers=writers, fields=FIELDS)
     store = SlotStore.create(layout)
-    with running_writers(store, writers):
-        reader = SlotReader(store, validate=validate)
-        out = allocate_chunks(chunk_fields(layout), CHUNKS, CHUNK_SIZE)
-        generator = torch.Generator().manual_seed(0)
+    reader, parts = SlotReader(store, validate=validate), [Found() for _ in range(threads)]
+    with running_writers(store, writers), switching_often(threads):
         before, began = int(store.words[StreamWords.PUBLISHED]), time.monotonic()
-        seen = torn = foreign = redraws = 0
-        while seen < chunks and not (until_torn and torn):
-            drawn = reader.draw(CHUNKS, CHUNK_SIZE, out, generator)
-            newly_torn, newly_foreign = faults(out, drawn.versions - 1)
-            torn, foreign = torn + newly_torn, foreign + newly_foreign
-            redraws += drawn.redraws
-            seen += CHUNKS
-        found = Found(
-            chunks=seen,
-            torn=torn,
-            foreign=foreign,
-            redraws=redraws,
-            episodes=int(store.words[StreamWords.PUBLISHED]) - before,
-            seconds=time.monotonic() - began,
-        )
+
+        def look(number: int) -> None:
+            generator = torch.Generator().manual_seed(number)
+            out = allocate_chunks(chunk_fields(layout, masked=options.may_mask), CHUNKS, CHUNK_SIZE)
+            part = parts[number]
+            while part.chunks * threads < chunks:
+                if until_fault and any(other.faults for other in parts):
+                    break
+                part.chunks += CHUNKS
+                try:
+                    drawn = reader.draw(CHUNKS, CHUNK_SIZE, out, generator, options)
+                except (IndexError, NotReadyError):
+                    part.broken += 1
+                    continue
+                count_faults(part, out, drawn, options)
+
+        others = [threading.Thread(target=look, args=(n,)) for n in range(1, threads)]
+        for other in others:
+            other.start()
+        look(0)
+        for other in others:
+            other.join()
+        found = Found(**{f.name: sum(getattr(p, f.name) for p in parts) for f in fields(Found)})
+        found.episodes = int(store.words[StreamWords.PUBLISHED]) - before
+        found.seconds = time.monotonic() - began
     store.close()
     return found
 
 
-def faults(out: dict[str, torch.Tensor], numbers: IntArray) -> tuple[int, int]:
-    """Return how many chunks are torn, and how many have other numbers than ``numbers``, (n,)."""
-    values = [tensor.view(CHUNKS, -1) for tensor in out.values()]
+def count_faults(
+    part: Found, out: dict[str, torch.Tensor], drawn: DrawnChunks, options: DrawOptions
+) -> None:
+    """Add what is wrong with a batch, and how often it was drawn, to ``part``."""
+    numbers = drawn.versions - 1
+    values = [out[field.name].view(CHUNKS, -1) for field in FIELDS]
     expected = torch.as_tensor(numbers)[:, None]
     foreign = torch.stack([(value != expected).any(1) for value in values]).any(0)
     first = values[0][:, :1]
-    torn = sum((value[foreign] != first[foreign]).any(1) for value in values)
-    return int(torch.as_tensor(torn).count_nonzero()), int(foreign.sum())
+    torn = torch.stack([(value != first).any(1) for value in values]).any(0)
+    foreign |= torch.as_tensor(has_foreign_run(drawn, numbers, options))
+    if options.may_mask:
+        steps = drawn.offsets[:, None] + np.arange(CHUNK_SIZE)
+        valid = (steps >= drawn.bounds[:, :1]) & (steps < drawn.bounds[:, 1:])
+        foreign |= (out["valid"] != torch.as_tensor(valid)).any(1)
+    part.torn += int(torn.sum())
+    part.foreign += int(foreign.sum())
+    part.redraws += drawn.redraws
+
+
+def has_foreign_run(drawn: DrawnChunks, numbers: IntArray, options: DrawOptions) -> torch.Tensor:
+    """Return which chunks lie in another run than their episode has, or outside it, (n,)."""
+    lengths = length_of(drawn.slots, numbers)
+    first, end = drawn.bounds[:, 0], drawn.bounds[:, 1]
+    is_segment = options.sampling_mode == "segment"
+    last = np.minimum(first + SEGMENT, lengths) if is_segment else lengths
+    wrong = (end != last) | (first % SEGMENT != 0 if is_segment else first != 0)
+    if not options.may_mask:
+        wrong |= (drawn.offsets < first) | (drawn.offsets + CHUNK_SIZE > end)
+    return torch.as_tensor(wrong)
+
+
+def length_of(slots: IntArray, numbers: IntArray) -> IntArray:
+    """Return the steps of the episodes with these numbers in these slots."""
+    return SHORTEST + (slots * 101 + numbers * 37) % (STEPS - SHORTEST + 1)
+
+
+@contextmanager
+def switching_often(threads: int) -> Generator[None]:
+    """Let threads take turns at every chance, if there are several."""
+    before = sys.getswitchinterval()
+    if threads > 1:
+        sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager
@@ -137,9 +211,16 @@ def write_at_full_speed(store: SlotStore, producer: int) -> None:
     while not store.words[StreamWords.CLOSING] and os.getppid() == parent:
         slot = store.take_slot(producer)
         version = int(store.version[slot])
+        length = int(length_of(np.array(slot), np.array(version)))
         for field in FIELDS:
-            store.entries(field.name, slot)[:] = version
-        store.publish(slot, STEPS, success=1, policy_version=0)
+            entries, end = store.entries(field.name, slot), length + (field.kind == "state")
+            entries[:end] = version
+            entries[end:] = NOTHING
+        starts = np.arange(0, length, SEGMENT)
+        store.segments[slot] = len(starts)
+        store.segment_bounds[slot, : len(starts), 0] = starts
+        store.segment_bounds[slot, : len(starts), 1] = np.minimum(starts + SEGMENT, length)
+        store.publish(slot, length, success=1, policy_version=0)
         store.producers["episodes"][producer] += 1
 
 
@@ -147,9 +228,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000_000)
     parser.add_argument("--writers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = search(options.chunks, options.writers)
+    found = search(options.chunks, options.writers, threads=options.threads)
     without = search(options.chunks // 50, options.writers, validate=False)
     sys.stdout.write(f"{found}\nwithout validation: {without}\n")
 

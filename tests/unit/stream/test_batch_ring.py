@@ -17,6 +17,7 @@ from cadenza.core.errors import (
 )
 from cadenza.stream.batch_ring import BatchRing
 from tests.fakes import FakeChunkSource
+from tests.interrupts import Interrupt, interrupted_everywhere
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -247,6 +248,38 @@ def test_work_on_a_batch_whose_user_failed_is_waited_for() -> None:
     with ring.lease():
         after = copies.starts[-1]
     assert after == 2  # the copy and the use of the first batch
+
+
+def test_work_on_a_batch_whose_lease_was_interrupted_at_its_end_is_waited_for() -> None:
+    class Interrupted(LateCopies):
+        def mark(self):
+            position = super().mark()
+            if len(self.starts) == 1:
+                self.starts.append("interrupted")
+                raise Interrupt
+            return position
+
+    copies, seen = Interrupted(), []
+    ring = BatchRing(Counting(), depth=1, copies=copies)
+    with pytest.raises(Interrupt), ring.lease() as batch:
+        copies.use(batch, seen)
+    with ring.lease():
+        assert copies.starts[-1] == 2  # the copy and the use of the first batch
+
+
+def test_ring_has_all_its_buffers_after_an_interrupt_at_every_instruction() -> None:
+    ring = BatchRing(Counting(), depth=2)
+
+    def lease() -> None:
+        with ring.lease() as batch:
+            batch["flag"].sum()
+
+    steps = 0
+    for _ in interrupted_everywhere(lease, BatchRing.__module__):
+        steps += 1
+        with ring.lease() as first, ring.lease() as second:
+            assert first is not second
+    assert steps > 10
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -1,0 +1,155 @@
+"""An interrupt of the user ends what runs, and neither the engine nor its error is lost."""
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import StorageError
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream.batch_ring import BatchRing
+from cadenza.stream.supervisor import Supervisor
+from tests.stream_engines import nothing_left, small_cfg
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Generator[None]:
+    with nothing_left():
+        yield
+
+
+def failing_first(
+    monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
+) -> list[BaseException]:
+    """Let the first call of a supervisor's method raise ``error``."""
+    errors, real = [error], getattr(Supervisor, method)
+
+    def call(self: Supervisor) -> object:
+        if errors:
+            raise errors.pop()
+        return real(self)
+
+    monkeypatch.setattr(Supervisor, method, call)
+    return errors
+
+
+def test_stop_goes_on_after_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OnlineDataEngine(small_cfg(mode="continuous"))
+    engine.start()
+    failing_first(monkeypatch, "stop", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        engine.stop()
+    assert engine.state is OnlineDataEngineState.READY
+    engine.stop()
+    assert engine.state is OnlineDataEngineState.STOPPED
+    engine.stop()
+
+
+@pytest.mark.parametrize("late", [StorageError, OSError])
+def test_interrupt_of_the_body_is_not_hidden_by_a_stop_that_fails(
+    monkeypatch: pytest.MonkeyPatch, late: type[OSError]
+) -> None:
+    failing_first(monkeypatch, "stop", late("no room"))
+    engine = OnlineDataEngine(small_cfg())
+    with pytest.raises(KeyboardInterrupt) as caught, engine:
+        raise KeyboardInterrupt
+    assert caught.value.__notes__ == ["While the engine stopped: no room"]
+    engine.stop()
+    assert engine.state is OnlineDataEngineState.STOPPED
+
+
+def test_error_of_a_stop_after_a_body_without_one_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing_first(monkeypatch, "stop", StorageError("no lock"))
+    engine = OnlineDataEngine(small_cfg())
+    with pytest.raises(StorageError, match="no lock"), engine:
+        pass
+    engine.stop()
+
+
+@pytest.mark.parametrize("method", ["start", "_launch"])
+def test_interrupted_start_leaves_no_producer(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    calls, real = itertools.count(), getattr(Supervisor, method)
+
+    def call(self: Supervisor, *arguments: object) -> None:
+        real(self, *arguments)
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Supervisor, method, call)
+    engine = OnlineDataEngine(small_cfg(producers=2))
+    with pytest.raises(KeyboardInterrupt):
+        engine.start()
+    assert engine.state is OnlineDataEngineState.FAILED
+
+
+def test_stop_of_two_threads_ends_the_engine_once() -> None:
+    engine = OnlineDataEngine(small_cfg(mode="continuous"))
+    engine.start()
+    threads = [threading.Thread(target=engine.stop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert engine.state is OnlineDataEngineState.STOPPED
+
+
+def interrupted_often(draw: Callable[[], None], limit_s: float) -> int:
+    """Call ``draw`` again and again and interrupt it every other millisecond; return how often."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    chance, caught = np.random.default_rng(0), 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    deadline = time.monotonic() + limit_s
+    try:
+        while time.monotonic() < deadline:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.004))
+                while True:
+                    draw()
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    return caught
+
+
+def test_draws_are_whole_after_many_interrupts_and_the_engine_stops() -> None:
+    worlds = {"lengths": [5, 3, 8, 4], "pause_s": 0.0}
+    with OnlineDataEngine(small_cfg(mode="continuous", num_envs=4, worlds=worlds)) as engine:
+        wrong = []
+
+        def draw() -> None:
+            batch = engine.sample_batch(16, 3, weighting="window")
+            step = batch["obs"][..., 1]
+            is_window = (step - step[:, :1] == batch["rewards"] - batch["rewards"][:, :1]).all()
+            is_step = bool((batch["rewards"] == step + 1).all() and (step.diff() == 1).all())
+            if not (is_window and is_step):
+                wrong.append(batch)
+
+        caught = interrupted_often(draw, 2.0)
+        assert caught > 20
+        assert wrong == []
+        draw()
+    assert engine.state is OnlineDataEngineState.STOPPED
+
+
+def test_ring_keeps_its_buffers_through_interrupts() -> None:
+    with OnlineDataEngine(small_cfg(mode="continuous", worlds={"pause_s": 0.001})) as engine:
+        ring = BatchRing(lambda out: engine.sample_batch(2, 2, out=out), depth=2)
+
+        def lease() -> None:
+            with ring.lease():
+                pass
+
+        assert interrupted_often(lease, 1.0) > 20
+        with ring.lease(), ring.lease():
+            pass

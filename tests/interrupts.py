@@ -1,0 +1,71 @@
+"""Ends a call in the middle by an exception, at a place of one's choice."""
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+#: Instructions after which the interpreter looks whether a signal came.
+CHECKED = frozenset({"CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"})
+
+
+class Interrupt(BaseException):
+    """Stands in for the KeyboardInterrupt of a user."""
+
+
+def interrupted_everywhere(
+    call: Callable[[], object], *modules: str, anywhere: bool = False
+) -> Iterator[int]:
+    """Interrupt ``call`` at each of its instructions in turn, and yield the number after each.
+
+    Args:
+        call: What to run; once for every instruction.
+        modules: Names of modules whose instructions count.
+        anywhere: Also where the interpreter never looks for signals.
+    """
+    step = 1
+    while _is_interrupted_at(step, call, modules, anywhere=anywhere):
+        yield step
+        step += 1
+
+
+def _is_interrupted_at(
+    step: int, call: Callable[[], object], modules: tuple[str, ...], *, anywhere: bool
+) -> bool:
+    """Run ``call``; raise before its instruction ``step``; return whether it came to that one."""
+    seen, before = 0, sys.gettrace()
+    last: dict[FrameType, int] = {}
+
+    def count(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if event == "opcode":
+            previous = last.get(frame)
+            last[frame] = frame.f_lasti
+            if anywhere or (previous is not None and previous in _checked(frame.f_code)):
+                seen += 1
+            if seen == step:
+                raise Interrupt
+        return count
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_globals.get("__name__") not in modules:
+            return None
+        frame.f_trace_opcodes = True
+        return count
+
+    sys.settrace(enter)
+    try:
+        call()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+        last.clear()
+    return False
+
+
+@cache
+def _checked(code: CodeType) -> frozenset[int]:
+    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname in CHECKED)

@@ -1,0 +1,194 @@
+"""An exception at any instruction, as a user's interrupt is one, leaves nothing half done."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import StorageError
+from cadenza.stream import fences
+from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.fences import full_fence
+from cadenza.stream.shared_file import SharedFile
+from cadenza.stream.slot_reader import SlotReader
+from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import WindowTable
+from tests.interrupts import Interrupt, interrupted_everywhere
+from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+
+SLOTS, STEPS, CHUNK_SIZE = 3, 9, 4
+
+
+def test_fence_works_after_an_interrupt_at_every_instruction() -> None:
+    steps = 0
+    for _ in interrupted_everywhere(full_fence, fences.__name__, anywhere=True):
+        steps += 1
+        full_fence()
+    assert steps > 10
+
+
+def write_anything(store: SlotStore, number: int) -> None:
+    length = 1 + number * 5 % STEPS
+    write_episode(store, length, 100.0 * number, segments=[t // 3 for t in range(length)])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DrawOptions(weighting="window"),
+        DrawOptions(sampling_mode="segment", short="pad"),
+        DrawOptions(sampling_mode="boundary"),
+    ],
+)
+def test_table_is_right_after_an_interrupt_at_every_instruction_of_a_refresh(
+    options: DrawOptions,
+) -> None:
+    store = new_store(slots=SLOTS, steps=STEPS)
+    kept, numbers = WindowTable(store, CHUNK_SIZE, options), itertools.count()
+
+    def refresh() -> None:
+        write_anything(store, next(numbers))
+        kept.refresh()
+
+    steps = 0
+    for _ in interrupted_everywhere(refresh, WindowTable.__module__, anywhere=True):
+        steps += 1
+        kept.refresh()
+        fresh = WindowTable(store, CHUNK_SIZE, options)
+        fresh.refresh()
+        for name, values in vars(fresh).items():
+            if isinstance(values, np.ndarray):
+                np.testing.assert_array_equal(vars(kept)[name], values, err_msg=f"{name} {steps}")
+        assert kept.too_short == fresh.too_short
+    assert steps > 100
+
+
+def test_chunks_are_right_after_an_interrupt_at_every_instruction_of_a_draw() -> None:
+    store = new_store(slots=SLOTS, steps=STEPS)
+    for first in (0.0, 100.0, 200.0):
+        write_episode(store, STEPS, first)
+    reader, out, numbers = SlotReader(store), targets(store, 8, CHUNK_SIZE), itertools.count(3)
+    generator = seeded()
+
+    def draw() -> None:
+        number = next(numbers)
+        write_episode(store, CHUNK_SIZE + number % 5, 100.0 * number)
+        reader.draw(8, CHUNK_SIZE, out, generator)
+
+    modules = (WindowTable.__module__, SlotReader.__module__)
+    steps = 0
+    for _ in interrupted_everywhere(draw, *modules, anywhere=True):
+        steps += 1
+        drawn = reader.draw(8, CHUNK_SIZE, out, generator)
+        firsts = np.array([store.entries("rewards", slot)[0] for slot in drawn.slots.tolist()])
+        expected = firsts[:, None] + drawn.offsets[:, None] + np.arange(CHUNK_SIZE)
+        np.testing.assert_array_equal(out["rewards"], expected)
+        np.testing.assert_array_equal(drawn.versions, store.version[drawn.slots])
+    assert steps > 200
+
+
+def is_free_for_a_thread(file: SharedFile) -> bool:
+    answers: list[bool] = []
+
+    def ask() -> None:
+        try:
+            with file.locked(timeout=0.0):
+                answers.append(True)
+        except StorageError:
+            answers.append(False)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return answers == [True]
+
+
+def is_free_for_a_process(file: SharedFile) -> bool:
+    child = os.fork()
+    if not child:
+        try:
+            with file.locked(timeout=0.0):
+                os._exit(0)
+        except StorageError:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_lock_is_free_after_an_interrupt_at_every_instruction() -> None:
+    file = SharedFile.create(10)
+
+    def lock() -> None:
+        with file.locked(timeout=0.0):
+            pass
+
+    steps = 0
+    for _ in interrupted_everywhere(lock, SharedFile.__module__):
+        steps += 1
+        assert is_free_for_a_thread(file)
+    assert is_free_for_a_process(file)
+    assert steps > 5
+
+
+def test_lock_is_given_back_by_an_interrupt_when_it_was_just_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, take = SharedFile.create(10), SharedFile._try_lock
+
+    def take_and_interrupt(self: SharedFile) -> bool:
+        take(self)
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedFile, "_try_lock", take_and_interrupt)
+        with pytest.raises(Interrupt), file.locked():
+            pass
+    assert is_free_for_a_thread(file)
+    assert is_free_for_a_process(file)
+
+
+def test_fence_and_lock_survive_the_interrupts_of_a_clock() -> None:
+    """Interrupts where the interpreter takes them, which no tracing can tell exactly."""
+    file, chance, caught = SharedFile.create(10), np.random.default_rng(0), 0
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    deadline = time.monotonic() + 1.5
+    try:
+        while time.monotonic() < deadline:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
+                while True:
+                    full_fence()
+                    with file.locked(timeout=0.0):
+                        pass
+            except Interrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught > 100
+    assert is_free_for_a_thread(file)
+    assert is_free_for_a_process(file)
+
+
+def test_reader_of_a_spawned_process_has_tables_of_its_own() -> None:
+    store = new_store()
+    write_episode(store, 5)
+    reader = SlotReader(store)
+    reader.draw(1, 3, targets(store, 1, 3), seeded())
+    copy = SlotReader.__new__(SlotReader)
+    copy.__setstate__(reader.__getstate__())
+    assert torch.equal(*(drawn_rewards(each, store) for each in (reader, copy)))
+
+
+def drawn_rewards(reader: SlotReader, store: SlotStore) -> torch.Tensor:
+    out = targets(store, 4, 3, "rewards")
+    reader.draw(4, 3, out, seeded())
+    return out["rewards"]
