@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Pause between two lines about a job where there is no bar, s.
 _LINE_EVERY_S: Final = 30.0
+#: Time without output of a job that is worth a word, s.
+_QUIET_S: Final = 60.0
 #: Events after which no job is at work.
 _JOB_ENDS: Final = ("job_finished", "constitution_denied", "run_finished", "run_failed")
 
@@ -175,7 +177,8 @@ def _times(progress: "JobProgress", left_s: float | None) -> str:
     if progress.waits_for is not None:
         return f"waits for room: {progress.waits_for}"
     attempt = f", attempt {progress.attempt}" if progress.attempt > 1 else ""
-    return f"{duration(progress.attempt_s)}, {time_left(left_s)}{attempt}"
+    quiet = f", no output for {duration(progress.quiet_s)}" if progress.quiet_s >= _QUIET_S else ""
+    return f"{duration(progress.attempt_s)}, {time_left(left_s)}{attempt}{quiet}"
 
 
 def _standing(progress: "JobProgress", outlook: "Outlook") -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
+#: Time without output of a job that is worth a word, s.
+_QUIET_S: Final = 60.0
 #: Characters of the reason of a failure that are shown; older runs stored whole logs there.
 _REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
@@ -230,11 +232,23 @@ def _job(job: "LiveJob") -> str:
     process = "" if job.pid is None else f" as process {job.pid}"
     done = "" if job.done is None else f", {job.done:.0%} done"
     silent = f", last sign of life {duration(job.silent_s)} ago" if job.silent_s > _SILENT_S else ""
-    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    attempt = f", attempt {job.attempt}{_earlier(job)}" if job.attempt > 1 else ""
+    quiet = f", no output for {duration(job.quiet_s)}" if job.quiet_s >= _QUIET_S else ""
     what = f"job: {job.stage} of cycle {job.cycle}{process}{attempt}"
     if job.waits_for is not None:
         return f"{what}, waits for room: {plain(job.waits_for)}"
-    return f"{what}, runs for {duration(job.elapsed_s)}{done}, {time_left(job.left_s)}{silent}"
+    left = time_left(job.left_s)
+    return f"{what}, runs for {duration(job.elapsed_s)}{done}, {left}{quiet}{silent}"
+
+
+def _earlier(job: "LiveJob") -> str:
+    """Return what became of earlier attempts, in parentheses; empty if nobody knows."""
+    counts = ((job.interrupted, "interrupted"), (job.failed, "failed"))
+    words = [f"{count} {word}" for count, word in counts if count]
+    if not words:
+        return ""
+    last = f", the last: {plain(job.last_problem)}" if job.last_problem else ""
+    return f" ({', '.join(words)}{last})"
 
 
 def _failure(status: "RunStatus") -> list[str]:

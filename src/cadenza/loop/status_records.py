@@ -78,6 +78,10 @@ class LiveJob(Record):
         left_s: Estimated seconds until its end; None if they are unknown.
         done: Share that it says it has done; None if it says nothing.
         waits_for: What keeps it from starting; None if nothing does.
+        quiet_s: Seconds since it left a trace in its log or folder.
+        interrupted: Earlier attempts that were interrupted; None if nobody knows.
+        failed: Earlier attempts that failed; None if nobody knows.
+        last_problem: Why the attempt before did not do the job; empty if nobody knows.
     """
 
     cycle: int
@@ -89,6 +93,10 @@ class LiveJob(Record):
     left_s: float | None
     done: float | None
     waits_for: str | None = None
+    quiet_s: float = 0.0
+    interrupted: int | None = None
+    failed: int | None = None
+    last_problem: str = ""
 
 
 class PendingApproval(Record):

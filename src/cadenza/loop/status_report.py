@@ -181,6 +181,7 @@ def _seconds(jobs: Sequence[JobRow]) -> dict[Device, float]:
 def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
     signs = estimates.signs_of_life(job, moment=time.time())
     outlook = estimates.outlook(job.key, signs.elapsed_s)
+    course = estimates.course(job)
     return LiveJob(
         cycle=job.key.cycle,
         stage=job.key.stage,
@@ -191,6 +192,10 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
         left_s=outlook.left_s,
         done=outlook.done,
         waits_for=estimates.waits_for(job),
+        quiet_s=signs.quiet_s,
+        interrupted=None if course is None else max(0, job.attempt - 1 - course.failed),
+        failed=None if course is None else course.failed,
+        last_problem="" if course is None else course.last,
     )
 
 

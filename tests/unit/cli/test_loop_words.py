@@ -109,6 +109,25 @@ def test_a_silent_job_and_its_attempts_are_told(run, tmp_path):
     ) in notes(status, tmp_path, None)
 
 
+def test_a_job_without_output_and_what_became_of_earlier_attempts_is_told(
+    run, tmp_path, monkeypatch
+):
+    store, status = run
+    [job] = status.jobs
+    problem = "the kernel killed it for want of memory\x1b[2J"
+    changes = {"attempt": 4, "interrupted": 2, "failed": 1, "last_problem": problem}
+    job = job.model_copy(update={**changes, "quiet_s": 190.0, "left_s": None, "pid": None})
+    shown = notes(status.model_copy(update={"jobs": (job,)}), tmp_path, None)
+    assert (
+        "job: train of cycle 1, attempt 4 (2 interrupted, 1 failed, the last: the kernel killed it "
+        "for want of memory [2J), runs for 30 s, time left unknown, no output for 3 min 10 s"
+    ) in shown
+    hung = progress(30.0).model_copy(update={"quiet_s": 61.0})
+    for stream in (io.StringIO(), Terminal()):
+        text = shown_by(stream, store, tmp_path, monkeypatch, told=hung)
+        assert "left, no output for 1 min 01 s" in text
+
+
 def test_a_job_that_waits_for_room_says_for_what(run, tmp_path, monkeypatch):
     store, status = run
     lack = "it needs 1 GPU, the cluster has 0"

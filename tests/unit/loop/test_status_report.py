@@ -5,6 +5,7 @@ import pytest
 from cadenza.cli.loop_status import notes
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
+from cadenza.loop.jobs.course import Course, write_course
 from cadenza.loop.status_report import all_statuses, measure, run_status
 from cadenza.loop.store.changes import add_checkpoint, bless, record_episodes
 from cadenza.loop.store.owners import this_process
@@ -160,6 +161,27 @@ def test_a_dead_controller_works_on_nothing_and_a_job_that_ended_runs_no_more(st
     assert len(run_status(store, RUN, workdir=tmp_path).jobs) == 1
     folder.write_end(AttemptEnd(attempt=1, exit_code=0, duration_s=1.0, reason="finished"))
     assert run_status(store, RUN, workdir=tmp_path).jobs == ()
+
+
+def test_a_live_job_tells_its_silence_and_what_became_of_earlier_attempts(store, tmp_path):
+    [job] = run_status(store, RUN, workdir=tmp_path).jobs
+    assert (job.interrupted, job.failed, job.last_problem, job.quiet_s) == (None, None, "", 0.0)
+    folder = AttemptFolder(tmp_path / RUN / "cycle_1" / "jobs" / "train")
+    folder.path.mkdir(parents=True)
+    folder.beat(31.0, 25.0)
+    write_course(folder, Course(attempt=2, failed=1, last="exit code 1"))
+    [job] = run_status(store, RUN, workdir=tmp_path).jobs
+    assert (job.quiet_s, job.failed) == (25.0, None)  # told of another attempt
+    lease, spec = lease_of(store), job_of(tmp_path, 1, "train")
+    for attempt in (1, 2):
+        store.jobs.end_attempt(
+            lease, spec.key, attempt=attempt, exit_code=1, duration_s=3.0, interrupted=False
+        )
+        store.jobs.begin_attempt(lease, spec.key)
+    write_course(folder, Course(attempt=3, failed=1, last="exit code 1"))
+    [job] = run_status(store, RUN, workdir=tmp_path).jobs
+    assert (job.attempt, job.interrupted, job.failed) == (3, 1, 1)
+    assert job.last_problem == "exit code 1"
 
 
 def test_a_job_that_waits_for_room_says_for_what(store, tmp_path):
