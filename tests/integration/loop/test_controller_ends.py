@@ -254,7 +254,8 @@ def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
     assert loop.stack.stages(1) == []
     assert incidents(loop) == ["stopped"]
     assert stop_reasons(loop) == [
-        "run 'run': asked to stop; a signal to the controller asked for it (Ctrl-C or SIGTERM)."
+        "run 'run': asked to stop; a signal to the controller asked for it (Ctrl-C, SIGTERM, or "
+        "its terminal was closed)."
     ]
     level[0] = StopLevel.NONE
     assert loop.run().stop_reason == "budget: max_cycles"

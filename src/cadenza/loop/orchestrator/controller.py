@@ -315,7 +315,10 @@ class LoopController:
         if self.store.stop_requested(session.run_id):
             return f"{why}; `cadenza loop stop` asked for it."
         if self._stop():
-            return f"{why}; a signal to the controller asked for it (Ctrl-C or SIGTERM)."
+            return (
+                f"{why}; a signal to the controller asked for it (Ctrl-C, SIGTERM, or its terminal "
+                "was closed)."
+            )
         return f"{why}."
 
     def _stopped(
