@@ -122,8 +122,8 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
         collecting.process.send_signal(number)
     done = collecting.outcome(60.0)
     assert done.code in codes
-    assert "stopping: the job at work is ended first; Ctrl-C again kills it" in done.err
-    assert ("the job at work is killed" in done.err) == (len(set(signals)) == 2)
+    assert "stopping: what is at work is ended first; Ctrl-C again kills it" in done.err
+    assert ("what is at work is killed" in done.err) == (len(set(signals)) == 2)
     assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
     assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert done.err.splitlines()[0] == NOTE

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _RUNS: Final = Path("runs")
 _DEMO: Final = Path("runs/loop-demo")
 _STOPPING: Final = (
-    b"\nstopping: the job at work is ended first; Ctrl-C again kills it\n",
-    b"\nstopping: the job at work is killed\n",
+    b"\nstopping: what is at work is ended first; Ctrl-C again kills it\n",
+    b"\nstopping: what is at work is killed\n",
 )
 
 _ConfigFile = Annotated[

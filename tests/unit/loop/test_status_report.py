@@ -130,6 +130,26 @@ def test_what_a_language_model_was_asked_is_told(store, tmp_path):
     }
 
 
+def test_call_under_way_is_told_while_somebody_works(store, tmp_path):
+    store.create_run("asks", "{}")
+    lease = store.leases.acquire("asks", "someone", ttl_s=60.0)
+    call = ReplyRow(provider="p", model="m", prompt_sha256="0" * 64, text="")
+
+    def told():
+        status = run_status(store, "asks", workdir=tmp_path)
+        return [line for line in notes(status, tmp_path, None) if "model" in line]
+
+    assert told() == []
+    store.replies.book(lease, 0, "propose", 0, call)
+    assert told() == ["language model: 1 calls, is being asked now"]
+    store.leases.release(lease)
+    assert told() == ["language model: 1 calls"]
+    lease = store.leases.acquire("asks", "someone", ttl_s=60.0)
+    store.replies.record(lease, 0, "propose", 0, call)
+    store.replies.book(lease, 1, "propose", 0, call)  # of another cycle than the run's
+    assert told() == ["language model: 2 calls"]
+
+
 def test_who_works_and_what_failed_is_told(store, tmp_path):
     status = run_status(store, RUN, workdir=tmp_path)
     assert (status.worked_on_by, status.stop_requested, status.failed_log) == (
