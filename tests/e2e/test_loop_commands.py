@@ -214,7 +214,7 @@ def test_an_answer_needs_a_reason_and_a_name(asking):
     assert "--reason" in done.err
     done = loop("approve", "asking", "--by", "Ada", "--reason", " ", cwd=asking)
     assert done.code == 12
-    assert "reason" in done.err
+    assert "reason for 'approved': expected some words, got ' '; say it" in done.err
 
 
 def test_doctor_ends_with_0_and_counts(tmp_path):

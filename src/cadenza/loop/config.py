@@ -42,6 +42,7 @@ from cadenza.loop.config_sections import (
     ThresholdConfig,
     TrainConfig,
     misfit_thresholds,
+    unread_approval,
 )
 from cadenza.loop.llm.spec import parse_spec
 from cadenza.loop.validation import problems
@@ -145,6 +146,7 @@ class LoopConfig(Section):
         if not found:  # else the back end is the wrong one, and so would be what follows
             found += self._problems_with_the_backend()
         found += self._problems_of_the_model()
+        found += unread_approval(self.approval)
         found += misfit_thresholds(self.thresholds, self.eval.metric)
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
@@ -183,12 +185,18 @@ class LoopConfig(Section):
                 parse_spec(self.llm)
             except ConfigurationError as error:
                 found.append(str(error).removesuffix("."))
-        elif self.curation.enabled:
+            return found
+        if self.curation.enabled:
             found.append(
                 "curation.enabled: expected false without a language model, got true; name one in "
                 "llm, or remove it"
             )
-        return found
+        return found + [
+            f"llm_calls.{name}: expected nothing without a language model, got {value}; name one "
+            "in llm, or remove it"
+            for name, value in self.llm_calls.model_dump().items()
+            if value != getattr(LLMCallsConfig(), name)
+        ]
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:

@@ -647,8 +647,15 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
     with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
         store.approvals.get("run", 0, "promote")
     store.approvals.request(lease, 0, "promote")
-    for reason, by in (("", "ada"), ("  ", "ada"), ("good", ""), ("a\0", "ada"), ("a", "\udc80")):
-        with pytest.raises(InputError, match="expected text without NUL"):
+    nothing, odd = "expected some words, got '.*'; say it", "expected text without NUL"
+    for reason, by, message in (
+        ("", "ada", f"reason for 'approved': {nothing}"),
+        ("  ", "ada", nothing),
+        ("good", "", f"name of who decides: {nothing}"),
+        ("a\0", "ada", odd),
+        ("a", "\udc80", odd),
+    ):
+        with pytest.raises(InputError, match=message):
             store.approvals.decide("run", 0, "promote", "approved", reason=reason, by=by)
     assert store.approvals.get("run", 0, "promote").status == "pending"
     with pytest.raises(InputError, match="timeout_s > 0"):

@@ -296,6 +296,28 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ),
         ({"approval": {"gates": ["merge"]}}, r"approval\.gates\[0\]: expected 'promote' or 'esc"),
         ({"approval": {"timeout_s": 0}}, r"approval\.timeout_s: expected greater than 0"),
+        (
+            {"approval": {"timeout_s": 60.0}},
+            r"approval\.timeout_s: expected null where no decision waits, got 60.0; name decisions",
+        ),
+        (
+            {"approval": {"gates": ["promote"], "on_timeout": "approve"}},
+            r"approval\.on_timeout: expected a time beside it after which it counts, got 'approve'",
+        ),
+        (
+            {"llm_calls": {"retries": 5}},
+            r"llm_calls\.retries: expected nothing without a language model, got 5; name",
+        ),
+        (
+            {
+                "llm_calls": {
+                    "usd_per_million_input": 1.0,
+                    "usd_per_million_output": 1.0,
+                    "max_cost_usd": 2.0,
+                }
+            },
+            r"input: expected nothing .*\n.*\n  llm_calls\.max_cost_usd: expected nothing",
+        ),
         ({"backend": "native", "policy_ladder": [{"name": "act"}]}, "expected one of bc, bc_large"),
         (
             {"policy_ladder": [{"name": "bc"}, {"name": "bc_lrage"}]},

@@ -17,6 +17,7 @@ from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import EventSink
 from cadenza.loop.events.event import Event
+from cadenza.loop.jobs.ends import wanted_end
 from cadenza.loop.jobs.results import remove_output, result_digest
 from cadenza.loop.jobs.spec import JobEnd, JobKey, JobRunner, JobSpec
 
@@ -187,8 +188,8 @@ class PlainJobs:
             except IntegrityError as error:
                 problem = f"exit code 0, but {error}"
         raise JobFailedError(
-            f"{spec.command[0]}: expected an end with exit code 0, got {problem}; see "
-            f"{spec.log_path}.",
+            f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
+            f"{problem.rstrip('.')}; see {spec.log_path}.",
             exit_code=result.exit_code,
             duration_s=result.duration_s,
             log_path=spec.log_path,

@@ -35,6 +35,6 @@ def require_intact(checkpoint: CheckpointRecord) -> CheckpointRecord:
     if found != checkpoint.sha256:
         raise IntegrityError(
             f"{checkpoint.path}: expected the weights of cycle {checkpoint.cycle} with SHA-256 "
-            f"{checkpoint.sha256}, got {found}; they were changed: restore them and resume the run."
+            f"{checkpoint.sha256}, got {found}, so they were changed; restore them."
         )
     return checkpoint

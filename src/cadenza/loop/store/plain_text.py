@@ -14,5 +14,7 @@ def require_plain(place: str, text: str) -> None:
     Raises:
         InputError: It is blank, holds NUL or is no valid Unicode.
     """
-    if not text.strip() or plain_text(text) != text:
+    if not text.strip():
+        raise InputError(f"{place}: expected some words, got {text!r}; say it.")
+    if plain_text(text) != text:
         raise InputError(f"{place}: expected text without NUL and stray bytes, got {text!r}.")
