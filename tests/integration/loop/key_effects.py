@@ -370,6 +370,12 @@ def request(name: str) -> Look:
     return lambda lab, config: getattr(lab.job(config, 1).requests[0], name)
 
 
+def asks_a_person(lab, config):
+    """Whether a decision waits for a person."""
+    stop = lambda told: StopLevel.END if "approval_requested" in told else StopLevel.NONE  # noqa: E731
+    return "approval_requested" in lab.fake(config, stop=stop).payloads
+
+
 def time_to_answer(lab, config):
     """How long a person has to answer, whole seconds."""
     stop = lambda told: StopLevel.END if "approval_requested" in told else StopLevel.NONE  # noqa: E731

@@ -1,8 +1,8 @@
 """Ray, for configurations whose jobs run on a cluster: is it installed, does its address answer."""
 
-import importlib.metadata
 import socket
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,8 +23,8 @@ def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
         environ: Environment variables.
     """
     try:
-        version = importlib.metadata.version("ray")
-    except importlib.metadata.PackageNotFoundError:
+        release = version("ray")
+    except PackageNotFoundError:
         return Check(
             name="ray",
             level="fail",
@@ -34,14 +34,14 @@ def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
     address = config.jobs.ray_address or environ.get("RAY_ADDRESS")
     if not address:
         where = "the cluster of this machine, or one that is started for the run and ends with it"
-        return Check(name="ray", level="ok", detail=f"{version}; {where}")
+        return Check(name="ray", level="ok", detail=f"{release}; {where}")
     refusal = None if address in _HERE else _refusal(address)
     if refusal is None:
-        return Check(name="ray", level="ok", detail=f"{version}; {address}")
+        return Check(name="ray", level="ok", detail=f"{release}; {address}")
     return Check(
         name="ray",
         level="fail",
-        detail=f"{version}; {address}: {refusal}",
+        detail=f"{release}; {address}: {refusal}",
         fix="start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)",
     )
 

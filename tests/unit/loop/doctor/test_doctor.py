@@ -154,7 +154,7 @@ def on_ray(**jobs):
 
 
 def test_a_cluster_must_answer_at_its_address(monkeypatch):
-    monkeypatch.setattr(ray_cluster.importlib.metadata, "version", lambda _: "2.60.0")
+    monkeypatch.setattr(ray_cluster, "version", lambda _: "2.60.0")
     assert "started for the run" in ray_cluster.ray_check(on_ray(), {}).detail
     assert ray_cluster.ray_check(on_ray(ray_address="auto"), {}).level == "ok"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -175,7 +175,7 @@ def test_ray_is_looked_at_only_for_who_wants_it(tmp_path, monkeypatch):
     def missing(_):
         raise importlib.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(ray_cluster.importlib.metadata, "version", missing)
+    monkeypatch.setattr(ray_cluster, "version", missing)
     for settings, levels in ((on_ray(), ["fail"]), (config(), []), (None, [])):
         checks = machine.examine(
             config=settings,
