@@ -114,7 +114,7 @@ class ChunkSource(ABC):
             out: Batch to write into and return, shape [n, c]; None makes a new one.
             generator: Source of the draws; None takes one that this process owns. A recording
                 draws nothing at random.
-            timeout: Longest wait for fresh data, s; None takes ``draw_timeout``. A recording waits
+            timeout: Longest wait for data, s; None takes ``draw_timeout``. A recording waits
                 for nothing.
 
         Returns:
@@ -122,8 +122,8 @@ class ChunkSource(ABC):
 
         Raises:
             InputError: A size is out of range, or another batch was recorded.
-            NotReadyError: The engine is not serving, no episode is long enough, or every recorded
-                batch was returned.
+            NotReadyError: The engine is not serving, or every recorded batch was returned.
+            DataPendingError: No episode that is long enough came in time.
             StaleDataError: Fresh data did not come in time.
             OnlineDataWorkerError: The engine failed.
             IntegrityError: A recorded episode is missing or damaged.

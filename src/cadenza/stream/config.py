@@ -56,7 +56,7 @@ class OnlineDataEngineCfg:
             forgiven, s.
         max_failure_rate: Share of dropped episodes beyond which the engine fails.
         max_replay_ratio: Chunks that may be drawn per written step; None: any number.
-        draw_timeout: Longest wait of a draw for fresh data, s.
+        draw_timeout: Longest wait of a draw for fresh data, and for episodes that it can use, s.
         min_fresh_fraction: Share of the episodes nothing was drawn from that a draw waits for.
         high_water: Unread episodes at which producers pause unless a draw waits; ones that draws
             pass over do not count, see `SlotStore.passed_over`.

@@ -1,0 +1,39 @@
+"""Threads take turns, and a fork leaves nobody's turn behind."""
+
+import os
+import threading
+
+from cadenza.stream.thread_lock import ThreadLock
+
+
+def test_threads_take_turns() -> None:
+    lock, tried = ThreadLock(), []
+
+    def try_it() -> None:
+        tried.append(lock.here().acquire(blocking=False))
+
+    with lock.here(), lock.here():  # twice by the same thread
+        thread = threading.Thread(target=try_it)
+        thread.start()
+        thread.join()
+    assert tried == [False]
+
+
+def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
+    lock, held, release = ThreadLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.here():
+            held.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.here().acquire(timeout=5.0) else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    release.set()
+    thread.join()
+    assert code == 0
