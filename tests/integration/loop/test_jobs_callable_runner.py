@@ -53,8 +53,16 @@ def test_command_is_resolved_where_a_table_is_given(bench, tmp_path):
         runner_of(bench, subprocess_runner, programs=PROGRAMS).run(other)
 
 
-@pytest.mark.parametrize(("exit_code", "problem"), [(4, "exit code 4"), (0, "exit code 0, but ")])
-def test_call_that_fails_or_leaves_no_result_fails_the_job(bench, tmp_path, exit_code, problem):
+@pytest.mark.parametrize(
+    ("exit_code", "problem", "again"),
+    [
+        (4, "0, got exit code 4", "0, got exit code 4; see"),
+        (0, "0 and its result, got exit code 0, but ", "0, but no usable result; see"),
+    ],
+)
+def test_call_that_fails_or_leaves_no_result_fails_the_job(
+    bench, tmp_path, exit_code, problem, again
+):
     spec = spec_of(tmp_path, "")
     calls = []
 
@@ -63,10 +71,10 @@ def test_call_that_fails_or_leaves_no_result_fails_the_job(bench, tmp_path, exit
         return RunResult(list(command), exit_code, 1.5, log_path)
 
     runner = runner_of(bench, call)
-    with pytest.raises(JobFailedError, match=rf"got {problem}.*; see its log .*train.log$"):
+    with pytest.raises(JobFailedError, match=rf"exit code {problem}.*; see its log .*train.log$"):
         runner.run(spec)
     assert bench.row(spec).duration_s == 1.5
-    with pytest.raises(JobFailedError, match=f"got exit code {exit_code}; see"):
+    with pytest.raises(JobFailedError, match=again):
         runner.run(spec)
     assert calls == [spec.command]
 

@@ -14,7 +14,8 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
         IntegrityError: Its result file is missing or was changed since.
     """
     if row.status != "succeeded":
-        raise job_failure(spec, row, f"exit code {row.exit_code}")
+        without = ", but no usable result" if row.exit_code == 0 else ""
+        raise job_failure(spec, row, f"exit code {row.exit_code}{without}")
     if spec.result_path is not None:
         require_unchanged(spec.result_path, row.result_sha256)
     return JobEnd(

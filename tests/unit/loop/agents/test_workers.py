@@ -177,7 +177,7 @@ def test_training_that_leaves_no_result_is_a_train_error(bus, tmp_path, dataset)
             return result
 
     worker = TrainAgent(TrainConfig(), RULES, bus, Liar(), backend=FakeBackend())
-    with pytest.raises(TrainError, match=r"exit code 0, but .*expected the result"):
+    with pytest.raises(TrainError, match=r"and its result, got exit code 0, but .*expected the"):
         worker.run(**PLACE, rung=PolicyRung(name="bc"), dataset=dataset, workdir=tmp_path)
 
 
