@@ -1,11 +1,14 @@
 """`cadenza loop run | resume | demo`: real runs in small form, stopped, answered, refused."""
 
+import os
 import signal
+import subprocess
 import time
+from contextlib import suppress
 
 import pytest
 
-from tests.e2e.commands import REPOSITORY, Started, cadenza
+from tests.e2e.commands import REPOSITORY, Started, arguments, cadenza, environment
 
 TINY = """
 run_name: tiny
@@ -128,6 +131,34 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert done.err.splitlines()[0] == NOTE
     assert "run long: stopped (stop requested)" in done.out
+    [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
+    assert (run["status"], run["jobs"]) == ("stopped", [])
+
+
+def test_a_closed_terminal_stops_the_run_in_order(tmp_path):
+    config = configured(tmp_path, "jobs: {grace_s: 5.0}")
+    config.write_text(config.read_text().replace("episodes: 4", "episodes: 4000"))
+    terminal, inside = os.openpty()
+    process = subprocess.Popen(
+        arguments("loop", "run", "-c", config, "--run-id", "shut"),
+        cwd=tmp_path,
+        env=environment(),
+        preexec_fn=lambda: os.login_tty(inside),  # closes it; the run is the leader of a session
+    )
+    os.close(inside)
+    try:
+        os.set_blocking(terminal, False)
+        deadline = time.monotonic() + 60.0
+        while not (tmp_path / "runs" / "shut" / "cycle_0" / "jobs" / "data" / "host.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            with suppress(BlockingIOError):
+                os.read(terminal, 65536)
+        os.close(terminal)
+        assert process.wait(60.0) == 129
+    finally:
+        process.kill()
+        process.wait()
     [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["jobs"]) == ("stopped", [])
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -146,13 +146,15 @@ def work_on(
     try:
         with typed_exits(as_json=as_json, go_on=_go_on(again), keep_lines=True):
             code, summary, status = _work(settings, run_id, quiet=quiet or as_json)
-            if as_json:
-                more = {"run": status.model_dump(mode="json")} if with_status else {}
-                print_json({**summary, **more})
-            elif with_status:
-                print_status(status, settings.workdir, settings.store)
-            else:
-                print_text(_as_text(summary, status.metric))
+            # a closed terminal shows nothing, a file or a pipe gets it all the same
+            with suppress(OSError) if code is ExitCode.HUNG_UP else nullcontext():
+                if as_json:
+                    more = {"run": status.model_dump(mode="json")} if with_status else {}
+                    print_json({**summary, **more})
+                elif with_status:
+                    print_status(status, settings.workdir, settings.store)
+                else:
+                    print_text(_as_text(summary, status.metric))
     except typer.Exit as ended:
         _show_log(ended)
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
