@@ -178,8 +178,8 @@ def test_run_is_replayed_from_its_recording_without_the_server(
 ):
     mirror = ReplyFile(tmp_path / "replies.jsonl")
 
-    def mirrored(spec, log, *, limits, price, max_cost_usd):
-        client = GuardedLLM(make_llm(spec), limits, price)
+    def mirrored(spec, log, *, limits, price, max_cost_usd, stop):
+        client = GuardedLLM(make_llm(spec), limits, price, stop=stop)
         return RecordedLLM(client, MirroredReplies(log, mirror), max_cost_usd=max_cost_usd)
 
     monkeypatch.setattr(assembly, "recorded_llm", mirrored)
