@@ -356,14 +356,15 @@ class Supervisor:
             if watched not in forced and not self._is_starting(watched) and _was_ended(watched)
         ]
         for watched in self._watched:
-            if watched.process is None:
+            process = watched.process
+            if process is None:
                 continue
             self._reclaim(watched.number)
-            if watched.process.exitcode is not None:
-                watched.process.close()
-                watched.process = None
             state = ProducerState.FAILED if watched in forced else ProducerState.ENDED
             self._store.producers["state"][watched.number] = state
+            if process.exitcode is not None:
+                watched.process = None  # first: after an interrupt a closed one could not be joined
+                process.close()
         return [watched.number for watched in forced]
 
     def _is_starting(self, watched: _Watched) -> bool:

@@ -12,7 +12,9 @@ import pytest
 from cadenza.core.errors import StorageError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
 from cadenza.stream.batch_ring import BatchRing
+from cadenza.stream.slots import SlotStore
 from cadenza.stream.supervisor import Supervisor
+from tests.interrupts import interrupted_everywhere
 from tests.stream_engines import nothing_left, small_cfg
 
 
@@ -47,6 +49,15 @@ def test_stop_goes_on_after_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) 
     engine.stop()
     assert engine.state is OnlineDataEngineState.STOPPED
     engine.stop()
+
+
+def test_stop_can_be_interrupted_at_every_instruction_and_goes_on() -> None:
+    engine = OnlineDataEngine(small_cfg(mode="continuous", producers=2, num_envs=1))
+    engine.start()
+    modules = (OnlineDataEngine.__module__, Supervisor.__module__, SlotStore.__module__)
+    assert sum(1 for _ in interrupted_everywhere(engine.stop, *modules)) > 30
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert [row["state"] for row in engine.status()["producers"]] == ["ENDED", "ENDED"]
 
 
 @pytest.mark.parametrize("late", [StorageError, OSError])
