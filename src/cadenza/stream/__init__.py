@@ -9,9 +9,9 @@ Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_write
              `supervisor`, `producer`, `episode_runner`, `environment`, `policies` (the processes
              that simulate);
              `dataset`, `loader_worker`, `chunk_samplers`, `batch_ring` (what trainers call),
-             `iterator_place`; `recorded_draws`, `recorded_places`, `recording_files`,
-             `recording_session`, `worker_draws` (repeating a training); `argument_checks` refuses
-             what any of them cannot use.
+             `iterator_place`; `recorded_draws`, `recorded_lines`, `recorded_places`,
+             `recording_files`, `recording_session`, `worker_draws` (repeating a training);
+             `argument_checks` refuses what any of them cannot use.
 """
 
 from typing import Final

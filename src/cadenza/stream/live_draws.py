@@ -139,10 +139,10 @@ class LiveDraws:
             self._consumer.note_blocked(duration_ns)
 
     @contextmanager
-    def recording(self, folder: str | Path) -> Generator[RecordingReader]:
+    def recording(self, folder: str | Path, *, durable: bool = True) -> Generator[RecordingReader]:
         """Write down every draw in the block, see `OnlineDataEngine.recording`."""
         before = self._reader
-        recorder = RecordingReader(before, self._store, folder)
+        recorder = RecordingReader(before, self._store, folder, durable=durable)
         try:
             self._reader = _InTurn(recorder)
             yield recorder

@@ -9,13 +9,12 @@ Axes:  n = chunks, c = steps of a chunk.
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import InputError, NotReadyError
@@ -27,10 +26,18 @@ from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.iterator_place import IteratorPlace
-from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
+from cadenza.stream.layout import StoreLayout
+from cadenza.stream.recorded_lines import (
+    DRAW_ARRAYS,
+    EPISODE_FACTS,
+    EpisodeKey,
+    RecordedDraw,
+    check_episode,
+)
 from cadenza.stream.recorded_places import recorded_place
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
+    Arrays,
     JournalWriter,
     damaged,
     layout_from,
@@ -39,19 +46,13 @@ from cadenza.stream.recording_files import (
     worker_folders,
 )
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
-from cadenza.stream.slots import IntArray, SlotStore
+from cadenza.stream.slots import SlotStore
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 #: Episodes that a `RecordedStream` keeps in memory, or as many as one draw needs.
 KEPT_EPISODES: Final = 64
-#: A published episode: its slot, and the slot's version.
-EpisodeKey = tuple[int, int]
-#: Tables of `SlotStore` that are written down with an episode.
-_EPISODE_FACTS: Final = ("length", "episode_id", "policy_version", "written_at_ns", "success")
-#: Arrays of `DrawnChunks` that say where chunks came from.
-_DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
 
 
 class ChunkReader(Protocol):
@@ -75,13 +76,17 @@ class RecordingReader:
     Close it at the end: a recording without its last line counts as unfinished.
     """
 
-    def __init__(self, reader: ChunkReader, store: SlotStore, folder: str | Path) -> None:
+    def __init__(
+        self, reader: ChunkReader, store: SlotStore, folder: str | Path, *, durable: bool = True
+    ) -> None:
         """Begin a recording.
 
         Args:
             reader: Draws from ``store``.
             store: Where episodes are.
             folder: Where to write; must not hold a recording.
+            durable: Whether `close` waits for the disk. A loader's worker, which has seconds to
+                end, leaves that to the recording around its own.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.
@@ -91,6 +96,7 @@ class RecordingReader:
         self._store = store
         self._journal = JournalWriter(checked_path("recording: folder", folder), store.layout)
         self._written: set[EpisodeKey] = set()
+        self._durable = durable
         self._pid = os.getpid()
 
     def draw(
@@ -116,7 +122,11 @@ class RecordingReader:
             )
         for _ in range(MAX_ROUNDS):
             drawn = self._reader.draw(n, c, out, generator, options)
-            if self._write_episodes(drawn):
+            copies = self._new_episodes(drawn)
+            if copies is not None:
+                for key, (facts, arrays) in copies.items():
+                    self._journal.add_episode(facts, arrays)
+                    self._written.add(key)
                 self._write_draw(n, c, list(out), options, drawn)
                 return drawn
         raise NotReadyError(
@@ -132,13 +142,19 @@ class RecordingReader:
     def close(self) -> None:
         """End the recording; a second call does nothing."""
         if os.getpid() == self._pid:
-            self._journal.close()
+            self._journal.close(durable=self._durable)
 
-    def _write_episodes(self, drawn: DrawnChunks) -> bool:
-        """Write what was not written before; return False if an episode was replaced by then."""
+    def _new_episodes(
+        self, drawn: DrawnChunks
+    ) -> dict[EpisodeKey, tuple[dict[str, Any], Arrays]] | None:
+        """Copy what was not written before; return None if an episode was replaced by then.
+
+        All are copied before the first is written: in the time that files take, producers replace
+        the others.
+        """
         keys = set(zip(drawn.slots.tolist(), drawn.versions.tolist(), strict=True))
+        store, copies = self._store, dict[EpisodeKey, tuple[dict[str, Any], Arrays]]()
         for slot, version in sorted(keys - self._written):
-            store = self._store
             length = int(store.length[slot])
             arrays = {
                 field.name: store.entries(field.name, slot)[
@@ -147,69 +163,21 @@ class RecordingReader:
                 for field in store.layout.fields
             }
             count = int(store.segments[slot])
-            facts = {name: int(getattr(store, name)[slot]) for name in _EPISODE_FACTS}
+            facts = {name: int(getattr(store, name)[slot]) for name in EPISODE_FACTS}
             segments = store.segment_bounds[slot, :count].tolist()
             full_fence()
             if int(store.version[slot]) != version:
-                return False
+                return None
             names = {"slot": slot, "version": version, "segments": segments}
-            self._journal.add_episode({**facts, **names}, arrays)
-            self._written.add((slot, version))
-        return True
+            copies[slot, version] = ({**facts, **names}, arrays)
+        return copies
 
     def _write_draw(
         self, n: int, c: int, keys: list[str], options: DrawOptions, drawn: DrawnChunks
     ) -> None:
-        arrays = {name: getattr(drawn, name).tolist() for name in _DRAW_ARRAYS}
+        arrays = {name: getattr(drawn, name).tolist() for name in DRAW_ARRAYS}
         body = {"n": n, "c": c, "keys": keys, "options": asdict(options), **arrays}
         self._journal.append("draw", body)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class RecordedDraw:
-    """One line of a recording.
-
-    Attributes:
-        n: Chunks.
-        c: Steps of a chunk.
-        keys: What was drawn.
-        options: How it was drawn.
-        slots: Shape (n,), as in `DrawnChunks`, like the next three.
-        versions: Shape (n,).
-        offsets: Shape (n,).
-        bounds: Shape (n, 2).
-    """
-
-    n: int
-    c: int
-    keys: tuple[str, ...]
-    options: DrawOptions
-    slots: IntArray
-    versions: IntArray
-    offsets: IntArray
-    bounds: IntArray
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> "RecordedDraw":
-        """Return the draw that a line describes.
-
-        Raises:
-            ValueError: It describes none; so are KeyError and TypeError.
-        """
-        n, c = int(body["n"]), int(body["c"])
-        arrays: dict[str, NDArray[np.int64]] = {}
-        for name in _DRAW_ARRAYS:
-            shape = (n, 2) if name == "bounds" else (n,)
-            arrays[name] = np.array(body[name], np.int64)
-            if arrays[name].shape != shape:
-                raise ValueError(f"{name} of shape {arrays[name].shape}")
-        options = DrawOptions(**body["options"])
-        return cls(n=n, c=c, keys=tuple(body["keys"]), options=options, **arrays)
-
-    @property
-    def episodes(self) -> list[EpisodeKey]:
-        """The episode of each chunk."""
-        return list(zip(self.slots.tolist(), self.versions.tolist(), strict=True))
 
 
 class RecordedStream(ChunkSource):
@@ -325,7 +293,7 @@ class RecordedStream(ChunkSource):
         """
         match body["kind"]:
             case "episode":
-                _check_episode(body, layout)
+                check_episode(body, layout)
                 self._episodes[body["slot"], body["version"]] = body
             case "draw":
                 draw = RecordedDraw.from_json(body)
@@ -377,22 +345,6 @@ class RecordedStream(ChunkSource):
         segments: list[list[int]] = facts["segments"]
         store.segments[place] = len(segments)
         store.segment_bounds[place, : len(segments)] = np.reshape(segments, (-1, 2))
-        for name in _EPISODE_FACTS:
+        for name in EPISODE_FACTS:
             getattr(store, name)[place] = facts[name]
         self._places[key] = place
-
-
-def _check_episode(body: Mapping[str, Any], layout: StoreLayout) -> None:
-    """Refuse a line that no episode of the layout can have.
-
-    Raises:
-        ValueError: It describes none; so are KeyError and TypeError.
-    """
-    segments = np.array(body["segments"], np.int64).reshape(-1, 2)
-    numbers = [body[name] for name in ("slot", "version", *_EPISODE_FACTS)]
-    if not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"an episode with the numbers {numbers}")
-    length = body["length"]
-    inside = (segments >= 0) & (segments <= length)
-    if not 1 <= length <= layout.steps or len(segments) > MAX_SEGMENTS or not inside.all():
-        raise ValueError(f"an episode of {length} steps with the segments {segments.tolist()}")

@@ -47,7 +47,7 @@ class WorkerDraws(ChunkSource):
         self._running = session.running
         if self._running:
             folder = session.folder(self._running) / WORKERS_FOLDER / place.folder
-            self._recording.enter_context(draws.recording(folder))
+            self._recording.enter_context(draws.recording(folder, durable=False))
 
     @property
     def layout(self) -> StoreLayout:

@@ -403,6 +403,58 @@ def test_draw_from_an_episode_that_went_before_it_was_written_down_is_repeated(
     assert same_bytes(stream.sample_batch(5, 3)["actions"], out["actions"])
 
 
+def test_episodes_that_go_while_others_are_written_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, rng = new_store(), np.random.default_rng(9)
+    for _ in range(4):
+        write_episode(store, 6, rng)
+
+    class SlowWriter(recorded_draws.JournalWriter):
+        def add_episode(self, facts, arrays) -> None:
+            super().add_episode(facts, arrays)
+            for _ in range(4):  # meanwhile producers replace everything
+                write_episode(store, 6, rng)
+
+    monkeypatch.setattr(recorded_draws, "JournalWriter", SlowWriter)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+    out = targets(8, 3)
+    reader.draw(8, 3, out, torch.Generator().manual_seed(0))
+    reader.close()
+    again = RecordedStream(tmp_path).sample_batch(8, 3)
+    assert same_bytes(again["actions"], out["actions"])
+
+
+def test_episode_that_the_file_system_refuses_is_reported(tmp_path: Path) -> None:
+    store = new_store()
+    write_episode(store, 6, np.random.default_rng(9))
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+    (tmp_path / "episodes").rmdir()
+    told = r"00000000.bin: expected to write \d+ bytes, got 'No such file or directory'; free space"
+    with pytest.raises(StorageError, match=told):
+        reader.draw(5, 3, targets(5, 3), torch.Generator())
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_recordings_wait_for_the_disk_once_at_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink())
+    )
+    store = new_store()
+    write_episode(store, 6, np.random.default_rng(9))
+    reader = RecordingReader(SlotReader(store), store, tmp_path, durable=durable)
+    synced.clear()  # folders were made
+    reader.draw(5, 3, targets(5, 3), torch.Generator())
+    assert synced == []
+    reader.close()
+    files = ["draws.jsonl", "episodes", "episodes/00000000.bin"]
+    expected = {tmp_path, *(tmp_path / name for name in files)} if durable else set()
+    assert set(synced) == expected
+
+
 def test_episodes_that_always_go_are_given_up(tmp_path: Path) -> None:
     store = new_store()
     write_episode(store, 6, np.random.default_rng(9))
