@@ -12,7 +12,8 @@ def found(chunks: int, **more: int) -> Found:
 
 
 @pytest.mark.parametrize(
-    ("more", "status"), [({}, 0), ({"torn": 1}, 1), ({"foreign": 1}, 1), ({"redraws": 0}, 1)]
+    ("more", "status"),
+    [({}, 0), ({"torn": 1}, 1), ({"foreign": 1}, 1), ({"broken": 1}, 1), ({"redraws": 0}, 1)],
 )
 def test_status_tells_of_faults_and_of_searches_that_prove_nothing(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, int], status: int

@@ -1,7 +1,7 @@
 """Looks for torn chunks beside one writer, then beside two, and prints a table of what it saw.
 
-Progress goes to standard error. The exit status is 1 if anything was wrong with a chunk, and where
-nothing was drawn anew: then no slot changed under the reader, and the search proves nothing.
+Progress goes to standard error. The exit status is 1 if anything was wrong with a chunk or a draw, and
+where nothing was drawn anew: then no slot changed under the reader, and the search proves nothing.
 
 Usage:  python -m tests.integration.stream.torn_reads_table --chunks 10000000
 """
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {writers: searched(chunks, writers) for writers in WRITERS}
     sys.stdout.write(f"{os.cpu_count()} cores, torch {torch.__version__}\n\n{HEAD}")
     sys.stdout.writelines(row(writers, one) for writers, one in found.items())
-    return int(any(one.torn or one.foreign or not one.redraws for one in found.values()))
+    return int(any(one.faults or not one.redraws for one in found.values()))
 
 
 def searched(chunks: int, writers: int) -> Found:
