@@ -114,7 +114,11 @@ def test_look_at_every_task_of_a_suite_is_foreseen():
         require_foreseen_allowed(settings, SHIPPED)
 
 
-def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(tmp_path):
+def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CADENZA_LEROBOT_PYTHON", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no LeRobot to ask
     measured = {"env_type": "libero", "task_suite": "mine", "n_episodes": 5, "max_episodes": 5}
     with pytest.raises(ConstitutionError, match=r"unknown_suite: eval.task_suite: .* got 'mine'"):
         require_foreseen_allowed(lerobot(eval=measured), SHIPPED)
