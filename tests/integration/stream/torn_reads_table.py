@@ -1,7 +1,7 @@
 """Looks for torn chunks beside one writer, then beside two, and prints a table of what it saw.
 
-Progress goes to standard error. The exit status is 1 if anything was wrong with a chunk or a draw, and
-where nothing was drawn anew: then no slot changed under the reader, and the search proves nothing.
+Progress goes to standard error. The exit status is 1 if anything was wrong with a chunk or a draw,
+and where nothing was drawn anew: then no slot changed under the reader, which proves nothing.
 
 Usage:  python -m tests.integration.stream.torn_reads_table --chunks 10000000
 """
