@@ -126,7 +126,8 @@ def _made(
 def _require_on(device: torch.device, targets: Mapping[str, Tensor]) -> None:
     for name, target in targets.items():
         found = target.device
-        if found != device and (found.type != device.type or device.index is not None):
+        is_there = found == device or (found.type == device.type and str(device) == device.type)
+        if not is_there:
             raise InputError(
                 f"sample_batch: expected out[{name!r}] on the device {str(device)!r}, got "
                 f"{str(found)!r}; move it, or choose another buffer_device."
