@@ -4,9 +4,12 @@ A producer begins an episode when its mode wants one and fewer than ``high_water
 unread. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
 it asks for a fill, waits, and raises `StaleDataError` at last.
 
-The two never wait for each other: while a draw waits, whatever for, neither ``high_water`` nor the
-ratio of ``fixed_ratio`` holds producers back. Episodes that draws pass over, see `SlotStore`, are
-neither unread nor fresh, or they would hold producers back for ever.
+The two never wait for each other: while a draw waits, neither ``high_water`` nor the ratio of
+``fixed_ratio`` holds producers back, up to what it waits for: the steps that its chunks need, or,
+where nobody can say how many episodes bring fresh or long enough ones, without a bound. One that
+gave up is met with a last fill of B episodes at most, and only for a while. Episodes that draws
+pass over, see `SlotStore`, are neither unread nor fresh, or they would hold producers back for
+ever.
 
 On demand, a fill is asked for when enough chunks were drawn since the last one, and when readers of
 whole episodes are through with B of them; for the latter also with a fixed ratio, because one
@@ -77,9 +80,14 @@ def unread_episodes(store: SlotStore) -> int:
     return int(np.count_nonzero(_wanted(store) & (store.draws == 0)))
 
 
+def readable_slots(store: SlotStore) -> NDArray[np.bool_]:
+    """Return which slots hold an episode that is not being written."""
+    return (store.length > 0) & (store.version & 1 == 0)
+
+
 def _wanted(store: SlotStore) -> NDArray[np.bool_]:
     """Return which slots hold an episode that draws do not pass over."""
-    return (store.length > 0) & ~store.passed_over()
+    return readable_slots(store) & ~store.passed_over()
 
 
 def waiting_rows(store: SlotStore) -> NDArray[np.bool_]:
@@ -102,10 +110,10 @@ def is_first_fill_complete(store: SlotStore, rules: FlowRules) -> bool:
 def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
     """Return whether a producer may begin an episode now."""
     words = store.words
-    waited_for = bool(waiting_rows(store).any())
+    begun = int(words[StreamWords.PUBLISHED]) + int(np.count_nonzero(store.lease))
+    waited_for = _is_waited_for(store, rules, begun)
     if not waited_for and _is_over_high_water(store, rules):
         return False
-    begun = int(words[StreamWords.PUBLISHED]) + int(np.count_nonzero(store.lease))
     if begun < rules.buffer_size or begun < int(words[StreamWords.TO_FILL]):
         return True
     if rules.mode == "continuous":
@@ -116,6 +124,27 @@ def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
         return True
     wanted = int(words[EngineWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
     return int(words[StreamWords.PUBLISHED_FRAMES]) < wanted
+
+
+def _is_waited_for(store: SlotStore, rules: FlowRules, begun: int) -> bool:
+    """Return whether a draw waits for more than ``begun`` episodes, or for more steps."""
+    waiting = waiting_rows(store)
+    if not waiting.any():
+        return False
+    chunks = store.consumers["wanted_chunks"]
+    until = store.consumers["wanted_until"]
+    if (waiting & (chunks == 0) & (begun < until)).any():
+        return True
+    most = int(chunks[waiting].max())
+    return most > 0 and _lacks_steps(store, rules, most)
+
+
+def _lacks_steps(store: SlotStore, rules: FlowRules, chunks: int) -> bool:
+    """Return whether the replay ratio wants more steps before ``chunks`` more are drawn."""
+    if rules.max_replay_ratio is None:
+        return False
+    allowed = rules.max_replay_ratio * int(store.words[StreamWords.PUBLISHED_FRAMES])
+    return store.drawn_chunks() + chunks > allowed
 
 
 def _is_over_high_water(store: SlotStore, rules: FlowRules) -> bool:
@@ -179,15 +208,12 @@ def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
 
 def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:
     """Return why ``chunks`` more may not be drawn now, None if they may."""
-    if rules.max_replay_ratio is not None:
-        frames = int(store.words[StreamWords.PUBLISHED_FRAMES])
-        allowed = rules.max_replay_ratio * frames
-        drawn = store.drawn_chunks()
-        if drawn + chunks > allowed:
-            return (
-                f"at most {rules.max_replay_ratio:g} chunks per written step, got {drawn} + "
-                f"{chunks} chunks for {frames} steps"
-            )
+    if _lacks_steps(store, rules, chunks):
+        return (
+            f"at most {rules.max_replay_ratio:g} chunks per written step, got "
+            f"{store.drawn_chunks()} + {chunks} chunks for "
+            f"{store.words[StreamWords.PUBLISHED_FRAMES]} steps"
+        )
     if rules.min_fresh_fraction is not None:
         wanted = _wanted(store)
         readable = int(np.count_nonzero(wanted))
@@ -207,7 +233,7 @@ def wait_until_fresh(
     *,
     timeout: float,
     check: Callable[[], None],
-    note: Callable[[int], None],
+    note: Callable[[int, int], None],
     look: Callable[[], None],
 ) -> None:
     """Wait until ``chunks`` may be drawn.
@@ -220,7 +246,8 @@ def wait_until_fresh(
         check: Called while waiting; raises when waiting is in vain.
         note: Called with every piece of time waited, ns, as it passes, the first one empty: nothing
             is left out when the wait fails, or the process is killed in it. It must tell producers
-            that a draw waits, as `ConsumerRow.note_blocked` does.
+            that a draw waits, as `ConsumerRow.note_blocked` does, and gets the chunks for which
+            the replay ratio wants more steps, 0 while that is not what the draw waits for.
         look: Finds out which new episodes the draw can use, so that others do not pass for fresh.
 
     Raises:
@@ -231,7 +258,7 @@ def wait_until_fresh(
     reason = _stale_reason(store, rules, chunks, look)
     began = now = time.monotonic_ns()
     if reason is not None:
-        note(0)
+        note(0, chunks if _lacks_steps(store, rules, chunks) else 0)
     while reason is not None:
         if rules.mode == "on_demand" and not is_fill_running(store):
             request_fill(store, rules)
@@ -244,7 +271,7 @@ def wait_until_fresh(
         check()
         time.sleep(POLL_S)
         before, now = now, time.monotonic_ns()
-        note(now - before)
+        note(now - before, chunks if _lacks_steps(store, rules, chunks) else 0)
         reason = _stale_reason(store, rules, chunks, look)
 
 

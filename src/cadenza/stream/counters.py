@@ -6,6 +6,7 @@ all rows are the totals of the stream.
 """
 
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.back_pressure import waiting_rows
-from cadenza.stream.engine_state import saturating_sum
+from cadenza.stream.back_pressure import readable_slots, unread_episodes, waiting_rows
+from cadenza.stream.engine_state import LARGEST, saturating_sum
 from cadenza.stream.histograms import (
     lag_classes,
     lag_quantile,
@@ -41,6 +42,7 @@ class ConsumerRow:
         self._store = store
         self._pid = 0
         self._row = -1
+        self._under_way: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the store; the row stays with its process."""
@@ -59,8 +61,21 @@ class ConsumerRow:
         """
         if self._pid != os.getpid():
             self._row = _claim_row(self._store)
+            self._under_way = {}  # after a fork, the threads of the parent are not here
             self._pid = os.getpid()
         return self._row
+
+    def note_begun(self, chunks: int) -> None:
+        """Say that this thread draws ``chunks``; a draw that was broken off counts no longer."""
+        row = self.row
+        self._under_way[threading.get_ident()] = chunks
+        self._store.consumers["under_way"][row] = sum(self._under_way.values())
+
+    def note_ended(self) -> None:
+        """Say that this thread draws no more."""
+        row = self.row
+        self._under_way.pop(threading.get_ident(), None)
+        self._store.consumers["under_way"][row] = sum(self._under_way.values())
 
     def note(self, drawn: DrawnChunks, c: int) -> None:
         """Count one draw of chunks of ``c`` steps."""
@@ -88,11 +103,25 @@ class ConsumerRow:
         """Count episodes that a reader of whole ones is through with, read or lost."""
         self._store.consumers["passed"][self.row] += episodes
 
-    def note_blocked(self, duration_ns: int) -> None:
-        """Count time that this process waited for data, and say that it still waits."""
+    def note_blocked(self, duration_ns: int, chunks: int = 0) -> None:
+        """Count time that this process waited for data, and say that it still waits.
+
+        Args:
+            duration_ns: The time, ns.
+            chunks: Chunks for which the replay ratio wants more steps; 0: it waits for something
+                else, which more steps may or may not bring.
+        """
         row, table = self.row, self._store.consumers
         table["blocked_ns"][row] += duration_ns
+        table["wanted_chunks"][row] = chunks
+        table["wanted_until"][row] = LARGEST
         table["waiting_ns"][row] = time.monotonic_ns()
+
+    def note_given_up(self, episodes: int) -> None:
+        """Say that a draw waits no longer, and may try again once there are ``episodes`` more."""
+        row, store = self.row, self._store
+        published = int(store.words[StreamWords.PUBLISHED])
+        store.consumers["wanted_until"][row] = saturating_sum(published, episodes)
 
 
 class ProducerRow:
@@ -239,7 +268,7 @@ def read_counters(store: SlotStore) -> StreamCounters:
     """Return the counters of ``store`` as they are now; running counts may differ by one draw."""
     draws, words = store.consumers, store.words
     chunks = _total(draws["chunks"])
-    readable = (store.length > 0) & (store.version & 1 == 0)
+    readable = readable_slots(store)
     passed_over = store.passed_over()
     waits = waiting_rows(store)
     staleness = draws["staleness_classes"].sum(axis=0)
@@ -250,7 +279,7 @@ def read_counters(store: SlotStore) -> StreamCounters:
         dropped=int(store.producers["dropped"].sum()),
         readable=int(np.count_nonzero(readable)),
         passed_over=int(np.count_nonzero(readable & passed_over)),
-        unread=int(np.count_nonzero(readable & ~passed_over & (store.draws == 0))),
+        unread=unread_episodes(store),
         chunks=chunks,
         drawn_frames=_total(draws["frames"]),
         redraws=_total(draws["redraws"]),
@@ -315,6 +344,7 @@ def _claim_row(store: SlotStore) -> int:
             own = (pid, start) == (os.getpid(), mine)
             if own or not pid or not is_same_process(pid, start):
                 pids[row], starts[row] = os.getpid(), mine
+                store.consumers["under_way"][row] = 0
                 return row
     raise NotReadyError(
         f"ConsumerRow: expected at most {MAX_CONSUMERS} drawing processes, got one more; end some."

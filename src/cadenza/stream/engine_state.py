@@ -3,10 +3,7 @@
 from enum import IntEnum, unique
 from typing import Final
 
-from cadenza.stream.slots import SlotStore, StreamWords
-
-#: Largest count; counters stay there instead of becoming negative.
-LARGEST: Final = 2**63 - 1
+from cadenza.stream.slots import LARGEST, SlotStore, StreamWords
 
 
 @unique

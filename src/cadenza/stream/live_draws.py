@@ -94,9 +94,18 @@ class LiveDraws:
         layout, device, out = self._store.layout, self._device, request.out
         targets = chunk_targets(layout, size, request.options, request.select, out, device)
         landed = landing_buffers(layout, size, targets, device)
-        drawn = self._drawn(size, landed, request)
         with self._counting.here():
-            self._consumer.note(drawn, size[1])
+            self._consumer.note_begun(size[0])
+        try:
+            drawn = self._drawn(size, landed, request)
+            with self._counting.here():
+                self._consumer.note(drawn, size[1])
+                self._consumer.note_ended()
+        except BaseException:
+            with self._counting.here():
+                self._consumer.note_ended()
+                self._consumer.note_given_up(self._rules.buffer_size)
+            raise
         request_fill_if_due(self._store, self._rules)
         return filled_batch(targets, landed, size, device, out)
 
@@ -127,16 +136,17 @@ class LiveDraws:
                 self._note_blocked(0)  # tells producers at once that a draw waits
                 left = timeout - (time.monotonic() - began)
                 if left <= 0.0:
-                    error.add_note(f"The draw waited {timeout:g} s for it.")
+                    if request.timeout is None:
+                        error.add_note(f"The draw waited {timeout:g} s for it.")
                     raise
             self._serving.require()
             before = time.monotonic_ns()
             time.sleep(POLL_S)
             self._note_blocked(time.monotonic_ns() - before)
 
-    def _note_blocked(self, duration_ns: int) -> None:
+    def _note_blocked(self, duration_ns: int, chunks: int = 0) -> None:
         with self._counting.here():
-            self._consumer.note_blocked(duration_ns)
+            self._consumer.note_blocked(duration_ns, chunks)
 
     @contextmanager
     def recording(self, folder: str | Path, *, durable: bool = True) -> Generator[RecordingReader]:

@@ -35,8 +35,8 @@ PASSED_OVER_DRAWS: Final = 8
 #: Episodes begun after it, per slot, after which ``reuse="most_drawn"`` replaces an episode however
 #: seldom it is drawn.
 AGED_FILLS: Final = 4
-#: Largest count of chunks.
-_LARGEST: Final = np.iinfo(np.int64).max
+#: Largest count; counters stay there instead of becoming negative.
+LARGEST: Final = 2**63 - 1
 #: Value of ``slot.success`` while nobody has judged the episode.
 UNKNOWN_SUCCESS: Final = -1
 
@@ -74,7 +74,8 @@ class SlotStore:
         written_at_ns: int64 (S,), time of publication, ns since 1970.
         success: int64 (S,), 1, 0, or -1 for unknown.
         draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
-        drawn_before: int64 (S,), chunks that had been drawn from the store at its publication.
+        drawn_before: int64 (S,), chunks that had been drawn from the store, or were being drawn,
+            when a draw first found one in this episode.
         drawable_at: int64 (S,), latest version in which some draw found a chunk.
         undrawable_at: int64 (S,), latest version in which some draw found none.
         lease: int64 (S,), 1 + the number of the producer that writes the slot, else 0.
@@ -205,7 +206,6 @@ class SlotStore:
             self.episode_id[slot] = episode
             self.policy_version[slot] = policy_version
             self.success[slot] = success
-            self.drawn_before[slot] = self.drawn_chunks()
             self.written_at_ns[slot] = time.time_ns()
             self.length[slot] = length
             self.lease[slot] = 0
@@ -216,7 +216,7 @@ class SlotStore:
 
     def drawn_chunks(self) -> int:
         """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
-        return min(sum(self.consumers["chunks"].tolist()), _LARGEST)  # Python's do not overflow
+        return min(sum(self.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
 
     def note_windows(self, slots: IntArray, versions: IntArray, windows: IntArray) -> None:
         """Note in which slots a draw found chunks.
@@ -230,19 +230,28 @@ class SlotStore:
             windows: How many windows it found in each, shape (x,).
         """
         found = windows > 0
-        self.drawable_at[slots[found]] = versions[found]
+        first = found & (self.drawable_at[slots] < versions)
+        if first.any():
+            under_way = sum(self.consumers["under_way"].tolist())
+            # Before the note: as soon as the episode is known, draws that miss it count.
+            self.drawn_before[slots[first]] = min(self.drawn_chunks() + under_way, LARGEST)
+            self.drawable_at[slots[first]] = versions[first]
         self.undrawable_at[slots[~found]] = versions[~found]
 
     def passed_over(self) -> NDArray[np.bool_]:
         """Return which episodes draws do not want, shape (S,).
 
         Those are the ones that all draws that looked found no chunk in, and the ones that nothing
-        was drawn from although `PASSED_OVER_DRAWS` chunks per slot were since their publication:
-        draws of today may have no use for what earlier ones, with other options, found chunks in.
+        was drawn from although `PASSED_OVER_DRAWS` chunks per slot were since a draw first found
+        one in them: draws of today may have no use for what earlier ones, with other options, found
+        chunks in. Draws that were under way then do not count, because they may have chosen their
+        windows before the episode was there.
         """
-        undrawable = (self.undrawable_at == self.version) & (self.drawable_at != self.version)
+        drawable = self.drawable_at == self.version
+        undrawable = (self.undrawable_at == self.version) & ~drawable
         since = self.drawn_chunks() - self.drawn_before
-        return undrawable | ((self.draws == 0) & (since >= PASSED_OVER_DRAWS * self.layout.slots))
+        left_out = since >= PASSED_OVER_DRAWS * self.layout.slots
+        return undrawable | (drawable & (self.draws == 0) & left_out)
 
     def _aged(self) -> NDArray[np.bool_]:
         newest = int(self.words[StreamWords.NEXT_EPISODE])

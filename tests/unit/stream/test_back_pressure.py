@@ -182,7 +182,7 @@ def test_wait_asks_for_one_fill_and_ends_at_its_limit(store) -> None:
     waited: list[int] = []
     begin = time.monotonic_ns()
     with pytest.raises(StaleDataError, match=r"a share of 0\.5 .*after 0\.\d s; add producers"):
-        wait(store, fresh, 1, timeout=0.05, note=waited.append)
+        wait(store, fresh, 1, timeout=0.05, note=lambda ns, _: waited.append(ns))
     assert 0.05e9 <= sum(waited) <= time.monotonic_ns() - begin
     assert store.words[StreamWords.REQUESTS] == 1
 
@@ -197,9 +197,12 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
 
     waited: list[int] = []
 
-    wait(store, fresh, 1, check=arrives, note=waited.append)
+    def note(duration_ns: int, _: int) -> None:
+        waited.append(duration_ns)
+
+    wait(store, fresh, 1, check=arrives, note=note)
     assert len(waited) == 2  # a first sign of it, then one look
-    wait(store, fresh, 1, check=arrives, note=waited.append)  # may be drawn at once
+    wait(store, fresh, 1, check=arrives, note=note)  # may be drawn at once
     assert len(waited) == 2
     assert store.words[StreamWords.REQUESTS] == 0
     store.draws[:] = 1
@@ -269,6 +272,40 @@ def test_waiting_draw_lets_producers_go_on(store) -> None:
     store.consumers["waiting_ns"][row.row] -= WAITING_NS  # it did not come back
     assert not may_begin_episode(store, fixed)
     assert not may_begin_episode(store, high)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 2}]
+)
+def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(store, settings) -> None:
+    fill(store, 4, frames=10)
+    store.words[EngineWords.FRAMES_AT_READY] = 10
+    flow = rules(max_replay_ratio=0.5, **settings)
+    with pytest.raises(StaleDataError, match="got 0 \\+ 6 chunks for 10 steps"):
+        wait(store, flow, 6, timeout=0.0, note=ConsumerRow(store).note_blocked)
+    fill(store, 4, frames=11)
+    assert may_begin_episode(store, flow)
+    fill(store, 4, frames=12)  # 6 = 0.5 * 12
+    assert not may_begin_episode(store, flow)
+
+
+@pytest.mark.parametrize("flow", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 1}])
+def test_draw_that_gave_up_lets_one_fill_be_written(store, flow) -> None:
+    fill(store, 4)
+    store.words[EngineWords.FRAMES_AT_READY] = 10
+    store.draws[:2] = 1
+    fresh = rules(min_fresh_fraction=0.9, max_replay_ratio=2.0, **flow)
+    row = ConsumerRow(store)
+    with pytest.raises(StaleDataError, match=r"a share of 0\.9 .*got 2 of 4"):
+        wait(store, fresh, 1, timeout=0.0, note=row.note_blocked)
+    fill(store, 99)
+    assert may_begin_episode(store, fresh)  # nobody knows when a draw that waits is content
+    fill(store, 4)
+    row.note_given_up(4)
+    fill(store, 7)
+    assert may_begin_episode(store, fresh)
+    fill(store, 8)
+    assert not may_begin_episode(store, fresh)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import AGED_FILLS, StreamWords
+from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, StreamWords
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
@@ -98,6 +99,26 @@ def test_note_of_windows_says_nothing_of_the_next_episode() -> None:
     assert store.passed_over().tolist() == [False]
     store.note_windows(slot, late, np.array([0]))
     assert store.passed_over().tolist() == [False]
+
+
+def test_draws_that_cannot_have_seen_an_episode_do_not_pass_it_over() -> None:
+    store = new_store(slots=2, steps=5)
+    write_episode(store, 5)
+    first, second = ConsumerRow(store), SlotReader(store)
+    many = PASSED_OVER_DRAWS * 2
+    early = second.draw(many, 3, targets(store, many, 3), seeded())
+    first.note_begun(many)
+    late = write_episode(store, 5)
+    first.note(early, 3)
+    assert not store.passed_over()[late]  # nobody has looked
+    SlotReader(store).look(3)  # another process; the first one's next draw is under way
+    first.note(early, 3)
+    first.note_ended()
+    assert not store.passed_over()[late]
+    first.note(early, 3)
+    assert store.passed_over()[late]
+    SlotReader(store).look(2)  # a later look does not begin anew
+    assert store.passed_over()[late]
 
 
 def test_writer_passes_on_what_it_replaces() -> None:
