@@ -7,7 +7,6 @@ look.
 
 import os
 import struct
-import tempfile
 from collections.abc import Mapping
 from hashlib import blake2b
 from multiprocessing import reduction
@@ -15,7 +14,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import StorageError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.stream.shared_file import MEMORY_FOLDER, SentDescriptor
+from cadenza.stream.shared_file import SentDescriptor, close_all, memory_folder, open_unnamed
 
 _HEADER: Final = struct.Struct("<qq16s")
 
@@ -25,11 +24,10 @@ class PolicyBoard:
 
     def __init__(self, descriptor: int | None = None) -> None:
         """Open a board; ``descriptor`` is one that another process opened."""
+        self._opened = [] if descriptor is None else [descriptor]
         if descriptor is None:
-            folder = str(MEMORY_FOLDER) if MEMORY_FOLDER.is_dir() else None
-            descriptor, name = tempfile.mkstemp(prefix="cadenza-", dir=folder)
-            os.unlink(name)  # noqa: PTH108 -- a name from mkstemp
-        self._descriptor = descriptor
+            open_unnamed(memory_folder(), self._opened)
+        self._descriptor = self._opened[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a new process needs; only multiprocessing may ask."""
@@ -37,13 +35,11 @@ class PolicyBoard:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the board in a new process."""
-        self._descriptor = cast("SentDescriptor", state["descriptor"]).detach()
+        self.__init__(cast("SentDescriptor", state["descriptor"]).detach())
 
     def __del__(self) -> None:
         """Give the file free."""
-        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        close_all(getattr(self, "_opened", []))
 
     def write(self, version: int, weights: Mapping[str, Any]) -> None:
         """Replace the weights.

@@ -1,10 +1,11 @@
 """Memory that several processes map, without a name that could outlive them.
 
-A file is made in the memory file system (``/dev/shm`` where there is one), sized, mapped and
-unlinked at once. Processes get its descriptor, so the kernel frees the memory when the last of them
+A file is made without a name in the memory file system (``/dev/shm`` where there is one), sized and
+mapped. Processes get its descriptor, so the kernel frees the memory when the last of them
 is gone, however it ended; nothing has to be cleaned up.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -29,6 +30,8 @@ RESERVE: Final = 16 * 2**20
 LOCK_TIMEOUT: Final = 30.0
 #: Seconds between two attempts to lock.
 _LOCK_PAUSE: Final = 0.0002
+#: What file systems and kernels answer that cannot make a file without a name, see open(2).
+_NEEDS_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 class SentDescriptor(Protocol):
@@ -49,12 +52,17 @@ class SharedFile:
         map: The block.
     """
 
-    def __init__(self, descriptor: int, size: int) -> None:
-        """Map an open file and own its descriptor from then on; use `create` to make one."""
+    def __init__(self, opened: list[int], size: int) -> None:
+        """Map an open file; use `create` to make one.
+
+        Args:
+            opened: Its descriptor; empty when that is closed.
+            size: Bytes.
+        """
         self.size = size
-        self.map = mmap.mmap(descriptor, size)
-        self._descriptor = descriptor
-        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
+        self._descriptor = opened[0]
+        self._close_descriptor = weakref.finalize(self, close_all, opened)
+        self.map = mmap.mmap(self._descriptor, size)
         self._threads = ThreadLock()
 
     @classmethod
@@ -72,12 +80,18 @@ class SharedFile:
         """
         if size < 1:
             raise InputError(f"SharedFile.create: expected size >= 1 byte, got {size}.")
-        place = folder or (MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
+        place = folder or memory_folder()
+        opened: list[int] = []
         try:
-            return cls(_reserved_descriptor(size, place), size)
-        except StorageError:
-            raise
-        except OSError as error:
+            _require_room(size, place)
+            open_unnamed(place, opened)
+            # Takes the pages now: a full file system must not kill a process that writes later.
+            os.posix_fallocate(opened[0], 0, size)
+            return cls(opened, size)
+        except BaseException as error:
+            close_all(opened)
+            if not isinstance(error, OSError) or isinstance(error, StorageError):
+                raise
             raise StorageError(
                 f"shared memory: expected to reserve {size} bytes in {place}, got: {error}."
             ) from error
@@ -107,7 +121,7 @@ class SharedFile:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Map the file in a new process."""
         duplicate = cast("SentDescriptor", state["descriptor"])
-        self.__init__(duplicate.detach(), state["size"])
+        self.__init__([duplicate.detach()], state["size"])
 
     @contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
@@ -153,8 +167,39 @@ class SharedFile:
             raise StorageError("SharedFile: expected an open block, got a closed one; create anew.")
 
 
-def _reserved_descriptor(size: int, place: Path) -> int:
-    """Return the descriptor of an unlinked file whose pages are taken."""
+def memory_folder() -> Path:
+    """Return where files in memory are made, or the folder of temporary files."""
+    return MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+
+
+def open_unnamed(place: Path, opened: list[int]) -> None:
+    """Make a file in the folder ``place`` and append its descriptor to ``opened``.
+
+    It never has a name, where the file system can do that, and opens and appends in one call: an
+    interrupt comes before or after both, and leaves nothing that the caller does not know of.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    try:
+        opened.extend(map(os.open, (place,), (os.O_RDWR | os.O_TMPFILE,), (0o600,)))
+    except OSError as error:
+        if error.errno not in _NEEDS_NAME:
+            raise
+        descriptor, name = tempfile.mkstemp(prefix="cadenza-", dir=place)
+        try:
+            opened.append(descriptor)
+        finally:
+            Path(name).unlink()
+
+
+def close_all(opened: list[int]) -> None:
+    """Close the descriptors in ``opened`` and take them out; a second call does nothing."""
+    while opened:
+        os.close(opened.pop())
+
+
+def _require_room(size: int, place: Path) -> None:
     state = os.statvfs(place)
     free = state.f_bavail * state.f_frsize
     if free < size + RESERVE:
@@ -163,15 +208,6 @@ def _reserved_descriptor(size: int, place: Path) -> int:
             "the buffer smaller, stop what fills it, or give the container more (docker run "
             "--shm-size)."
         )
-    descriptor, name = tempfile.mkstemp(prefix="cadenza-", dir=place)
-    try:
-        Path(name).unlink()
-        # Takes the pages now: a full file system must not kill a process that writes later.
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _lock_error(timeout: float) -> StorageError:

@@ -10,13 +10,16 @@ import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cadenza.core.errors import InputError, StorageError
+from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 
@@ -70,6 +73,33 @@ def test_room_lost_while_reserving_is_an_error(
         SharedFile.create(5000, tmp_path)
     assert open_descriptors() == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_file_system_that_wants_names_gets_one_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    really = os.open
+
+    def refuse(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return really(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    file = SharedFile.create(10, tmp_path)
+    assert bytes(file.map[:]) == bytes(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [lambda: SharedFile.create(100), PolicyBoard])
+def test_interrupt_while_it_is_made_leaves_no_name_and_no_descriptor(make) -> None:
+    modules = (SharedFile.__module__, PolicyBoard.__module__)
+    before, steps = (names(), open_descriptors()), 0
+    for _ in interrupted_everywhere(make, *modules):
+        steps += 1
+        gc.collect()
+        assert (names(), open_descriptors()) == before
+    assert steps >= 5
 
 
 def test_kernel_that_refuses_the_pages_is_an_error(tmp_path: Path) -> None:
