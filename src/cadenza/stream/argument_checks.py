@@ -13,7 +13,13 @@ from typing import Any, TypeGuard, cast
 
 import torch
 
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.core.device import resolve_device
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    DeviceUnavailableError,
+    InputError,
+)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -161,3 +167,29 @@ def _short(value: object) -> str:
     """Return what ``value`` is, its type where it would fill a page."""
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+def checked_device(name: str, value: str) -> torch.device:
+    """Return the device that ``value`` names.
+
+    Args:
+        name: Whose value it is, for messages.
+        value: What was given.
+
+    Raises:
+        ConfigurationError: It names none, or none that this machine has.
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{name}: expected the name of a device, got {value!r}."
+        ) from error
+    if device.type in ("cuda", "mps"):
+        try:
+            resolve_device(str(device))
+        except DeviceUnavailableError as error:
+            raise ConfigurationError(
+                f"{name}: expected a device that this machine has ('cpu'), got {value!r}."
+            ) from error
+    return device

@@ -130,5 +130,6 @@ def _require_on(device: torch.device, targets: Mapping[str, Tensor]) -> None:
         if not is_there:
             raise InputError(
                 f"sample_batch: expected out[{name!r}] on the device {str(device)!r}, got "
-                f"{str(found)!r}; move it, or choose another buffer_device."
+                f"{str(found)!r}; move it, or choose another buffer_device (device of a "
+                "RecordedStream)."
             )

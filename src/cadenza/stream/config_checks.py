@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Final, cast, get_args
 
-import torch
-
-from cadenza.core.device import resolve_device
-from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
-from cadenza.stream.argument_checks import checked_path, is_integer, require_instance
+from cadenza.core.errors import ConfigurationError
+from cadenza.stream.argument_checks import (
+    checked_device,
+    checked_path,
+    is_integer,
+    require_instance,
+)
 from cadenza.stream.back_pressure import FlowRules
 from cadenza.stream.config import ROBOT_KEYS, Mode, OnlineDataEngineCfg
 from cadenza.stream.config_tree import plain
@@ -101,17 +103,7 @@ def _check_numbers(
 
 
 def _check_device(cfg: OnlineDataEngineCfg) -> None:
-    try:
-        device = torch.device(cfg.buffer_device)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise _refused("buffer_device", "the name of a device", cfg.buffer_device) from error
-    if device.type not in ("cuda", "mps"):
-        return
-    try:
-        resolve_device(str(device))
-    except DeviceUnavailableError as error:
-        expected = "a device that this machine has ('cpu')"
-        raise _refused("buffer_device", expected, cfg.buffer_device) from error
+    checked_device("OnlineDataEngineCfg.buffer_device", cfg.buffer_device)
 
 
 def _check_paths(cfg: OnlineDataEngineCfg) -> None:

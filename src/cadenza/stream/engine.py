@@ -232,8 +232,9 @@ class OnlineDataEngine(ChunkSource):
     def begin_iterator(self, place: IteratorPlace) -> tuple[ChunkSource, IteratorPlace]:
         """Begin an iterator, see `ChunkSource.begin_iterator`."""
         if not place.workers:
-            if self._recorder is not None:
-                self._recorder.note_iterator(place)
+            recorder = self._recorder  # another thread may end the recording meanwhile
+            if recorder is not None:
+                recorder.note_iterator(place)
         elif self._session.is_of_parent:
             draws = LiveDraws(self._store, self._cfg)
             return WorkerDraws(self, draws, self._session, place), place
@@ -285,7 +286,8 @@ class OnlineDataEngine(ChunkSource):
             version = int(self._store.words[StreamWords.POLICY_VERSION]) + 1
             self._board.write(version, state_dict)
             self._store.words[StreamWords.POLICY_VERSION] = version
-        if self._report is not None:
+        # A fork has the owner's report as well, with a lock that may be held for ever.
+        if self._report is not None and self.is_owner:
             self._report.log("policy_published", version=version)
         return version
 

@@ -29,7 +29,6 @@ from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
 from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
@@ -38,26 +37,6 @@ from cadenza.stream.thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-
-
-class _InTurn:
-    """Lets one thread after the other draw from a reader that threads cannot share."""
-
-    def __init__(self, reader: ChunkReader) -> None:
-        self._reader = reader
-        self._lock = ThreadLock()
-
-    def draw(
-        self,
-        n: int,
-        c: int,
-        out: Mapping[str, Tensor],
-        generator: torch.Generator,
-        options: DrawOptions = DEFAULT_OPTIONS,
-    ) -> DrawnChunks:
-        """Draw as the reader does."""
-        with self._lock.here():
-            return self._reader.draw(n, c, out, generator, options)
 
 
 class LiveDraws:
@@ -154,7 +133,7 @@ class LiveDraws:
         before = self._reader
         recorder = RecordingReader(before, self._store, folder, durable=durable)
         try:
-            self._reader = _InTurn(recorder)
+            self._reader = recorder
             yield recorder
         finally:
             self._reader = before

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError, NotReadyError
-from cadenza.stream.argument_checks import checked_flag, checked_path
-from cadenza.stream.batches import chunk_targets
-from cadenza.stream.chunk_batch import nested_batch
+from cadenza.stream.argument_checks import checked_device, checked_flag, checked_path
+from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
 from cadenza.stream.chunk_keys import known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
@@ -47,6 +46,7 @@ from cadenza.stream.recording_files import (
 )
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -71,9 +71,10 @@ class ChunkReader(Protocol):
 
 
 class RecordingReader:
-    """Draws as another reader does and writes the draws down; for one process.
+    """Draws as another reader does and writes the draws down; for the threads of one process.
 
-    Close it at the end: a recording without its last line counts as unfinished.
+    Close it at the end: a recording without its last line counts as unfinished. Draws after that
+    go to the other reader and are not written down.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class RecordingReader:
         self._written: set[EpisodeKey] = set()
         self._durable = durable
         self._pid = os.getpid()
+        self._turn = ThreadLock()  # around all that writes lines: each is sealed with those before
 
     def draw(
         self,
@@ -120,6 +122,20 @@ class RecordingReader:
                 f"RecordingReader.draw: expected the process {self._pid} that began the recording, "
                 f"got {os.getpid()}; give every process a folder of its own."
             )
+        with self._turn.here():
+            if self._journal.is_ended:
+                return self._reader.draw(n, c, out, generator, options)
+            return self._recorded(n, c, out, generator, options)
+
+    def _recorded(
+        self,
+        n: int,
+        c: int,
+        out: Mapping[str, Tensor],
+        generator: torch.Generator,
+        options: DrawOptions,
+    ) -> DrawnChunks:
+        """Draw and write that down."""
         for _ in range(MAX_ROUNDS):
             drawn = self._reader.draw(n, c, out, generator, options)
             copies = self._new_episodes(drawn)
@@ -135,13 +151,18 @@ class RecordingReader:
         )
 
     def note_iterator(self, place: IteratorPlace) -> None:
-        """Write down that an iterator begins, whose draws follow."""
-        if os.getpid() == self._pid:
-            self._journal.append("iterator", {"dataset": place.dataset, "epoch": place.epoch})
+        """Write down that an iterator begins, whose draws follow; nothing after `close`."""
+        if os.getpid() != self._pid:
+            return
+        with self._turn.here():
+            if not self._journal.is_ended:
+                self._journal.append("iterator", {"dataset": place.dataset, "epoch": place.epoch})
 
     def close(self) -> None:
         """End the recording; a second call does nothing."""
-        if os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return
+        with self._turn.here():
             self._journal.close(durable=self._durable)
 
     def _new_episodes(
@@ -183,33 +204,46 @@ class RecordingReader:
 class RecordedStream(ChunkSource):
     """Gives the batches of a recording again, in their order, to whoever asked the engine."""
 
-    def __init__(self, folder: str | Path, *, allow_unfinished: bool = False) -> None:
+    #: Digest of the last line to take, for an iterator that the recording's end did not wait for.
+    _until: str | None = None
+
+    def __init__(
+        self, folder: str | Path, *, allow_unfinished: bool = False, device: str = "cpu"
+    ) -> None:
         """Open a recording.
 
         Args:
             folder: What `RecordingReader` wrote.
             allow_unfinished: Take what is there of a recording that was not closed.
+            device: Where batches lie, as the engine's ``buffer_device``.
 
         Raises:
+            ConfigurationError: There is no such device here.
             ConfigurationTypeError: ``folder`` is no path.
             IntegrityError: The recording is missing, damaged, or not finished.
         """
         self._folder = checked_path("RecordedStream.folder", folder)
         self._allow_unfinished = checked_flag("RecordedStream.allow_unfinished", allow_unfinished)
+        self._device = checked_device("RecordedStream.device", device)
         self._open()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a new process needs to open the recording; it begins at the first draw."""
-        return {"folder": self._folder.absolute(), "allow_unfinished": self._allow_unfinished}
+        return {"folder": self._folder.absolute(), **self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the recording in a new process."""
         self.__init__(**state)
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"allow_unfinished": self._allow_unfinished, "device": str(self._device)}
+
     def _open(self) -> None:
         self._episodes: dict[EpisodeKey, Mapping[str, Any]] = {}
         self._draws: list[RecordedDraw] = []
         self._iterators: set[IteratorPlace] = set()
+        self._worker_ends: dict[str, str] = {}
         self._layout = self._read()
         most = max((len(set(draw.episodes)) for draw in self._draws), default=1)
         kept = min(max(most, KEPT_EPISODES), max(len(self._episodes), 1))
@@ -243,17 +277,22 @@ class RecordedStream(ChunkSource):
         if found is None or not found.workers:
             return self, found or place
         folder = self._folder / WORKERS_FOLDER / found.folder
-        return RecordedStream(folder, allow_unfinished=self._allow_unfinished), found
+        until = self._worker_ends.get(found.folder)
+        if until is None or self._allow_unfinished:
+            return RecordedStream(folder, **self._settings), found
+        return _CutStream(folder, until, **self._settings), found
 
     def _draw(self, request: DrawRequest) -> "TensorDict":
         """Return the next recorded batch: nothing is random here, and nothing is waited for."""
         out: TensorDict | None = request.out
         draw = self._expected(*request.size, request.options)
         select = draw.keys if request.select is None and out is None else request.select
-        targets = chunk_targets(self._layout, request.size, request.options, select, out)
-        self._copy(draw, targets)
+        size, device, layout = request.size, self._device, self._layout
+        targets = chunk_targets(layout, size, request.options, select, out, device)
+        landed = landing_buffers(layout, size, targets, device)
+        self._copy(draw, landed)
         self._next += 1
-        return nested_batch(targets, request.size) if out is None else out
+        return filled_batch(targets, landed, size, device, out)
 
     def _expected(self, n: int, c: int, options: DrawOptions) -> RecordedDraw:
         if self._next >= len(self._draws):
@@ -271,7 +310,9 @@ class RecordedStream(ChunkSource):
         return draw
 
     def _read(self) -> StoreLayout:
-        lines = read_journal(self._folder, allow_unfinished=self._allow_unfinished)
+        lines = read_journal(
+            self._folder, allow_unfinished=self._allow_unfinished, until=self._until
+        )
         first = next(lines, None)
         if first is None:
             raise damaged(self._folder, "a first line with the layout", "none")
@@ -306,6 +347,7 @@ class RecordedStream(ChunkSource):
                 missing = set(body.get("workers", ())) - set(worker_folders(self._folder))
                 if missing:
                     raise ValueError(f"no recording of the loader workers {sorted(missing)}")
+                self._worker_ends = dict(body.get("until", {}))
             case other:
                 raise ValueError(f"a line of the kind {other!r}")
 
@@ -348,3 +390,11 @@ class RecordedStream(ChunkSource):
         for name in EPISODE_FACTS:
             getattr(store, name)[place] = facts[name]
         self._places[key] = place
+
+
+class _CutStream(RecordedStream):
+    """The draws of a loader's worker up to the recording's end, after which it may have gone on."""
+
+    def __init__(self, folder: Path, until: str, **settings: Any) -> None:
+        self._until = until
+        super().__init__(folder, **settings)

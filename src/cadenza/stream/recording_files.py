@@ -3,7 +3,7 @@
 Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
           episode one after another, in the order of the layout, without anything between them.
           ``workers/<place>`` is such a folder for each iterator of a loader's worker; the last line
-          names them.
+          names them, and for those that still went on the digest of their last line by then.
 Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
           line that of its file; a changed, missing or cut part is an `IntegrityError`.
 Limits:   numbers have the byte order of the machine that recorded, which the first line names.
@@ -55,22 +55,38 @@ class JournalWriter:
         make_folder(folder / EPISODE_FOLDER)
         path = folder / JOURNAL_NAME
         try:
-            self._file = path.open("xb")
+            # Without a buffer: it would keep what an interrupt left in it.
+            self._file = path.open("xb", buffering=0)
         except FileExistsError as error:
             raise StorageError(
                 f"{path}: expected a folder without a recording, got one; choose another folder."
             ) from error
-        self._seal = ""
+        self._seal, self._bytes, self._last = "", 0, ""
         self._episodes = 0
         header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": layout.as_json()}
         self.append("stream", header)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the last line is written."""
+        return self._last == "end"
+
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Write one line and hand it to the operating system."""
+        """Write one line and hand it to the operating system.
+
+        A line that an exception ended does not count: the next one takes its place.
+        """
         sealed = {"kind": kind, **body}
-        self._seal = _seal(self._seal, sealed)
-        self._file.write(canonical_json({"body": sealed, "sha256": self._seal}) + b"\n")
-        self._file.flush()
+        seal = _seal(self._seal, sealed)
+        line = canonical_json({"body": sealed, "sha256": seal}) + b"\n"
+        self._file.truncate(self._bytes)
+        self._file.seek(self._bytes)
+        left = memoryview(line)
+        while left:
+            left = left[self._file.write(left) :]
+        end = self._bytes + len(line)
+        # All at once: no call comes between, and so no interrupt.
+        self._seal, self._bytes, self._last = seal, end, kind
 
     def add_episode(self, facts: Mapping[str, Any], arrays: Arrays) -> None:
         """Write an episode's file, then its line; closing makes both durable.
@@ -86,6 +102,7 @@ class JournalWriter:
         """
         data = b"".join(array.tobytes() for array in arrays.values())
         name = f"{EPISODE_FOLDER}/{self._episodes:08d}.bin"
+        self._episodes += 1  # before there is a file: one that an interrupt leaves stays alone
         path = self._folder / name
         try:
             with path.open("xb") as file:
@@ -97,7 +114,6 @@ class JournalWriter:
                 "or choose another folder and record again",
             ) from error
         self.append("episode", {**facts, "file": name, "file_sha256": sha256_bytes(data)})
-        self._episodes += 1
 
     def close(self, *, durable: bool = True) -> None:
         """Write the last line; a second call does nothing.
@@ -107,7 +123,9 @@ class JournalWriter:
         """
         if self._file.closed:
             return
-        self.append("end", {"workers": worker_folders(self._folder)})
+        if not self.is_ended:
+            names = worker_folders(self._folder)
+            self.append("end", {"workers": names, "until": _unfinished(self._folder, names)})
         self._file.close()
         if durable:
             _make_durable(self._folder)
@@ -118,12 +136,30 @@ def worker_folders(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob(f"{WORKERS_FOLDER}/*/{JOURNAL_NAME}"))
 
 
-def read_journal(folder: Path, *, allow_unfinished: bool) -> Iterator[dict[str, Any]]:
+def _unfinished(folder: Path, names: list[str]) -> dict[str, str]:
+    """Return the seal of the last line of each worker whose iterator goes on, by folder."""
+    seals: dict[str, str] = {}
+    for name in names:
+        path = folder / WORKERS_FOLDER / name / JOURNAL_NAME
+        lines = path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines[-2:] if line.endswith(b"\n")]  # the last may be half there
+        if whole:
+            entry = parse_json_object(whole[-1], source=str(path))
+            body, seal = cast("dict[str, Any]", entry["body"]), str(entry["sha256"])
+            if body["kind"] != "end":
+                seals[name] = seal
+    return seals
+
+
+def read_journal(
+    folder: Path, *, allow_unfinished: bool, until: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the bodies of a journal's lines, checked.
 
     Args:
         folder: Folder of the recording.
         allow_unfinished: Whether the last line may be missing or cut.
+        until: Seal of the line to stop after; None to read all.
 
     Raises:
         IntegrityError: The journal is missing, damaged, of another format, or not finished.
@@ -153,6 +189,8 @@ def read_journal(folder: Path, *, allow_unfinished: bool) -> Iterator[dict[str, 
             yield body
             return
         yield body
+        if seal == until:
+            return
     if not allow_unfinished:
         raise damaged(folder, f"a last line of {JOURNAL_NAME} that ends it", "none")
 

@@ -4,6 +4,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -442,9 +443,23 @@ def test_policy_weights_reach_the_producer_with_their_version() -> None:
         assert engine.store.entries("actions", slot)[0] == 0.25
 
 
+def test_only_the_owner_logs_that_it_published_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log.jsonl"
+    with OnlineDataEngine(small_cfg(log_path=str(log))) as engine:
+        engine.publish_policy({"value": torch.tensor(0.25)})
+        # As in a fork, which may have the lock of the owner's log held by a thread that it lacks.
+        monkeypatch.setattr(OnlineDataEngine, "is_owner", False)
+        assert engine.publish_policy({"value": torch.tensor(0.5)}) == 2
+        monkeypatch.undo()
+    assert log.read_text().count('"policy_published"') == 1
+
+
 def test_replay_ratio_blocks_and_then_raises() -> None:
+    slow = {"pause_s": 2.0, "pause_from": 4}  # after the first fill and the one that draws ask for
     cfg = small_cfg(
-        max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2, worlds={"pause_s": 0.05}
+        num_envs=1, max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2, worlds=slow
     )
     with OnlineDataEngine(cfg) as engine:
         engine.sample_batch(10, 1)  # 20 steps are written, so 10 chunks may be drawn

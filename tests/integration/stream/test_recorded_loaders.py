@@ -120,7 +120,9 @@ def test_workers_that_outlive_the_recording_go_on_without_it(
 ) -> None:
     batches = loader(OnlineDataset(engine, 4, 2), 1, persistent_workers=True)
     with engine.recording(tmp_path):
-        take(batches, 2)
+        first = content(take(batches, 2))
+    replay = loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), 1)
+    assert content(take(replay, 2)) == first  # while the worker still waits
     assert len(take(batches, 4)) == 4
     assert len(list((tmp_path / "workers").iterdir())) == 1
 

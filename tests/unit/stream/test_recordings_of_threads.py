@@ -1,0 +1,171 @@
+"""Recordings that threads write to, that end while they draw, or that interrupts come into."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.stream import recorded_draws, recording_files
+from cadenza.stream.iterator_place import IteratorPlace
+from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
+from cadenza.stream.recording_files import JournalWriter
+from cadenza.stream.slot_reader import SlotReader
+from tests.interrupts import interrupted_everywhere
+from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+
+
+class Meeting(JournalWriter):
+    """Waits in the middle of a draw's line for what another thread does meanwhile."""
+
+    meanwhile = threading.Event()
+    is_in_line = threading.Event()
+
+    def append(self, kind, body) -> None:
+        if kind == "draw":
+            self.is_in_line.set()
+            self.meanwhile.wait(0.2)
+        super().append(kind, body)
+
+
+@pytest.mark.parametrize("act", ["note", "close"])
+def test_nothing_is_written_while_another_thread_records_a_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    Meeting.meanwhile, Meeting.is_in_line = threading.Event(), threading.Event()
+    monkeypatch.setattr(recorded_draws, "JournalWriter", Meeting)
+    store = new_store()
+    write_episode(store, 5)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+
+    def other() -> None:
+        assert Meeting.is_in_line.wait(20)
+        if act == "note":
+            reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
+        else:
+            reader.close()
+        Meeting.meanwhile.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    reader.draw(4, 3, targets(store, 4, 3), seeded())
+    thread.join()
+    reader.close()
+    lines = recording_files.read_journal(tmp_path, allow_unfinished=False)
+    kinds = [line["kind"] for line in lines]
+    noted = ["iterator"] if act == "note" else []
+    assert kinds == ["stream", "episode", "draw", *noted, "end"]
+    assert len(RecordedStream(tmp_path)) == 1
+
+
+def test_draws_after_the_end_are_drawn_and_not_written_down(tmp_path: Path) -> None:
+    store = new_store()
+    write_episode(store, 5, 7.0)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+    reader.close()
+    out = targets(store, 4, 3)
+    reader.draw(4, 3, out, seeded())
+    reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
+    assert (out["obs"] >= 7.0).all()
+    assert len(RecordedStream(tmp_path)) == 0
+
+
+def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Path) -> None:
+    store, generator = new_store(), seeded()
+    out = targets(store, 4, 3)
+    reader = RecordingReader(SlotReader(store), store, tmp_path, durable=False)
+
+    def draw() -> None:
+        reader.draw(4, 3, out, generator)
+
+    write_episode(store, 5)
+    drawn: list[bytes] = []
+    for step in interrupted_everywhere(draw, JournalWriter.__module__, RecordingReader.__module__):
+        draw()
+        drawn.append(out["obs"].numpy().tobytes())
+        for k in range(store.layout.slots):  # so that the next draw has episodes to write down
+            write_episode(store, 5, 10.0 * step + 3.0 * k)
+    reader.close()
+    stream = RecordedStream(tmp_path)
+    assert len(drawn) > 50
+    assert len(stream) <= 2 * len(drawn) + 1  # interrupted ones may be there
+    replayed = (stream.sample_batch(4, 3)["obs"].numpy().tobytes() for _ in range(len(stream)))
+    assert all(batch in replayed for batch in drawn)  # in their order
+
+
+def test_recording_is_whole_after_an_interrupt_at_every_instruction_of_its_end(
+    tmp_path: Path,
+) -> None:
+    store, folders = new_store(), iter(range(10_000))
+    write_episode(store, 5)
+
+    def begin() -> RecordingReader:
+        folder = tmp_path / str(next(folders))
+        return RecordingReader(SlotReader(store), store, folder, durable=False)
+
+    def end() -> None:
+        reader.close()
+
+    reader, ends = begin(), 0
+    for number in interrupted_everywhere(end, JournalWriter.__module__):
+        reader.close()
+        assert len(RecordedStream(tmp_path / str(number - 1))) == 0
+        reader, ends = begin(), number
+    assert ends > 10
+
+
+def test_line_that_was_cut_is_replaced(tmp_path: Path) -> None:
+    store = new_store()
+    writer = JournalWriter(tmp_path, store.layout)
+    with (tmp_path / "draws.jsonl").open("ab") as file:
+        file.write(b'{"body":' + b" " * 5000)
+    writer.close()
+    assert len(RecordedStream(tmp_path)) == 0
+
+
+def test_worker_that_goes_on_is_recorded_up_to_the_end_of_the_block(tmp_path: Path) -> None:
+    store = new_store()
+    write_episode(store, 5)
+    place = IteratorPlace(dataset=0, epoch=0, worker=0, workers=1)
+    owner = RecordingReader(SlotReader(store), store, tmp_path)
+    worker = RecordingReader(SlotReader(store), store, tmp_path / "workers" / place.folder)
+    generator, out = seeded(), targets(store, 4, 3)
+    worker.draw(4, 3, out, generator)
+    expected = out["obs"].clone()
+    owner.close()
+    assert b'"end"' not in (tmp_path / "workers" / place.folder / "draws.jsonl").read_bytes()
+
+    def require_one_draw() -> None:
+        stream, _ = RecordedStream(tmp_path).begin_iterator(place)
+        assert isinstance(stream, RecordedStream)
+        assert len(stream) == 1
+        assert torch.equal(stream.sample_batch(4, 3)["obs"], expected)
+
+    require_one_draw()
+    worker.draw(4, 3, out, generator)  # was on its way
+    require_one_draw()
+    worker.close()
+    require_one_draw()
+    journal = tmp_path / "workers" / place.folder / "draws.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.raises(IntegrityError, match="expected a last line"):
+        RecordedStream(tmp_path).begin_iterator(place)
+
+
+def test_batches_of_a_recording_lie_on_the_device_asked_for(tmp_path: Path) -> None:
+    store = new_store()
+    write_episode(store, 5)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+    reader.draw(4, 3, targets(store, 4, 3), seeded())
+    reader.close()
+    stream = RecordedStream(tmp_path, device="meta")
+    batch = stream.sample_batch(4, 3)
+    assert batch["obs"].device.type == "meta"
+    stream.rewind()
+    assert stream.sample_batch(4, 3, out=batch) is batch
+    assert stream.__getstate__()["device"] == "meta"
+    with pytest.raises(InputError, match=r"expected out\[.*\] on the device 'cpu'"):
+        RecordedStream(tmp_path).sample_batch(4, 3, out=batch)
+    with pytest.raises(ConfigurationError, match="device: expected the name of a device, got 'x'"):
+        RecordedStream(tmp_path, device="x")
