@@ -33,12 +33,13 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         demo: int | None = None,
         success_every: int = 1,
         nested: bool = False,
+        pause_from: int = 0,
     ) -> None:
         box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         inner = {"robot": spaces.Dict({"qpos": box}), "goal": box}
         self.observation_space = spaces.Dict(inner) if nested else box
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.row, self.lengths, self.pause_s = row, lengths, pause_s
+        self.row, self.lengths, self.pause_s, self.pause_from = row, lengths, pause_s, pause_from
         self.demo, self.success_every, self.nested = demo, success_every, nested
         self.episode, self.t = -1, 0
 
@@ -50,7 +51,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return self.observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(self.pause_s)
+        time.sleep(self.pause_s if self.episode >= self.pause_from else 0.0)
         self.t += 1
         done = self.t >= self.lengths[(self.row + self.episode) % len(self.lengths)]
         success = self.episode % self.success_every == self.success_every - 1

@@ -457,7 +457,7 @@ def test_only_the_owner_logs_that_it_published_a_policy(
 
 
 def test_replay_ratio_blocks_and_then_raises() -> None:
-    slow = {"pause_s": 2.0, "pause_from": 4}  # after the first fill and the one that draws ask for
+    slow = {"pause_s": 2.0, "pause_from": 8}  # after the first fill and the one that draws ask for
     cfg = small_cfg(
         num_envs=1, max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2, worlds=slow
     )

@@ -1,11 +1,12 @@
 """Who waits for whom, from counts set by hand."""
 
+import os
 import time
 from typing import Any
 
 import pytest
 
-from cadenza.core.errors import InputError, NotReadyError, StaleDataError
+from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
@@ -19,11 +20,22 @@ from cadenza.stream.back_pressure import (
     wait_until_fresh,
     waiting_rows,
 )
+from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.engine_state import LARGEST, EngineWords, ProducerState, saturating_sum
+from cadenza.stream.draw_options import DEFAULT_OPTIONS
+from cadenza.stream.engine_state import (
+    LARGEST,
+    EngineWords,
+    OnlineDataEngineState,
+    ProducerState,
+    saturating_sum,
+)
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
+from cadenza.stream.live_draws import LiveDraws
+from cadenza.stream.processes import started_at
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import PASSED_OVER_DRAWS, SlotStore, StreamWords
+from tests.stream_engines import small_cfg
 from tests.unit.stream.stores import new_store, write_episode
 
 
@@ -287,6 +299,32 @@ def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(store, sett
     assert may_begin_episode(store, flow)
     fill(store, 4, frames=12)  # 6 = 0.5 * 12
     assert not may_begin_episode(store, flow)
+
+
+def test_poll_of_a_stream_lets_producers_write_no_more_than_a_fill() -> None:
+    cfg = small_cfg(mode="fixed_ratio", max_replay_ratio=1.0)
+    store = new_store(slots=5, steps=9)
+    for _ in range(4):
+        write_episode(store, 2)
+    store.words[StreamWords.STATE] = OnlineDataEngineState.READY
+    store.words[StreamWords.OWNER_PID] = os.getpid()
+    store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
+    store.words[EngineWords.FRAMES_AT_READY] = 8
+    draws, flow = LiveDraws(store, cfg), FlowRules.of(cfg)
+    request = DrawRequest(
+        size=(1, 5), options=DEFAULT_OPTIONS, select=None, out=None, generator=None, timeout=0.0
+    )
+    assert not may_begin_episode(store, flow)
+    with pytest.raises(DataPendingError, match="expected an episode of at least 5 steps") as caught:
+        draws.draw(request)
+    assert not hasattr(caught.value, "__notes__")  # the caller knows how long it wanted to wait
+    assert store.consumers["under_way"].sum() == 0
+    store.consumers["waiting_ns"][0] = LARGEST  # a second is never over
+    begun = 0
+    while may_begin_episode(store, flow) and begun < 20:
+        write_episode(store, 2)
+        begun += 1
+    assert begun == 4
 
 
 @pytest.mark.parametrize("flow", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 1}])
