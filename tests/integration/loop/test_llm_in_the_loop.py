@@ -122,7 +122,7 @@ def finish(folder, sqlite_template):
                 "seed_dataset": "local/crossing",
                 "workdir": str(place / "runs"),
                 "llm": spec,
-                "llm_calls": {"timeout_s": 0.3, "retries": 0},
+                **({"llm_calls": {"timeout_s": 0.3, "retries": 0}} if spec else {}),
                 "curation": {"enabled": curated},
                 "data": {"initial_episodes": 4, "max_episodes": CAP},
                 "budgets": {"max_cycles": CYCLES},

@@ -26,6 +26,7 @@ from cadenza.loop.agents.job_desk import PlainJobs
 from cadenza.loop.backends.base import JobPlan, SeedRange
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
+from cadenza.loop.constitution.verdict import quoted
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import DataError
 from cadenza.loop.events import EventBus
@@ -207,7 +208,7 @@ def test_command_of_a_run_may_read_only_its_folder_and_the_named_roots(
     worker = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend())
     with pytest.raises(ConstitutionError, match="path_outside_roots") as caught:
         worker.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs)
-    assert str(caught.value).endswith(f"below {run}, got {checkpoint.path!r}")
+    assert str(caught.value).endswith(f"below {run}, got {quoted(checkpoint.path)}")
     freer = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend(), read_roots=(tmp_path,))
     assert freer.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs).n_episodes == 6
 
