@@ -107,6 +107,11 @@ def _command(pid: int) -> str:
         return ""
 
 
+def is_block(target: str) -> bool:
+    """Return whether a file that a process has open or maps is a block of shared memory."""
+    return target.startswith((f"{MEMORY_FOLDER}/#", f"{MEMORY_FOLDER}/cadenza-"))
+
+
 def _shared_files() -> set[str]:
     """Return the blocks that this process holds open; they have no name in the folder any more."""
     gc.collect()
@@ -116,6 +121,6 @@ def _shared_files() -> set[str]:
             target = str(descriptor.readlink())
         except OSError:  # closed meanwhile
             continue
-        if "/cadenza-" in target:
+        if is_block(target):
             held.add(target)
     return held | {str(path) for path in MEMORY_FOLDER.glob("cadenza-*")}

@@ -97,7 +97,7 @@ def waiting_rows(store: SlotStore) -> NDArray[np.bool_]:
 
 def is_frozen(store: SlotStore) -> bool:
     """Return whether a draw waits while every producer that runs pauses."""
-    states = store.producers["state"]
+    states = store.producers["state"].copy()  # producers write while this looks
     pause = bool((states == ProducerState.PAUSED).any()) and not np.isin(states, _AT_WORK).any()
     return pause and bool(waiting_rows(store).any())
 

@@ -24,6 +24,7 @@ from tests.stream_engines import (
     WORLDS,
     descendants,
     eventually,
+    is_block,
     nothing_left,
     small_cfg,
 )
@@ -346,7 +347,8 @@ def mapped_blocks(pid: int) -> set[str]:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:  # ended, or of somebody else
         return set()
-    return {line.split()[5] for line in lines if "/cadenza-" in line}
+    files = [line.split()[5:] for line in lines]
+    return {file[0] for file in files if file and is_block(file[0])}
 
 
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
 from tests.interrupts import interrupted_everywhere
+from tests.stream_engines import is_block
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 
@@ -166,6 +167,8 @@ def test_closed_store_gives_everything_back() -> None:
     before, blocks = open_descriptors(), mapped_blocks()
     store = new_store()
     write_episode(store, 2)
+    assert open_descriptors() > before
+    assert mapped_blocks() > blocks
     store.close()
     assert store.file.is_closed
     assert open_descriptors() == before
@@ -173,7 +176,8 @@ def test_closed_store_gives_everything_back() -> None:
 
 
 def mapped_blocks() -> int:
-    return Path("/proc/self/maps").read_text(encoding="utf-8").count("/cadenza-")
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return sum(is_block("".join(line.split()[5:6])) for line in lines)
 
 
 def test_lock_excludes_other_threads_for_a_bounded_time() -> None:
