@@ -70,7 +70,14 @@ def test_killed_producer_loses_its_slots_and_starts_again(tmp_path: Path) -> Non
 def test_producer_killed_from_outside_is_degraded_until_it_is_back() -> None:
     cfg = small_cfg(producers=2, mode="continuous", restart_backoff=1.0, worlds={"pause_s": 0.002})
     with OnlineDataEngine(cfg) as engine:
-        os.kill(engine.status()["producers"][1]["pid"], signal.SIGKILL)
+
+        def victim() -> dict[str, Any]:
+            return engine.status()["producers"][1]
+
+        # One producer may fill the buffer alone: the other has no process yet, and 0 is our own.
+        eventually(lambda: victim()["state"] == "RUNNING", "both produce")
+        assert victim()["pid"] > 0
+        os.kill(victim()["pid"], signal.SIGKILL)
         eventually(lambda: engine.state is OnlineDataEngineState.DEGRADED, "one is missing")
         assert len(engine.sample_batch(8, 2)) == 8
         row = engine.status()["producers"][1]
