@@ -212,7 +212,7 @@ def produce(store: SlotStore, pace: float | None) -> None:
 
 def write_episode(store: SlotStore, pace: float | None) -> None:
     """Write one episode that holds the version of its slot everywhere."""
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     numbers = np.full(WIDTH, store.version[writer.slot], dtype=np.float32)
     state = dict.fromkeys(STATE_NAMES, numbers)
     step = {"actions": numbers, "rewards": 1.0, "terminated": False, "truncated": False}

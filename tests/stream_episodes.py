@@ -35,7 +35,7 @@ def write_episode(
     store: SlotStore, length: int, first: float, *, ending: str | None = "terminated"
 ) -> int:
     """Publish an episode; it succeeded if it terminated."""
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     fill(writer, length, first, ending=ending)
     return writer.publish(success=ending == "terminated", policy_version=int(first))
 

@@ -55,7 +55,7 @@ class EpisodeRunner:
             worlds: The environments.
             policy: Chooses the actions.
             counters: Counts of this producer.
-            may_begin: Whether another episode may begin.
+            may_begin: Whether another episode may begin; asked with the store locked.
             reuse: Which episode a new one replaces.
             max_attempts: Episodes per environment that may be dropped in a row.
         """
@@ -136,9 +136,10 @@ class EpisodeRunner:
         if isinstance(self._policy, Resettable):
             self._policy.reset(rows)
         for row in rows:
-            if not self._may_begin():
+            slot = self._store.take_slot_if(self._may_begin, self._producer, reuse=self._reuse)
+            if slot is None:
                 continue
-            writer = EpisodeWriter(self._store, self._producer, reuse=self._reuse)
+            writer = EpisodeWriter(self._store, slot)
             self._writers[row] = writer
             self._versions[row] = self.policy_version
             writer.start(_row(states, row))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError
 from cadenza.stream.layout import MAX_SEGMENTS, NUMBER_KINDS, Field
-from cadenza.stream.slots import UNKNOWN_SUCCESS, IntArray, Reuse, SlotStore
+from cadenza.stream.slots import UNKNOWN_SUCCESS, IntArray, SlotStore
 
 #: ``segment_id`` of steps that belong to no segment.
 NO_SEGMENT = -1
@@ -26,19 +26,10 @@ class EpisodeWriter:
     Readers see nothing of it before `publish`.
     """
 
-    def __init__(self, store: SlotStore, producer: int, *, reuse: Reuse = "oldest") -> None:
-        """Take a slot of ``store`` for producer number ``producer``.
-
-        Args:
-            store: The store.
-            producer: Number of the producer.
-            reuse: Which episode it replaces, see `SlotStore.take_slot`.
-
-        Raises:
-            NotReadyError: Every slot is being written.
-        """
+    def __init__(self, store: SlotStore, slot: int) -> None:
+        """Write into ``slot`` of ``store``, which the producer has taken."""
         self._store = store
-        self.slot = store.take_slot(producer, reuse=reuse)
+        self.slot = slot
         self.length = 0
         self._fields = {field.name: field for field in store.layout.fields}
         self._entries = {name: store.entries(name, self.slot) for name in self._fields}

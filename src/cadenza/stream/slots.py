@@ -13,6 +13,7 @@ Axes:  S = slots, T = steps that a slot can hold.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -164,32 +165,54 @@ class SlotStore:
             ConfigurationError: ``reuse`` is none of the two.
             NotReadyError: Every slot is being written.
         """
+        with self.file.locked():
+            return self._take_slot(producer, reuse)
+
+    def take_slot_if(
+        self, may_begin: Callable[[], bool], producer: int, *, reuse: Reuse = "oldest"
+    ) -> int | None:
+        """Take a slot as `take_slot` does if an episode may begin; None if it may not.
+
+        Args:
+            may_begin: Asked with the store locked, so that no two producers begin the last episode
+                that may; it must not lock the store itself.
+            producer: Number of the producer.
+            reuse: Which episode is replaced.
+
+        Raises:
+            ConfigurationError: ``reuse`` is none of the two.
+            NotReadyError: Every slot is being written.
+        """
+        with self.file.locked():
+            return self._take_slot(producer, reuse) if may_begin() else None
+
+    def _take_slot(self, producer: int, reuse: Reuse) -> int:
+        """Take a slot; call it with the file locked."""
         if reuse not in ("oldest", "most_drawn"):
             raise ConfigurationError(
                 f"SlotStore.take_slot: expected reuse 'oldest' or 'most_drawn', got {reuse!r}."
             )
-        with self.file.locked():
-            free = np.flatnonzero(self.lease == 0)
-            if not len(free):
-                raise NotReadyError(
-                    "SlotStore.take_slot: expected a slot that nobody writes, got "
-                    f"{len(self.lease)} slots in writing; give the store one slot more per "
-                    "environment."
-                )
-            order: list[NDArray[Any]] = [self.written_at_ns[free]]
-            if reuse == "most_drawn":
-                first = self.passed_over() | self._aged()
-                order += [-np.where(first, 0, self.draws)[free], ~first[free]]
-            order.append(self.length[free] > 0)
-            slot = int(free[np.lexsort(order)[0]])
-            self.lease[slot] = producer + 1
-            # Odd also when a writer died while publishing and left an odd one.
-            self.version[slot] = (self.version[slot] + 1) | 1
-            full_fence()
-            self.length[slot] = 0
-            self.draws[slot] = 0
-            self.written_at_ns[slot] = 0
-            self.words[StreamWords.CHANGES] += 1
+        free = np.flatnonzero(self.lease == 0)
+        if not len(free):
+            raise NotReadyError(
+                "SlotStore.take_slot: expected a slot that nobody writes, got "
+                f"{len(self.lease)} slots in writing; give the store one slot more per "
+                "environment."
+            )
+        order: list[NDArray[Any]] = [self.written_at_ns[free]]
+        if reuse == "most_drawn":
+            first = self.passed_over() | self._aged()
+            order += [-np.where(first, 0, self.draws)[free], ~first[free]]
+        order.append(self.length[free] > 0)
+        slot = int(free[np.lexsort(order)[0]])
+        self.lease[slot] = producer + 1
+        # Odd also when a writer died while publishing and left an odd one.
+        self.version[slot] = (self.version[slot] + 1) | 1
+        full_fence()
+        self.length[slot] = 0
+        self.draws[slot] = 0
+        self.written_at_ns[slot] = 0
+        self.words[StreamWords.CHANGES] += 1
         return slot
 
     def publish(self, slot: int, length: int, *, success: int, policy_version: int) -> int:

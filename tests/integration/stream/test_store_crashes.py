@@ -1,20 +1,25 @@
-"""Processes killed at any moment leave a store that goes on: no lock, no torn or stuck slot."""
+"""What several processes do to one store: they begin no episode too many, and those killed at any
+moment leave a store that goes on: no lock, no torn or stuck slot.
+"""
 
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
 from cadenza.core.errors import NotReadyError
+from cadenza.stream.back_pressure import FlowRules, may_begin_episode, request_fill
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.counters import ConsumerRow, read_counters
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
+from tests.stream_engines import eventually
 
 FIELD = Field(name="stamp", shape=(16,), dtype="int64")
 LAYOUT = StoreLayout(slots=6, steps=100, producers=2, fields=(FIELD,))
@@ -28,8 +33,8 @@ def write_one(store: SlotStore, producer: int) -> None:
     store.publish(slot, LAYOUT.steps, success=1, policy_version=0)
 
 
-def killed_while(work: Callable[[], object], after_s: float) -> None:
-    """Let a child repeat ``work``, and kill it."""
+def child_repeating(work: Callable[[], object]) -> int:
+    """Start a process that repeats ``work`` until it is killed; return its number."""
     child = os.fork()
     if not child:
         try:
@@ -37,10 +42,30 @@ def killed_while(work: Callable[[], object], after_s: float) -> None:
                 work()
         finally:
             os._exit(1)
+    return child
+
+
+def killed_while(work: Callable[[], object], after_s: float) -> None:
+    """Let a child repeat ``work``, and kill it."""
+    child = child_repeating(work)
     time.sleep(after_s)
     os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == -signal.SIGKILL
+
+
+@contextmanager
+def several(work: Callable[[], object], count: int) -> Generator[None]:
+    """Let ``count`` children repeat ``work`` during the block."""
+    children: list[int] = []
+    try:
+        for _ in range(count):
+            children.append(child_repeating(work))
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def full_store() -> SlotStore:
@@ -65,6 +90,32 @@ def test_writers_killed_at_any_moment_leave_slots_that_can_be_written() -> None:
         write_one(store, 0)
     assert not (store.version & 1).any()
     assert (store.length == LAYOUT.steps).all()
+
+
+def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() -> None:
+    store = SlotStore.create(LAYOUT)
+    rules = FlowRules(
+        buffer_size=3,
+        mode="on_demand",
+        refill_threshold=1,
+        max_replay_ratio=None,
+        min_fresh_fraction=None,
+        high_water=None,
+    )
+
+    def write_if_wanted() -> None:
+        slot = store.take_slot_if(lambda: may_begin_episode(store, rules), 0)
+        if slot is not None:
+            store.publish(slot, 1, success=1, policy_version=0)
+
+    with several(write_if_wanted, 3):
+        for fill in range(1, 150):
+            eventually(
+                lambda wanted=3 * fill: int(store.words[StreamWords.PUBLISHED]) >= wanted, "a fill"
+            )
+            time.sleep(0.002)  # for one that comes too late
+            assert store.words[StreamWords.PUBLISHED] == 3 * fill
+            assert request_fill(store, rules)
 
 
 def test_reader_killed_in_the_middle_of_a_draw_holds_nobody_up() -> None:

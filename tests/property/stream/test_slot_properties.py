@@ -99,7 +99,7 @@ class Stream(RuleBasedStateMachine):
     @precondition(lambda self: len(self.writing) < LAYOUT.slots)
     @rule(segments=ids, producer=st.integers(0, 1), reuse=st.sampled_from(["oldest", "most_drawn"]))
     def write(self, segments: list[int], producer: int, reuse: str) -> None:
-        writer = EpisodeWriter(self.store, producer, reuse=reuse)  # type: ignore[arg-type]
+        writer = EpisodeWriter(self.store, self.store.take_slot(producer, reuse=reuse))  # type: ignore[arg-type]
         self.published.pop(writer.slot, None)
         self.stamp += 1
         add_steps(writer, self.stamp, segments)
@@ -205,7 +205,7 @@ def test_table_refreshed_step_by_step_equals_a_fresh_one(
     store = SlotStore.create(LAYOUT)
     kept = WindowTable(store, c, options)
     for stamp, segments in enumerate(rows):
-        writer = EpisodeWriter(store, 0)
+        writer = EpisodeWriter(store, store.take_slot(0))
         kept.refresh()
         add_steps(writer, stamp, segments)
         writer.publish()

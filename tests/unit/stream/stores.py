@@ -41,7 +41,7 @@ def write_episode(
     Returns:
         The slot.
     """
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     writer.start({"obs": [first, first]})
     for t in range(length):
         step = {

@@ -27,7 +27,7 @@ def numbers(dtype: str, first: int) -> np.ndarray[Any, Any]:
 
 
 def write(store: SlotStore, states: np.ndarray[Any, Any]) -> None:
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     writer.start({"obs": states[0]})
     for state in states[1:]:
         step = {"rewards": 0.0, "terminated": False, "truncated": False}

@@ -71,7 +71,7 @@ def write_episode(store: SlotStore, length: int, rng: np.random.Generator) -> No
     def state() -> dict[str, np.ndarray]:
         return {"obs.qpos": rng.random(2), "obs.image": rng.integers(0, 256, (2, 3))}
 
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     writer.start(state())
     for t in range(length):
         step = {

@@ -16,7 +16,7 @@ def written(dtype: str, value: Any) -> Any:
     """Write ``value`` as an action of ``dtype`` and return what the store holds then."""
     fields = (Field(name="actions", shape=np.shape(value), dtype=dtype), *BOOKKEEPING)
     store = SlotStore.create(StoreLayout(slots=1, steps=1, producers=1, fields=fields))
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     step = {"actions": value, "rewards": 1, "terminated": False, "truncated": False}
     writer.start({})
     writer.add(step, {})
@@ -71,7 +71,7 @@ def test_number_that_the_type_holds_is_written(dtype: str, value: Any, kept: Any
 
 def test_segment_ids_that_are_no_integers_are_refused() -> None:
     store = SlotStore.create(StoreLayout(slots=1, steps=1, producers=1, fields=BOOKKEEPING))
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     step = {"rewards": 1.0, "terminated": False, "truncated": False, "segment_id": 0.5}
     with pytest.raises(InputError, match=r"'segment_id' that int64 holds, got 0\.5"):
         writer.add(step, {})

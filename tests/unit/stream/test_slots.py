@@ -1,9 +1,11 @@
 """Episodes through the store: written, read in chunks, replaced, never seen unfinished."""
 
+import threading
+
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, StorageError
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
@@ -28,7 +30,7 @@ def test_chunks_are_windows_of_one_episode() -> None:
 
 def test_unfinished_episode_is_not_drawn() -> None:
     store = new_store()
-    EpisodeWriter(store, 0).start({"obs": [1, 1]})
+    EpisodeWriter(store, store.take_slot(0)).start({"obs": [1, 1]})
     with pytest.raises(NotReadyError, match="expected an episode of at least 1 steps, got none"):
         SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
 
@@ -42,13 +44,39 @@ def test_oldest_episode_is_replaced_first() -> None:
 
 def test_slot_beyond_all_is_refused() -> None:
     store = new_store(slots=1)
-    EpisodeWriter(store, 0)
+    EpisodeWriter(store, store.take_slot(0))
     with pytest.raises(NotReadyError, match="expected a slot that nobody writes, got 1 slots"):
-        EpisodeWriter(store, 0)
+        EpisodeWriter(store, store.take_slot(0))
+
+
+def test_whether_an_episode_may_begin_is_asked_with_the_store_locked() -> None:
+    store = new_store(slots=2)
+    refused: list[str] = []
+
+    def lock_elsewhere() -> None:
+        try:
+            with store.file.locked(timeout=0.01):
+                pass
+        except StorageError as error:
+            refused.append(str(error))
+
+    def may_begin() -> bool:
+        thread = threading.Thread(target=lock_elsewhere)
+        thread.start()
+        thread.join()
+        return True
+
+    assert store.take_slot_if(may_begin, 0) == 0
+    assert len(refused) == 1
+    assert store.take_slot_if(lambda: False, 0) is None
+    lock_elsewhere()
+    assert len(refused) == 1
+    assert store.take_slot(0) == 1  # the refused one took none
 
 
 def test_step_with_other_fields_is_refused() -> None:
-    writer = EpisodeWriter(new_store(), 0)
+    store = new_store()
+    writer = EpisodeWriter(store, store.take_slot(0))
     with pytest.raises(InputError, match="expected the state fields \\['obs'\\], got \\['ob'\\]"):
         writer.start({"ob": [1, 1]})
     with pytest.raises(InputError, match="expected 'obs' of shape \\(2,\\), got \\(3,\\)"):
@@ -126,7 +154,7 @@ def test_writer_passes_on_what_it_replaces() -> None:
     write_episode(store, 1)
     drawn_often = write_episode(store, 1)
     store.draws[drawn_often] = 9
-    assert EpisodeWriter(store, 0, reuse="most_drawn").slot == drawn_often
+    assert EpisodeWriter(store, store.take_slot(0, reuse="most_drawn")).slot == drawn_often
 
 
 def test_reuse_of_another_kind_is_refused() -> None:
@@ -143,8 +171,11 @@ def test_replaced_episode_starts_without_draws() -> None:
 def test_slots_of_a_dead_producer_come_back_empty() -> None:
     store = new_store(slots=4, producers=2)
     kept = write_episode(store, 2)
-    mine, theirs = EpisodeWriter(store, 1), EpisodeWriter(store, 0)
-    second = EpisodeWriter(store, 1)
+    mine, theirs = (
+        EpisodeWriter(store, store.take_slot(1)),
+        EpisodeWriter(store, store.take_slot(0)),
+    )
+    second = EpisodeWriter(store, store.take_slot(1))
     assert store.drop_leases(1) == 2
     assert store.drop_leases(1) == 0
     assert store.lease.tolist().count(0) == 3
@@ -166,10 +197,10 @@ def test_slot_left_odd_by_a_dead_writer_stays_closed_while_written_again() -> No
 def test_dropped_episode_is_not_drawn_and_its_slot_used_next() -> None:
     store = new_store(slots=2)
     write_episode(store, 2)
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     writer.drop()
     assert store.version[writer.slot] % 2 == 0
-    assert EpisodeWriter(store, 0).slot == writer.slot
+    assert EpisodeWriter(store, store.take_slot(0)).slot == writer.slot
 
 
 def test_version_goes_up_by_two_with_every_episode() -> None:
@@ -187,7 +218,7 @@ def test_published_episode_is_described() -> None:
 
 def test_full_slot_takes_no_further_step() -> None:
     store = new_store(steps=1)
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     writer.start({"obs": [0, 0]})
     step = {"actions": [0], "rewards": 0, "terminated": False, "truncated": False}
     writer.add(step, {"obs": [1, 1]})
@@ -197,7 +228,8 @@ def test_full_slot_takes_no_further_step() -> None:
 
 
 def test_episode_without_steps_is_not_published() -> None:
-    writer = EpisodeWriter(new_store(), 0)
+    store = new_store()
+    writer = EpisodeWriter(store, store.take_slot(0))
     with pytest.raises(InputError, match="expected at least one step, got 0; use drop"):
         writer.publish()
 

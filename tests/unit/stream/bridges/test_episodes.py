@@ -35,7 +35,7 @@ def test_copy_stays_when_the_slot_is_written_again() -> None:
 
 def test_episodes_come_once_and_in_order_of_publication() -> None:
     store = new_store(slots=4)
-    late = EpisodeWriter(store, 0)  # takes slot 0 first, publishes last
+    late = EpisodeWriter(store, store.take_slot(0))  # takes slot 0 first, publishes last
     write_episode(store, 1, 1.0)
     write_episode(store, 1, 2.0)
     fill(late, 1, 3.0)
@@ -50,8 +50,8 @@ def test_episodes_come_once_and_in_order_of_publication() -> None:
 
 def test_unfinished_and_dropped_episodes_are_not_read() -> None:
     store = new_store()
-    fill(EpisodeWriter(store, 0), 2, 1.0)
-    dropped = EpisodeWriter(store, 0)
+    fill(EpisodeWriter(store, store.take_slot(0)), 2, 1.0)
+    dropped = EpisodeWriter(store, store.take_slot(0))
     fill(dropped, 2, 1.0)
     dropped.drop()
     reader = EpisodeReader(store)
@@ -73,7 +73,7 @@ def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
     for first in range(3):
         write_episode(store, 1, float(first))
     store.written_at_ns[1] = 1  # so that the slot of number 1 is the next to be written
-    EpisodeWriter(store, 0)
+    EpisodeWriter(store, store.take_slot(0))
     reader = EpisodeReader(store)
     assert [e.number for e in reader.take()] == [0, 2]
     assert reader.lost == 1
@@ -82,7 +82,7 @@ def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
 def test_newest_overwritten_episode_is_lost_once_another_is_published() -> None:
     store = new_store(slots=1)
     write_episode(store, 1, 0.0)
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     reader = EpisodeReader(store)
     assert reader.take() == []
     assert reader.lost == 0  # it could still be in publication
@@ -97,7 +97,7 @@ def test_overwritten_episode_before_the_newest_is_lost_at_once() -> None:
     write_episode(store, 1, 0.0)
     write_episode(store, 1, 1.0)
     for _ in range(2):
-        EpisodeWriter(store, 0)
+        EpisodeWriter(store, store.take_slot(0))
     reader = EpisodeReader(store)
     assert reader.take() == []
     assert reader.lost == 1
@@ -205,7 +205,7 @@ def test_reader_of_something_else_than_a_store_is_refused() -> None:
 
 def test_cut_off_and_unjudged_episode_says_so() -> None:
     store = new_store()
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     fill(writer, 5, 0.0, ending=None)
     writer.publish()
     (episode,) = EpisodeReader(store).take()

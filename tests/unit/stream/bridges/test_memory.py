@@ -98,7 +98,7 @@ def test_only_accepted_episodes_are_kept() -> None:
 
 def test_fields_that_were_not_selected_are_not_logged() -> None:
     store = new_store()
-    writer = EpisodeWriter(store, 0)
+    writer = EpisodeWriter(store, store.take_slot(0))
     fill(writer, 2, 1.0)
     writer.publish()
     columns = [Column("actions", (1,), np.float32)]
