@@ -75,15 +75,21 @@ class JournalWriter:
         """Write one line and hand it to the operating system.
 
         A line that an exception ended does not count: the next one takes its place.
+
+        Raises:
+            StorageError: The file system refused.
         """
         sealed = {"kind": kind, **body}
         seal = _seal(self._seal, sealed)
         line = canonical_json({"body": sealed, "sha256": seal}) + b"\n"
-        self._file.truncate(self._bytes)
-        self._file.seek(self._bytes)
-        left = memoryview(line)
-        while left:
-            left = left[self._file.write(left) :]
+        try:
+            self._file.truncate(self._bytes)
+            self._file.seek(self._bytes)
+            left = memoryview(line)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise _write_error(self._folder / JOURNAL_NAME, len(line), error) from error
         end = self._bytes + len(line)
         # All at once: no call comes between, and so no interrupt.
         self._seal, self._bytes, self._last = seal, end, kind
@@ -108,11 +114,7 @@ class JournalWriter:
             with path.open("xb") as file:
                 file.write(data)
         except OSError as error:
-            raise StorageError(
-                error.errno,
-                f"{path}: expected to write {len(data)} bytes, got '{error.strerror}'; free space "
-                "or choose another folder and record again",
-            ) from error
+            raise _write_error(path, len(data), error) from error
         self.append("episode", {**facts, "file": name, "file_sha256": sha256_bytes(data)})
 
     def close(self, *, durable: bool = True) -> None:
@@ -120,15 +122,30 @@ class JournalWriter:
 
         Args:
             durable: Make everything durable, recordings of loader workers below as well.
+
+        Raises:
+            StorageError: The file system refused; what was recorded before is there, unfinished.
         """
         if self._file.closed:
             return
-        if not self.is_ended:
-            names = worker_folders(self._folder)
-            self.append("end", {"workers": names, "until": _unfinished(self._folder, names)})
+        try:
+            if not self.is_ended:
+                names = worker_folders(self._folder)
+                self.append("end", {"workers": names, "until": _unfinished(self._folder, names)})
+        except StorageError:
+            self._file.close()
+            raise
         self._file.close()
         if durable:
             _make_durable(self._folder)
+
+
+def _write_error(path: Path, size: int, error: OSError) -> StorageError:
+    return StorageError(
+        error.errno,
+        f"{path}: expected to write {size} bytes, got '{error.strerror}'; free space or choose "
+        "another folder and record again",
+    )
 
 
 def worker_folders(folder: Path) -> list[str]:

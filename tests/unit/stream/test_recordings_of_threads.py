@@ -1,12 +1,15 @@
 """Recordings that threads write to, that end while they draw, or that interrupts come into."""
 
+import resource
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
 from cadenza.stream import recorded_draws, recording_files
 from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
@@ -113,6 +116,39 @@ def test_recording_is_whole_after_an_interrupt_at_every_instruction_of_its_end(
         assert len(RecordedStream(tmp_path / str(number - 1))) == 0
         reader, ends = begin(), number
     assert ends > 10
+
+
+@contextmanager
+def no_room_beyond(size: int) -> Generator[None]:
+    """Let the kernel refuse what makes a file longer than ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_is_told_and_what_was_recorded_before_can_be_read(tmp_path: Path) -> None:
+    store = new_store()
+    write_episode(store, 5)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+    out = targets(store, 4, 3)
+    reader.draw(4, 3, out, seeded())
+    expected = out["obs"].clone()
+    journal = tmp_path / "draws.jsonl"
+    told = r"draws\.jsonl: expected to write \d+ bytes, got 'File too large'; free space or choose"
+    with no_room_beyond(journal.stat().st_size + 20):
+        with pytest.raises(StorageError, match=told):
+            reader.draw(4, 3, out, seeded())
+        with pytest.raises(StorageError, match=told):
+            reader.close()
+    reader.close()  # it is
+    with pytest.raises(IntegrityError, match="expected a last line"):
+        RecordedStream(tmp_path)
+    left = RecordedStream(tmp_path, allow_unfinished=True)
+    assert len(left) == 1
+    assert torch.equal(left.sample_batch(4, 3)["obs"], expected)
 
 
 def test_line_that_was_cut_is_replaced(tmp_path: Path) -> None:
