@@ -57,6 +57,22 @@ def assert_solved(team, tolerance):
     np.testing.assert_allclose(second[:, 0], -PROBES, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("team", "settings"),
+    [(MAPPO, "PPOSettings"), (HAPPO, "HAPPOSettings"), (HATD3, "HATD3Settings")],
+)
+def test_settings_of_another_team_are_refused(team, settings):
+    told = f"{team.__name__}.settings: expected {settings} or None, got dict"
+    with pytest.raises(InputError, match=told):
+        team(TargetTeam(8), UIDS, {"gamma": 0.5})
+
+
+@pytest.mark.parametrize("build", [mappo, happo, hatd3])
+def test_steps_to_learn_for_must_be_a_number(build):
+    with pytest.raises(InputError, match=r"\.learn: expected total_steps, .* got 'a'"):
+        build().learn("a")
+
+
 def test_mappo_tells_the_robots_apart_with_one_network():
     team = mappo()
     team.learn(12_000)

@@ -32,6 +32,7 @@ from cadenza.learn.algorithms.grpo_agent import GRPOAgent, GRPOFigures, TailValu
 from cadenza.learn.algorithms.grpo_settings import GRPOSettings
 from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
+from cadenza.learn.algorithms.vector_steps import require_vector_env
 
 __all__ = ["GRPO", "GRPOReport", "GRPOSettings"]
 
@@ -52,8 +53,8 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         device: Where the policy lives.
 
     Raises:
-        ConfigurationError: A space is of another kind, or the environments are no whole number of
-            groups.
+        ConfigurationError: ``envs`` is no vector environment, a space is of another kind, or the
+            environments are no whole number of groups.
         InputError: ``settings`` are those of something else.
     """
 
@@ -69,6 +70,7 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         device: torch.device | str = "cpu",
     ) -> None:
         self.settings = settings_of("GRPO", settings, GRPOSettings)
+        require_vector_env("GRPO", envs)
         if envs.num_envs % self.settings.group_size:
             raise ConfigurationError(
                 "GRPO: expected a number of environments that group_size = "

@@ -35,6 +35,7 @@ from cadenza.learn.algorithms.happo_sequence import (
     update_actors_in_sequence,
 )
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
+from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 from cadenza.learn.documented_ranges import require_ranges
@@ -125,6 +126,9 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
         uids: Robots that learn.
         settings: Numbers of HAPPO; the defaults if None.
         seed: Root of the streams ``learn.happo.torch``, ``learn.happo.order`` and of the episodes.
+
+    Raises:
+        InputError: ``settings`` are those of something else.
     """
 
     STATE_VERSION = 1
@@ -137,7 +141,8 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
         *,
         seed: int = 0,
     ) -> None:
-        settings, team = settings or HAPPOSettings(), TeamSteps(env, uids)
+        settings = settings_of("HAPPO", settings, HAPPOSettings)
+        team = TeamSteps(env, uids)
         super().__init__(
             team,
             BufferShape(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
+from cadenza.learn.algorithms.setting_checks import require_step_count, settings_of
 from cadenza.learn.algorithms.team_learner import TeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 from cadenza.learn.loaded_state import complete_state, require_version
@@ -84,6 +85,9 @@ class HATD3(TeamLearner):
         settings: Numbers of HATD3; the defaults if None.
         replay: How it collects and replays; the defaults if None.
         seed: Root of every random stream.
+
+    Raises:
+        InputError: ``settings`` are those of something else.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class HATD3(TeamLearner):
             columns=list(zip([0, *ends[:-1]], ends, strict=True)),
             joint_dim=self.team.joint_dim,
             action_dims=self.team.action_dims,
-            settings=settings or HATD3Settings(),
+            settings=settings_of("HATD3", settings, HATD3Settings),
             seed=seed,
         )
         self.memory = TransitionMemory(
@@ -126,7 +130,11 @@ class HATD3(TeamLearner):
             total_steps: Steps of the whole run, counted once per environment, not per robot.
             on_report: Called every ``report_every`` steps; returning False stops the run there.
             report_every: Environment steps between reports.
+
+        Raises:
+            InputError: ``total_steps`` is no number.
         """
+        require_step_count("HATD3", total_steps)
         figures: dict[str, float] = {}
         while self.steps < total_steps:
             before = self.steps

@@ -21,6 +21,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
 from cadenza.learn.algorithms.ppo import PPOReport
 from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
+from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 
@@ -37,6 +38,7 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
     Raises:
         ConfigurationError: The robots' states or actions differ in width, or actions are to be
             squashed.
+        InputError: ``settings`` are those of something else.
     """
 
     STATE_VERSION = 1
@@ -49,7 +51,8 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         *,
         seed: int = 0,
     ) -> None:
-        settings, team = settings or PPOSettings(), TeamSteps(env, uids)
+        settings = settings_of("MAPPO", settings, PPOSettings)
+        team = TeamSteps(env, uids)
         if settings.squash_actions:
             raise ConfigurationError(
                 "MAPPO: expected squash_actions = False, got True; a team's actions are clipped to "

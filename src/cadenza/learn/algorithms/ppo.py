@@ -45,7 +45,7 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
         updates: Updates so far.
 
     Raises:
-        ConfigurationError: A space is of another kind.
+        ConfigurationError: ``envs`` is no vector environment, or a space is of another kind.
         InputError: ``settings`` are those of something else.
     """
 

@@ -29,9 +29,23 @@ def settings_of(owner: str, settings: Settings | None, kind: type[Settings]) -> 
     if not isinstance(cast("object", settings), kind):
         raise InputError(
             f"{owner}.settings: expected {kind.__name__} or None, got "
-            f"{type(settings).__name__}; write {owner}(envs, {kind.__name__}(...))."
+            f"{type(settings).__name__}; write {owner}(..., settings={kind.__name__}(...))."
         )
     return settings
+
+
+def require_step_count(owner: str, total_steps: object) -> None:
+    """Raise unless ``total_steps`` is a finite number; 1e6 is one.
+
+    Raises:
+        InputError: It is something else.
+    """
+    is_number = not isinstance(total_steps, bool) and isinstance(total_steps, Real)
+    if not is_number or not abs(float(total_steps)) < float("inf"):
+        raise InputError(
+            f"{owner}.learn: expected total_steps, the environment steps of the whole run, got "
+            f"{total_steps!r}; write {owner}.learn(100_000)."
+        )
 
 
 def refuse_setting(

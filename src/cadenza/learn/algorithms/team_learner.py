@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer
+from cadenza.learn.algorithms.setting_checks import require_step_count
 from cadenza.learn.algorithms.team_steps import TeamStep, TeamSteps
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.running_normalizer import RewardScaler
@@ -101,7 +102,11 @@ class OnPolicyTeamLearner(TeamLearner, ABC, Generic[Report]):
         Args:
             total_steps: Steps of the whole run, counted once per environment, not per robot.
             on_update: Called after every update; returning False stops the run there.
+
+        Raises:
+            InputError: ``total_steps`` is no number, or something is not finite.
         """
+        require_step_count(type(self).__name__, total_steps)
         while self.steps < total_steps:
             while not self._buffer.full:
                 self._collect_step()

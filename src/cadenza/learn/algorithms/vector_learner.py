@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.learn.algorithms.action_codec import ActionCodec, flat_observation_size
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps
+from cadenza.learn.algorithms.setting_checks import require_step_count
+from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps, require_vector_env
 from cadenza.learn.loaded_state import complete_state, require_version
 
 Figures = TypeVar("Figures")
@@ -81,7 +82,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
         steps: Environment steps so far.
 
     Raises:
-        ConfigurationError: A space is of another kind.
+        ConfigurationError: ``envs`` is no vector environment, or a space is of another kind.
     """
 
     #: Layout version of the state.
@@ -97,6 +98,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
         seed: int,
     ) -> None:
         owner = type(self).__name__
+        require_vector_env(owner, envs)
         self._steps_of = VectorSteps(envs)
         self._seed = seed
         untyped: Any = envs  # gymnasium leaves the kind of its spaces open
@@ -138,7 +140,11 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
         Args:
             total_steps: Steps of the whole run, those before a resume included.
             on_update: Called after every update; returning False stops the run there.
+
+        Raises:
+            InputError: ``total_steps`` is no number, or something is not finite.
         """
+        require_step_count(type(self).__name__, total_steps)
         while self.steps < total_steps:
             while not self.rollout_complete:
                 self.collect_step()

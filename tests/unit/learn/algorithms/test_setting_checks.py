@@ -72,7 +72,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     [
         (GRPO, PPOSettings(), r"GRPO.settings: expected GRPOSettings or None, got PPOSettings"),
         (PPO, GRPOSettings(), r"PPO.settings: expected PPOSettings or None, got GRPOSettings"),
-        (PPO, {}, r"PPO.settings: .* got dict; write PPO\(envs, PPOSettings\(...\)\)"),
+        (PPO, {}, r"PPO.settings: .* got dict; write PPO\(..., settings=PPOSettings"),
     ],
 )
 def test_settings_of_another_learner_are_refused(learner, given, told: str) -> None:
@@ -83,3 +83,17 @@ def test_settings_of_another_learner_are_refused(learner, given, told: str) -> N
 def test_learner_without_settings_takes_the_defaults() -> None:
     assert PPO(signs()).settings == PPOSettings()
     assert GRPO(signs()).settings == GRPOSettings()
+
+
+@pytest.mark.parametrize("learner", [PPO, GRPO])
+def test_single_environment_is_refused_where_a_vector_of_them_is_needed(learner) -> None:
+    told = rf"{learner.__name__}\.envs: expected a gymnasium.vector.VectorEnv, got SignEnv; wrap"
+    with pytest.raises(ConfigurationError, match=told):
+        learner(SignEnv())
+
+
+@pytest.mark.parametrize("total_steps", ["a", None, True, float("nan"), float("inf")])
+def test_steps_to_learn_for_must_be_a_number(total_steps) -> None:
+    told = rf"PPO\.learn: expected total_steps, .* got {total_steps!r}"
+    with pytest.raises(InputError, match=told):
+        PPO(signs()).learn(total_steps)
