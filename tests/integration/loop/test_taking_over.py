@@ -1,5 +1,6 @@
 """A run whose controller is frozen: who has it is told, and nothing is taken from it."""
 
+import calendar
 import re
 import signal
 import subprocess
@@ -12,9 +13,12 @@ import pytest
 from cadenza.loop.errors import EventLogError, EventLogHeldError, LeaseHeldError
 from cadenza.loop.events import log_file
 from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.jobs.processes import is_held
+from cadenza.loop.orchestrator import taking_over
 from cadenza.loop.orchestrator.taking_over import take
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.owners import this_process
+from tests.integration.loop.job_harness import wait_for
 
 #: Holds lease and log of a run as a controller does, until it is killed.
 CONTROLLER = """
@@ -45,8 +49,9 @@ def frozen_controller(folder, ttl_s):
     argv = [sys.executable, "-c", CONTROLLER, str(folder), str(ttl_s)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"at work\n"
-        process.send_signal(signal.SIGSTOP)
         try:
+            process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: is_held(process.pid))
             yield process.pid
         finally:
             process.kill()
@@ -80,7 +85,7 @@ def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_t
         assert store.get_run("run") == before  # thawed, it goes on
         silent = re.search(r"silent since (.+? UTC)", str(caught.value))[1]
         since = time.strptime(silent, "%Y-%m-%d %H:%M:%S UTC")
-        assert began - 1.0 <= time.mktime(since) - time.timezone <= time.time()
+        assert began - 1.0 <= calendar.timegm(since) <= time.time()
     assert take(store, "run", tmp_path / "log", ttl_s=9.0).epoch == 2  # it is dead now
 
 
@@ -103,6 +108,24 @@ def test_controller_at_work_is_left_alone_as_before(store, tmp_path):
     store.leases.acquire("run", this_process(), ttl_s=60.0)
     with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
         take(store, "run", tmp_path / "log", ttl_s=60.0)
+
+
+def test_run_that_another_takes_at_the_same_moment_is_told_to_be_at_work(
+    store, tmp_path, monkeypatch
+):
+    """The other one is faster, between our looks at the lease and at the log."""
+    logs = []
+
+    def overtaken(path):
+        if not logs:
+            store.leases.acquire("run", this_process(), ttl_s=60.0)
+            logs.append(LogFile(path))
+        return LogFile(path)
+
+    monkeypatch.setattr(taking_over, "LogFile", overtaken)
+    with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
+        take(store, "run", tmp_path / "log", ttl_s=60.0)
+    logs[0].close()
 
 
 def test_folder_that_cannot_be_written_is_told_before_the_run_is_taken(store, tmp_path):

@@ -31,10 +31,11 @@ _PARENT_DIED: Final = 125
 def _fields_of(pid: int) -> list[str] | None:
     """Return the state of a process that has not ended; None if there is none."""
     try:
-        status = (_PROCESSES / str(pid) / "stat").read_text()
+        status = (_PROCESSES / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = status.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    # The name in parentheses may hold anything, half a letter included: it is cut at 15 bytes.
+    fields = status.rpartition(b")")[2].decode().split()
     return None if fields[_STATE] in _ENDED else fields
 
 

@@ -36,6 +36,8 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
             LogFile(log_path).close()
         return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
     except EventLogHeldError as error:
+        if store.get_run(run_id)["lease_epoch"] != row["lease_epoch"]:
+            return take(store, run_id, log_path, ttl_s=ttl_s)  # taken, with its log, meanwhile
         if owner is None or is_gone(owner):
             raise
         raise EventLogHeldError(_who_has_it(row, owner, "event log", ttl_s)) from error

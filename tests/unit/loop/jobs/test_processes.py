@@ -41,10 +41,11 @@ def test_live_process_is_known_by_number_start_parent_and_environment(sleeper):
     assert environment_of(sleeper.pid) == {b"NAME=a=b c", b""}
 
 
-def test_process_name_with_spaces_and_parentheses_is_read(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [b"a ) Z b", "ausgezeichnet ö".encode()[:15]], ids=["odd", "cut"])
+def test_process_name_with_spaces_parentheses_or_half_a_letter_is_read(tmp_path, monkeypatch, name):
     (tmp_path / "7").mkdir()
-    fields = ["S", *["0"] * 18, "12345", "0"]
-    (tmp_path / "7" / "stat").write_text(f"7 (a ) Z b) {' '.join(fields)}\n")
+    fields = " ".join(["S", *["0"] * 18, "12345", "0"])
+    (tmp_path / "7" / "stat").write_bytes(b"7 (%s) %s\n" % (name, fields.encode()))
     monkeypatch.setattr(processes, "_PROCESSES", tmp_path)
     assert start_ticks(7) == 12345
 
