@@ -317,7 +317,7 @@ def test_background_write_holds_the_state_at_the_time_of_the_checkpoint(tmp_path
     real = checkpointing.write_checkpoint
 
     def slow(*args):
-        release.wait(10.0)
+        assert release.wait(60.0)
         return real(*args)
 
     monkeypatch.setattr(checkpointing, "write_checkpoint", slow)

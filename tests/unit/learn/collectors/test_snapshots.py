@@ -84,6 +84,6 @@ def test_no_version_is_ever_half_of_two():
         fill(policy, float(version))
         snapshots.publish()
     stop.set()
-    thread.join(10.0)
+    thread.join()
     assert mixed == []
     assert actor.refresh() == 199

@@ -136,7 +136,7 @@ def test_second_thread_waits_until_the_first_has_marked_its_copies():
             self.started += 1
             if self.started == 1:
                 began.set()
-                assert go_on.wait(10.0)
+                assert go_on.wait(60.0)
             return super().start(staged)
 
     copies = Held()
@@ -147,13 +147,13 @@ def test_second_thread_waits_until_the_first_has_marked_its_copies():
 
     first, second = threading.Thread(target=work), threading.Thread(target=work)
     first.start()
-    assert began.wait(10.0)
+    assert began.wait(60.0)
     second.start()
     second.join(0.3)  # without the lock it ends here: nothing else holds it up
     started, waits = copies.started, second.is_alive()
     go_on.set()
     for thread in (first, second):
-        thread.join(10.0)
+        thread.join()
     assert (started, waits) == (1, True)
     assert copies.started == 2
 

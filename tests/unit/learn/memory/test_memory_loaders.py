@@ -20,6 +20,9 @@ from cadenza.learn.memory.prefetch import Prefetcher
 from cadenza.learn.trainer import TrainingShutdownException
 from tests.unit.learn.memory.memory_episodes import play, table
 
+#: No wait in these tests should come near this; it only keeps a broken one from hanging.
+PATIENCE_S = 60.0
+
 
 def filled(steps=20, **options):
     memory = table(**options)
@@ -68,7 +71,7 @@ def test_iteration_of_a_loader_that_is_not_ready_raises_and_can_go_on_later():
 
 def test_waiting_loader_goes_on_when_data_arrive():
     memory = filled(5)
-    batches = iter(loader(memory, ready_timeout_s=30.0))
+    batches = iter(loader(memory, ready_timeout_s=PATIENCE_S))
     proxy = MemoryTableProxy(memory, use_terminal=True)
     adder = threading.Timer(0.05, lambda: play(proxy, 1, 5))
     adder.start()
@@ -85,7 +88,7 @@ def test_waiting_loader_waits_for_a_long_enough_episode():
     memory = filled(3)
     proxy = MemoryTableProxy(memory, use_terminal=True)
     play(proxy, 1, 3)
-    batches = iter(loader(memory, count=1, length=5, ready_timeout_s=30.0))
+    batches = iter(loader(memory, count=1, length=5, ready_timeout_s=PATIENCE_S))
     adder = threading.Timer(0.05, lambda: play(proxy, 2, 5))
     adder.start()
     assert next(batches)["batch_size"] == 5
@@ -129,10 +132,10 @@ def test_prefetch_samples_ahead_but_not_further_than_its_depth():
     memory.sample = counted
     batches = iter(loader(memory, prefetch=2))
     # two wait in the queue, the third waits for room in it
-    assert all(drawn.acquire(timeout=10) for _ in range(3))
+    assert all(drawn.acquire(timeout=PATIENCE_S) for _ in range(3))
     assert not drawn.acquire(timeout=0.2)
     next(batches)
-    assert drawn.acquire(timeout=10)
+    assert drawn.acquire(timeout=PATIENCE_S)
     batches.close()
 
 
@@ -165,32 +168,39 @@ def test_prefetch_passes_errors_on_and_ends():
         next(batches)
 
 
-def alive(name="prefetch"):
-    return [thread for thread in threading.enumerate() if thread.name == name]
+@pytest.fixture
+def alive():
+    """Return the prefetching threads that this test has started, and not others that still end."""
+
+    def prefetching():
+        return {thread for thread in threading.enumerate() if thread.name == "prefetch"}
+
+    before = prefetching()
+    return lambda: prefetching() - before
 
 
-def test_closing_a_loader_stops_its_threads():
+def test_closing_a_loader_stops_its_threads(alive):
     each = loader(prefetch=2)
     batches = [iter(each), iter(each)]
     assert len(alive()) == 2
     each.close()
-    assert alive() == []
+    assert alive() == set()
     for one in batches:
         with pytest.raises(StopIteration):
             next(one)
 
 
-def test_forgotten_iterator_stops_its_thread():
+def test_forgotten_iterator_stops_its_thread(alive):
     batches = iter(loader(prefetch=1))
     next(batches)
     gone = weakref.ref(batches)
     del batches
     gc.collect()
     assert gone() is None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert alive() == []
+    assert alive() == set()
 
 
 def test_prefetcher_waits_for_a_slow_producer():
@@ -287,12 +297,12 @@ def test_joint_loader_in_a_group_goes_on_for_ever():
         assert batch["batch_size"] == 12
 
 
-def test_closing_a_joint_loader_closes_its_loaders():
+def test_closing_a_joint_loader_closes_its_loaders(alive):
     joint = JointMemoryLoader([loader(group="a", prefetch=1), loader(group="b", prefetch=1)])
     batches = iter(joint)
     assert next(batches)["batch_size"] == 12
     joint.close()
-    assert alive() == []
+    assert alive() == set()
 
 
 class Ready:

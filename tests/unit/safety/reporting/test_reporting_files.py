@@ -25,6 +25,8 @@ from cadenza.safety.reporting import (
 )
 from tests.unit.safety.reporting.samples import DETAILS, sample_report
 
+REPOSITORY = Path(__file__).parents[4]
+
 # Files as the first versions of the format were written: the text by hand, its hash by hashlib.
 VERSION_1 = """{
   "schema_version": 1,
@@ -273,23 +275,24 @@ import sys
 from pathlib import Path
 from tests.unit.safety.reporting.samples import DETAILS, sample_report
 from cadenza.safety.reporting import emit_three_tables
-print("ready", flush=True)
 violations = 0
 while True:
     violations += 1
     emit_three_tables(
         out_dir=Path(sys.argv[1]), report=sample_report(details=DETAILS, violations=violations)
     )
+    if violations == 1:
+        print("the first one is there", flush=True)
 """
 
 
 def test_kill_while_writing_leaves_a_whole_report(tmp_path):
     for attempt in range(5):
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, cwd=REPOSITORY
         ) as process:
             assert process.stdout is not None
-            process.stdout.readline()
+            assert process.stdout.readline()
             time.sleep(0.05 + 0.013 * attempt)
             os.kill(process.pid, signal.SIGKILL)
         report = parse_three_tables(tmp_path / "three_tables.json")
