@@ -7,12 +7,21 @@ import gc
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.constants_ast import Constants
 
-# No deadline: how long an example takes says more about the machine than about the code.
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("explore", print_blob=True, deadline=None)
-settings.load_profile(os.environ.get("CADENZA_HYPOTHESIS", "fixed"))
+PROFILE = os.environ.get("CADENZA_HYPOTHESIS", "fixed")
+# How long an example takes, or to draw it, says more about the machine than about the code.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fixed", derandomize=True, **UNTIMED)
+settings.register_profile("explore", print_blob=True, **UNTIMED)
+settings.load_profile(PROFILE)
+if PROFILE == "fixed":
+    # Hypothesis also draws numbers and words that stand in the modules imported so far: which ones
+    # depends on the tests before. Where the name is gone, this fails and has to be looked at.
+    pytest.MonkeyPatch().setattr(
+        "hypothesis.internal.conjecture.providers._get_local_constants", Constants
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

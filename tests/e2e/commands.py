@@ -5,15 +5,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cadenza.loop.jobs.processes import is_held
 from tests.e2e.warm_interpreter import Request, WarmInterpreter
 
 REPOSITORY = Path(__file__).parents[2]
+#: Longest wait for what a test waits for, s; a machine that is busy otherwise takes long.
+LIMIT_S = 200.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,26 @@ class Started:
             raise
         with self._folder:
             return Outcome(code, *(stream.read_text("utf-8") for stream in self._streams))
+
+
+def held_at(
+    pattern: str, *words: str | Path, cwd: Path, new_session: bool = False, limit_s: float = LIMIT_S
+) -> Started:
+    """Return ``cadenza <words>``, held at the moment when a file ``pattern`` is in place."""
+    program = Path(__file__).with_name("hold_at.py")
+    started = Started(program, pattern, *words, cwd=cwd, new_session=new_session)
+    wait_until_held(started, limit_s=limit_s)
+    return started
+
+
+def wait_until_held(started: Started, *, limit_s: float = LIMIT_S) -> None:
+    """Wait until a program is stopped as by Ctrl-Z."""
+    deadline = time.monotonic() + limit_s
+    while not is_held(started.process.pid):
+        ended = started.process.poll() is not None
+        assert not ended, started.outcome(0.0)
+        assert time.monotonic() < deadline, "it was never held"
+        time.sleep(0.005)
 
 
 def warm(target: str | Path, *words: str | Path, cwd: Path, timeout: float) -> Outcome:

@@ -2,14 +2,13 @@
 
 import shlex
 import signal
-import time
 from contextlib import chdir
 
 import pytest
 from typer.testing import CliRunner
 
 from cadenza.cli.main import app
-from tests.e2e.commands import Started, cadenza
+from tests.e2e.commands import LIMIT_S, cadenza, held_at
 
 COLLECT = shlex.split(
     "job collect --task=crossing --partners=crossing_stationary --episodes=2 --seed-start=5 "
@@ -44,20 +43,12 @@ def folder(tmp_path_factory):
     return root
 
 
-def when_there(path, timeout=60.0):
-    """Wait for ``path``."""
-    end = time.monotonic() + timeout
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.005)
-
-
 def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
     assert here(*train("undisturbed", steps=2000), cwd=folder).exit_code == 0
-    running = Started("cadenza", *train("killed", steps=2000), cwd=folder)
-    when_there(folder / "killed" / "work" / "state.pt.json")
+    running = held_at("state.pt.json", *train("killed", steps=2000), cwd=folder)
+    assert (folder / "killed" / "work" / "state.pt.json").exists()
     running.process.kill()
-    assert running.outcome(30.0).code == -signal.SIGKILL
+    assert running.outcome(LIMIT_S).code == -signal.SIGKILL
     assert not (folder / "killed.json").exists()
     done = cadenza(*train("killed", steps=2000), cwd=folder)
     assert done.code == 0, done.err
@@ -70,10 +61,11 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
 
 
 def test_terminated_evaluation_says_how_to_go_on(folder):
-    running = Started("cadenza", *EVALUATE, cwd=folder)
-    when_there(folder / "eval/blocks/00000.json")
-    running.process.send_signal(signal.SIGTERM)
-    stopped = running.outcome(10.0)
+    running = held_at("00000.json", *EVALUATE, cwd=folder)
+    assert (folder / "eval/blocks/00000.json").exists()
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        running.process.send_signal(number)
+    stopped = running.outcome(LIMIT_S)
     assert stopped.code == 143
     assert "run the same command again to go on" in stopped.err
     assert not (folder / "eval.json").exists()

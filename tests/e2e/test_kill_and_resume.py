@@ -1,4 +1,4 @@
-"""`kill -9` at several moments, then `--resume`: nothing is lost and nothing is done twice."""
+"""`kill -9`, then `--resume`: nothing is lost and nothing is done twice."""
 
 import json
 import os
@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import REPOSITORY, arguments, cadenza, environment
+from tests.e2e.commands import (
+    LIMIT_S,
+    REPOSITORY,
+    arguments,
+    cadenza,
+    environment,
+    held_at,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -22,25 +29,6 @@ TRAINING = [
 ]
 
 
-def kill_when(words, cwd: Path, is_time) -> None:
-    """Start ``cadenza <words>``, kill it with its children as soon as ``is_time()``."""
-    process = subprocess.Popen(
-        arguments(*words),
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120.0
-    while process.poll() is None and not is_time():
-        assert time.monotonic() < deadline, "the moment to kill never came"
-        time.sleep(0.005)
-    assert process.poll() is None, "it ended before it could be killed"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoints(
     number, code, tmp_path
@@ -49,13 +37,13 @@ def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoi
     with subprocess.Popen(
         arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + LIMIT_S
         while not any(tmp_path.rglob("*-state_step1024.pt.json")):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30.0)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code
     assert err == (
         "error: stopped; finished work is kept, run the same command with --resume to go on\n"
@@ -82,7 +70,9 @@ def test_guarded_batch_killed_ends_with_the_weights_of_an_unbroken_run(tmp_path)
     broken.mkdir()
     unbroken = cadenza(*words, "--json", cwd=whole)
     assert unbroken.code == 0, unbroken.err
-    kill_when(words, broken, lambda: len(list(broken.rglob("*-state_step*.pt"))) >= 2)
+    killed = held_at("*-state_step2048.pt", *words, cwd=broken, new_session=True)
+    os.killpg(killed.process.pid, signal.SIGKILL)  # with its children
+    assert killed.outcome(LIMIT_S).code == -signal.SIGKILL
     finished = cadenza(*words, "--resume", "--json", cwd=broken)
     assert finished.code == 0, finished.err
     assert finished.json["resumed_from"] is not None

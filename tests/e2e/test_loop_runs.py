@@ -8,7 +8,15 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.commands import REPOSITORY, Started, arguments, cadenza, environment
+from tests.e2e.commands import (
+    LIMIT_S,
+    REPOSITORY,
+    Started,
+    arguments,
+    cadenza,
+    environment,
+    wait_until_held,
+)
 
 TINY = """
 run_name: tiny
@@ -26,7 +34,7 @@ NOTE = (
 )
 
 
-def loop(*words, cwd, timeout=180.0):
+def loop(*words, cwd, timeout=LIMIT_S):
     return cadenza("loop", *words, cwd=cwd, timeout=timeout)
 
 
@@ -42,7 +50,7 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
     config = REPOSITORY / "configs" / "loop" / f"{name}.yaml"
     words = ("loop", "run", "--config", config, "--dry-run", "--run-id", "dry", "--json")
     cache = {"XDG_CACHE_HOME": str(tmp_path)}  # a LeRobot environment makes no difference here
-    done = Started("cadenza", *words, cwd=tmp_path, variables=cache).outcome(120.0)
+    done = Started("cadenza", *words, cwd=tmp_path, variables=cache).outcome(LIMIT_S)
     assert done.code == 0, done.err
     assert done.json["dry_run"]
     assert (done.json["constitution"], len(done.json["constitution_sha256"])) == (None, 64)
@@ -102,7 +110,7 @@ def collecting(tmp_path):
     words = ("loop", "run", "-c", config, "--run-id", "long")
     started = Started("cadenza", *words, cwd=tmp_path, new_session=True)
     events = tmp_path / "runs" / "long" / "events.jsonl"
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + LIMIT_S
     while not (events.exists() and b"job_started" in events.read_bytes()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -116,14 +124,16 @@ def collecting(tmp_path):
     [
         ([signal.SIGINT], {130}),
         ([signal.SIGTERM], {143}),
-        ([signal.SIGHUP, signal.SIGHUP], {129}),  # of a closed terminal, from it and its shell
+        ([signal.SIGHUP], {129}),
         ([signal.SIGTERM, signal.SIGINT], {130, 143}),  # at once, so either may be the first
     ],
 )
 def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, codes, tmp_path):
-    for number in signals:
+    collecting.process.send_signal(signal.SIGSTOP)  # so that all find it at work
+    wait_until_held(collecting)
+    for number in (*signals, signal.SIGCONT):
         collecting.process.send_signal(number)
-    done = collecting.outcome(60.0)
+    done = collecting.outcome(LIMIT_S)
     assert done.code in codes
     assert "stopping: what is at work is ended first; Ctrl-C again kills it" in done.err
     assert ("what is at work is killed" in done.err) == (len(set(signals)) == 2)
@@ -131,6 +141,20 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert done.err.splitlines()[0] == NOTE
     assert "run long: stopped (stop requested)" in done.out
+    [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
+    assert (run["status"], run["jobs"]) == ("stopped", [])
+
+
+def test_a_second_hangup_changes_nothing_however_late_it_comes(collecting, tmp_path):
+    # Of a closed terminal, from it and its shell.
+    while collecting.process.poll() is None:
+        collecting.process.send_signal(signal.SIGHUP)
+        time.sleep(0.001)
+    done = collecting.outcome(LIMIT_S)
+    assert done.code == 129
+    assert "what is at work is killed" not in done.err
+    assert "run long: stopped (stop requested)" in done.out
+    assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
     [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["jobs"]) == ("stopped", [])
 
@@ -148,14 +172,14 @@ def test_a_closed_terminal_stops_the_run_in_order(tmp_path):
     os.close(inside)
     try:
         os.set_blocking(terminal, False)
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + LIMIT_S
         while not (tmp_path / "runs" / "shut" / "cycle_0" / "jobs" / "data" / "host.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
             with suppress(BlockingIOError):
                 os.read(terminal, 65536)
         os.close(terminal)
-        assert process.wait(60.0) == 129
+        assert process.wait(LIMIT_S) == 129
     finally:
         process.kill()
         process.wait()
@@ -168,7 +192,7 @@ def test_a_live_run_is_stopped_from_outside_and_not_run_twice(collecting, tmp_pa
     assert second.code == 13
     assert "expected a free run, got one that process " in second.err
     assert " was asked to stop it" in loop("stop", "long", cwd=tmp_path).out
-    assert collecting.outcome(60.0).code == 130
+    assert collecting.outcome(LIMIT_S).code == 130
 
 
 def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):

@@ -16,7 +16,7 @@ from cadenza.safety.reporting import (
     emit_three_tables,
 )
 from cadenza.safety.reporting.payload import text_hash
-from tests.e2e.commands import REPOSITORY, arguments, cadenza, environment
+from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment
 
 #: Words that make a verification of a few seconds.
 QUICK = ["--steps", "4000", "dts=[0.05]", "delays=[none, varying]", "several_steps=600"]
@@ -123,13 +123,13 @@ def test_verify_that_is_stopped_says_that_nothing_is_kept(tmp_path):
     with subprocess.Popen(
         arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + LIMIT_S
         while not (tmp_path / "runs" / "verify").exists():
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30.0)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert err == "error: stopped; nothing is kept, run the same command again\n"
 

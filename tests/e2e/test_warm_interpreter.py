@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.commands import Started, cadenza, warm
+from tests.e2e.commands import LIMIT_S, Started, cadenza, warm
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_script_has_its_words_folder_variables_and_exit_code(tmp_path):
         "sys.exit(7)\n"
     )
     started = Started(script, "a b", cwd=tmp_path, variables={"WORD": "said"}, new_session=True)
-    done = started.outcome(60.0)
+    done = started.outcome(LIMIT_S)
     assert done.code == 7
     assert done.out == f"__main__ ['a b'] {tmp_path} said\nTrue\n"
     assert done.err == "end\n"
@@ -39,10 +39,10 @@ def test_script_has_its_words_folder_variables_and_exit_code(tmp_path):
 
 def test_signal_and_time_limit_end_a_script(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import time\ntime.sleep(60)\n")
+    script.write_text("import time\ntime.sleep(600)\n")
     started = Started(script, cwd=tmp_path)
     assert started.process.poll() is None
     started.process.send_signal(signal.SIGTERM)
-    assert started.outcome(30.0).code == -signal.SIGTERM
+    assert started.outcome(LIMIT_S).code == -signal.SIGTERM
     with pytest.raises(subprocess.TimeoutExpired):
         warm(script, cwd=tmp_path, timeout=0.2)

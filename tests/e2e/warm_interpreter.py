@@ -10,6 +10,7 @@ Server:  `python warm_interpreter.py <number of a listening socket>`, until its 
 Request: one JSON line; answer: two lines, the program's process id and later its exit code.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -104,7 +105,7 @@ class Running:
 
     def poll(self) -> int | None:
         """Return the exit code, -n when signal n ended it, or None while it runs."""
-        if self.returncode is None and select.select([self._connection], [], [], 0.0)[0]:
+        if self.returncode is None and self._ended_within(0.0):
             self._read()
         return self.returncode
 
@@ -115,7 +116,7 @@ class Running:
             subprocess.TimeoutExpired: It still runs after ``timeout`` seconds.
         """
         if self.returncode is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
+            if not self._ended_within(timeout):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self._read()
         assert self.returncode is not None
@@ -124,12 +125,18 @@ class Running:
     def send_signal(self, number: int) -> None:
         """Send a signal to the program unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, unless it has ended, and wait for that."""
         self.send_signal(signal.SIGKILL)
         self.wait()
+
+    def _ended_within(self, seconds: float | None) -> bool:
+        ready = select.poll()  # unlike select.select for file descriptors of any size
+        ready.register(self._connection, select.POLLIN)
+        return bool(ready.poll(None if seconds is None else 1000.0 * seconds))
 
     def _read(self) -> None:
         self.returncode = int(self._answers.readline())

@@ -265,7 +265,9 @@ class _Pool:
         worker.deadline = time.monotonic() + self._timeout_s
         try:
             worker.connection.send_bytes(job.key.encode())
-        except OSError:  # it died while idle
+        except OSError:  # it died while idle, so the job is none of its losses
+            worker.job = None
+            board.waiting.appendleft(job)
             self._replace(worker, board)
 
     def _attend(self, worker: _Worker, board: _Board) -> None:

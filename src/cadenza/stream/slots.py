@@ -216,7 +216,9 @@ class SlotStore:
         return slot
 
     def publish(self, slot: int, length: int, *, success: int, policy_version: int) -> int:
-        """Open a written slot to readers.
+        """Open a written slot to readers, and count it once they can see it.
+
+        Whoever has seen the count finds the episode, and its steps counted.
 
         Returns:
             The number of the episode.
@@ -224,8 +226,6 @@ class SlotStore:
         with self.file.locked():
             episode = int(self.words[StreamWords.NEXT_EPISODE])
             self.words[StreamWords.NEXT_EPISODE] = episode + 1
-            self.words[StreamWords.PUBLISHED] += 1
-            self.words[StreamWords.PUBLISHED_FRAMES] += length
             self.episode_id[slot] = episode
             self.policy_version[slot] = policy_version
             self.success[slot] = success
@@ -235,6 +235,9 @@ class SlotStore:
             full_fence()
             self.version[slot] += 1
             self.words[StreamWords.CHANGES] += 1
+            self.words[StreamWords.PUBLISHED_FRAMES] += length
+            full_fence()
+            self.words[StreamWords.PUBLISHED] += 1
         return episode
 
     def drawn_chunks(self) -> int:

@@ -73,10 +73,18 @@ def test_run_jobs_best_effort_lists_failures_sorted_by_key(tmp_path, workers):
     ]
 
 
-def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path):
+def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path, monkeypatch):
+    class Clock:
+        """Stands still, so that no job of a busy machine is late, until the slow job has begun."""
+
+        def monotonic(self):
+            return 1000.0 if (tmp_path / "attempts-job5").exists() else 0.0
+
+    monkeypatch.setattr(executor, "time", Clock())
     factory = RecordingFactory(tmp_path, slow=("job5",))
-    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=1.0) == []
+    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=0.2) == []
     assert results(tmp_path) == EXPECTED
+    assert (tmp_path / "attempts-job5").read_text() == "xx"
 
 
 def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
@@ -123,8 +131,8 @@ def test_run_jobs_on_a_full_disk_raises_one_storage_error(tmp_path, workers):
 
 
 def test_run_jobs_with_a_worker_that_leaves_between_jobs_goes_on(tmp_path):
-    factory = RecordingFactory(tmp_path, leaving=("job0",), slow=("job3",))
-    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=2.0) == []
+    factory = RecordingFactory(tmp_path, leaving=("job0",), awaiting=("job3",))
+    assert run_jobs(JOBS, factory, workers=2) == []
     assert results(tmp_path) == EXPECTED
 
 
@@ -132,20 +140,23 @@ def test_run_jobs_that_fails_leaves_no_process_even_if_workers_ignore_requests(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(executor, "_GRACE_S", 0.2)
+    before = set(multiprocessing.active_children())
     factory = RecordingFactory(tmp_path, slow=("job0",), failing=("job1",), stubborn=True)
     with pytest.raises(InputError, match="told to fail"):
         run_jobs(JOBS, factory, workers=2)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
-def test_pool_whose_idle_worker_died_unnoticed_gives_its_job_to_another(tmp_path):
+def test_pool_whose_idle_workers_died_unnoticed_gives_their_job_to_another(tmp_path):
+    """As often as it happens: the job has not begun, so it is not what kills them."""
     board = executor._Board(JOBS, "strict", None)
     with executor._Pool(RecordingFactory(tmp_path), 1, None) as pool:
-        (worker,) = pool._workers
-        assert worker.connection.poll(30.0)
-        pool._attend(worker, board)  # hears that the worker is ready
-        worker.process.kill()
-        worker.process.join()
-        pool._give(worker, board.waiting.popleft(), board)
+        for _ in range(executor.MAX_LOST_WORKERS):
+            (worker,) = pool._workers
+            assert worker.connection.poll(120.0)
+            pool._attend(worker, board)  # hears that the worker is ready
+            worker.process.kill()
+            worker.process.join()
+            pool._give(worker, board.waiting.popleft(), board)
         pool.run(board)
     assert results(tmp_path) == EXPECTED

@@ -24,7 +24,7 @@ CONTROLLER = (sys.executable, "-m", "tests.integration.loop.job_controller")
 #: Seconds of a lease; runners show signs of life four times as often.
 TTL_S = 1.2
 PROGRAMS = ProgramTable({"python": (sys.executable, "-S")})
-CONFIG = JobsConfig(max_attempts=3, backoff_s=0.01, grace_s=0.3)
+CONFIG = JobsConfig(max_attempts=3, max_kills=100, backoff_s=0.01, grace_s=0.3)
 #: Writes its result as a job must: atomically, as its last act.
 RESULT = """
 import json, os, sys
@@ -35,15 +35,24 @@ def finish(path, **result):
 """
 
 
-#: Says that it runs, works for the seconds it is told, in later attempts for none, and adds a line
-#: when it is done.
+#: Waits for a file, its second argument.
+UNTIL = """
+import time
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+finish(sys.argv[1])
+"""
+#: Says that it runs, works for the seconds it is told or until it is let end, in later attempts not
+#: at all, and adds a line when it is done.
 WORK = """
 import time
 later = os.path.exists(sys.argv[2])
 with open(sys.argv[2] + ".part", "w") as file:
     file.write(str(os.getpid()))
 os.replace(sys.argv[2] + ".part", sys.argv[2])
-time.sleep(0.0 if later else float(sys.argv[3]))
+end = time.monotonic() + (0.0 if later else float(sys.argv[3]))
+while time.monotonic() < end and not os.path.exists(sys.argv[2] + ".enough"):
+    time.sleep(0.01)
 with open(sys.argv[2] + ".done", "a") as file:
     file.write("done\\n")
 finish(sys.argv[1])
@@ -131,10 +140,15 @@ def bench_in(folder: Path):
         bench.store.close()
 
 
-def work_of(folder: Path, seconds: float, *, before: str = "", **changes):
-    """Return a job that works for ``seconds``, and the file that will name its process."""
+def work_of(folder: Path, seconds: float = 600.0, *, before: str = "", **changes):
+    """Return a job that works for ``seconds`` at most, and the file that will name its process."""
     running = folder / "running"
     return spec_of(folder, before + WORK, str(running), str(seconds), **changes), running
+
+
+def let_end(running: Path) -> None:
+    """Let the job of `work_of` come to its end."""
+    running.with_name("running.enough").touch()
 
 
 def done(running: Path) -> str:
@@ -172,5 +186,5 @@ class Controllers:
 
     def __exit__(self, *_):
         self._server.stdin.close()
-        self._server.wait(20.0)
+        self._server.wait(120.0)
         self._server.stdout.close()

@@ -10,7 +10,8 @@ from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, StreamWords
+from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore, StreamWords
+from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
@@ -72,6 +73,24 @@ def test_whether_an_episode_may_begin_is_asked_with_the_store_locked() -> None:
     lock_elsewhere()
     assert len(refused) == 1
     assert store.take_slot(0) == 1  # the refused one took none
+
+
+def test_episode_is_counted_when_it_can_be_read_and_its_steps_are_counted() -> None:
+    store = new_store(slots=1)
+    words = store.words
+
+    def publish() -> None:
+        words[[StreamWords.PUBLISHED, StreamWords.PUBLISHED_FRAMES]] = 0
+        store.version[0], store.length[0] = 1, 0
+        store.publish(0, 4, success=1, policy_version=0)
+
+    counted = 0
+    for _ in interrupted_everywhere(publish, SlotStore.__module__, anywhere=True):
+        if words[StreamWords.PUBLISHED]:
+            counted += 1
+            assert (store.version[0], store.length[0]) == (2, 4)
+            assert words[StreamWords.PUBLISHED_FRAMES] == 4
+    assert counted > 0
 
 
 def test_step_with_other_fields_is_refused() -> None:

@@ -34,7 +34,7 @@ def settings_of(owner: str, settings: Settings | None, kind: type[Settings]) -> 
     return settings
 
 
-def require_step_count(owner: str, total_steps: object) -> None:
+def require_step_count(owner: str, total_steps: Any) -> None:
     """Raise unless ``total_steps`` is a finite number; 1e6 is one.
 
     Raises:
