@@ -74,17 +74,19 @@ def test_run_jobs_best_effort_lists_failures_sorted_by_key(tmp_path, workers):
 
 
 def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path, monkeypatch):
+    attempts = tmp_path / "attempts-job5"
+
     class Clock:
         """Stands still, so that no job of a busy machine is late, until the slow job has begun."""
 
         def monotonic(self):
-            return 1000.0 if (tmp_path / "attempts-job5").exists() else 0.0
+            return 1000.0 if attempts.exists() and attempts.read_text() else 0.0
 
     monkeypatch.setattr(executor, "time", Clock())
     factory = RecordingFactory(tmp_path, slow=("job5",))
     assert run_jobs(JOBS, factory, workers=2, job_timeout_s=0.2) == []
     assert results(tmp_path) == EXPECTED
-    assert (tmp_path / "attempts-job5").read_text() == "xx"
+    assert attempts.read_text() == "xx"
 
 
 def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
