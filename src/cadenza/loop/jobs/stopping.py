@@ -43,9 +43,9 @@ class StopSignals:
     """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
 
     The third raises `KeyboardInterrupt`, for a program that does not get to ask. SIGHUP, by which a
-    closed terminal tells its programs, asks to end and no more, since it may come twice; who
-    ignored it before (``nohup``) goes on ignoring it. For the main thread, which alone may handle
-    signals.
+    closed terminal tells its programs, asks to end and no more, since it may come twice: once it
+    came, it is ignored after the block, too. Who ignored it before (``nohup``) goes on ignoring it.
+    For the main thread, which alone may handle signals.
 
     Attributes:
         first: The first signal; None before.
@@ -59,6 +59,7 @@ class StopSignals:
         """
         self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
+        self._hung_up = False
         self._tell = tell
         self._before: dict[signal.Signals, Any] = {}
 
@@ -71,13 +72,15 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            again = number is signal.SIGHUP and self._hung_up
+            signal.signal(number, signal.SIG_IGN if again else handler)
 
     def __call__(self) -> StopLevel:
         """Return how urgently signals ask to stop."""
         return self._level
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._hung_up = self._hung_up or number == signal.SIGHUP
         if number == signal.SIGHUP and self._level:
             return
         if self._level is StopLevel.KILL:

@@ -70,6 +70,13 @@ def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
         assert (stop(), stop.first, told) == (StopLevel.END, signal.SIGHUP, [StopLevel.END])
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop() is StopLevel.KILL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # it may come once more
+
+
+def test_what_a_hangup_did_before_is_put_back_where_none_came(hangup):
+    hangup(signal.SIG_DFL)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
