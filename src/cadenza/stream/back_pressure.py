@@ -181,6 +181,14 @@ def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
     return True
 
 
+def request_fill_unless_running(store: SlotStore, rules: FlowRules) -> bool:
+    """Ask for a fill where draws get one on demand and none runs; return whether it was asked."""
+    if rules.mode != "on_demand" or is_fill_running(store):
+        return False
+    with store.file.locked():  # another draw may have asked meanwhile
+        return not is_fill_running(store) and _request_fill(store, rules)
+
+
 def request_fill_if_due(store: SlotStore, rules: FlowRules) -> bool:
     """Ask for a fill when enough was drawn since the last one; return whether it was."""
     if rules.mode != "on_demand" or not _is_due(store, rules):
@@ -200,10 +208,15 @@ def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
     A single reader so never has more than B episodes before it, and loses none where nothing else
     asks for episodes.
     """
-    if rules.mode == "continuous":
+    if rules.mode == "continuous" or not _is_passed(store, rules):
         return False
+    with store.file.locked():  # a draw may have asked meanwhile
+        return _is_passed(store, rules) and _request_fill(store, rules)
+
+
+def _is_passed(store: SlotStore, rules: FlowRules) -> bool:
     since = passed_episodes(store) - int(store.words[EngineWords.PASSED_AT_REQUEST])
-    return since >= rules.buffer_size and request_fill(store, rules)
+    return since >= rules.buffer_size
 
 
 def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:
@@ -260,8 +273,7 @@ def wait_until_fresh(
     if reason is not None:
         note(0, chunks if _lacks_steps(store, rules, chunks) else 0)
     while reason is not None:
-        if rules.mode == "on_demand" and not is_fill_running(store):
-            request_fill(store, rules)
+        request_fill_unless_running(store, rules)
         if now - began >= timeout * 1e9:
             raise StaleDataError(
                 f"sample_batch: expected {reason}, after {(now - began) / 1e9:.1f} s; add "

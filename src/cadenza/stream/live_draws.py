@@ -20,9 +20,8 @@ from cadenza.stream.argument_checks import generator_fault, is_integer
 from cadenza.stream.back_pressure import (
     POLL_S,
     FlowRules,
-    is_fill_running,
-    request_fill,
     request_fill_if_due,
+    request_fill_unless_running,
     wait_until_fresh,
 )
 from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
@@ -106,13 +105,14 @@ class LiveDraws:
                 note=self._note_blocked,
                 look=lambda: self._slots.look(size[1], request.options),
             )
+            tried = time.monotonic_ns()
             try:
                 return self._reader.draw(*size, targets, generator, request.options)
             except DataPendingError as error:
                 # A draw that cannot be served counts nothing, and so asks for nothing by itself.
-                if self._rules.mode == "on_demand" and not is_fill_running(self._store):
-                    request_fill(self._store, self._rules)
-                self._note_blocked(0)  # tells producers at once that a draw waits
+                request_fill_unless_running(self._store, self._rules)
+                # Tells producers at once that a draw waits, and counts an attempt in vain.
+                self._note_blocked(time.monotonic_ns() - tried)
                 left = timeout - (time.monotonic() - began)
                 if left <= 0.0:
                     if request.timeout is None:
