@@ -39,6 +39,7 @@ def running_cluster():
     try:
         context = ray.init(
             num_cpus=2,
+            num_gpus=0,
             include_dashboard=False,
             object_store_memory=128 << 20,
             log_to_driver=False,
@@ -48,7 +49,7 @@ def running_cluster():
         yield context.address_info["address"]
     finally:
         ray.shutdown()
-        assert wait_for(lambda: not _processes_of(folder), seconds=20.0)
+        assert wait_for(lambda: not _processes_of(folder), seconds=120.0)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.results import last_lines
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
+    UNTIL,
     bench_in,
     files_of,
     is_alive,
@@ -33,6 +35,8 @@ from tests.integration.loop.job_harness import (
     wait_for,
 )
 
+#: Time limits, s: a busy machine may need longer than the first for a command to get to its work.
+LIMITS_S = (1.0, 10.0, 100.0)
 #: Adds a line to a file for each time it runs to its end.
 COUNT = """
 with open(sys.argv[2], "a") as file:
@@ -178,11 +182,18 @@ def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_
     bench, tmp_path
 ):
     pids = tmp_path / "pids"
-    spec = spec_of(tmp_path, STUBBORN, str(pids), time_limit_s=1.5)
-    bystander = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+    runner = bench.runner(JobsConfig(max_attempts=1, grace_s=0.3))
+    bystander = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ)
     try:
-        with pytest.raises(JobFailedError, match=r"time limit ended it after .*SIGKILL"):
-            bench.runner(JobsConfig(max_attempts=1, grace_s=0.3)).run(spec)
+        for limit_s in LIMITS_S:
+            limits = {"stage": f"within_{limit_s:g}", "time_limit_s": limit_s}
+            spec, began = spec_of(tmp_path, STUBBORN, str(pids), **limits), time.monotonic()
+            with pytest.raises(JobFailedError, match="time limit ended it after") as caught:
+                runner.run(spec)
+            assert limit_s <= bench.row(spec).duration_s <= time.monotonic() - began
+            if pids.exists():
+                break
+        assert caught.match("SIGKILL")
         grandchild = int(pids.read_text().split()[0])
         assert not is_alive(grandchild)
         assert nothing_left_of(spec)
@@ -190,7 +201,6 @@ def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_
     finally:
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
-    assert 1.5 <= bench.row(spec).duration_s < 10.0
 
 
 def test_limit_of_all_jobs_ends_a_job_without_one_and_sigterm_lets_it_say_goodbye(bench, tmp_path):
@@ -200,13 +210,19 @@ def leave(*_):
     print("goodbye", flush=True)
     sys.exit(7)
 signal.signal(signal.SIGTERM, leave)
+open(sys.argv[2], "w").close()
 time.sleep(600)
 """
-    config = JobsConfig(max_attempts=1, time_limit_s=0.8, grace_s=30.0)
-    spec = spec_of(tmp_path, script)
-    with pytest.raises(JobFailedError, match=r"got its time limit .* exit code 7; see"):
-        bench.runner(config).run(spec)
-    assert "goodbye" in spec.log_path.read_text()
+    polite = tmp_path / "polite"
+    for limit_s in LIMITS_S:
+        config = JobsConfig(max_attempts=1, time_limit_s=limit_s, grace_s=300.0)
+        spec = spec_of(tmp_path, script, str(polite), stage=f"within_{limit_s:g}")
+        with pytest.raises(JobFailedError, match="got its time limit") as caught:
+            bench.runner(config).run(spec)
+        if polite.exists():
+            break
+    assert caught.match(r"got its time limit .* exit code 7; see")
+    assert "\ngoodbye" in spec.log_path.read_text()
 
 
 def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
@@ -229,7 +245,7 @@ finish(sys.argv[1])
 """
     shown_at_work = tmp_path / "shown at work"
     spec = spec_of(tmp_path, script, str(shown_at_work))
-    seen, began, started = [], time.monotonic(), []
+    seen, started = [], []
 
     def see(progress):
         seen.append(progress.waits_for)
@@ -240,7 +256,7 @@ finish(sys.argv[1])
 
     def expected(folder):
         argv = (sys.executable, "-m", "cadenza.loop.jobs.host", str(folder.request_path))
-        if not started and time.monotonic() - began > 1.5:
+        if not started and seen:
             started.append(subprocess.Popen(argv))  # it takes the lock itself, as elsewhere
         return bool(folder.request_path.exists() and (not started or started[0].poll() is None))
 
@@ -267,13 +283,15 @@ def test_job_that_there_will_never_be_room_for_begins_no_attempt(bench, tmp_path
 
 
 def test_store_that_does_not_answer_for_a_while_costs_the_job_nothing(bench, tmp_path, monkeypatch):
-    spec = spec_of(tmp_path, "import time; time.sleep(1.5); finish(sys.argv[1])")
+    answered = tmp_path / "answered"
+    spec = spec_of(tmp_path, UNTIL, str(answered))
     heartbeat, failures = bench.store.jobs.heartbeat, []
 
     def sometimes(*arguments, **options):
         if len(failures) < 3:
             failures.append(None)
             raise StoreUnavailableError("no answer")
+        answered.touch()
         return heartbeat(*arguments, **options)
 
     monkeypatch.setattr(bench.store.jobs, "heartbeat", sometimes)
@@ -367,7 +385,8 @@ finish(sys.argv[1])
     spec = spec_of(tmp_path, script, str(started))
 
     def stop():
-        return StopLevel.END if started.exists() else StopLevel.NONE
+        written = started.exists() and started.stat().st_size == 1
+        return StopLevel.END if written else StopLevel.NONE
 
     with pytest.raises(StopRequestedError, match="run-1/0/train"):
         bench.runner(stop=stop).run(spec)
@@ -390,8 +409,8 @@ def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path
 
     began = time.monotonic()
     with pytest.raises(StopRequestedError, match="run-1/0/train"):
-        bench.runner(JobsConfig(grace_s=60.0), stop=stop).run(spec)
-    assert time.monotonic() - began < 20.0
+        bench.runner(JobsConfig(grace_s=600.0), stop=stop).run(spec)
+    assert time.monotonic() - began < 120.0
     assert nothing_left_of(spec)
     assert not is_alive(int(pids.read_text().split()[0]))
     assert bench.row(spec).status == "pending"
@@ -428,18 +447,28 @@ def test_result_of_a_command_that_ends_well_within_its_grace_counts(bench, tmp_p
     def stop():
         return StopLevel.END if started.exists() else StopLevel.NONE
 
-    end = bench.runner(stop=stop).run(spec)
+    config = JobsConfig(max_attempts=1, grace_s=300.0)
+    end = bench.runner(config, stop=stop).run(spec)
     assert (end.exit_code, end.attempts, bench.row(spec).status) == (0, 1, "succeeded")
     assert json.loads(spec.result_path.read_text())["value"] == 2
-    late = spec_of(tmp_path, PUNCTUAL, str(started), stage="late", time_limit_s=1.0)
-    assert bench.runner().run(late).attempts == 1
+    for limit_s in LIMITS_S:
+        at_work, limits = tmp_path / f"at work {limit_s:g}", {"stage": f"within_{limit_s:g}"}
+        late = spec_of(tmp_path, PUNCTUAL, str(at_work), time_limit_s=limit_s, **limits)
+        with suppress(JobFailedError):
+            end = bench.runner(config).run(late)
+        if at_work.exists():
+            break
+    assert (end.key, end.exit_code) == (late.key, 0)
 
 
 def test_a_progress_that_nobody_can_hear_ends_no_job(bench, tmp_path, caplog):
+    told = tmp_path / "told"
+
     def lost_terminal(_):
+        told.touch()
         raise BrokenPipeError("no terminal")
 
-    spec = spec_of(tmp_path, "import time; time.sleep(0.5); finish(sys.argv[1])")
+    spec = spec_of(tmp_path, UNTIL, str(told))
     assert bench.runner(on_progress=lost_terminal).run(spec).exit_code == 0
     assert "progress could not be shown: no terminal" in caplog.messages
 
@@ -454,21 +483,27 @@ def test_two_runners_of_one_key_share_one_run_of_the_command(bench, tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     assert len(ends) == 3
     assert ends[0] == ends[1] == ends[2]
     assert (ends[0].attempts, count.read_text()) == (1, "done\n")
 
 
 def test_progress_tells_attempt_and_seconds_and_the_store_learns_the_process(bench, tmp_path):
-    heard = []
-    spec = spec_of(tmp_path, "import time; time.sleep(3.0); finish(sys.argv[1])", time_limit_s=60.0)
-    bench.runner(on_progress=heard.append).run(spec)
-    assert [(step.attempt, step.time_limit_s) for step in heard] == [(1, 60.0)] * len(heard)
-    assert 1.0 <= heard[-1].attempt_s <= 4.0
-    row = bench.row(spec)
+    heard, enough = [], tmp_path / "enough"
+    spec = spec_of(tmp_path, UNTIL, str(enough), time_limit_s=600.0)
+
+    def hear(step):
+        heard.append(step)
+        if step.attempt_s >= 1.0:
+            enough.touch()
+
+    began = time.monotonic()
+    bench.runner(on_progress=hear).run(spec)
+    row, took_s = bench.row(spec), time.monotonic() - began
+    assert [(step.attempt, step.time_limit_s) for step in heard] == [(1, 600.0)] * len(heard)
+    assert 1.0 <= heard[-1].attempt_s <= row.duration_s <= took_s
     host = files_of(spec).read_host(1)
     assert (row.pid, row.pid_start_time) == (host.pid, float(host.start_ticks))
-    assert 3.0 <= row.duration_s < 6.0
     assert Path(spec.log_path).read_text().count("===") == 2
     wait_for(lambda: nothing_left_of(spec))
