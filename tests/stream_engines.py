@@ -34,7 +34,8 @@ def small_cfg(
         "max_episode_steps": 8,
         "policy": HALF,
         "restart_backoff": 0.01,
-        "initialization_timeout": 60.0,
+        "initialization_timeout": 120.0,
+        "stop_timeout": 60.0,
     }
     return OnlineDataEngineCfg(gym_config=gym, **(defaults | settings))
 
@@ -57,7 +58,7 @@ def nothing_left() -> Generator[None]:
     eventually(lambda: _shared_files() <= files, "blocks of shared memory are left")
 
 
-def eventually(condition: Callable[[], bool], what: str, limit_s: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, limit_s: float = 90.0) -> None:
     """Wait until ``condition`` holds; fail after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while not condition():

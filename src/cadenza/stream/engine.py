@@ -111,6 +111,17 @@ class OnlineDataEngine(ChunkSource):
         """
         require_imported_main()
         self._require_owner("start")
+        with self._stopping:  # a stop in another thread comes before all of this or after it
+            supervisor = self._prepare_start()
+        try:
+            supervisor.start()
+            self._wait_for_first_fill()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _prepare_start(self) -> Supervisor:
+        """Make what a start needs, and what ends it again."""
         if self.state is not OnlineDataEngineState.CREATED:
             raise NotReadyError(
                 f"OnlineDataEngine.start: expected an engine that was never started, got "
@@ -127,12 +138,7 @@ class OnlineDataEngine(ChunkSource):
             self, _end_abandoned, self._supervisor, self._report, os.getpid()
         )
         atexit.register(self._end)
-        try:
-            self._supervisor.start()
-            self._wait_for_first_fill()
-        except BaseException as error:
-            self._give_up(error)
-            raise
+        return self._supervisor
 
     def stop(self) -> None:
         """End the producers and give their slots back; chunks cannot be drawn afterwards.

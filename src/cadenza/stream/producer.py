@@ -25,6 +25,7 @@ from cadenza.stream.engine_state import ProducerState
 from cadenza.stream.environment import Worlds, make_worlds
 from cadenza.stream.episode_runner import EpisodeRunner
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
+from cadenza.stream.fences import full_fence
 from cadenza.stream.policies import Learning, make_policy
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import is_same_process, set_environment
@@ -125,8 +126,7 @@ class _Producer:
                 self._load_weights(policy, runner)
             if runner.is_recording:
                 runner.step()
-            elif self._may_begin():
-                self._set_state(ProducerState.RUNNING)
+            elif self._begins():
                 runner.begin_all(seed)
                 seed = None
             else:
@@ -143,6 +143,21 @@ class _Producer:
 
     def _may_begin(self) -> bool:
         return not self._is_closing() and may_begin_episode(self._store, self._rules)
+
+    def _begins(self) -> bool:
+        """Say that this producer writes from now on, if an episode may begin; return whether.
+
+        The supervisor looks in the other order, first closing and then asking who writes: whoever
+        it finds still starting does not begin any more.
+        """
+        if not self._may_begin():
+            return False
+        with self._store.file.locked():  # others may be in the middle of publishing
+            if not self._may_begin():
+                return False
+        self._set_state(ProducerState.RUNNING)
+        full_fence()
+        return not self._is_closing()
 
     def _load_weights(self, policy: Learning, runner: EpisodeRunner) -> None:
         version = int(self._store.words[StreamWords.POLICY_VERSION])

@@ -41,6 +41,7 @@ from cadenza.stream.error_envelope import (
     read_envelope,
     write_envelope,
 )
+from cadenza.stream.fences import full_fence
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, preload
 from cadenza.stream.producer import producer_main
@@ -112,6 +113,7 @@ class Supervisor:
         self._environment_variables = dict(os.environ)
         self._watched = [_Watched(number) for number in range(cfg.producers)]
         self._closing = threading.Event()
+        self._launching = threading.RLock()
         self._thread = threading.Thread(
             target=self._watch, name="cadenza-stream-supervisor", daemon=True
         )
@@ -132,7 +134,8 @@ class Supervisor:
         self._store.words[StreamWords.CLOSING] = 1
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        return self._end_all()
+        with self._launching:  # a start in another thread may be in the middle of one
+            return self._end_all()
 
     def _watch(self) -> None:
         try:
@@ -164,7 +167,8 @@ class Supervisor:
                 self._launch(watched)
             return
         if not process.is_alive():
-            self._take_down(watched, process)
+            if not self._closing.is_set():  # asked last: then its end is no fault
+                self._take_down(watched, process)
         elif self._silence_s(watched.number) > self._patience_s(watched.number):
             process.kill()
             process.join()
@@ -252,6 +256,12 @@ class Supervisor:
         return dropped
 
     def _launch(self, watched: _Watched) -> None:
+        """Start a producer, unless all of them end."""
+        with self._launching:
+            if not self._closing.is_set():
+                self._start_process(watched)
+
+    def _start_process(self, watched: _Watched) -> None:
         number = watched.number
         producers = self._store.producers
         clear_envelope(self._store, number)
@@ -342,19 +352,15 @@ class Supervisor:
     def _end_all(self) -> list[int]:
         """Wait for all processes, then terminate and kill; return those that had to be.
 
-        One that still builds its environment has written nothing: it is not waited for.
+        One that still builds its environment has written nothing, and begins nothing any more
+        because the store says that the engine closes: it is not waited for.
         """
+        full_fence()  # between that and the look at who has begun
         grace_ends = time.monotonic() + self._cfg.stop_timeout
         starting = [watched for watched in self._watched if self._is_starting(watched)]
         _end_by_force(starting)
         forced = [w for w in self._watched if not _joined(w.process, grace_ends)]
         _end_by_force(forced)
-        # Those that began to write meanwhile were interrupted like any other.
-        forced += [
-            watched
-            for watched in starting
-            if watched not in forced and not self._is_starting(watched) and _was_ended(watched)
-        ]
         for watched in self._watched:
             process = watched.process
             if process is None:
@@ -370,10 +376,6 @@ class Supervisor:
     def _is_starting(self, watched: _Watched) -> bool:
         state = int(self._store.producers["state"][watched.number])
         return watched.process is not None and state == ProducerState.STARTING
-
-
-def _was_ended(watched: _Watched) -> bool:
-    return watched.process is not None and watched.process.exitcode != 0
 
 
 def _end_by_force(some: Iterable[_Watched]) -> None:

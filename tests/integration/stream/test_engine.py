@@ -23,6 +23,7 @@ from cadenza.core.errors import (
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset, slot_reader
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.slots import StreamWords
+from cadenza.stream.supervisor import Supervisor
 from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg, start_from
 
 
@@ -306,8 +307,32 @@ def test_fill_that_environments_do_not_divide_writes_every_slot_once() -> None:
 
 
 def test_stop_cancels_a_start() -> None:
-    engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}, stop_timeout=60.0))
-    stopper = threading.Timer(0.5, engine.stop)
+    engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}))
+
+    def stop() -> None:
+        eventually(lambda: engine.state is OnlineDataEngineState.STARTING, "it starts")
+        engine.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
+        engine.start()
+    stopper.join()
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert [row["state"] for row in engine.status()["producers"]] in (["ENDED"], ["ABSENT"])
+
+
+def test_stop_in_the_middle_of_a_start_leaves_no_producer(monkeypatch) -> None:
+    engine, made = OnlineDataEngine(small_cfg()), threading.Event()
+    stopper = threading.Thread(target=lambda: made.wait(60) and engine.stop())
+    prepare = Supervisor.__init__
+
+    def prepare_slowly(*arguments: Any) -> None:
+        made.set()  # the engine's state is STARTING now, and there is nothing to end yet
+        stopper.join(0.3)
+        prepare(*arguments)
+
+    monkeypatch.setattr(Supervisor, "__init__", prepare_slowly)
     stopper.start()
     with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
         engine.start()

@@ -2,16 +2,20 @@
 
 import threading
 from collections.abc import Generator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
 from cadenza.stream import supervisor as module
-from cadenza.stream.back_pressure import FlowRules
+from cadenza.stream.back_pressure import FlowRules, request_fill
+from cadenza.stream.counters import ProducerRow
 from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState, engine_state
 from cadenza.stream.environment import store_layout
+from cadenza.stream.error_envelope import read_envelope
 from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.producer import _Producer
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
@@ -70,7 +74,7 @@ def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, mon
     monkeypatch.setattr(supervisor, "_judge", fails)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     supervisor.start()
-    supervisor._thread.join(20.0)
+    supervisor._thread.join(60.0)
     assert engine_state(store) is OnlineDataEngineState.FAILED
     assert store.words[StreamWords.CLOSING] == 1
     with pytest.raises(OnlineDataWorkerError, match="StorageError: the lock is gone"):
@@ -98,8 +102,8 @@ def test_exit_without_a_report_is_final_while_nothing_worked(
 class FakeProcess:
     """A process that ends when it is told to, by ``end``; None: before."""
 
-    def __init__(self, end: str | None = "terminate", begins: Any = lambda: None) -> None:
-        self.end, self.begins = end, begins
+    def __init__(self, end: str | None = "terminate") -> None:
+        self.end = end
         self.asked: list[str] = []
         self.waits_s: list[float] = []
         self.exitcode = 0 if end is None else None
@@ -109,7 +113,6 @@ class FakeProcess:
 
     def _ask(self, how: str) -> None:
         self.asked.append(how)
-        self.begins()
         if how == self.end:
             self.exitcode = -15
 
@@ -149,13 +152,82 @@ def test_producer_is_waited_for_unless_it_is_starting(
     assert ProducerState(int(store.producers["state"][0])).name == left
 
 
-def test_producer_that_begins_to_write_while_it_is_ended_is_told(supervisor, store) -> None:
-    def begins() -> None:
-        store.producers["state"][0] = ProducerState.RUNNING
-
-    supervisor._watched[0].process = FakeProcess(begins=begins)
+def test_producer_that_is_found_starting_when_the_engine_closes_begins_nothing(
+    supervisor, store
+) -> None:
+    order = {"producer": 0, "rules": asdict(supervisor._rules)}
+    producer = _Producer(order, store, PolicyBoard(), ProducerRow(store, 0))
+    request_fill(store, supervisor._rules)
     store.producers["state"][0] = ProducerState.STARTING
-    assert supervisor.stop() == [0]
+    begun: list[bool] = []
+
+    class Late(FakeProcess):
+        def terminate(self) -> None:
+            begun.append(producer._begins())
+            super().terminate()
+
+    supervisor._watched[0].process = Late()
+    assert supervisor.stop() == []
+    assert begun == [False]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_producer_begins_unless_the_engine_closes_when_it_has_just_looked(
+    supervisor, store, monkeypatch, closes
+) -> None:
+    order = {"producer": 0, "rules": asdict(supervisor._rules)}
+    producer = _Producer(order, store, PolicyBoard(), ProducerRow(store, 0))
+
+    def look() -> bool:
+        store.words[StreamWords.CLOSING] = int(closes)
+        return True
+
+    monkeypatch.setattr(producer, "_may_begin", look)
+    assert producer._begins() is not closes
+    assert store.producers["state"][0] == ProducerState.RUNNING  # so that it is waited for
+
+
+def test_producer_that_ends_because_all_do_is_no_fault(supervisor, store) -> None:
+    watched = supervisor._watched[0]
+    process = watched.process = FakeProcess(end=None)
+
+    def ends() -> bool:  # while the supervisor looks
+        supervisor._closing.set()
+        return False
+
+    process.is_alive = ends
+    supervisor._look_at(watched)
+    assert (watched.process, watched.faults, watched.is_lost) == (process, 0, False)
+    assert read_envelope(store, 0) is None
+
+
+def test_stop_waits_for_a_launch_in_another_thread_and_ends_what_came_of_it(
+    supervisor, store, monkeypatch
+) -> None:
+    launching, go_on, process = threading.Event(), threading.Event(), FakeProcess()
+    ended: list[list[int]] = []
+
+    def launch(watched: Any) -> None:
+        launching.set()
+        assert go_on.wait(60)
+        store.producers["state"][0] = ProducerState.STARTING
+        watched.process = process
+
+    monkeypatch.setattr(supervisor, "_start_process", launch)
+    start = threading.Thread(target=supervisor.start)
+    start.start()
+    assert launching.wait(60)
+    stop = threading.Thread(target=lambda: ended.append(supervisor.stop()))
+    stop.start()
+    assert supervisor._closing.wait(60)
+    go_on.set()
+    for thread in (start, stop):
+        thread.join(60)
+    assert ended == [[]]
+    assert process.asked == ["terminate", "close"]
+    go_on.clear()
+    supervisor._launch(supervisor._watched[0])  # would wait for ever
+    assert supervisor._watched[0].process is None
 
 
 def test_engine_without_owner_is_refused_to_readers(store) -> None:
