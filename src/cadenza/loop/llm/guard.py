@@ -220,7 +220,7 @@ class GuardedLLM:
         end = time.monotonic() + question.timeout_s
         while thread.is_alive() and (left_s := end - time.monotonic()) > 0.0:
             thread.join(min(left_s, _LOOK_EVERY_S))
-            if not results and self._stop():
+            if self._stop() and not results:  # in this order: it may have come meanwhile
                 raise self._stopped()
         match list(results):
             case [Answer() as answer]:

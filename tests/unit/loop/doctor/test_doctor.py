@@ -162,7 +162,10 @@ def test_a_cluster_must_answer_at_its_address(monkeypatch):
         for there in (address, f"ray://{address}"):
             assert ray_cluster.ray_check(on_ray(ray_address=there), {}).level == "ok"
         assert ray_cluster.ray_check(on_ray(), {"RAY_ADDRESS": address}).detail.endswith(address)
-    check = ray_cluster.ray_check(on_ray(ray_address=address), {})
+    with socket.socket() as nobody:  # has a port, and listens to none
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        check = ray_cluster.ray_check(on_ray(ray_address=address), {})
     assert (check.level, f"{address}: nobody answers" in check.detail) == ("fail", True)
     assert "jobs.ray_address" in check.fix
     for odd in ("head-node", "head:port", "ray://[head"):

@@ -1,5 +1,6 @@
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,13 @@ def short_wait(monkeypatch):
     monkeypatch.setattr(log_file, "LOCK_WAIT_S", 0.05)
 
 
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
+def times_open(path):
+    """Return how often this process has ``path`` open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(descriptor.readlink())
+    return found.count(path)
 
 
 def test_lines_are_appended_and_made_durable(tmp_path, monkeypatch):
@@ -66,11 +72,10 @@ def test_second_writer_is_refused_until_the_first_lets_go(tmp_path):
 def test_refused_writer_holds_nothing(tmp_path):
     path = tmp_path / "events.jsonl"
     first = LogFile(path)
-    before = open_files()
     for _ in range(3):
         with pytest.raises(EventLogError):
             LogFile(path)
-    assert open_files() == before
+    assert times_open(path) == 1
     first.close()
 
 

@@ -21,7 +21,11 @@ from cadenza.loop.jobs.processes import (
 
 @pytest.fixture
 def sleeper():
-    with subprocess.Popen(["/bin/sleep", "60"], env={"NAME": "a=b c"}) as process:
+    command = {"args": ["/bin/cat"], "env": {"NAME": "a=b c"}}
+    with subprocess.Popen(**command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        process.stdout.read(1)  # only now has it all that a program begins with
         yield process
         process.kill()
 
@@ -74,8 +78,8 @@ def test_zombie_and_dead_process_count_as_gone(sleeper, dead):
 def test_only_the_process_that_is_meant_is_killed(sleeper):
     assert not kill_if(sleeper.pid, lambda pid: pid != sleeper.pid, wait_s=1.0)
     assert sleeper.poll() is None
-    assert kill_if(sleeper.pid, lambda pid: pid == sleeper.pid, wait_s=5.0)
-    assert sleeper.wait(1.0) == -signal.SIGKILL
+    assert kill_if(sleeper.pid, lambda pid: pid == sleeper.pid, wait_s=60.0)
+    assert sleeper.wait(60.0) == -signal.SIGKILL
 
 
 def test_child_dies_with_its_parent_and_one_that_comes_too_late_leaves_at_once():
@@ -92,7 +96,7 @@ sys.exit(child.wait())
     command = [sys.executable, "-c", script]
     mine = subprocess.run([*command, "mine"], capture_output=True, text=True, check=False)
     child = int(mine.stdout)
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while start_ticks(child) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert start_ticks(child) is None
