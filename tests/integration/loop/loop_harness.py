@@ -77,10 +77,15 @@ class Loop:
         return self.store.load_state(self.run_id)[0]
 
 
+#: Room that a folder in memory must have, bytes; runs of the fake stack leave a few MB.
+_ROOM = 256 << 20
+
+
 def quick_folder():
-    """A folder in memory where there is one: thousands of synced writes take no time there."""
+    """A folder in memory if there is room: thousands of synced writes take no time there."""
     memory = Path("/dev/shm")  # noqa: S108 - the name of the file system
-    return Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free >= _ROOM
+    return Path(tempfile.mkdtemp(dir=memory if roomy else None))
 
 
 def store_in(folder, template):

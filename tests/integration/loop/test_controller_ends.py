@@ -116,7 +116,8 @@ def answer_later(loop, status, *, cycle=0, gate="promote"):
     """Answer from another thread as soon as the question is there."""
 
     def wait():
-        for _ in range(1000):
+        deadline = time.monotonic() + 120.0
+        while time.monotonic() < deadline:
             pending = loop.store.approvals.pending("run")
             asked = any((row.cycle, row.gate) == (cycle, gate) for row in pending)
             if asked and statuses(loop)[0] == "pending_approval":
@@ -190,12 +191,19 @@ def test_answer_at_the_last_moment_holds_against_the_timeout(new, monkeypatch):
     assert payloads(loop, "approval_decided")[0]["by"] == "eve"
 
 
-def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new):
+def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new, monkeypatch):
     loop = new(0.5, approval={"gates": ["promote"]})
+    get, waits = loop.store.approvals.get, threading.Event()
+
+    def looked(*arguments):
+        row = get(*arguments)
+        waits.set()
+        return row
+
+    monkeypatch.setattr(loop.store.approvals, "get", looked)
 
     def stop():
-        while not loop.store.approvals.pending("run"):
-            time.sleep(0.01)
+        waits.wait(120.0)
         loop.store.request_stop("run")
 
     loop.store.create_run("run", loop.cfg.model_dump_json())

@@ -1,8 +1,9 @@
 """The job store on SQLite and on a real PostgreSQL server: the same tests."""
 
 import json
-import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
@@ -22,7 +23,7 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.jobs.spec import JobKey, JobSpec
-from cadenza.loop.store import JobStore, changes
+from cadenza.loop.store import JobStore, changes, lease_keeper
 from cadenza.loop.store.lease_keeper import LeaseKeeper
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Run
@@ -244,7 +245,7 @@ def test_lease_that_ran_out_lives_on_when_renewed_in_time(store):
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=0.2, gone=alive)
     wait_until(lambda: store.leases.holder("run") is None)
-    store.leases.renew(lease)
+    store.leases.renew(replace(lease, ttl_s=60.0))
     assert store.leases.holder("run") == "first"
 
 
@@ -268,23 +269,36 @@ def test_lease_without_owner_or_duration_is_refused(store, owner, ttl_s):
 
 
 def wait_until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("never came true")
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.01)
+
+
+def expires_at(store):
+    return store.get_run("run")["lease_expires_at"]
 
 
 def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=0.3, gone=alive)
+    end = expires_at(store)
     with LeaseKeeper(store.leases, lease) as keeper:
-        threading.Event().wait(0.9)
+        wait_until(lambda: expires_at(store) > end + 2 * lease.ttl_s)
         store.leases.renew(lease)  # still ours
-        with pytest.raises(LeaseHeldError):
-            store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
         assert not keeper.lost
     assert store.leases.holder("run") is None
+
+
+def test_keeper_renews_several_times_within_the_duration_of_a_lease(store, monkeypatch):
+    monkeypatch.setattr(lease_keeper, "_RENEWALS_PER_TTL", 600 * lease_keeper._RENEWALS_PER_TTL)
+    store.create_run("run", "{}")
+    lease = store.leases.acquire("run", "first", ttl_s=600.0, gone=alive)
+    ends = {expires_at(store)}
+    with LeaseKeeper(store.leases, lease):
+        wait_until(lambda: ends.add(expires_at(store)) or len(ends) > 3)
+        with pytest.raises(LeaseHeldError):
+            store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
 
 
 def test_keeper_notices_that_the_run_was_taken_over(store):

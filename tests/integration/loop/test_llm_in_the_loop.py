@@ -15,6 +15,7 @@ from cadenza.loop.llm.factory import make_llm
 from cadenza.loop.llm.guard import GuardedLLM
 from cadenza.loop.llm.recording import MirroredReplies, RecordedLLM, ReplyFile, replay
 from cadenza.loop.orchestrator import assembly, build_loop
+from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,
@@ -78,22 +79,31 @@ def served(provider):
     return list(itertools.islice(itertools.cycle([*texts, *broken]), 200))
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
 @pytest.fixture
-def spec(server, monkeypatch, provider):
+def keys(monkeypatch):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(name, "key-0123456789")
     for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def server(provider):
+    """A server of this test alone: calls that are left behind may come when a run is over."""
+    with serving() as running:
+        running.say(*served(provider))
+        yield running
+
+
+@pytest.fixture
+def spec(server, monkeypatch, provider, keys):
+    return spec_at(server, monkeypatch, provider)
+
+
+def spec_at(server, monkeypatch, provider):
+    """Return the name of a model of ``provider`` that ``server`` serves."""
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.address)
-    server.requests.clear()
-    server.say(*served(provider))
     return f"{provider}:m" + ("" if provider == "anthropic" else f"@{server.address}/v1")
 
 
@@ -159,7 +169,7 @@ def test_run_goes_its_way_whatever_the_model_says(
     assert decisions == without_a_model  # nothing that is decided depends on the model
     assert len(decisions) == CYCLES
     asked = server.requests
-    assert len(asked) >= len({reply.body for reply in served(provider)})
+    wait_for(lambda: len(asked) >= len({reply.body for reply in served(provider)}))
     told_raw = ['"raw": {"kind": "fake"}' in json.dumps(r.body).replace("\\", "") for r in asked]
     assert any(told_raw) is not curated  # what the last evaluation wrote
     assert {dataset for dataset, _ in collected} == {"local/crossing"}
@@ -174,7 +184,7 @@ def test_run_goes_its_way_whatever_the_model_says(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_run_is_replayed_from_its_recording_without_the_server(
-    server, provider, spec, finish, monkeypatch, tmp_path
+    provider, spec, finish, monkeypatch, tmp_path
 ):
     mirror = ReplyFile(tmp_path / "replies.jsonl")
 
@@ -185,12 +195,12 @@ def test_run_is_replayed_from_its_recording_without_the_server(
     monkeypatch.setattr(assembly, "recorded_llm", mirrored)
     first = finish(spec, curated=True)
     mirror.close()
-    asked = len(server.requests)
     again = replay(tmp_path / "replies.jsonl")
     monkeypatch.setattr(assembly, "recorded_llm", lambda *_, **__: again)
-    second = finish(spec, curated=True)
+    with serving() as other:
+        second = finish(spec_at(other, monkeypatch, provider), curated=True)
+        assert other.requests == []
     assert second[:2] == first[:2]
-    assert len(server.requests) == asked
     first_pages, second_pages = (
         {path.relative_to(pages): path.read_text() for path in pages.rglob("*.md")}
         for *_, pages in (first, second)
