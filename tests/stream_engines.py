@@ -49,6 +49,11 @@ def start_from(engine: OnlineDataEngine, answers: SimpleQueue[str]) -> None:
             answers.put(str(error))
 
 
+def all_run(engine: OnlineDataEngine) -> bool:
+    """Return whether every producer writes: one of them may fill the buffer alone."""
+    return all(row["state"] == "RUNNING" for row in engine.status()["producers"])
+
+
 @contextmanager
 def nothing_left() -> Generator[None]:
     """Fail if the block leaves a producer running or a file in shared memory."""

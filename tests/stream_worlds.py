@@ -5,6 +5,7 @@ reward is the step, so every chunk shows where it came from. Episode k of enviro
 ``lengths[(i + k) % len(lengths)]`` steps.
 """
 
+import itertools
 import os
 import random
 import signal
@@ -23,7 +24,11 @@ from numpy.typing import NDArray
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
-    """One environment of the world above."""
+    """One environment of the world above.
+
+    From episode ``pause_from`` on, every step takes ``pause_s``, and waits until there is a file
+    ``hold``, if that is given.
+    """
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         success_every: int = 1,
         nested: bool = False,
         pause_from: int = 0,
+        hold: str = "",
     ) -> None:
         box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         inner = {"robot": spaces.Dict({"qpos": box}), "goal": box}
@@ -41,6 +47,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.row, self.lengths, self.pause_s, self.pause_from = row, lengths, pause_s, pause_from
         self.demo, self.success_every, self.nested = demo, success_every, nested
+        self.hold = Path(hold) if hold else None
         self.episode, self.t = -1, 0
 
     def reset(
@@ -51,7 +58,10 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return self.observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(self.pause_s if self.episode >= self.pause_from else 0.0)
+        if self.episode >= self.pause_from:
+            time.sleep(self.pause_s)
+            while self.hold is not None and not self.hold.exists():
+                time.sleep(0.002)
         self.t += 1
         done = self.t >= self.lengths[(self.row + self.episode) % len(self.lengths)]
         success = self.episode % self.success_every == self.success_every - 1
@@ -122,25 +132,47 @@ class UnpicklableError(Exception):
         self.needed = needed
 
 
+def is_first(path: Path) -> bool:
+    """Make a file; return whether nobody else had made it."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 class FailingPolicy(HalfPolicy):
     """Acts until its ``after``-th answer, then fails in the way that ``how`` says.
 
-    With a ``once`` file it does so in the first process only, which makes the file.
+    With a ``once`` file it does so in the first process only, which makes the file. With a folder
+    ``told`` it goes on until there is a file ``fail-0`` in it, in the second process ``fail-1``,
+    and so on; it makes a file ``fails`` when it does.
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], seed: int, how: str, after: int, once: str = ""
+        self,
+        env: VectorEnv[Any, Any, Any],
+        seed: int,
+        how: str,
+        after: int,
+        once: str = "",
+        told: str = "",
     ) -> None:
         super().__init__(env, seed)
         self.how, self.left = how, after
-        if once and Path(once).exists():
+        if once and not is_first(Path(once)):
             self.left = 10**9
-        elif once:
-            Path(once).touch()
+        self.told = Path(told) if told else None
+        if self.told is not None:
+            processes = (self.told / f"process-{number}" for number in itertools.count())
+            number = next(path for path in processes if is_first(path)).name.partition("-")[2]
+            self.sign = self.told / f"fail-{number}"
 
     def act(self, observations: Any) -> NDArray[np.float32]:
         self.left -= 1
-        if self.left < 0:
+        if self.left < 0 and (self.told is None or self.sign.exists()):
+            if self.told is not None:
+                (self.told / "fails").touch()
             if self.how == "raise":
                 raise UnpicklableError("the arm is stuck", needed=1)
             if self.how == "type":
@@ -175,9 +207,8 @@ class VariablePolicy(HalfPolicy):
 
 def quick_once(num_envs: int, once: str) -> VectorEnv[Any, Any, Any]:
     """Return environments at once to the first process, which makes the file; never to others."""
-    if Path(once).exists():
+    if not is_first(Path(once)):
         time.sleep(3600.0)
-    Path(once).touch()
     return counting(num_envs, pause_s=0.001)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError, StorageError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream.processes import is_same_process, started_at
 from tests.e2e.commands import REPOSITORY
 from tests.stream_engines import (
     HALF,
@@ -37,27 +38,34 @@ def _clean() -> Generator[None]:
         yield
 
 
-def failing(how: str, after: int, once: Path | None = None) -> dict[str, object]:
-    kwargs = {"how": how, "after": after, "once": "" if once is None else str(once)}
-    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": kwargs}
+def failing(how: str, after: int, **places: Path) -> dict[str, object]:
+    named = {name: str(place) for name, place in places.items()}
+    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": {"how": how, "after": after, **named}}
 
 
-#: Fails half a second after the first fill, so that the start is seen.
-LATE: dict[str, Any] = {
-    "policy": failing("raise", 60),
-    "mode": "continuous",
-    "worlds": {"pause_s": 0.005},
-}
+def failing_when_told(folder: Path) -> dict[str, Any]:
+    """Return settings of a producer that works until `fail` is called, and of its successors."""
+    policy = failing("raise", 0, told=folder)
+    return {"policy": policy, "mode": "continuous", "worlds": {"pause_s": 0.005}}
+
+
+def fail(folder: Path, process: int) -> None:
+    """Let the producer's process of this number fail, as soon as it acts."""
+    (folder / f"fail-{process}").touch()
+
+
+def restarts(engine: OnlineDataEngine) -> int:
+    return int(engine.status()["producers"][0]["restarts"])
 
 
 def wait_for_restart(engine: OnlineDataEngine) -> None:
-    eventually(lambda: engine.status()["producers"][0]["restarts"] == 1, "it starts again")
+    eventually(lambda: restarts(engine) >= 1, "it starts again")
     eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is whole again")
 
 
 def test_killed_producer_loses_its_slots_and_starts_again(tmp_path: Path) -> None:
     # 4 episodes of 5 steps fill the buffer after 10 answers; the 13th comes mid-row.
-    cfg = small_cfg(policy=failing("die", 13, tmp_path / "once"), mode="continuous")
+    cfg = small_cfg(policy=failing("die", 13, once=tmp_path / "once"), mode="continuous")
     with OnlineDataEngine(cfg) as engine:
         wait_for_restart(engine)
         assert engine.status()["dropped"] == 2  # both environments were in an episode
@@ -68,7 +76,7 @@ def test_killed_producer_loses_its_slots_and_starts_again(tmp_path: Path) -> Non
 
 
 def test_producer_killed_from_outside_is_degraded_until_it_is_back() -> None:
-    cfg = small_cfg(producers=2, mode="continuous", restart_backoff=1.0, worlds={"pause_s": 0.002})
+    cfg = small_cfg(producers=2, mode="continuous", restart_backoff=600, worlds={"pause_s": 0.002})
     with OnlineDataEngine(cfg) as engine:
 
         def victim() -> dict[str, Any]:
@@ -83,17 +91,19 @@ def test_producer_killed_from_outside_is_degraded_until_it_is_back() -> None:
         row = engine.status()["producers"][1]
         assert row["state"] == "WAITING"
         assert row["error"] == "exit: it was ended by SIGKILL"
+        assert engine._supervisor is not None
+        engine._supervisor._watched[1].start_at = 0.0  # its pause is over
         eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is back")
 
 
 def test_hanging_producer_is_killed_and_starts_again(tmp_path: Path) -> None:
     cfg = small_cfg(
-        policy=failing("hang", 13, tmp_path / "once"), mode="continuous", hang_timeout=1.0
+        policy=failing("hang", 13, once=tmp_path / "once"), mode="continuous", hang_timeout=1.0
     )
     began = time.monotonic()
     with OnlineDataEngine(cfg) as engine:
         wait_for_restart(engine)
-        assert time.monotonic() - began < 30.0
+        assert time.monotonic() - began < 55.0  # by itself it would be killed after 60
         assert len(engine.sample_batch(8, 2)) == 8
 
 
@@ -115,12 +125,14 @@ def test_long_error_is_shortened_to_its_place_in_the_store() -> None:
         engine.start()
 
 
-def test_failure_while_running_reaches_every_draw_and_the_stop() -> None:
-    cfg = small_cfg(**LATE, max_restarts=1)
+def test_failure_while_running_reaches_every_draw_and_the_stop(tmp_path: Path) -> None:
+    cfg = small_cfg(**failing_when_told(tmp_path), max_restarts=1)
     engine = OnlineDataEngine(cfg)
     engine.start()
+    for process in range(2):
+        fail(tmp_path, process)
     eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "no restart is left")
-    assert engine.status()["producers"][0]["restarts"] == 1
+    assert restarts(engine) == 1
     for call in (lambda: engine.sample_batch(1, 1), engine.stop):
         with pytest.raises(OnlineDataWorkerError, match="the arm is stuck"):
             call()
@@ -128,23 +140,33 @@ def test_failure_while_running_reaches_every_draw_and_the_stop() -> None:
 
 
 def test_faults_are_forgiven_after_a_healthy_run_and_starts_are_counted_on(tmp_path: Path) -> None:
-    # It fails after 0.6 s of work each time, and would be lost at the second fault.
-    cfg = small_cfg(**LATE, max_restarts=1, healthy_after=0.2, log_path=str(tmp_path / "log.jsonl"))
+    # It would be lost at the second fault.
+    log = tmp_path / "log.jsonl"
+    cfg = small_cfg(
+        **failing_when_told(tmp_path), max_restarts=1, healthy_after=0.2, log_path=str(log)
+    )
     with OnlineDataEngine(cfg) as engine:
-        eventually(lambda: engine.status()["producers"][0]["restarts"] >= 3, "it starts again")
+        for process in range(3):
+            eventually(
+                lambda forgiven=process: log.read_text().count('"producer_healthy"') >= forgiven,
+                "the fault before is forgiven",
+            )
+            fail(tmp_path, process)
+            eventually(lambda before=process: restarts(engine) > before, "it starts again")
         assert engine.state is not OnlineDataEngineState.FAILED
-    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
     died = [event for event in events if event["event"] == "producer_died"]
     assert [event["restarts"] for event in died[:3]] == [0, 1, 2]  # part of the seeds
     assert [event["faults"] for event in died[:3]] == [1, 1, 1]
     assert "producer_healthy" in {event["event"] for event in events}
 
 
-def test_error_of_the_body_stays_the_first_one() -> None:
-    cfg = small_cfg(**LATE, max_restarts=0)
+def test_error_of_the_body_stays_the_first_one(tmp_path: Path) -> None:
+    cfg = small_cfg(**failing_when_told(tmp_path), max_restarts=0)
 
     def body() -> None:
         with OnlineDataEngine(cfg) as engine:
+            fail(tmp_path, 0)
             eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "no restart is left")
             raise ZeroDivisionError
 
@@ -178,31 +200,35 @@ def test_numbers_that_are_not_finite_are_never_published() -> None:
     assert engine.status()["episodes"] == 1
 
 
-def test_too_many_dropped_episodes_fail_the_engine() -> None:
+def test_too_many_dropped_episodes_fail_the_engine(tmp_path: Path) -> None:
+    # The first fill takes eight episodes, and twenty must have ended before their share counts.
+    go_on = tmp_path / "go-on"
     cfg = small_cfg(
         policy=None,
         num_envs=1,
         mode="continuous",
-        worlds={"success_every": 2, "pause_s": 0.01},
+        worlds={"success_every": 2, "pause_from": 10, "hold": str(go_on)},
         max_failure_rate=0.3,
     )
     engine = OnlineDataEngine(cfg)
     engine.start()
+    go_on.touch()
     eventually(lambda: engine.state is OnlineDataEngineState.FAILED, "half of them fail")
     for call in (lambda: engine.sample_batch(1, 1), engine.stop):
         with pytest.raises(OnlineDataWorkerError, match="expected at most 30% of the episodes"):
             call()
 
 
-def test_slow_step_at_the_stop_is_killed_and_said() -> None:
-    cfg = small_cfg(mode="continuous", policy=failing("hang", 13), stop_timeout=0.5)
-    engine = OnlineDataEngine(cfg)
+def test_slow_step_at_the_stop_is_killed_and_said(tmp_path: Path) -> None:
+    policy = failing("hang", 13, told=tmp_path)
+    fail(tmp_path, 0)
+    engine = OnlineDataEngine(small_cfg(mode="continuous", policy=policy, stop_timeout=0.5))
     engine.start()
-    time.sleep(0.5)
+    eventually((tmp_path / "fails").exists, "it hangs")
     began = time.monotonic()
     with pytest.raises(OnlineDataWorkerError, match="got producers \\[0\\] killed"):
         engine.stop()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0  # the step takes an hour
     assert engine.state is OnlineDataEngineState.FAILED
 
 
@@ -244,7 +270,7 @@ def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [*within, sys.executable, str(script)]
     result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
     (before, left), (meanwhile, left_then) = (
@@ -310,10 +336,11 @@ def test_log_that_cannot_be_opened_is_refused_before_anything_starts(tmp_path: P
 OWNER = """
 import sys, time
 from cadenza.stream import OnlineDataEngine
-from tests.stream_engines import small_cfg
+from tests.stream_engines import all_run, eventually, small_cfg
 if __name__ == "__main__":
     engine = OnlineDataEngine(small_cfg(mode="continuous", producers=2, worlds={"pause_s": 0.01}))
     engine.start()
+    eventually(lambda: all_run(engine), "both run")  # one may have filled the buffer alone
     sys.stdout.write("ready\\n")
     sys.stdout.flush()
     if sys.argv[1] == "wait":
@@ -334,7 +361,8 @@ def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     with start_owner(tmp_path, "wait") as owner:
         assert owner.stdout is not None
         first = owner.stdout.readline()
-        below, blocks = descendants(owner.pid), mapped_blocks(owner.pid)
+        below = {pid: started_at(pid) for pid in descendants(owner.pid)}
+        blocks = mapped_blocks(owner.pid)
         held = [blocks & mapped_blocks(pid) for pid in below]
         owner.kill()
     assert first == "ready\n"
@@ -342,7 +370,7 @@ def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     # Both producers hold the block of the episodes, and none that is for readers.
     assert [len(some) for some in held if some] == [1, 1]
     assert len(set[str]().union(*held)) == 1
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), "they end")
+    eventually(lambda: not any(map(is_same_process, below, below.values())), "they end")
     holders = [p.name for p in Path("/proc").glob("[0-9]*") if blocks & mapped_blocks(int(p.name))]
     assert holders == []  # so the kernel has freed it: it has no name
     assert not any(Path(block).exists() for block in blocks)
@@ -360,7 +388,7 @@ def mapped_blocks(pid: int) -> set[str]:
 
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
     with start_owner(tmp_path, "leave") as owner:
-        out, _ = owner.communicate(timeout=60)
+        out, _ = owner.communicate(timeout=120)
     assert out == "ready\n"
     assert owner.returncode == 0
 
@@ -369,8 +397,10 @@ def test_abandoned_engine_ends_its_producers() -> None:
     engine = OnlineDataEngine(small_cfg(mode="continuous"))
     engine.start()
     pid = engine.status()["producers"][0]["pid"]
+    start = started_at(pid)
+    assert is_same_process(pid, start)
     del engine
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the producer ends")
+    eventually(lambda: not is_same_process(pid, start), "the producer ends")
 
 
 def test_environment_that_is_no_vector_environment_is_refused() -> None:
