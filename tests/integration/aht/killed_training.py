@@ -1,26 +1,25 @@
 """The real `cadenza train`, killed with SIGKILL at a chosen moment.
 
-A moment is a question about the run's files. The process is stopped with SIGSTOP before the
-question is asked for good, so the answer still holds when SIGKILL comes; if the moment has passed
-by then, the process goes on and the next such moment is waited for.
+A moment is a question about the run's files. The process holds itself at each of their changes, so
+the answer still holds when SIGKILL comes, and no moment passes unseen.
 """
 
 import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cadenza.core.checkpoints import load_checkpoint
-from tests.e2e.commands import Started, arguments, environment
-from tests.e2e.warm_interpreter import Running
+from tests.e2e.commands import Started, arguments, environment, wait_until_held
 
 #: Longest time one process may take, s.
 PATIENCE_S = 250.0
+#: What runs a command that holds itself at each change of its files.
+STEPPED = Path(__file__).with_name("stepped_training.py")
 #: Events that only a resumed run logs.
 RESUME_EVENTS = ("run_resumed", "training_resumed")
 
@@ -142,10 +141,6 @@ def within_a_save_of(kind: str) -> Moment:
     return is_now
 
 
-class EndedTooSoonError(AssertionError):
-    """A training ended before the moment to kill it was seen."""
-
-
 @dataclass(frozen=True)
 class Training:
     """One training by command line; it can run in many folders.
@@ -173,14 +168,14 @@ class Training:
 
     def finish(self, folder: Path, *options: str) -> str:
         """Run the training in ``folder`` to its end; return what it printed."""
-        done = self._fork(folder, *options).outcome(PATIENCE_S)
+        done = self._fork("cadenza", folder, *options).outcome(PATIENCE_S)
         assert done.code == 0, done.err
         return done.out
 
-    def _fork(self, folder: Path, *options: str) -> Started:
+    def _fork(self, program: str | Path, folder: Path, *options: str) -> Started:
         folder.mkdir(parents=True, exist_ok=True)
         return Started(
-            "cadenza",
+            program,
             *("train", self.config, *options),
             cwd=folder,
             variables={"PYTHONPATH": str(self.sources)},
@@ -188,23 +183,16 @@ class Training:
         )
 
     def kill_at(self, moment: Moment, folder: Path) -> int:
-        """Start or resume, kill at ``moment``; return the frame of the newest training state.
-
-        Raises:
-            EndedTooSoonError: The moment was missed: on a busy machine a short one can pass unseen.
-        """
+        """Start or resume, kill at ``moment``; return the frame of the newest training state."""
         run = RunFolder(folder)
         start = max(run.checkpoints("-state"), default=0)
-        started = self._fork(folder, "--resume")
+        started = self._fork(STEPPED, folder, "--resume")
         process = started.process
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not (moment(run, start) and _is_stopped(process) and moment(run, start)):
+            wait_until_held(started, limit_s=PATIENCE_S)
+            while not moment(run, start):
                 process.send_signal(signal.SIGCONT)
-                if process.poll() is not None:
-                    raise EndedTooSoonError(started.outcome(PATIENCE_S).err)
-                assert time.monotonic() < deadline, "the moment to kill it never came"
-                time.sleep(0.0005)
+                wait_until_held(started, limit_s=PATIENCE_S)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -221,16 +209,3 @@ def output_of(process: "subprocess.Popen[str]") -> str:
             process.kill()
     assert process.returncode == 0, err
     return out
-
-
-def _is_stopped(process: Running) -> bool:
-    """Stop a process; return whether it stands still rather than having ended."""
-    process.send_signal(signal.SIGSTOP)
-    while process.poll() is None:
-        try:
-            status = Path(f"/proc/{process.pid}/stat").read_text("utf-8")
-        except FileNotFoundError:
-            continue  # it has just ended
-        if status.rpartition(")")[2].split()[0] == "T":  # "<id> (<name>) <state> ..."
-            return True
-    return False

@@ -12,7 +12,6 @@ import yaml
 from cadenza.core.payloads import serialise
 from tests.e2e.commands import REPOSITORY
 from tests.integration.aht.killed_training import (
-    EndedTooSoonError,
     RunFolder,
     Training,
     after_a_checkpoint,
@@ -24,8 +23,6 @@ from tests.integration.aht.killed_training import (
 pytestmark = pytest.mark.timeout(900)
 
 FRAMES = 1200
-#: Runs tried until one was stopped within a save.
-ATTEMPTS = 6
 #: Falls into the middle of episodes (50 steps), rollouts and pairs of updates.
 EVERY = 136
 ROLLOUT = 20
@@ -181,15 +178,15 @@ def test_training_killed_within_a_save_goes_on_from_the_checkpoint_before(
 ):
     whole = unbroken("sac")
     begun = training("sac")
-    folder, newest = killed_within_a_save(begun, kind, tmp_path)
-    run = RunFolder(folder)
+    newest = begun.kill_at(within_a_save_of(kind), tmp_path)
+    run = RunFolder(tmp_path)
     (torn,) = run.checkpoints(kind, ".pt.json.next")
     assert torn == newest + EVERY
     assert len(run.half_written()) == 1
-    summary = json.loads(begun.finish(folder, "--resume", "--json"))
+    summary = json.loads(begun.finish(tmp_path, "--resume", "--json"))
     assert summary["resumed_from"] == newest
     assert run.half_written() == []
-    assert_same_run(folder, summary, whole())
+    assert_same_run(tmp_path, summary, whole())
 
 
 @pytest.mark.parametrize("algorithm", ["sac", pytest.param("ppo", marks=pytest.mark.slow)])
@@ -199,21 +196,6 @@ def test_training_resumed_after_its_end_says_so_and_changes_nothing(algorithm, t
     said = training(algorithm).finish(folder, "--resume", "--quiet")
     assert f": already finished, {FRAMES} frames, {FRAMES // 50} episodes" in said
     assert _modification_times(folder) == before
-
-
-def killed_within_a_save(training: Training, kind: str, root: Path) -> tuple[Path, int]:
-    """Kill a new training within a save; return its folder and the frame of the state before.
-
-    A save takes a millisecond, so a busy machine may miss all of a run's: then comes another run.
-    """
-    for attempt in range(ATTEMPTS - 1):
-        try:
-            folder = root / str(attempt)
-            return folder, training.kill_at(within_a_save_of(kind), folder)
-        except EndedTooSoonError:
-            continue
-    folder = root / "last"
-    return folder, training.kill_at(within_a_save_of(kind), folder)
 
 
 def _modification_times(folder: Path) -> dict[Path, int]:
