@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 
 import pytest
 from rich.console import Console
@@ -19,8 +20,10 @@ JOB = "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s le
 
 
 @pytest.fixture
-def runs(tmp_path):
+def runs(tmp_path, monkeypatch):
     """Three runs that have ended, then a newer one at work, with its store."""
+    monkeypatch.setattr("cadenza.cli.loop_status._SILENT_S", math.inf)  # however slow this test is
+    monkeypatch.setenv("TERM", "xterm")
     workdir = tmp_path / "runs"
     for number in range(3):
         with begun_run(workdir, run_id=f"old-{number}") as store:

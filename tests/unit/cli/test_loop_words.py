@@ -116,7 +116,8 @@ def test_a_job_without_output_and_what_became_of_earlier_attempts_is_told(
     [job] = status.jobs
     problem = "the kernel killed it for want of memory\x1b[2J"
     changes = {"attempt": 4, "interrupted": 2, "failed": 1, "last_problem": problem}
-    job = job.model_copy(update={**changes, "quiet_s": 190.0, "left_s": None, "pid": None})
+    times = {"quiet_s": 190.0, "silent_s": 0.0, "left_s": None}
+    job = job.model_copy(update={**changes, **times, "pid": None})
     shown = notes(status.model_copy(update={"jobs": (job,)}), tmp_path, None)
     assert (
         "job: train of cycle 1, attempt 4 (2 interrupted, 1 failed, the last: the kernel killed it "
@@ -265,6 +266,9 @@ def assembly(store, tmp_path):
 def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("cadenza.cli.loop_display._LINE_EVERY_S", line_every_s)
+    monkeypatch.setattr("cadenza.loop.disk_space.shortage", lambda *_: "")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     loop = assembly(store, tmp_path)
     display = LoopDisplay(quiet=quiet)
     with display.following(loop):

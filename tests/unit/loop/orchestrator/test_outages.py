@@ -24,8 +24,28 @@ class Session:
             raise StoreUnavailableError(f"question {self.asked}")
 
 
+class Clock:
+    """Goes on by what is slept alone."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def monotonic(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr("cadenza.loop.orchestrator.outages.time", made)
+    return made
+
+
 def outages(session, stop=never, **options):
-    return Outages(session, stop, pause_s=0.001, **options)
+    return Outages(session, stop, pause_s=0.01, **options)
 
 
 def test_store_is_asked_until_it_answers_and_the_outage_is_told(tmp_path, caplog):
@@ -39,21 +59,19 @@ def test_store_is_asked_until_it_answers_and_the_outage_is_told(tmp_path, caplog
     )
 
 
-def test_outage_beyond_the_patience_ends_the_run(tmp_path):
-    with pytest.raises(StoreUnavailableError, match="question"):
-        outages(Session(tmp_path, after=None), patience_s=0.05).outlast(AWAY)
+def test_outage_beyond_the_patience_ends_the_run(tmp_path, clock):
+    with pytest.raises(StoreUnavailableError, match="question 6"):
+        outages(Session(tmp_path, after=None), patience_s=0.055).outlast(AWAY)
+    assert clock.seconds == pytest.approx(0.06)
 
 
 def test_patience_is_that_of_a_step_not_of_each_of_its_outages(tmp_path):
     session = Session(tmp_path, after=1)  # a full disk: it can be read, but no step ends
-    waiting = outages(session, patience_s=0.05)
-
-    def never_ends():
-        for _ in range(1000):
-            waiting.outlast(AWAY)
-
+    waiting = outages(session, patience_s=0.055)
+    for _ in range(6):
+        waiting.outlast(AWAY)
     with pytest.raises(StoreUnavailableError, match="the server restarts"):
-        never_ends()
+        waiting.outlast(AWAY)
     waiting.over()
     waiting.outlast(AWAY)  # the next step has its own
 
