@@ -21,6 +21,7 @@ from cadenza.core.errors import (
     StaleDataError,
 )
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset, slot_reader
+from cadenza.stream.back_pressure import is_fill_running
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.slots import StreamWords
 from cadenza.stream.supervisor import Supervisor
@@ -78,7 +79,7 @@ def test_draw_of_what_never_comes_asks_for_a_fill_and_gives_up_in_time() -> None
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="expected an episode of at least 6 steps") as caught:
             engine.sample_batch(1, 6)
-        assert 0.3 <= time.monotonic() - began < 5.0
+        assert 0.3 <= time.monotonic() - began < 60.0  # not for ever
         assert caught.value.__notes__ == ["The draw waited 0.3 s for it."]
         after = engine.status()
         assert after["fills_requested"] > before["fills_requested"]
@@ -92,12 +93,13 @@ def test_draw_waits_for_an_episode_that_is_long_enough() -> None:
     cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds={"lengths": [2, 2, 2, 7, 7]})
     with OnlineDataEngine(cfg) as engine:
         assert engine.store.length.max() == 2
-        batch = engine.sample_batch(3, 7, timeout=20.0)
+        batch = engine.sample_batch(3, 7, timeout=90.0)
         assert torch.equal(batch["obs"][..., 1], torch.arange(7.0).expand(3, 7))
 
 
 def test_loader_worker_waits_for_an_episode_that_is_long_enough() -> None:
-    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds={"lengths": [2, 2, 2, 7, 7]})
+    worlds = {"lengths": [2, 2, 2, 7, 7]}
+    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds=worlds, draw_timeout=90.0)
     with OnlineDataEngine(cfg) as engine:
         loader = DataLoader(
             OnlineDataset(engine, 7, 3),
@@ -242,7 +244,7 @@ def test_other_processes_neither_start_nor_stop(engine) -> None:
     answers = context.SimpleQueue()
     process = context.Process(target=start_from, args=(engine, answers))
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
     told = [answers.get() for _ in range(2)]
     assert "OnlineDataEngine.start: expected a call in process" in told[0]
@@ -268,8 +270,9 @@ def test_states_of_a_whole_life() -> None:
         engine.start()
 
 
-def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits() -> None:
-    cfg = small_cfg(refill_threshold=2, worlds={"pause_s": 0.02})
+def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"  # each environment plays two episodes of the first fill
+    cfg = small_cfg(refill_threshold=2, worlds={"pause_from": 2, "hold": str(go_on)})
     with OnlineDataEngine(cfg) as engine:
         words = engine.store.words
         assert words[StreamWords.REQUESTS] == 1  # the first fill
@@ -283,6 +286,8 @@ def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits() -> None:
         assert words[StreamWords.REQUESTS] == 3
         engine.sample_batch(50, 1)
         assert words[StreamWords.REQUESTS] == 3
+        assert words[StreamWords.PUBLISHED] == 4
+        go_on.touch()
         eventually(lambda: engine.status()["episodes"] == 12, "both fills are done")
 
 
@@ -292,7 +297,8 @@ def test_whole_buffer_stays_readable_during_a_refill_of_all_environments() -> No
         fewest = 4
         while engine.status()["episodes"] < 20:
             engine.sample_batch(4, 5)
-            fewest = min(fewest, int(np.count_nonzero(engine.store.length)))
+            with engine.store.file.locked():  # no slot changes hands between two of them
+                fewest = min(fewest, int(np.count_nonzero(engine.store.length)))
     assert fewest == 4
 
 
@@ -481,10 +487,14 @@ def test_only_the_owner_logs_that_it_published_a_policy(
     assert log.read_text().count('"policy_published"') == 1
 
 
-def test_replay_ratio_blocks_and_then_raises() -> None:
-    slow = {"pause_s": 2.0, "pause_from": 8}  # after the first fill and the one that draws ask for
+def test_replay_ratio_blocks_and_then_raises(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"  # four episodes are of the first fill, four are drawn for
     cfg = small_cfg(
-        num_envs=1, max_replay_ratio=0.5, mode="fixed_ratio", draw_timeout=0.2, worlds=slow
+        num_envs=1,
+        max_replay_ratio=0.5,
+        mode="fixed_ratio",
+        draw_timeout=0.2,
+        worlds={"pause_from": 8, "hold": str(go_on)},
     )
     with OnlineDataEngine(cfg) as engine:
         engine.sample_batch(10, 1)  # 20 steps are written, so 10 chunks may be drawn
@@ -492,8 +502,9 @@ def test_replay_ratio_blocks_and_then_raises() -> None:
         engine.sample_batch(10, 1)
         before = engine.status()["blocked_s"]
         with pytest.raises(StaleDataError, match=r"expected at most 0\.5 chunks per written step"):
-            engine.sample_batch(16, 1)  # asks for more than comes in so short a time
+            engine.sample_batch(16, 1)  # asks for more than comes
         assert engine.status()["blocked_s"] >= before + 0.2  # a wait in vain counts too
+        go_on.touch()
 
 
 def test_fixed_ratio_writes_as_much_as_is_drawn() -> None:
@@ -515,8 +526,18 @@ def test_blocked_draw_asks_for_fresh_episodes_and_gets_them() -> None:
         status = engine.status()
         assert status["episodes"] > 4
         assert status["blocked_s"] > 0.0
+
+        def rests() -> bool:
+            return not is_fill_running(engine.store) and not engine.store.lease.any()
+
+        eventually(rests, "the fill is done")
+
+        def draw_twice() -> None:  # the first may find that what was drawn has been replaced
+            for _ in range(2):
+                engine.sample_batch(1, 1, timeout=0.0)
+
         with pytest.raises(StaleDataError, match="a share of 1 of the episodes unread"):
-            engine.sample_batch(1, 1, timeout=0.0)
+            draw_twice()
 
 
 def test_producers_pause_at_high_water() -> None:
@@ -537,12 +558,14 @@ def acted(policy: str, seed: int) -> set[float]:
         seed=seed,
     )
     with OnlineDataEngine(cfg) as engine:
+        seen: set[float] = set()
 
-        def answers() -> set[float]:
-            return {float(x) for x in engine.shared_buffer["actions"][:, 0, 0]} - {0.0}
+        def both() -> bool:  # one may fill the buffer alone for a while
+            seen.update(float(x) for x in engine.shared_buffer["actions"][:, 0, 0])
+            return len(seen - {0.0}) >= 2
 
-        eventually(lambda: len(answers()) == 2, "episodes of two streams")
-        return answers()
+        eventually(both, "episodes of two streams")
+        return seen - {0.0}
 
 
 @pytest.mark.parametrize("policy", ["SeededPolicy", "GlobalPolicy"])

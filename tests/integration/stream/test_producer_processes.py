@@ -46,14 +46,15 @@ def program(tmp_path: Path, text: str) -> subprocess.Popen[str]:
 INTERRUPTED = """
 import sys, time
 from cadenza.stream import OnlineDataEngine
-from tests.stream_engines import eventually, small_cfg
+from tests.stream_engines import all_run, eventually, small_cfg
 if __name__ == "__main__":
     cfg = small_cfg(mode="continuous", producers=2, worlds={"pause_s": 0.002}, max_restarts=0)
     with OnlineDataEngine(cfg) as engine:
+        eventually(lambda: all_run(engine), "both run")
         try:
             sys.stdout.write("ready\\n")
             sys.stdout.flush()
-            time.sleep(60)
+            time.sleep(600)
         except KeyboardInterrupt:
             before = engine.status()["producers"]
         def went_on():
@@ -70,14 +71,14 @@ def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> N
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         os.killpg(owner.pid, signal.SIGINT)
-        out, err = owner.communicate(timeout=60)
+        out, err = owner.communicate(timeout=120)
     assert (owner.returncode, out, err) == (0, "READY [(0, None), (0, None)]", "")
 
 
 def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error(
     tmp_path: Path,
 ) -> None:
-    cfg = small_cfg(producers=2, mode="continuous", stop_timeout=20.0)
+    cfg = small_cfg(producers=2, mode="continuous", stop_timeout=600.0)
     cfg.gym_config["factory"] = f"{WORLDS}:quick_once"
     cfg.gym_config["kwargs"] = {"once": str(tmp_path / "once")}
     cfg.gym_config["spaces"] = {  # so that this process builds none
@@ -89,7 +90,7 @@ def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error
         states = sorted(row["state"] for row in engine.status()["producers"])
         assert states == ["RUNNING", "STARTING"]
         began = time.monotonic()
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - began < 60.0  # it is not waited for
     assert engine.state is OnlineDataEngineState.STOPPED
     assert {row["state"] for row in engine.status()["producers"]} == {"ENDED"}
 
@@ -121,7 +122,7 @@ def test_error_before_anything_worked_is_not_tried_again(how: str, told: str) ->
 def test_same_error_after_episodes_is_tried_again(tmp_path: Path, how: str) -> None:
     cfg = small_cfg(policy=failing(how, 13, tmp_path / "once"), mode="continuous")
     with OnlineDataEngine(cfg) as engine:
-        eventually(lambda: engine.status()["producers"][0]["restarts"] == 1, "it starts again")
+        eventually(lambda: engine.status()["producers"][0]["restarts"] >= 1, "it starts again")
         eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is whole again")
 
 
@@ -134,7 +135,7 @@ OnlineDataEngine(small_cfg(restart_backoff=600.0)).start()
 
 def test_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
     with program(tmp_path, UNGUARDED) as owner:
-        _, err = owner.communicate(timeout=60)
+        _, err = owner.communicate(timeout=120)
     assert owner.returncode == 1
     assert err.count("Traceback") == 1  # the producer tells by its exit code only
     told = 'failed with exit: the main module starts its engine without `if __name__ == "__main__"'
