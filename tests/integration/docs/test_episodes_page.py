@@ -42,7 +42,7 @@ def test_files_program_writes_both_data_sets(
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
