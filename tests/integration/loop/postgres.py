@@ -18,7 +18,9 @@ from pathlib import Path
 import psycopg
 
 MISSING = "PostgreSQL's server programs are not installed: apt-get install postgresql"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 120.0
+#: Ports that are tried: another program may take a free one before the server does.
+_PORTS = 5
 #: The one user whom the server asks for a password.
 GUARDED = "guarded"
 
@@ -90,38 +92,59 @@ def running_server(programs: Path):
         rules = data / "pg_hba.conf"
         guard = f"host all {GUARDED} 127.0.0.1/32 scram-sha-256\n"
         rules.write_text(guard + rules.read_text())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        # Without a parent the server ends too (SIGINT: at once, without waiting for clients).
-        tether = ["setpriv", "--pdeathsig", "INT", "--"] if shutil.which("setpriv") else []
-        settings = ["-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"]
-        with (folder / "server.log").open("wb") as log:
-            server = subprocess.Popen(
-                [*tether, programs / "postgres", "-D", data, *settings],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                **as_user,
-            )
-        _wait_until_ready(server, port, folder / "server.log")
+        for port in _free_ports():
+            server = _start(programs, data, port, as_user)
+            if _is_ready(server, data, port):
+                break
+        else:
+            raise RuntimeError(f"no server:\n{_log_of(data).read_text()}")
         yield PostgresServer(port)
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)
-            server.wait(timeout=60.0)
+            server.wait(timeout=120.0)
         shutil.rmtree(folder)
 
 
-def _wait_until_ready(server: subprocess.Popen, port: int, log: Path) -> None:
+def _free_ports():
+    for _ in range(_PORTS):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        yield port
+
+
+def _log_of(data: Path) -> Path:
+    return data.with_name("server.log")
+
+
+def _start(programs: Path, data: Path, port: int, as_user: dict) -> subprocess.Popen:
+    # Without a parent the server ends too (SIGINT: at once, without waiting for clients).
+    tether = ["setpriv", "--pdeathsig", "INT", "--"] if shutil.which("setpriv") else []
+    settings = ["-p", str(port), "-h", "127.0.0.1", "-k", data.parent, "-F"]
+    with _log_of(data).open("ab") as log:
+        return subprocess.Popen(
+            [*tether, programs / "postgres", "-D", data, *settings],
+            stdout=log,
+            stderr=log,
+            cwd=data.parent,
+            **as_user,
+        )
+
+
+def _is_ready(server: subprocess.Popen, data: Path, port: int) -> bool:
+    """Return whether our server answers at the port: it may end, as another one has the port."""
     address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres connect_timeout=5"
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while True:
+    while server.poll() is None:
         try:
-            psycopg.connect(address).close()
+            with psycopg.connect(address) as connection:
+                (place,) = connection.execute("SHOW data_directory").fetchone()
+            if Path(place) == data:
+                return True
         except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"no server on port {port}:\n{log.read_text()}") from None
-            time.sleep(0.05)
-        else:
-            return
+            pass
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no answer on port {port}:\n{_log_of(data).read_text()}")
+        time.sleep(0.05)
+    return False

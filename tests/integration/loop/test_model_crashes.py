@@ -14,6 +14,7 @@ from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.store.database import Database
 from tests.integration.loop.loop_harness import quick_folder
+from tests.integration.loop.what_is_left import without_days
 from tests.loop_fakes import FakeBackend, FakeStack
 
 #: Most that a reply of 1024 tokens can cost at these prices, US dollars.
@@ -120,7 +121,8 @@ def live(monkeypatch, sqlite_template):
             for e in events
             if e.kind in TOLD
         ]
-        pages = {p.name: p.read_text() for p in (folder / "knowledge").rglob("*.md")}
+        files = (folder / "knowledge").rglob("*.md")
+        pages = {file.name: without_days(file.read_text()) for file in files}
         return (told, pages), model.paid, known, writes[0]
 
     yield run

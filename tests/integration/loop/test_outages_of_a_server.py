@@ -5,11 +5,12 @@ import threading
 
 import pytest
 
+from cadenza.loop.orchestrator.outages import Outages
 from cadenza.loop.store import JobStore
 from tests.integration.loop.loop_harness import Loop, outcome_of
 from tests.loop_fakes import FakeStack
 
-#: Seconds that the server is away.
+#: Seconds that the server is away once the loop has met it so.
 AWAY_S = 0.3
 
 
@@ -27,20 +28,30 @@ class Unreliable(FakeStack):
         result = super().__call__(cmd, log_path)
         if len(self.commands) in self._at:
             self._server.close_database(self._name)
-            back = threading.Timer(AWAY_S, self._server.open_database, [self._name])
-            back.start()
-            self.returns.append(back)
         return result
+
+    def come_back(self):
+        """Let the server come back after a while."""
+        back = threading.Timer(AWAY_S, self._server.open_database, [self._name])
+        back.start()
+        self.returns.append(back)
 
 
 @pytest.fixture
-def run(postgres_server, tmp_path):
+def run(postgres_server, tmp_path, monkeypatch):
     """Call it with the numbers of the jobs during which the server goes away."""
+    outlast = Outages.outlast
 
     def run(folder, at=()):
         name = postgres_server.new_database()
         with JobStore(postgres_server.url(name)) as store:
             stack = Unreliable(postgres_server, name, at)
+
+            def met(outages, error):
+                stack.come_back()
+                outlast(outages, error)
+
+            monkeypatch.setattr(Outages, "outlast", met)
             loop = Loop(store, tmp_path / folder, stack, budgets={"max_cycles": 2})
             loop.run()
             left = outcome_of(loop, tmp_path / folder)

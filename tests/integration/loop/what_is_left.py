@@ -45,13 +45,18 @@ def what_is_left(folder, run_id, store_url=None):
         "blessed policies": [
             sha256_file(folder / row["path"].removeprefix("<folder>/")) for row in blessed
         ],
-        "pages": {page.name: _DAY.sub("<day>", page.read_text()) for page in pages},
+        "pages": {page.name: without_days(page.read_text()) for page in pages},
         "files": sorted(
             str(path.relative_to(run))
             for path in run.rglob("*")
             if "jobs" not in path.relative_to(run).parts and path.name not in ATTEMPT_FILES
         ),
     }
+
+
+def without_days(text):
+    """Return the text of a page without the days on which something was observed."""
+    return _DAY.sub("<day>", text)
 
 
 def differences(one, other):
