@@ -21,7 +21,7 @@ from cadenza.stream import (
 from cadenza.stream.batch_ring import BatchRing
 from cadenza.stream.chunk_batch import flat_tensors
 from cadenza.stream.recorded_draws import RecordedStream
-from tests.stream_engines import eventually, nothing_left, small_cfg
+from tests.stream_engines import eventually, nothing_left, shortest_s, small_cfg
 
 STEPS = 40
 
@@ -75,15 +75,18 @@ def test_loader_streams_whole_chunks_without_warnings_and_ends_at_once(
         warnings.simplefilter("error")
         # Python 3.12 warns of every fork beside threads, whoever forks.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        batches = iter(loader(OnlineDataset(busy_engine, 9, 16, seed=3), workers))
-        for batch in itertools.islice(batches, 20):
-            assert batch.batch_size == torch.Size([16, 9])
-            assert_whole(batch)
-        begin = time.monotonic()
-        del batches
-        elapsed = time.monotonic() - begin
-    assert elapsed < 2.0
-    assert {child.pid for child in psutil.Process().children()} == children
+
+        def end_s() -> float:
+            batches = iter(loader(OnlineDataset(busy_engine, 9, 16, seed=3), workers))
+            for batch in itertools.islice(batches, 20):
+                assert batch.batch_size == torch.Size([16, 9])
+                assert_whole(batch)
+            begin = time.monotonic()
+            del batches
+            return time.monotonic() - begin
+
+        assert shortest_s(end_s, 2.0) < 2.0
+    assert {child.pid for child in psutil.Process().children()} <= children
     assert capfd.readouterr().err == ""
 
 
@@ -120,7 +123,7 @@ def test_equal_seeds_give_equal_batches_from_an_unchanged_buffer(
 @pytest.mark.parametrize("workers", [0, 2])
 def test_sizes_change_from_batch_to_batch(engine: OnlineDataEngine, workers: int) -> None:
     sampler = GMMChunkSampler([6.0, 20.0], [1.0, 2.0], low=4, high=24)
-    batches = take(loader(OnlineDataset(engine, sampler, 4), workers), 20)
+    batches = take(loader(OnlineDataset(engine, sampler, 4, seed=2), workers), 20)
     sizes = {batch.shape[1] for batch in batches}
     assert len(sizes) > 4
     assert sizes <= set(range(4, 25))
@@ -130,7 +133,7 @@ def test_sizes_change_from_batch_to_batch(engine: OnlineDataEngine, workers: int
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_items_of_frozen_size_collate(engine: OnlineDataEngine, workers: int) -> None:
-    dataset = OnlineDataset(engine, UniformChunkSampler(3, 20), resample_every=6)
+    dataset = OnlineDataset(engine, UniformChunkSampler(3, 20), seed=2, resample_every=6)
     batches = take(loader(dataset, workers, 6), 12)
     assert {batch.shape[0] for batch in batches} == {6}
     assert len({batch.shape[1] for batch in batches}) > 2
@@ -149,7 +152,7 @@ def test_chunks_as_long_as_no_episode_are_refused_when_described(engine: OnlineD
 
 
 def test_options_of_the_draw_work_through_the_dataset(engine: OnlineDataEngine) -> None:
-    padded = take(OnlineDataset(engine, STEPS, 64, short="pad"), 1)[0]
+    padded = take(OnlineDataset(engine, STEPS, 64, short="pad", seed=2), 1)[0]
     lengths = padded["valid"].sum(dim=1)
     assert set(lengths.tolist()) == {25, 33, 40}
     strata = take(OnlineDataset(engine, 5, 12, stratified=True, select=["obs"]), 1)[0]
@@ -197,14 +200,18 @@ def test_loader_ends_at_once_while_back_pressure_holds_its_workers() -> None:
     # The first draw waits for as many steps as nobody will ever write.
     settings = {"mode": "continuous", "max_replay_ratio": 1e-9}
     with OnlineDataEngine(small_cfg(2, {"lengths": [6], "pause_s": 0.05}, **settings)) as live:
-        batches = iter(loader(OnlineDataset(live, 3, 4), 2))
-        began = time.monotonic()
-        eventually(lambda: blocked_s(live) > 1.2, "both workers wait")  # in pieces of 0.25 s
-        # Two processes cannot wait longer than twice the time that passed.
-        assert blocked_s(live) < 2.0 * (time.monotonic() - began) + 0.5
-        begin = time.monotonic()
-        del batches
-        assert time.monotonic() - begin < 2.0
+
+        def end_s() -> float:
+            before, began = blocked_s(live), time.monotonic()
+            batches = iter(loader(OnlineDataset(live, 3, 4), 2))
+            eventually(lambda: blocked_s(live) > before + 1.2, "both wait")  # in pieces of 0.25 s
+            # Two processes cannot wait longer than twice the time that passed.
+            assert blocked_s(live) - before < 2.0 * (time.monotonic() - began)
+            begin = time.monotonic()
+            del batches
+            return time.monotonic() - begin
+
+        assert shortest_s(end_s, 2.0) < 2.0
 
 
 def blocked_s(engine: OnlineDataEngine) -> float:
