@@ -2,7 +2,8 @@
 
 It goes on from the newest checkpoint in FOLDER and trains until STEPS. At the end it writes
 ``digest.json``: one SHA-256 for the complete state of each part. PACE_S is slept in every step, so
-that there is time to kill it; it changes no number.
+that there is time to kill it; it changes no number. A run with a pace does not end: in its last
+step it writes the empty file ``waits`` and waits to be killed.
 """
 
 import hashlib
@@ -55,15 +56,31 @@ HIDDEN = [24, 24]
 PPO_FILE = "ppo.pt"
 
 
+#: File of a run that is in its last step and waits to be killed.
+WAITS = "waits"
+#: How long it waits at most, so that it does not outlive a broken test for ever, s.
+WAIT_S = 600.0
+
+
+def pace(folder: Path, seconds: float, *, is_last: bool) -> None:
+    """Sleep in one step of a run that is to be killed."""
+    if seconds > 0.0 and is_last:
+        (folder / WAITS).touch()
+        time.sleep(WAIT_S)
+    time.sleep(seconds)
+
+
 class Pace(Callback):
-    """Sleeps in every step."""
+    """Sleeps in every step, as `pace` does."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float, steps: int) -> None:
         super().__init__()
+        self.folder = folder
         self.seconds = seconds
+        self.steps = steps
 
-    def begin_batch(self) -> None:
-        time.sleep(self.seconds)
+    def begin_batch(self, bp_step: int) -> None:
+        pace(self.folder, self.seconds, is_last=bp_step == self.steps)
 
 
 def rng(seed: int) -> torch.Generator:
@@ -107,7 +124,14 @@ def train(
     )
     data = MemoryLoader(memories[0].memory_table, BATCH, 1, "batch_size")
     trainer = Trainer(
-        [loader, *callbacks, saver, BackPropStepsTerminator(steps), Pace(pace_s)], data
+        [
+            loader,
+            *callbacks,
+            saver,
+            BackPropStepsTerminator(steps),
+            Pace(folder, pace_s, steps),
+        ],
+        data,
     )
     trainer.train()
     counters = {key: trainer.state[key] for key in ("bp_step", "bp_samples", "inf_step")}
@@ -244,7 +268,7 @@ def train_ppo(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
     rows = settings.rollout_length * env.num_envs
 
     def after_update(_: PPOReport) -> None:
-        time.sleep(pace_s)
+        pace(folder, pace_s, is_last=ppo.steps >= total)
         for _ in range(5):  # a checkpoint in the middle of the next rollout
             if ppo.steps < total:
                 ppo.collect_step()
