@@ -199,7 +199,7 @@ class SlotStore:
                 f"{len(self.lease)} slots in writing; give the store one slot more per "
                 "environment."
             )
-        order: list[NDArray[Any]] = [self.written_at_ns[free]]
+        order: list[NDArray[Any]] = [self.episode_id[free]]  # a clock may be set back
         if reuse == "most_drawn":
             first = self.passed_over() | self._aged()
             order += [-np.where(first, 0, self.draws)[free], ~first[free]]

@@ -1,6 +1,8 @@
 """Episodes through the store: written, read in chunks, replaced, never seen unfinished."""
 
+import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -41,6 +43,14 @@ def test_oldest_episode_is_replaced_first() -> None:
     for first in (1.0, 2.0, 3.0):
         write_episode(store, 1, first)
     assert sorted(store.episode_id) == [1, 2]
+
+
+def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatch) -> None:
+    store, times_ns = new_store(slots=3), itertools.count(10**18, -(10**9))
+    monkeypatch.setattr(time, "time_ns", lambda: next(times_ns))
+    for first in range(7):
+        write_episode(store, 1, float(first))
+    assert sorted(store.episode_id) == [4, 5, 6]
 
 
 def test_slot_beyond_all_is_refused() -> None:

@@ -72,8 +72,8 @@ def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
     store = new_store(slots=3)
     for first in range(3):
         write_episode(store, 1, float(first))
-    store.written_at_ns[1] = 1  # so that the slot of number 1 is the next to be written
-    EpisodeWriter(store, store.take_slot(0))
+    store.draws[1] = 1
+    EpisodeWriter(store, store.take_slot(0, reuse="most_drawn"))  # the slot of number 1
     reader = EpisodeReader(store)
     assert [e.number for e in reader.take()] == [0, 2]
     assert reader.lost == 1
