@@ -1,11 +1,15 @@
-"""Ends a call in the middle by an exception, at a place of one's choice."""
+"""Ends a call in the middle by an exception, at a place of one's choice or by chance."""
 
 import dis
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
+
+import numpy as np
 
 #: Instructions after which the interpreter looks whether a signal came.
 CHECKED = frozenset({"CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"})
@@ -29,6 +33,46 @@ def interrupted_everywhere(
     while _is_interrupted_at(step, call, modules, anywhere=anywhere):
         yield step
         step += 1
+
+
+def interrupted_often(
+    call: Callable[[], object], times: int, between_s: tuple[float, float]
+) -> None:
+    """Repeat ``call`` until a clock has interrupted it ``times`` times.
+
+    The interpreter takes these interrupts where it would take those of a user, which no tracing can
+    tell exactly.
+
+    Args:
+        call: What to run.
+        times: How often it shall be interrupted.
+        between_s: Shortest and longest time to the next interrupt, s.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def report(lost: Any) -> None:  # an interrupt in a destructor goes no further
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            told(lost)
+
+    chance, caught, deadline = np.random.default_rng(0), 0, time.monotonic() + 90.0
+    before, told = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+    sys.unraisablehook = report
+    try:
+        while caught < times:
+            assert time.monotonic() < deadline, f"{caught} of {times} interrupts"
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(*between_s))
+                ends = time.monotonic() + max(10.0 * between_s[1], 0.01)
+                while time.monotonic() < ends:
+                    call()
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = told
 
 
 def _is_interrupted_at(

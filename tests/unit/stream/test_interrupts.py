@@ -2,9 +2,7 @@
 
 import itertools
 import os
-import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from cadenza.stream.shared_file import SharedFile
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
 from cadenza.stream.windows import WindowTable
-from tests.interrupts import Interrupt, interrupted_everywhere
+from tests.interrupts import Interrupt, interrupted_everywhere, interrupted_often
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 SLOTS, STEPS, CHUNK_SIZE = 3, 9, 4
@@ -152,29 +150,14 @@ def test_lock_is_given_back_by_an_interrupt_when_it_was_just_taken(
 
 
 def test_fence_and_lock_survive_the_interrupts_of_a_clock() -> None:
-    """Interrupts where the interpreter takes them, which no tracing can tell exactly."""
-    file, chance, caught = SharedFile.create(10), np.random.default_rng(0), 0
+    file = SharedFile.create(10)
 
-    def interrupt(*_: object) -> None:
-        raise Interrupt
+    def fence_and_lock() -> None:
+        full_fence()
+        with file.locked(timeout=0.0):
+            pass
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    deadline = time.monotonic() + 1.5
-    try:
-        while time.monotonic() < deadline:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
-                ends = time.monotonic() + 0.01
-                while time.monotonic() < ends:  # an interrupt in a destructor is lost
-                    full_fence()
-                    with file.locked(timeout=0.0):
-                        pass
-            except Interrupt:
-                caught += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-    assert caught > 100
+    interrupted_often(fence_and_lock, 3000, (1e-5, 3e-4))
     assert is_free_for_a_thread(file)
     assert is_free_for_a_process(file)
 
