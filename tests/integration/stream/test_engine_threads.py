@@ -66,7 +66,7 @@ def test_threads_draw_whole_chunks_and_every_one_counts() -> None:
 def test_threads_share_a_ring() -> None:
     def draw() -> None:
         for _ in range(DRAWS):
-            with ring.lease(20.0) as batch:
+            with ring.lease(90.0) as batch:
                 require_windows(batch)
 
     with OnlineDataEngine(CFG) as engine:

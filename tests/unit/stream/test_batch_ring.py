@@ -120,13 +120,13 @@ def test_lease_waits_for_another_thread() -> None:
     def hold() -> None:
         with ring.lease():
             taken.set()
-            release.wait(20)
+            release.wait(90)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert taken.wait(20)
+    assert taken.wait(90)
     threading.Timer(0.1, release.set).start()
-    with ring.lease(timeout_s=20) as batch:
+    with ring.lease(timeout_s=90) as batch:
         assert batch["flag"].unique().tolist() == [2]
     thread.join()
 

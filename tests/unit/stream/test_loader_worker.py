@@ -27,8 +27,10 @@ def grow(batch: TensorDict) -> TensorDict:
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_worker_ends_in_silence_while_a_large_batch_is_on_its_way(
-    start: str, capfd: pytest.CaptureFixture[str]
+    start: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A machine that others keep busy is no reason for the loader to kill its worker.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 90.0)
     loader = DataLoader(
         OnlineDataset(FakeChunkSource(), 4, 2, grow),
         batch_size=None,
@@ -67,7 +69,7 @@ def test_end_waits_until_a_closed_queue_has_sent_what_is_in_it() -> None:
     queue.put(slow)
     queue.close()
     threading.Timer(0.2, slow.may_go.set).start()
-    await_senders(3.0)  # also for what other tests left open
+    await_senders(60.0)  # also for what other tests left open
     assert slow.written
 
 
@@ -77,7 +79,7 @@ def test_end_does_not_wait_for_a_queue_that_nobody_empties() -> None:
     queue.close()
     began = time.monotonic()
     await_senders(0.1)
-    assert 0.1 <= time.monotonic() - began < 5.0
+    assert 0.1 <= time.monotonic() - began < 50.0  # it would be sent after 60
     assert not slow.written
     slow.may_go.set()
     queue.join_thread()

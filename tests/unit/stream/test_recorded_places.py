@@ -77,7 +77,7 @@ def test_session_tells_copies_of_its_end_and_refuses_those_from_before(tmp_path:
     assert (session.running, session.is_mine, session.is_of_parent) == (0, True, False)
 
     def in_a_fork(ready, answers) -> None:
-        ready.wait(20)
+        ready.wait(90)
         try:
             answers.put(str(session.folder(session.running)))
         except NotReadyError as error:

@@ -43,7 +43,7 @@ def test_nothing_is_written_while_another_thread_records_a_draw(
     reader = RecordingReader(SlotReader(store), store, tmp_path)
 
     def other() -> None:
-        assert Meeting.is_in_line.wait(20)
+        assert Meeting.is_in_line.wait(90)
         if act == "note":
             reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
         else:

@@ -111,7 +111,7 @@ def test_kernel_that_refuses_the_pages_is_an_error(tmp_path: Path) -> None:
         "SharedFile.create(100_000, pathlib.Path(sys.argv[1]))\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "StorageError: shared memory: expected to reserve 100000 bytes" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -213,7 +213,7 @@ def test_lock_of_another_process_is_waited_for_and_freed_by_its_death() -> None:
         pass
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with file.locked(timeout=5.0):
+    with file.locked(timeout=60.0):
         pass
     for end in ready:
         os.close(end)
@@ -232,7 +232,7 @@ def test_fork_does_not_inherit_the_lock_of_a_thread() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     child = os.fork()
     if not child:
-        with file.locked(timeout=5.0):
+        with file.locked(timeout=60.0):
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -248,7 +248,7 @@ def test_store_reaches_processes_of_every_kind(method: str) -> None:
     context = multiprocessing.get_context(method)
     process = context.Process(target=double_and_write, args=(store, 21))
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
     assert store.words[30] == 42
     out = targets(store, 1, 3, "actions")
@@ -269,5 +269,5 @@ def test_killed_owner_leaves_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.kill()
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     assert names() == before

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def test_rates_are_of_the_time_between_two_files(store, tmp_path, monkeypatch) -
     assert status["chunks_per_s"] == 3.0
 
 
-def test_log_has_events_requests_and_counters(store, tmp_path) -> None:
+def test_log_has_events_requests_and_counters(store, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("cadenza.stream.stream_report.time.monotonic", lambda: 10.0)
     report = StreamReport(store, log_path=str(tmp_path / "log.jsonl"), status_path=None)
     store.consumers["chunks"][0] = 4
     store.consumers["excluded_ppm"][0] = 1_000_000
@@ -84,6 +86,7 @@ def test_each_standstill_is_told_once_and_again_when_it_is_over(
 ) -> None:
     now_ns = [10**12]
     monkeypatch.setattr("time.monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("time.time_ns", lambda: now_ns[0])
     report = StreamReport(
         store, log_path=str(tmp_path / "log.jsonl"), status_path=str(tmp_path / "s.json")
     )
@@ -173,7 +176,9 @@ def test_top_fits_into_eighty_characters(store, tmp_path, options) -> None:
     assert "producer 1: hang: no sign of life" in result.output
 
 
-def test_top_says_when_nothing_was_told_for_long(store, tmp_path) -> None:
+def test_top_says_when_nothing_was_told_for_long(store, tmp_path, monkeypatch) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     status = json.loads(written_status(store, tmp_path).read_text())
     assert headline(status) == f"Stream of process {status['owner_pid']}: DEGRADED"
     status["time_ns"] -= 60 * 10**9
