@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.processes import environment_of, running_pids, start_ticks
+from cadenza.loop.jobs.processes import environment_of, is_held, running_pids, start_ticks
 from cadenza.loop.jobs.reaping import FOLDER_VARIABLE
 from tests.e2e.commands import Outcome, Started, arguments, cadenza, environment
 
@@ -92,7 +92,7 @@ class LoopCommands:
 
     def finish(self) -> None:
         """Run, or go on, to the end."""
-        done = cadenza(*self.words, cwd=self.folder, timeout=400.0)
+        done = cadenza(*self.words, cwd=self.folder, timeout=800.0)
         assert done.code == 0, done.err
 
     def events(self) -> int:
@@ -132,6 +132,22 @@ class LoopCommands:
             else:
                 lock.release()
         return held
+
+    def hold_job(self) -> None:
+        """Stop the processes of the job at work, as soon as there is one, until `let_job_go_on`."""
+
+        def held() -> bool:
+            for pid in self.commands():
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGSTOP)
+            return any(is_held(pid) for pid in self.commands())
+
+        assert wait_for(held, seconds=120.0)
+
+    def let_job_go_on(self) -> None:
+        """Let the job that was held go on."""
+        for pid in self.commands():
+            os.kill(pid, signal.SIGCONT)
 
     def kill_all(self) -> None:
         """Leave no process of a job behind."""
@@ -178,7 +194,7 @@ class Controller:
     def kill(self) -> None:
         """Kill it at once, unless it has ended."""
         self.process.kill()
-        self.process.wait(20.0)
+        self.process.wait(120.0)
 
     def outcome(self, timeout: float) -> Outcome:
         """Wait for its end and return what it printed; nothing of a fresh one."""
