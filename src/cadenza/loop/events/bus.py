@@ -121,19 +121,23 @@ class EventBus:
             EventLogError: Another writer owns the log, or the file system refused.
             EventError: The payload is too long.
         """
-        if self._sink is not None:
-            self._sink.emit(event)
-            return
         with self._lock:
-            if self._log is None:
-                log = LogFile(self._path)
-                seq = last_seq(log, self._path)
-                if self._own_from is None or seq != self._seq:
-                    self._own_from = seq + 1
-                self._seq, self._log = seq, log
-            self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
-            self._seq += 1
-            self._subscribers.tell(event)
+            sink = self._sink  # may change as soon as the lock is free
+            if sink is None:
+                self._append(event)
+        if sink is not None:
+            sink.emit(event)
+
+    def _append(self, event: Event) -> None:
+        if self._log is None:
+            log = LogFile(self._path)
+            seq = last_seq(log, self._path)
+            if self._own_from is None or seq != self._seq:
+                self._own_from = seq + 1
+            self._seq, self._log = seq, log
+        self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
+        self._seq += 1
+        self._subscribers.tell(event)
 
     def close(self) -> None:
         """Give the log free; the next event opens it again."""
