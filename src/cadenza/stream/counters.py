@@ -35,7 +35,7 @@ class ConsumerRow:
     """Counts the draws of this process.
 
     The row is claimed with the first count. A forked or newly started process that was given this
-    object claims one of its own.
+    object claims one of its own. Threads share it: count with ``SlotStore.counting`` held.
     """
 
     def __init__(self, store: SlotStore) -> None:
@@ -96,7 +96,8 @@ class ConsumerRow:
             table[name][row] = saturating_sum(int(table[name][row]), more)
         table["staleness_classes"][row] += time_classes(ages)
         table["lag_classes"][row] += lag_classes(lags)
-        np.add.at(store.draws, drawn.slots, 1)
+        there = store.version[drawn.slots] == drawn.versions  # the next episode is still unread
+        np.add.at(store.draws, drawn.slots[there], 1)
         table["waiting_ns"][row] = 0
 
     def note_passed(self, episodes: int) -> None:

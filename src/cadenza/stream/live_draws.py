@@ -32,7 +32,6 @@ from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
-from cadenza.stream.thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
 class LiveDraws:
     """What one process draws; every process that was given the engine makes its own.
 
-    Threads draw side by side, and count one after the other: a sum of two counts that are read and
-    written at once would lack one of them.
+    Threads draw side by side, and count one after the other.
     """
 
     def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg) -> None:
@@ -61,7 +59,7 @@ class LiveDraws:
         self._slots = SlotReader(store)
         self._reader: ChunkReader = self._slots
         self._consumer = ConsumerRow(store)
-        self._counting = ThreadLock()
+        self._counting = store.counting
         self._generators: dict[tuple[int, int], torch.Generator] = {}
 
     def draw(self, request: DrawRequest) -> "TensorDict":

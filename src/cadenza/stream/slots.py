@@ -25,6 +25,7 @@ from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.shared_file import SharedFile
+from cadenza.stream.thread_lock import ThreadLock
 
 IntArray = NDArray[np.int64]
 Reuse = Literal["oldest", "most_drawn"]
@@ -87,6 +88,8 @@ class SlotStore:
         consumers: Tables of the drawing processes by name, each (C, ...); each writes its own row.
         field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...).
         fields: The same memory as tensors.
+        counting: Around every change of the consumers' tables: the threads of a process share a
+            row, and a sum that two of them read and write at once would lack one of their counts.
     """
 
     def __init__(self, layout: StoreLayout, file: SharedFile) -> None:
@@ -114,6 +117,7 @@ class SlotStore:
         self._attach()
 
     def _attach(self) -> None:
+        self.counting = ThreadLock()
         arrays = {
             name: np.ndarray(place.shape, place.dtype, buffer=self.file.map, offset=place.offset)
             for name, place in self.layout.places().items()

@@ -89,6 +89,16 @@ def test_unread_episodes_are_those_nothing_was_drawn_from() -> None:
     assert counts() == (3, 1, 1)
 
 
+def test_chunks_of_an_episode_that_was_replaced_make_no_other_one_read() -> None:
+    store = new_store(slots=1)
+    write_episode(store, 4)
+    drawn = SlotReader(store).draw(3, 2, targets(store, 3, 2), seeded())
+    write_episode(store, 4)
+    ConsumerRow(store).note(drawn, 2)
+    assert store.drawn_chunks() == 3
+    assert store.draws.tolist() == [0]
+
+
 def test_draw_waits_from_its_first_sign_until_its_chunks_are_counted(monkeypatch) -> None:
     now_ns = time.monotonic_ns()
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)

@@ -157,7 +157,8 @@ class EpisodeReader:
         first = self._next
         episodes = self._take(limit)
         if self._next > first:
-            self._consumer.note_passed(self._next - first)
+            with self._store.counting.here():
+                self._consumer.note_passed(self._next - first)
         return episodes
 
     def _take(self, limit: int | None) -> list[Episode]:
@@ -173,7 +174,8 @@ class EpisodeReader:
             if self._store.version[slot] == version:
                 episodes.append(episode)
                 self.read += 1
-                self._consumer.note(_drawn(episode, slot, version), episode.length)
+                with self._store.counting.here():
+                    self._consumer.note(_drawn(episode, slot, version), episode.length)
             else:
                 self.lost += 1
         # Publication goes one by one, so all but the newest of the begun ones are complete: those

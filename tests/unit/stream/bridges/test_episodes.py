@@ -1,9 +1,12 @@
 """Every published episode comes once, whole and in order; what was overwritten is counted."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationTypeError, InputError, UnknownNameError
+from cadenza.stream.back_pressure import passed_episodes
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import StreamWords
@@ -66,6 +69,20 @@ def test_overwritten_episodes_are_counted_as_lost() -> None:
     reader = EpisodeReader(store)
     assert [e.number for e in reader.take()] == [3, 4]
     assert (reader.read, reader.lost) == (2, 3)
+
+
+def test_reader_waits_for_the_counts_of_other_threads() -> None:
+    store = new_store()
+    write_episode(store, 2, 0.0)
+    reader = EpisodeReader(store)
+    thread = threading.Thread(target=reader.take)
+    with store.counting.here():
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        assert store.drawn_chunks() == passed_episodes(store) == 0
+    thread.join()
+    assert store.drawn_chunks() == passed_episodes(store) == 1
 
 
 def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
