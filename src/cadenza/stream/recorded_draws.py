@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import DataPendingError, InputError, NotReadyError
 from cadenza.stream.argument_checks import checked_device, checked_flag, checked_path
 from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
 from cadenza.stream.chunk_keys import known_keys
@@ -114,8 +114,8 @@ class RecordingReader:
         Where an episode is replaced before it could be written down, everything is drawn again.
 
         Raises:
-            NotReadyError: That happened several times in a row, or another process has begun the
-                recording.
+            DataPendingError: That happened several times in a row.
+            NotReadyError: Another process has begun the recording.
         """
         if os.getpid() != self._pid:
             raise NotReadyError(
@@ -145,7 +145,7 @@ class RecordingReader:
                     self._written.add(key)
                 self._write_draw(n, c, list(out), options, drawn)
                 return drawn
-        raise NotReadyError(
+        raise DataPendingError(
             f"RecordingReader.draw: expected episodes that stay until they are written down, got "
             f"ones replaced {MAX_ROUNDS} times in a row; give the store more slots."
         )

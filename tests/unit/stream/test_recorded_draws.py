@@ -12,6 +12,7 @@ import torch
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
+    DataPendingError,
     InputError,
     IntegrityError,
     NotReadyError,
@@ -459,7 +460,7 @@ def test_episodes_that_always_go_are_given_up(tmp_path: Path) -> None:
     store = new_store()
     write_episode(store, 6, np.random.default_rng(9))
     reader = RecordingReader(ReplacedMeanwhile(store, 99), store, tmp_path)
-    with pytest.raises(NotReadyError, match="replaced 64 times in a row"):
+    with pytest.raises(DataPendingError, match="replaced 64 times in a row"):
         reader.draw(5, 3, targets(5, 3), torch.Generator())
 
 
