@@ -39,8 +39,8 @@ from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_repor
 #: Largest relative difference between a stated number and its recomputation: other BLAS builds
 #: round sums differently.
 SUMMARY_REL_TOL: Final = 1e-9
-#: Longest time one git command may take, s.
-_GIT_TIMEOUT_S: Final = 10.0
+#: Longest time one git command may take, s; many times what one needs on a busy machine.
+_GIT_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

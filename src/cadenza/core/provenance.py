@@ -25,8 +25,8 @@ from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
 
 #: Stands for every fact that git could not tell: no repository, no git, no commit, time-out.
 GIT_SHA_UNKNOWN: Final = "unknown"
-#: Longest time one git command may take, s.
-GIT_TIMEOUT_S: Final = 5.0
+#: Longest time one git command may take, s; many times what one needs on a busy machine.
+GIT_TIMEOUT_S: Final = 60.0
 #: Version of the way `compute_run_metadata` makes ids.
 RUN_ID_SCHEME: Final = 2
 #: Folders whose untracked files count as changed code.
