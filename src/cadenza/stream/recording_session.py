@@ -64,18 +64,22 @@ class RecordingSession:
         Raises:
             NotReadyError: One goes on.
         """
-        if self.running:
-            raise NotReadyError(
-                f"OnlineDataEngine.recording: expected one recording of a process at a time, got "
-                f"another while draws go to {self._folder}; end that one first."
-            )
-        self._begun += 1
-        self._folder = folder
-        self._set_running(self._begun)
+        is_ours = False
         try:
+            with self._file.locked():  # of two threads, one is refused
+                if self.running:
+                    raise NotReadyError(
+                        "OnlineDataEngine.recording: expected one recording of a process at a "
+                        f"time, got another while draws go to {self._folder}; end that one first."
+                    )
+                is_ours = True
+                self._begun += 1
+                self._folder = folder
+                self._set_running(self._begun)
             yield
         finally:
-            self._set_running(0)
+            if is_ours:
+                self._set_running(0)
 
     def _set_running(self, number: int) -> None:
         self._file.map[:_WORD_BYTES] = number.to_bytes(_WORD_BYTES, sys.byteorder)
