@@ -38,8 +38,8 @@ FIELDS = (
 SHORTEST, SEGMENT = 40, 70
 #: What is behind the end of an episode.
 NOTHING = -1
-#: Seconds within which writers must have started or ended.
-PATIENCE_S = 60.0
+#: Seconds within which writers must have started, disturbed a reader, or ended.
+PATIENCE_S = 90.0
 #: Time after which a thread that draws beside others loses the interpreter, s: at once.
 SWITCH_S = 1e-6
 
@@ -80,16 +80,22 @@ def search(
     until_fault: bool = False,
     threads: int = 1,
     options: DrawOptions = DEFAULT_OPTIONS,
+    least_redraws: int = 0,
+    least_episodes: int = 0,
 ) -> Found:
     """Draw ``chunks`` chunks beside ``writers`` writers and check each.
 
     Args:
-        chunks: How many, all threads together; at most, with ``until_fault``.
+        chunks: How many, all threads together; at most, with ``until_fault``. A few more, where
+            less than the two last arguments say has happened by then: on a machine that others
+            keep busy writers and readers may run in turn.
         writers: Processes that write.
         validate: Whether the reader compares versions.
         until_fault: Stop at the first fault.
         threads: Threads that share the reader.
         options: How chunks are drawn.
+        least_redraws: Chunks that must have been drawn anew, within `PATIENCE_S`.
+        least_episodes: Episodes that must have been written, likewise.
     """
     layout = StoreLayout(slots=SLOTS + writers, steps=STEPS, producers=writers, fields=FIELDS)
     store = SlotStore.create(layout)
@@ -97,11 +103,17 @@ def search(
     with running_writers(store, writers), switching_often(threads):
         before, began = int(store.words[StreamWords.PUBLISHED]), time.monotonic()
 
+        def is_enough() -> bool:
+            if time.monotonic() > began + PATIENCE_S:
+                return True
+            written = int(store.words[StreamWords.PUBLISHED]) - before
+            return written >= least_episodes and sum(p.redraws for p in parts) >= least_redraws
+
         def look(number: int) -> None:
             generator = torch.Generator().manual_seed(number)
             out = allocate_chunks(chunk_fields(layout, masked=options.may_mask), CHUNKS, CHUNK_SIZE)
             part = parts[number]
-            while part.chunks * threads < chunks:
+            while part.chunks * threads < chunks or not is_enough():
                 if until_fault and any(other.faults for other in parts):
                     break
                 part.chunks += CHUNKS
