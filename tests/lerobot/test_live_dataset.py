@@ -37,10 +37,10 @@ def write_live(root: Path) -> tuple[list[Feature], list[Episode]]:
         producers=2,
         mode="continuous",
         high_water=4,
-        initialization_timeout=60.0,
+        initialization_timeout=300.0,
     )
     episodes: list[Episode] = []
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 300.0
     with OnlineDataEngine(cfg) as engine:
         reader = EpisodeReader(engine.store)
         features = features_of(engine.store.layout.fields, success=True)

@@ -18,6 +18,7 @@ import pytest
 
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.events.reading import read_events
+from cadenza.loop.jobs.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import CheckpointRow, JobRow
@@ -82,13 +83,16 @@ def left(scripted: Path, tmp_path_factory: pytest.TempPathFactory, offline: None
 
 def kill_in_training(run: LoopCommands) -> int | None:
     """Kill controller, host and training; return the step that the training came to."""
-    controller = run.start()
     train = run.run_folder / "cycle_0" / "train"
-    wait_while_alive(controller, lambda: (train / "checkpoints" / "last").exists())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEAR_GOAL_HOLDS_AT", "last")
+        controller = run.start()
+    wait_while_alive(controller, lambda: any(is_held(pid) for pid in run.commands()))
+    assert (train / "checkpoints" / "last").exists()
     controller.kill()
     for pid in [*run.hosts(), *run.commands()]:
         kill(pid)
-    assert wait_for(lambda: not run.commands(), seconds=20.0)
+    assert wait_for(lambda: not run.commands(), seconds=200.0)
     return finished_step(train)
 
 
@@ -102,7 +106,7 @@ def go_on_until_merged_data_were_trained_on(run: LoopCommands) -> None:
     controller = run.start()
     wait_while_alive(controller, lambda: (2, "select_candidate") in started())
     controller.process.send_signal(signal.SIGTERM)
-    end = controller.outcome(60.0)
+    end = controller.outcome(200.0)
     assert end.code == STOPPED, end.err
     assert run.hosts() == []
     assert run.commands() == []

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
+from cadenza.learn import Callback
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.stream import OnlineDataEngine
+from cadenza.stream.back_pressure import unread_episodes
 from cadenza.stream.bridges.episodes import EpisodeReader
-from tests.stream_engines import nothing_left, small_cfg
+from tests.stream_engines import eventually, nothing_left, small_cfg
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "how-to" / "take-episodes-out-of-a-stream.md").read_text(encoding="utf-8")
@@ -57,6 +59,17 @@ def test_files_program_writes_both_data_sets(
     assert (dataset.total_episodes, dataset.total_steps) == (episodes, steps)
 
 
+class WaitForAnEpisode(Callback):
+    """Lets training be no faster than the producers, so that each look finds an episode."""
+
+    def __init__(self, engine: OnlineDataEngine) -> None:
+        super().__init__(cycle=200)
+        self._engine = engine
+
+    def end_cycle(self) -> None:
+        eventually(lambda: unread_episodes(self._engine.store) > 0, "no episode", limit_s=200.0)
+
+
 def run_memory_program() -> tuple[int, dict[str, float]]:
     """Return the size of the memory and what was logged."""
     spaces = MDPSpace(
@@ -73,7 +86,7 @@ def run_memory_program() -> tuple[int, dict[str, float]]:
             "EpisodeReader": EpisodeReader,
             "engine": engine,
             "table": table,
-            "algorithm": [BackPropStepsTerminator(401)],
+            "algorithm": [BackPropStepsTerminator(401), WaitForAnEpisode(engine)],
         }
         exec(block("feeder = StreamToMemory("), names)  # noqa: S102
         return table.size(), dict(names["feeder"].scalar_logs)
