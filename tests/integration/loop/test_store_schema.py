@@ -27,7 +27,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from cadenza.loop.store import JobStore, database, schema
+from cadenza.loop.store import JobStore, database, schema, sqlite_files
 from cadenza.loop.store.models import Base
 from cadenza.loop.store.owners import this_process
 from tests.integration.loop.store_processes import create_store
@@ -347,6 +347,26 @@ def test_server_database_is_shared_with_tables_of_other_names(empty_postgres_url
 
 
 # SQLite
+
+
+def test_file_that_somebody_writes_while_it_is_looked_at_is_looked_at_again(tmp_path, monkeypatch):
+    path, connect = tmp_path / "cadenza.db", sqlite3.connect
+    JobStore(path).close()
+    whole, torn = path.read_bytes(), [path]
+
+    def write_meanwhile(place, **options):
+        if not torn:
+            return connect(place, **options)
+        torn.pop().write_bytes(whole[:4096] + bytes(len(whole) - 4096))  # one page is there so far
+        with connect(place, **options) as raw, suppress(sqlite3.DatabaseError):
+            raw.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        path.write_bytes(whole)
+        return raw
+
+    monkeypatch.setattr(sqlite3, "connect", write_meanwhile)
+    names = sqlite_files.table_names(path, timeout_s=1.0)
+    assert {"runs", "jobs", "alembic_version"} <= names
+    assert not torn
 
 
 def test_sqlite_file_is_durable_and_strict(tmp_path):

@@ -40,9 +40,7 @@ def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
                 f"job store {path}: expected a sound database, got 'file is not a database'; name "
                 "another file."
             )
-        with closing(_reader(path, header, timeout_s=timeout_s)) as connection:
-            rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))
+        return _names_in(path, header, timeout_s=timeout_s)
     except (OSError, sqlite3.OperationalError) as error:
         raise StoreUnavailableError(
             f"job store {path}: expected to read it, got '{error}'; see that you may read it and "
@@ -55,13 +53,35 @@ def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
         ) from error
 
 
-def _reader(path: Path, header: bytes, *, timeout_s: float) -> sqlite3.Connection:
-    """Open the file for reading.
+def _names_in(path: Path, header: bytes, *, timeout_s: float) -> frozenset[str]:
+    """Return the names of the tables in a database.
 
     With a write-ahead log, a reader creates the log's files if there are none, and leaves them
-    behind. Without them nobody has the file open and it is complete: then it is read as it is.
+    behind. Without them nobody has the file open and it is complete: then it is read as it is, and
+    once more with locks if somebody opened it meanwhile.
     """
-    has_log = path.with_name(f"{path.name}-wal").exists()
-    as_it_is = header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not has_log
-    options = "mode=ro&immutable=1" if as_it_is else "mode=ro"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=timeout_s)
+    before = _trace(path)
+    has_log, *_ = before
+    if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not has_log:
+        try:
+            names = _read_names(path, "mode=ro&immutable=1", timeout_s=timeout_s)
+        except sqlite3.DatabaseError:
+            if _trace(path) == before:
+                raise
+        else:
+            if _trace(path) == before:
+                return names
+    return _read_names(path, "mode=ro", timeout_s=timeout_s)
+
+
+def _trace(path: Path) -> tuple[bool, int, int]:
+    """Return what shows that somebody has the file open, or had since the last look."""
+    status = path.stat()
+    return path.with_name(f"{path.name}-wal").exists(), status.st_size, status.st_mtime_ns
+
+
+def _read_names(path: Path, options: str, *, timeout_s: float) -> frozenset[str]:
+    place = f"{path.absolute().as_uri()}?{options}"
+    with closing(sqlite3.connect(place, uri=True, timeout=timeout_s)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))
