@@ -168,10 +168,13 @@ def test_sink_that_cannot_finish_only_warns(wandb, caplog, error):
 
 
 def test_real_wandb_offline_takes_the_events_of_a_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    client = pytest.importorskip("wandb")
+    client.teardown()  # it keeps the folder and the variables it was first used with
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "200")
+    monkeypatch.delenv("WANDB_DIR", raising=False)
     sink = make_wandb_run_sink(Settings(), CONTEXT, tags=["x"])
     assert sink is not None
     with bind_run_logger(CONTEXT, jsonl_path=tmp_path / "log", wandb_sink=sink) as logger:

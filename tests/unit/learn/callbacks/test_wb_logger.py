@@ -131,8 +131,9 @@ class Summary(Callback):
 
 
 def test_real_client_keeps_configuration_and_last_values_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    for name, value in (("MODE", "offline"), ("DIR", str(tmp_path)), ("SILENT", "true")):
+    pytest.importorskip("wandb").teardown()  # it keeps the variables it was first used with
+    variables = {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "X_SERVICE_WAIT": "200"}
+    for name, value in variables.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     wb = importlib.import_module(MODULE)
     logs = Logs()
