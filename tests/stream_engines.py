@@ -37,6 +37,7 @@ def small_cfg(
         "restart_backoff": 0.01,
         "initialization_timeout": 120.0,
         "stop_timeout": 60.0,
+        "draw_timeout": 90.0,
     }
     return OnlineDataEngineCfg(gym_config=gym, **(defaults | settings))
 
