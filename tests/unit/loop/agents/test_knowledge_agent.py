@@ -100,9 +100,11 @@ def test_repeated_ingest_leaves_the_same_bytes(root, bus):
 def test_time_of_the_event_counts_not_of_the_writing(root, bus, monkeypatch):
     monkeypatch.setenv("TZ", "XXX-12")  # twelve hours ahead of UTC
     time.tzset()
-    ingest(agent(root, bus), at=86400.0 * 365 - 1)
-    monkeypatch.undo()
-    time.tzset()
+    try:
+        ingest(agent(root, bus), at=86400.0 * 365 - 1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert "- 1970-12-31 · run r" in (root / "policies/bc.md").read_text()
 
 
