@@ -16,7 +16,7 @@ from tests.integration.loop.command_line_runs import (
 from tests.integration.loop.what_is_left import differences, what_is_left
 
 #: Whole runs on a busy machine.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 KILLS, STOPS = 50, 3
 #: Exit code of a controller that was stopped by SIGTERM once it is at work.
@@ -86,7 +86,7 @@ class Chaos:
             at_work = self._run.signs_of_life() > self._signs
             return self._run.events() >= moment and at_work
 
-        come = wait_for(lambda: has_come() or not self._controller.lives(), seconds=120.0)
+        come = wait_for(lambda: has_come() or not self._controller.lives(), seconds=300.0)
         assert come, f"event {moment} did not come"
 
     def _strike(self, victim):
@@ -125,7 +125,7 @@ class Chaos:
 
     def _ends_by(self, *codes):
         """Return whether the controller ended as it was hit, not well before by itself."""
-        end = self._controller.outcome(60.0)
+        end = self._controller.outcome(300.0)
         self._controller = None
         assert end.code in (0, *codes), end
         return end.code != 0
@@ -144,14 +144,21 @@ def undisturbed(tmp_path):
 
 
 @pytest.fixture
-def disturbed(tmp_path):
-    run = LoopCommands(tmp_path / "disturbed", EVERYTHING, "chaos")
-    yield run
-    run.kill_all()
+def new_run(tmp_path):
+    """Call it with a name for a run to be disturbed; nothing of its jobs stays."""
+    runs = []
+
+    def new(name):
+        runs.append(LoopCommands(tmp_path / name, EVERYTHING, "chaos"))
+        return runs[-1]
+
+    yield new
+    for run in runs:
+        run.kill_all()
 
 
 @pytest.mark.slow
-def test_run_killed_fifty_times_leaves_what_an_undisturbed_one_leaves(undisturbed, disturbed):
+def test_run_killed_fifty_times_leaves_what_an_undisturbed_one_leaves(undisturbed, new_run):
     events = undisturbed["events.jsonl"]
     assert {event["kind"] for event in events} >= {"undecided", "rollouts_merged", "run_finished"}
     assert [row["decision"] for row in undisturbed["table cycles"]][:2] == ["promote", "promote"]
@@ -164,15 +171,19 @@ def test_run_killed_fifty_times_leaves_what_an_undisturbed_one_leaves(undisturbe
     last_job = max(event["seq"] for event in events if event["kind"] == "job_started")
     end = [(last_job, "everything"), *((last_job + n, "controller") for n in (1, 3, 5))]
     plan = [*zip(moments, victims, strict=True), *end]
-    chaos = Chaos(disturbed, rng, plan, hurried=len(events) - HURRIED)
-    chaos.wreak()
-    disturbed.finish()
-    assert differences(undisturbed, what_is_left(disturbed.folder, disturbed.run_id)) == []
+    for name in ("disturbed", "disturbed again", "disturbed a third time"):
+        disturbed = new_run(name)
+        chaos = Chaos(disturbed, rng, plan, hurried=len(events) - HURRIED)
+        chaos.wreak()
+        disturbed.finish()
+        assert differences(undisturbed, what_is_left(disturbed.folder, disturbed.run_id)) == []
+        if len(chaos.struck) > KILLS + STOPS:
+            break  # else this process stood still for so long that the run got ahead of it
     assert len(chaos.struck) > KILLS + STOPS
     assert chaos.struck[KILLS + STOPS] == end[0]
     assert {victim for _, victim in chaos.struck} == {*VICTIMS, STOP}
     assert {"resumed", "adopted", "interrupted", "stopped"} <= disturbed.incidents()
-    assert disturbed.hosts() == []
+    assert wait_for(lambda: not disturbed.hosts(), seconds=120.0)  # the last may still be ending
     assert disturbed.commands() == []
     assert disturbed.locked() == []
 
