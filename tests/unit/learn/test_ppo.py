@@ -53,7 +53,9 @@ def test_discrete_bandit_is_solved(mode):
 
 @pytest.mark.parametrize("squash", [False, True])
 def test_continuous_bandit_is_solved(squash):
-    ppo = PPO(vector(discrete=False), replace(SMALL, squash_actions=squash), seed=1)
+    # Smaller steps at the end, so that where it ends does not depend on the last bits of sums.
+    settings = replace(SMALL, squash_actions=squash, decay_learning_rate=True)
+    ppo = PPO(vector(discrete=False), settings, seed=1)
     ppo.learn(8_000)
     actions = ppo.policy(np.array([[1.0], [-1.0]], np.float32))[:, 0]
     np.testing.assert_allclose(actions, [1.0, -1.0], atol=0.25)
@@ -170,7 +172,8 @@ def test_environments_without_a_record_begin_anew_after_a_resume():
 def test_settings_change_what_is_learned():
     def trained(**changes):
         values = {"rollout_length": 16, "batch_size": 16, "epochs": 2, "hidden_sizes": (8,)}
-        ppo = PPO(vector(CountingEnv, discrete=False), PPOSettings(**{**values, **changes}), seed=0)
+        # Rewards depend on actions here; otherwise squashing changes rounding errors alone.
+        ppo = PPO(vector(SignEnv, discrete=False), PPOSettings(**{**values, **changes}), seed=0)
         ppo.learn(256)
         return parameters(ppo)
 
