@@ -298,7 +298,10 @@ class TensorboardSink:
 
 
 def _wait_out_the_second_of_the_newest_file(folder: Path) -> None:
-    """Wait until a new event file sorts behind those in ``folder``: TensorBoard reads by name."""
+    """Wait until a new event file gets another second than those in ``folder``.
+
+    TensorBoard reads files by name, and those of one second in no order that can be relied on.
+    """
     names = (path.name.removeprefix(_EVENT_FILE) for path in folder.glob(f"{_EVENT_FILE}*"))
     seconds = [int(second) for name in names if (second := name.partition(".")[0]).isdecimal()]
     while int(time.time()) in seconds:

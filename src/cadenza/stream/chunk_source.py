@@ -123,7 +123,8 @@ class ChunkSource(ABC):
         Raises:
             InputError: A size is out of range, or another batch was recorded.
             NotReadyError: The engine is not serving, or every recorded batch was returned.
-            DataPendingError: No episode that is long enough came in time.
+            DataPendingError: No episode that is long enough came in time, or, while draws are
+                recorded, none that stayed until it was written down.
             StaleDataError: Fresh data did not come in time.
             OnlineDataWorkerError: The engine failed.
             IntegrityError: A recorded episode is missing or damaged.

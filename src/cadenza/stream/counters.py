@@ -1,8 +1,8 @@
 """Counts what producers write and consumers draw; anybody may look at any time.
 
-Every producer and every drawing process adds to its own row of the shared tables, so that nobody
-waits for anybody. Rows of ended processes are given to new ones and go on counting: the sums over
-all rows are the totals of the stream.
+Every producer and every drawing process adds to its own row of the shared tables, so that no
+process waits for another. Rows of ended processes are given to new ones and go on counting: the
+sums over all rows are the totals of the stream.
 """
 
 import os

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -220,14 +220,21 @@ class OnlineDataEngine(ChunkSource):
     def _give_up(self, error: BaseException) -> None:
         """End what was started after ``error``; a stop that was asked for is no failure."""
         if self._stop_was_asked:
+            with self._stopping:
+                if self._was_stopped:  # in a signal's handler, before there was all of this
+                    self._noting_late_errors(self._stop, error)
             return
         self._stop_after(error)
         self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
 
     def _stop_after(self, error: BaseException) -> None:
         """Stop because of ``error``, which goes on; what fails now becomes a note of it."""
+        self._noting_late_errors(self.stop, error)
+
+    @staticmethod
+    def _noting_late_errors(stop: Callable[[], None], error: BaseException) -> None:
         try:
-            self.stop()
+            stop()
         except (CadenzaError, OSError) as late:
             if str(late) != str(error):
                 error.add_note(f"While the engine stopped: {late}")

@@ -68,8 +68,8 @@ class JournalWriter:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last line is written."""
-        return self._last == "end"
+        """Whether no more lines come: the last one is written, or could not be."""
+        return self._last == "end" or self._file.closed
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system.
@@ -137,7 +137,14 @@ class JournalWriter:
             raise
         self._file.close()
         if durable:
-            _make_durable(self._folder)
+            try:
+                _make_durable(self._folder)
+            except OSError as error:
+                raise StorageError(
+                    error.errno,
+                    f"{self._folder}: expected to make the recording durable, got "
+                    f"'{error.strerror}'; look after the disk and record again",
+                ) from error
 
 
 def _write_error(path: Path, size: int, error: OSError) -> StorageError:

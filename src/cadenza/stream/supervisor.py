@@ -132,7 +132,8 @@ class Supervisor:
         """
         self._closing.set()
         self._store.words[StreamWords.CLOSING] = 1
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        # One that is not alive yet sees that all of it ends as soon as it is.
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         with self._launching:  # a start in another thread may be in the middle of one
             return self._end_all()

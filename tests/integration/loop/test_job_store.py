@@ -291,6 +291,7 @@ def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
 
 
 def test_keeper_renews_several_times_within_the_duration_of_a_lease(store, monkeypatch):
+    assert lease_keeper._RENEWALS_PER_TTL >= 2
     monkeypatch.setattr(lease_keeper, "_RENEWALS_PER_TTL", 600 * lease_keeper._RENEWALS_PER_TTL)
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=600.0, gone=alive)

@@ -349,6 +349,25 @@ def test_stop_in_the_middle_of_a_start_leaves_no_producer(monkeypatch) -> None:
     assert [watched.process for watched in engine._supervisor._watched] == [None]
 
 
+@pytest.mark.parametrize("method", ["__init__", "_start_process"])
+def test_stop_that_a_signal_handler_calls_in_the_middle_of_a_start_leaves_no_producer(
+    monkeypatch, method: str
+) -> None:
+    engine, real = OnlineDataEngine(small_cfg()), getattr(Supervisor, method)
+
+    def interrupted(*arguments: Any) -> None:
+        engine.stop()  # in the same thread, as handlers are
+        real(*arguments)
+
+    monkeypatch.setattr(Supervisor, method, interrupted)
+    with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
+        engine.start()
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert engine._supervisor is not None
+    assert [watched.process for watched in engine._supervisor._watched] == [None]
+    engine.stop()  # is done
+
+
 def test_first_fill_has_a_time_limit() -> None:
     engine = OnlineDataEngine(small_cfg(initialization_timeout=0.2, worlds={"pause_s": 1.0}))
     with pytest.raises(TimeoutError, match=r"expected a full buffer of 4 episodes within 0\.2 s"):

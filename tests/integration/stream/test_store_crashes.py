@@ -54,10 +54,12 @@ def killed_while(
     deadline = time.monotonic() + 90.0
     while done() == before and time.monotonic() < deadline:
         time.sleep(0.001)
+    has_worked = done() != before
     time.sleep(after_s)
     os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == -signal.SIGKILL
+    assert has_worked
 
 
 @contextmanager

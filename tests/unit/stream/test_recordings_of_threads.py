@@ -144,6 +144,8 @@ def test_full_disk_is_told_and_what_was_recorded_before_can_be_read(tmp_path: Pa
         with pytest.raises(StorageError, match=told):
             reader.close()
     reader.close()  # it is
+    reader.draw(4, 3, out, seeded())  # from another thread that came too late: not written down
+    reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
     with pytest.raises(IntegrityError, match="expected a last line"):
         RecordedStream(tmp_path)
     left = RecordedStream(tmp_path, allow_unfinished=True)

@@ -95,7 +95,7 @@ class EventBus:
         """Hand all events to ``sink``, who owns the log, while the block lasts.
 
         A run does so with its journal: workers keep the bus that they were made with. Subscribers
-        are told by ``sink``.
+        are told by ``sink``, whose rules apply: a journal takes events within its steps.
 
         Raises:
             NotReadyError: The events go elsewhere already.
@@ -107,8 +107,8 @@ class EventBus:
                     "run takes; make a bus for each run."
                 )
             self.close()
+            sink.subscribe(self._subscribers.tell)
             self._sink = sink
-        sink.subscribe(self._subscribers.tell)
         try:
             yield
         finally:

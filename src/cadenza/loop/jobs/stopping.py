@@ -72,8 +72,12 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            again = number is signal.SIGHUP and self._hung_up
-            signal.signal(number, signal.SIG_IGN if again else handler)
+            if number is not signal.SIGHUP:
+                signal.signal(number, handler)
+        if signal.SIGHUP in self._before:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that came counts from here on
+            if not self._hung_up:
+                signal.signal(signal.SIGHUP, self._before[signal.SIGHUP])
 
     def __call__(self) -> StopLevel:
         """Return how urgently signals ask to stop."""

@@ -7,7 +7,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError, StorageError
 from cadenza.loop.errors import LLMCallError, StaleLeaseError, StopRequestedError
 from cadenza.loop.jobs.stopping import StopLevel
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price, guard
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.prices import cost_usd
 from cadenza.loop.llm.protocol import Answer
@@ -72,6 +72,7 @@ def test_stop_leaves_a_hanging_call_behind_and_its_cost_booked():
     with pytest.raises(StopRequestedError, match="while scripted:m was asked; its call is left"):
         llm.reply("why?", max_tokens=3, book=booked.append)
     assert over == []
+    assert guard._LOOK_EVERY_S <= 0.5  # how late a stop may be seen, s
     released.set()
     assert [row.cost_usd for row in booked] == [3.0]
 
