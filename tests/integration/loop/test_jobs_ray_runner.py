@@ -54,13 +54,18 @@ def test_cluster_of_the_tests_listens_on_the_loopback_address_only(address):
     assert address.startswith("127.0.0.1:")
 
 
+def told_of_the_job(bench) -> list[str]:
+    """Return the kinds of incidents without those of a cluster that is slow to start a host."""
+    return [kind for kind in bench.kinds if kind != "waiting_for_room"]
+
+
 @pytest.mark.slow
 def test_job_runs_once_on_the_cluster(address, tmp_path):
     spec, running = work_of(tmp_path, 0.2)
     with bench_in(tmp_path) as bench:
         first = bench.ray_runner(address).run(spec)
         assert bench.ray_runner(address).run(spec) == first
-        assert (first.attempts, bench.kinds) == (1, [])
+        assert (first.attempts, told_of_the_job(bench)) == (1, [])
     assert done(running) == "done\n"
     wait_for(lambda: nothing_left_of(spec))
 
@@ -78,7 +83,7 @@ def test_killed_worker_takes_host_and_command_with_it_and_the_job_is_tried_again
     killed = []
     with bench_in(tmp_path) as bench:
         end = bench.ray_runner(address, on_progress=kill_worker).run(spec)
-        assert (end.attempts, bench.kinds[-1]) == (2, "interrupted")
+        assert (end.attempts, told_of_the_job(bench)[-1]) == (2, "interrupted")
     assert len(killed) == 1
     assert not any(is_alive(pid) for pid in killed[0])
     assert done(running) == "done\n"
