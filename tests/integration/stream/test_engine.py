@@ -312,6 +312,12 @@ def test_fill_that_environments_do_not_divide_writes_every_slot_once() -> None:
         assert sorted(engine.store.episode_id.tolist())[2:] == [5, 6, 7, 8, 9]
 
 
+def assert_stopped_without_producers(engine: OnlineDataEngine) -> None:
+    assert engine.state is OnlineDataEngineState.STOPPED
+    assert engine._supervisor is not None
+    assert [watched.process for watched in engine._supervisor._watched] == [None]
+
+
 def test_stop_cancels_a_start() -> None:
     engine = OnlineDataEngine(small_cfg(worlds={"pause_s": 0.5}))
 
@@ -324,9 +330,7 @@ def test_stop_cancels_a_start() -> None:
     with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
         engine.start()
     stopper.join()
-    assert engine.state is OnlineDataEngineState.STOPPED
-    assert engine._supervisor is not None
-    assert [watched.process for watched in engine._supervisor._watched] == [None]
+    assert_stopped_without_producers(engine)
 
 
 def test_stop_in_the_middle_of_a_start_leaves_no_producer(monkeypatch) -> None:
@@ -344,9 +348,7 @@ def test_stop_in_the_middle_of_a_start_leaves_no_producer(monkeypatch) -> None:
     with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
         engine.start()
     stopper.join()
-    assert engine.state is OnlineDataEngineState.STOPPED
-    assert engine._supervisor is not None
-    assert [watched.process for watched in engine._supervisor._watched] == [None]
+    assert_stopped_without_producers(engine)
 
 
 @pytest.mark.parametrize("method", ["__init__", "_start_process"])
@@ -362,9 +364,7 @@ def test_stop_that_a_signal_handler_calls_in_the_middle_of_a_start_leaves_no_pro
     monkeypatch.setattr(Supervisor, method, interrupted)
     with pytest.raises(NotReadyError, match="expected to fill the buffer, got stop"):
         engine.start()
-    assert engine.state is OnlineDataEngineState.STOPPED
-    assert engine._supervisor is not None
-    assert [watched.process for watched in engine._supervisor._watched] == [None]
+    assert_stopped_without_producers(engine)
     engine.stop()  # is done
 
 
