@@ -56,7 +56,7 @@ def interrupted_often(
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             told(lost)
 
-    chance, caught, deadline = np.random.default_rng(0), 0, time.monotonic() + 90.0
+    chance, caught, deadline = np.random.default_rng(0), 0, time.monotonic() + 800.0
     before, told = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
     sys.unraisablehook = report
     try:

@@ -65,7 +65,7 @@ def nothing_left() -> Generator[None]:
     eventually(lambda: _shared_files() <= files, "blocks of shared memory are left")
 
 
-def eventually(condition: Callable[[], bool], what: str, limit_s: float = 90.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, limit_s: float = 800.0) -> None:
     """Wait until ``condition`` holds; fail after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while not condition():

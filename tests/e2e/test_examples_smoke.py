@@ -32,7 +32,7 @@ def scripts() -> list[str]:
 def smoke(name: str, out: Path, *words: str) -> Outcome:
     script = EXAMPLES / f"{name}.py"
     # The current folder is temporary: MuJoCo writes its warnings there.
-    done = warm(script, "--smoke", "--out", out, *words, cwd=out.parent, timeout=280.0)
+    done = warm(script, "--smoke", "--out", out, *words, cwd=out.parent, timeout=800)
     assert done.code == 0, done.err
     return done
 

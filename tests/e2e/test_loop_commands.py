@@ -230,7 +230,7 @@ def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(text + "\nstore: postgresql+psycopg://me:secret@127.0.0.1:9/x\n")
     words = ("loop", "doctor", "--config", config, "--json")
-    done = cadenza(*words, cwd=tmp_path, timeout=280.0)  # an installed LeRobot is asked once
+    done = cadenza(*words, cwd=tmp_path, timeout=800)  # an installed LeRobot is asked once
     assert done.code == 1
     assert not done.json["ok"]
     failed = {check["name"]: check for check in done.json["checks"] if check["level"] == "fail"}

@@ -14,7 +14,7 @@ VARIABLE = "CADENZA_LEROBOT_PYTHON"
 #: What LeRobot's environment has here beside what was installed there.
 NEAR_GOAL = Path(__file__).with_name("near_goal")
 #: Longest time that making data may take, s; a cold disk makes ten seconds a minute.
-LIMIT_S = 400.0
+LIMIT_S = 800.0
 
 collect_ignore_glob = [] if VARIABLE in os.environ else ["test_*.py"]
 

@@ -45,7 +45,7 @@ def read_with_lerobot(dataset: Path, plain: Path, folder: Path) -> Seen:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr[-4000:]

@@ -92,7 +92,7 @@ def kill_in_training(run: LoopCommands) -> int | None:
     controller.kill()
     for pid in [*run.hosts(), *run.commands()]:
         kill(pid)
-    assert wait_for(lambda: not run.commands(), seconds=200.0)
+    assert wait_for(lambda: not run.commands(), seconds=800.0)
     return finished_step(train)
 
 

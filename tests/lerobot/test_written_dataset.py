@@ -16,7 +16,7 @@ from tests.lerobot.real_lerobot import (
 )
 from tests.stream_episodes import random_episode
 
-pytestmark = [pytest.mark.lerobot, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.lerobot
 
 FPS = 10
 LENGTHS = (5, 1, 8)

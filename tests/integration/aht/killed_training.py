@@ -17,7 +17,7 @@ from cadenza.core.checkpoints import load_checkpoint
 from tests.e2e.commands import Started, arguments, environment, wait_until_held
 
 #: Longest time one process may take, s.
-PATIENCE_S = 250.0
+PATIENCE_S = 800.0
 #: What runs a command that holds itself at each change of its files.
 STEPPED = Path(__file__).with_name("stepped_training.py")
 #: Events that only a resumed run logs.

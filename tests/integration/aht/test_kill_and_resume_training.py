@@ -20,8 +20,6 @@ from tests.integration.aht.killed_training import (
     within_a_save_of,
 )
 
-pytestmark = pytest.mark.timeout(900)
-
 FRAMES = 1200
 #: Falls into the middle of episodes (50 steps), rollouts and pairs of updates.
 EVERY = 136

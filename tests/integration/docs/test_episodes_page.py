@@ -44,7 +44,7 @@ def test_files_program_writes_both_data_sets(
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,7 +67,7 @@ class WaitForAnEpisode(Callback):
         self._engine = engine
 
     def end_cycle(self) -> None:
-        eventually(lambda: unread_episodes(self._engine.store) > 0, "no episode", limit_s=200.0)
+        eventually(lambda: unread_episodes(self._engine.store) > 0, "no episode", limit_s=800.0)
 
 
 def run_memory_program() -> tuple[int, dict[str, float]]:

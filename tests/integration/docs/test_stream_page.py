@@ -41,7 +41,7 @@ def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -94,7 +94,7 @@ def begin(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=200)
+    output, errors = process.communicate(timeout=800)
     return process.returncode, output.strip(), errors
 
 
@@ -114,7 +114,7 @@ def value(python: str) -> str:
 
 
 def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 200.0
+    deadline = time.monotonic() + 800.0
     while not path.exists():
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()

@@ -59,7 +59,7 @@ PPO_FILE = "ppo.pt"
 #: File of a run that is in its last step and waits to be killed.
 WAITS = "waits"
 #: How long it waits at most, so that it does not outlive a broken test for ever, s.
-WAIT_S = 600.0
+WAIT_S = 800.0
 
 
 def pace(folder: Path, seconds: float, *, is_last: bool) -> None:

@@ -246,7 +246,7 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.outcome = self._exporter.export_threadsafe(timeout_s=60.0)
+            self.outcome = self._exporter.export_threadsafe(timeout_s=800.0)
         except (NotReadyError, TimeoutError) as error:
             self.outcome = error
 
@@ -259,7 +259,7 @@ def test_requests_are_served_while_the_memory_warms_up(tmp_path):
         def is_ready(self) -> bool:
             return not asking.is_alive()
 
-    MemoryWarmup(ReadyOnceServed(), exporter, timeout_s=60.0).begin_training()
+    MemoryWarmup(ReadyOnceServed(), exporter, timeout_s=800.0).begin_training()
     assert asking.outcome == exporter.latest()
 
 
@@ -285,8 +285,8 @@ def test_requests_during_training_are_served_and_later_ones_refused(tmp_path):
         ],
         filled_loader(table),
     ).train()
-    asked[0].join(timeout=60)
+    asked[0].join(timeout=800)
     assert asked[0].outcome == exporter.latest()
     late = Asking(exporter)
-    late.join(timeout=60)
+    late.join(timeout=800)
     assert isinstance(late.outcome, NotReadyError)

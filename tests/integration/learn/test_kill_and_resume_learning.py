@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 240
 #: Sleep per step of the runs that are killed, so that a random moment is inside the training.
 PACE_S = 0.02
-PATIENCE_S = 200.0
+PATIENCE_S = 800.0
 
 
 PROGRAM = "tests.integration.learn.resume_process"
@@ -84,7 +84,6 @@ def kill_at_a_random_moment(algorithm: str, folder: Path, chance: random.Random)
     (folder / WAITS).unlink(missing_ok=True)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "ppo", "model_based"])
 def test_killed_training_ends_with_the_bits_of_the_unbroken_one(algorithm, tmp_path):
     unbroken = unbroken_run(algorithm, tmp_path / "unbroken")

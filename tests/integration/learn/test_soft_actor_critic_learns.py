@@ -20,7 +20,7 @@ def test_sac_hits_the_middle_after_2000_updates(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=True,
     )
     result = json.loads(done.stdout)["seeds"]["0"]

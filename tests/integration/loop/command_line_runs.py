@@ -142,7 +142,7 @@ class LoopCommands:
                     os.kill(pid, signal.SIGSTOP)
             return any(is_held(pid) for pid in self.commands())
 
-        assert wait_for(held, seconds=120.0)
+        assert wait_for(held, seconds=800.0)
 
     def let_job_go_on(self) -> None:
         """Let the job that was held go on."""

@@ -112,7 +112,7 @@ def files_of(spec: JobSpec) -> AttemptFolder:
     return AttemptFolder(job_folder(spec))
 
 
-def wait_for(condition, *, seconds: float = 120.0):
+def wait_for(condition, *, seconds: float = 800.0):
     """Return the first true value of ``condition()``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

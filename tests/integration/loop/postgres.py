@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 MISSING = "PostgreSQL's server programs are not installed: apt-get install postgresql"
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 800.0
 #: Ports that are tried: another program may take a free one before the server does.
 _PORTS = 5
 #: The one user whom the server asks for a password.
@@ -102,7 +102,7 @@ def running_server(programs: Path):
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)
-            server.wait(timeout=120.0)
+            server.wait(timeout=800)
         shutil.rmtree(folder)
 
 

@@ -49,7 +49,7 @@ def running_cluster():
         yield context.address_info["address"]
     finally:
         ray.shutdown()
-        assert wait_for(lambda: not _processes_of(folder), seconds=120.0)
+        assert wait_for(lambda: not _processes_of(folder), seconds=800.0)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -116,7 +116,7 @@ def answer_later(loop, status, *, cycle=0, gate="promote"):
     """Answer from another thread as soon as the question is there."""
 
     def wait():
-        deadline = time.monotonic() + 120.0
+        deadline = time.monotonic() + 800.0
         while time.monotonic() < deadline:
             pending = loop.store.approvals.pending("run")
             asked = any((row.cycle, row.gate) == (cycle, gate) for row in pending)

@@ -269,7 +269,7 @@ def test_lease_without_owner_or_duration_is_refused(store, owner, ttl_s):
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 800.0
     while not condition():
         assert time.monotonic() < deadline, "never came true"
         time.sleep(0.01)
@@ -775,7 +775,7 @@ def test_take_over_waits_for_the_write_that_it_would_make_stale(store_url, store
             taking = pool.submit(take_over)
             with pytest.raises(TimeoutError):
                 taking.result(timeout=0.5)
-        assert taking.result(timeout=60.0).epoch == lease.epoch + 1
+        assert taking.result(timeout=800).epoch == lease.epoch + 1
 
 
 def test_people_who_decide_at_once_do_not_overrule_one_another(store_url, store, lease):
@@ -797,4 +797,4 @@ def test_people_who_decide_at_once_do_not_overrule_one_another(store_url, store,
 def in_threads(calls):
     with ThreadPoolExecutor(len(calls)) as pool:
         for future in [pool.submit(call) for call in calls]:
-            future.result(timeout=120.0)
+            future.result(timeout=800)

@@ -30,7 +30,7 @@ def test_killed_emitters_leave_log_and_table_equal(store, store_url, tmp_path, p
         while process.is_alive() and len(store.events.after("run", 0)) == before:
             time.sleep(0.002)  # it imports, opens and repairs
         if deadly_writes:
-            process.join(timeout=60.0)
+            process.join(timeout=800)
         else:
             time.sleep(rng.uniform(0.0, LONGEST_S))
             process.kill()

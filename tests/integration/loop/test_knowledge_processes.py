@@ -53,7 +53,7 @@ def test_processes_that_ingest_at_once_lose_nothing(tmp_path, start):
     root, cycles, runs = tmp_path / "knowledge", 12, ["a", "b", "c"]
     processes = [start(root, run, cycles) for run in runs]
     for process in processes:
-        process.join(timeout=120)
+        process.join(timeout=800)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     wanted = {(run, cycle) for run in runs for cycle in range(cycles)}
     for path in ("tasks/crossing.md", "policies/bc.md"):

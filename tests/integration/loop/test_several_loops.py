@@ -30,7 +30,7 @@ class Together(FakeProposer):
         self.barrier = barrier
 
     def __call__(self, cycle, last_report):
-        self.barrier.wait(timeout=120.0)
+        self.barrier.wait(timeout=800)
         return super().__call__(cycle, last_report)
 
 

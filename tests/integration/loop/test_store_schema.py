@@ -230,7 +230,7 @@ def test_many_processes_may_create_one_store_at_once(empty_url, processes):
     for creator in creators:
         creator.start()
     for creator in creators:
-        creator.join(timeout=60.0)
+        creator.join(timeout=800)
     assert [creator.exitcode for creator in creators] == [0, 0, 0, 0]
     with JobStore.open_existing(empty_url) as store:
         assert len(store.list_runs()) == 4
@@ -488,7 +488,7 @@ def test_creators_wait_for_one_another(empty_postgres_url):
         with pytest.raises(TimeoutError):
             opening.result(timeout=0.5)
         connection.rollback()
-        opening.result(timeout=60.0)
+        opening.result(timeout=800)
     engine.dispose()
 
 

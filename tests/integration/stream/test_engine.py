@@ -93,13 +93,13 @@ def test_draw_waits_for_an_episode_that_is_long_enough() -> None:
     cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds={"lengths": [2, 2, 2, 7, 7]})
     with OnlineDataEngine(cfg) as engine:
         assert engine.store.length.max() == 2
-        batch = engine.sample_batch(3, 7, timeout=90.0)
+        batch = engine.sample_batch(3, 7, timeout=800)
         assert torch.equal(batch["obs"][..., 1], torch.arange(7.0).expand(3, 7))
 
 
 def test_loader_worker_waits_for_an_episode_that_is_long_enough() -> None:
     worlds = {"lengths": [2, 2, 2, 7, 7]}
-    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds=worlds, draw_timeout=90.0)
+    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds=worlds, draw_timeout=800)
     with OnlineDataEngine(cfg) as engine:
         loader = DataLoader(
             OnlineDataset(engine, 7, 3),
@@ -115,7 +115,7 @@ def test_wait_ends_when_the_engine_does() -> None:
         stopper = threading.Timer(0.3, engine.stop)
         stopper.start()
         with pytest.raises(NotReadyError, match="expected a running engine, got STOPPED"):
-            engine.sample_batch(1, 6, timeout=60.0)
+            engine.sample_batch(1, 6, timeout=800)
         stopper.join()
 
 

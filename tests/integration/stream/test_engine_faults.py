@@ -270,7 +270,7 @@ def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [*within, sys.executable, str(script)]
     result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, capture_output=True, text=True, timeout=800, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
     (before, left), (meanwhile, left_then) = (
@@ -388,7 +388,7 @@ def mapped_blocks(pid: int) -> set[str]:
 
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
     with start_owner(tmp_path, "leave") as owner:
-        out, _ = owner.communicate(timeout=120)
+        out, _ = owner.communicate(timeout=800)
     assert out == "ready\n"
     assert owner.returncode == 0
 

@@ -19,7 +19,7 @@ def files(root: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_folder_of_a_killed_writer_is_taken_over_unless_it_is_a_dataset(tmp_path: Path) -> None:
     program = Path(__file__).with_name("killed_lerobot_writer.py")
-    subprocess.run([sys.executable, str(program), str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(program), str(tmp_path)], check=True, timeout=800)
     killed = [tmp_path / str(i) for i in range(len(list(tmp_path.iterdir())))]
     expected = files(killed.pop())
     assert MARKER not in expected

@@ -17,7 +17,7 @@ def test_loaders_of_every_kind_end_at_once_and_never_repeat_a_stream() -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.integration.stream.loader_program"]
     with nothing_left():
         result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, env=environment, capture_output=True, text=True, timeout=800, check=False
         )
     assert (result.returncode, result.stderr) == (0, "")
     reports = [json.loads(line) for line in result.stdout.splitlines()]

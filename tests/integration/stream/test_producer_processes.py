@@ -71,7 +71,7 @@ def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> N
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         os.killpg(owner.pid, signal.SIGINT)
-        out, err = owner.communicate(timeout=120)
+        out, err = owner.communicate(timeout=800)
     assert (owner.returncode, out, err) == (0, "READY [(0, None), (0, None)]", "")
 
 
@@ -135,7 +135,7 @@ OnlineDataEngine(small_cfg(restart_backoff=600.0)).start()
 
 def test_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
     with program(tmp_path, UNGUARDED) as owner:
-        _, err = owner.communicate(timeout=120)
+        _, err = owner.communicate(timeout=800)
     assert owner.returncode == 1
     assert err.count("Traceback") == 1  # the producer tells by its exit code only
     told = 'failed with exit: the main module starts its engine without `if __name__ == "__main__"'

@@ -27,11 +27,11 @@ def streamed(task: str) -> list[Episode]:
         buffer_size=WANTED,
         mode="continuous",
         high_water=WANTED,
-        initialization_timeout=120.0,
+        initialization_timeout=800,
     )
     with OnlineDataEngine(config) as engine:
         reader, episodes = EpisodeReader(engine.store), []
-        deadline = time.monotonic() + 120.0
+        deadline = time.monotonic() + 800.0
         while len(episodes) < WANTED and time.monotonic() < deadline:
             episodes += reader.take()
             time.sleep(0.01)

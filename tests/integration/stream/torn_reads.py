@@ -39,7 +39,7 @@ SHORTEST, SEGMENT = 40, 70
 #: What is behind the end of an episode.
 NOTHING = -1
 #: Seconds within which writers must have started, disturbed a reader, or ended.
-PATIENCE_S = 90.0
+PATIENCE_S = 800.0
 #: Time after which a thread that draws beside others loses the interpreter, s: at once.
 SWITCH_S = 1e-6
 

@@ -230,7 +230,6 @@ def test_load_without_sidecar_is_refused(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.timeout(120)
 def test_load_of_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     path = save(tmp_path)
     path.unlink()

@@ -111,7 +111,7 @@ def test_kernel_that_refuses_the_pages_is_an_error(tmp_path: Path) -> None:
         "SharedFile.create(100_000, pathlib.Path(sys.argv[1]))\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert "StorageError: shared memory: expected to reserve 100000 bytes" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

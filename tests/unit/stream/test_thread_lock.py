@@ -32,7 +32,7 @@ def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
     assert held.wait(90)
     child = os.fork()
     if not child:
-        os._exit(0 if lock.here().acquire(timeout=60.0) else 1)
+        os._exit(0 if lock.here().acquire(timeout=800) else 1)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     release.set()
     thread.join()

@@ -25,7 +25,7 @@ from tests.unit.learn.env.counting_env import TERMINATED
 
 LONG = ((50, TERMINATED),)
 #: No wait in these tests should come near this; it only keeps a broken one from hanging.
-PATIENCE_S = 120.0
+PATIENCE_S = 800.0
 
 
 def wait_until(is_true):

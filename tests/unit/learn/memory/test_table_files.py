@@ -366,7 +366,7 @@ def test_kill_while_storing_leaves_the_old_file(tmp_path, version):
     arguments = (str(tmp_path / "memory"), version, ready)
     writer = context.Process(target=_store_and_stop_half_way, args=arguments)
     writer.start()
-    assert ready.wait(timeout=60)
+    assert ready.wait(timeout=800)
     (half,) = tmp_path.glob(".*")
     assert half.stat().st_size > 1000
     os.kill(writer.pid, signal.SIGKILL)

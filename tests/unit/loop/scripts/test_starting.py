@@ -12,7 +12,7 @@ from cadenza.loop.scripts.starting import start
 @pytest.mark.parametrize("word", [word for word in SCRIPTS if word != "train"])
 def test_script_that_is_started_as_a_module_does_something(word):
     command = [sys.executable, "-m", f"cadenza.loop.scripts.{SCRIPTS[word]}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 2
     assert f"{word}: error: the following arguments are required: --" in done.stderr
 

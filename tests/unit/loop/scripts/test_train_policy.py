@@ -37,7 +37,7 @@ def environment(tmp_path: Path) -> Path:
 
 def start(environment: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(environment / "bin" / "python"), "-P", str(RUN_SCRIPT), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
 
 
 def noted(tmp_path: Path) -> list[str] | None:
