@@ -9,7 +9,6 @@ from tests.e2e.commands import cadenza
 from tests.integration.loop.command_line_runs import LITTLE, LoopCommands, wait_for
 from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
 
-#: Whole runs on a busy machine.
 #: Exit code of a command that must wait for another.
 NOT_READY = 13
 
