@@ -9,10 +9,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
@@ -31,6 +31,13 @@ _REPOSITORY: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(?:/[A-Za-z0-9][A-Za-z0-9_.-]{0,99})?"
 )
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: Endings of files that hold neither code nor pickles, in a folder of weights.
+_DATA_FILES: Final = ("", ".json", ".safetensors", ".md", ".txt")
+#: Keys of its JSON files that name code to import, or where to fetch some.
+_CODE_KEYS: Final = frozenset(
+    {"class", "target", "_target_", "parent_library", "hub_path", "base_model_path"}
+    | {"trust_remote_code"}
+)
 #: Letters that would end or split a path in a list.
 _LIST_LETTERS: Final = frozenset(",[]{}\"'#")
 
@@ -193,18 +200,25 @@ class FilePath:
 class Weights:
     """A policy: a path within the run's roots, or an allowed repository of the hub.
 
+    A folder is read whole: it may hold data only, and name no code but LeRobot's own steps.
+
     Attributes:
         types: Types of policies that a folder may hold, as its ``config.json`` says.
+        steps: Processor steps that its pipelines may name.
     """
 
     types: tuple[str, ...]
+    steps: tuple[str, ...]
 
     def read(self, given: Given) -> Reading:
         """Return the path or the repository's name."""
+        return self._read(given, adapted=())
+
+    def _read(self, given: Given, adapted: tuple[Path, ...]) -> Reading:
         if not _HUB_ID.fullmatch(given.text) or ".." in given.text or os.path.lexists(given.text):
             reading = FilePath().read(given)
             if given.roots is not None:
-                self._require_type(given, Path(reading.text) / "config.json")
+                self._require_harmless(given, Path(reading.text), adapted)
             return reading
         if not listed_on_hub(given.text, given.hub_policies):
             raise denied(
@@ -215,20 +229,70 @@ class Weights:
             )
         return Reading(given.text, given.text)
 
-    def _require_type(self, given: Given, config: Path) -> None:
-        """Raise if there is a policy that would load what no flag names."""
+    def _require_harmless(self, given: Given, folder: Path, adapted: tuple[Path, ...]) -> None:
+        """Raise if loading ``folder`` could run or fetch what no flag names.
+
+        Args:
+            given: The flag, for messages, roots and repositories.
+            folder: The folder; nothing is there yet in a dry run.
+            adapted: Folders whose adapters lead here, each with the next as its base.
+        """
+        if folder in adapted:
+            return
+        for path in sorted(folder.rglob("*")):
+            if path.is_dir() or any(
+                part.startswith(".") for part in path.relative_to(folder).parts
+            ):
+                continue  # LeRobot reads nothing hidden
+            if path.suffix not in _DATA_FILES:
+                raise denied(
+                    "weights_file",
+                    f"expected --{given.key} as a folder with {', '.join(_DATA_FILES[1:])} files "
+                    f"alone, got {quoted(str(path.relative_to(folder)))}; remove it",
+                )
+            if path.suffix == ".json":
+                self._require_harmless_json(given, path, (*adapted, folder))
+
+    def _require_harmless_json(self, given: Given, path: Path, folders: tuple[Path, ...]) -> None:
+        name = quoted(str(path.relative_to(folders[-1])))
         try:
-            found = parse_json_object(config.read_bytes(), source=given.key).get("type")
-        except OSError:
-            return  # nothing is there yet, as in a dry run
-        except IntegrityError as error:
-            raise given.refusal("policy_type", "as a folder with a sound config.json") from error
-        if found is not None and found not in self.types:
+            content = parse_json_object(path.read_bytes(), source=name)
+        except (OSError, IntegrityError) as error:
+            expected = f"expected --{given.key} as a folder with sound JSON files"
+            raise denied("weights_file", f"{expected}, got {quoted(str(error))}") from error
+        if path == folders[-1] / "config.json" and content.get("type") not in self.types:
             raise denied(
                 "policy_type",
                 f"expected --{given.key} as a policy of {', '.join(self.types)}, got "
-                f"{quoted(found)} in {quoted(str(config))}",
+                f"{quoted(content.get('type'))} in {name}",
             )
+        for key, value in _entries(content):
+            if key == "base_model_name_or_path" and isinstance(value, str):
+                self._read(replace(given, text=value), folders)
+                continue
+            if key == "registry_name":
+                if value in self.steps:
+                    continue
+            elif key == "parent_library" and str(value).startswith("lerobot."):
+                continue  # adapters are saved with the class of their base
+            elif key not in _CODE_KEYS or value in (None, False) or isinstance(value, dict):
+                continue
+            raise denied(
+                "weights_entry",
+                f"expected --{given.key} as a folder that names no code but LeRobot's own steps, "
+                f"got {key} = {quoted(value)} in {name}",
+            )
+
+
+def _entries(value: object) -> Iterator[tuple[str, object]]:
+    """Yield every key of nested JSON with its value."""
+    if isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            yield key, item
+            yield from _entries(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _entries(item)
 
 
 @dataclass(frozen=True, slots=True)

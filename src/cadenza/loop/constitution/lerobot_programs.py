@@ -31,6 +31,18 @@ from cadenza.loop.constitution.programs import Program, each
 
 #: Types of policies that train on recorded data alone, without other people's code.
 POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")
+#: Fewer tasks than the suite has, and recorded states that no seed chooses.
+_EASIER: Final = ("--env.task_ids=", "--env.init_states=true")
+#: Processor steps, as LeRobot registers them, that these policies are saved with. Left out:
+#: ``action_tokenizer_processor`` and ``reward_classifier_processor``, which load code of the hub.
+_STEPS: Final = (
+    *("rename_observations_processor", "to_batch_processor", "device_processor"),
+    *("normalizer_processor", "unnormalizer_processor", "tokenizer_processor"),
+    *("smolvla_new_line_processor", "pi0_new_line_processor"),
+    *("pi05_prepare_state_tokenizer_processor_step", "libero_processor", "xvla_image_scale"),
+    *("xvla_image_to_float", "xvla_imagenet_normalize", "xvla_add_domain_id"),
+    "xvla_rotation_6d_to_axis_angle",
+)
 #: What LeRobot's seeds lie below: those of its environments' own generators.
 _SEED_LIMIT: Final = 2**32
 
@@ -38,7 +50,7 @@ _COUNT: Final = Integer(1)
 _WHOLE: Final = Integer(0, 10**9)
 _SIZE: Final = Integer(1, 2**16)
 _REAL: Final = Number()
-_WEIGHTS: Final = Weights(POLICY_TYPES)
+_WEIGHTS: Final = Weights(POLICY_TYPES, _STEPS)
 _SEED: Final = Integer(0, _SEED_LIMIT - 1)
 _TRUTH: Final = Boolean()
 _READ: Final = FilePath()

@@ -58,7 +58,7 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
         raise denied("malformed_path", f"expected a plain path for --{key}, got {quoted(text)}")
     try:
         resolved = Path(text).resolve()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise denied(
             "malformed_path", f"expected a path for --{key}, got {quoted(text)}: {error}"
         ) from error
