@@ -28,7 +28,12 @@ _Partners: TypeAlias = Annotated[
 _Focus: TypeAlias = Annotated[
     str, typer.Option("--focus", help="Partners with three times the share, comma between them.")
 ]
-_Filter: TypeAlias = Annotated[str, typer.Option("--filter", help="Safety filter: on or off.")]
+_Filter: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--filter", help="Safety filter: on or off; on by default where the task has one."
+    ),
+]
 _SeedStart: TypeAlias = Annotated[
     int, typer.Option("--seed-start", help="First initial-state seed.")
 ]
@@ -75,7 +80,7 @@ def harvest(
     result_json: _Result,
     partners: _Partners = "default",
     focus: _Focus = "",
-    filter_: _Filter = "on",
+    filter_: _Filter = None,
 ) -> None:
     """Collect a policy's own successful episodes; none at all is a result too."""
     with typed_exits(go_on=_GO_ON):
@@ -150,7 +155,7 @@ def evaluate(
     out: _Out,
     result_json: _Result,
     partners: _Partners = "default",
-    filter_: _Filter = "on",
+    filter_: _Filter = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="Episodes between two saves.")
     ] = 16,

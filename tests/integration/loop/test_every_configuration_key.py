@@ -170,16 +170,16 @@ CASES = [
     ),
     Case("eval.metric", "score", see.first_measure, 0.4, 0.47, {"thresholds": SCORES}),
     Case(
-        "eval.extra_args", ["--filter=off"], flag("eval_candidate_0", "filter"), None, "off"
+        "eval.extra_args", ["--filter=on"], flag("eval_candidate_0", "filter"), None, "on"
     ),
-    Case("eval.env_args", ["--filter=off"], flag("harvest", "filter"), None, "off", HARVEST),
+    Case("eval.env_args", ["--filter=on"], flag("harvest", "filter"), None, "on", HARVEST),
     Case("improve.enabled", True, see.stage_runs("harvest"), 0, 1),
     Case("improve.episodes", 7, flag("harvest", "episodes"), "20", "7", HARVEST),
     Case("improve.adapt_steps", 9, flag("adapt", "steps", cycle=1), "7", "9", ADAPT),
     Case("improve.mix_ratio", 0.25, flag("adapt", "mix-ratio", cycle=1), "0.5", "0.25", ADAPT),
     Case("improve.device", "cuda", flag("harvest", "device"), "cpu", "cuda", LEROBOT),
     Case("improve.task_text", "push", flag("harvest", "task-text"), None, "push", LEROBOT),
-    Case("improve.extra_args", ["--filter=off"], flag("harvest", "filter"), None, "off", HARVEST),
+    Case("improve.extra_args", ["--filter=on"], flag("harvest", "filter"), None, "on", HARVEST),
     Case("curation.enabled", True, see.proposer, "LLMProposer", "CuratedProposer", MODEL),
     Case("curation.candidates", 5, see.question(see.plans_asked_for), 3, 5, CURATED),
     Case("curation.max_tokens", 99, see.question(lambda q: q.max_tokens), 8192, 99, CURATED),

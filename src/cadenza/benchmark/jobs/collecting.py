@@ -146,13 +146,13 @@ def collect(collection: Collection, *, expert: str | None = None) -> dict[str, A
     return _run(collection, task, player)
 
 
-def harvest(collection: Collection, *, policy: Path, filtered: str) -> dict[str, Any]:
+def harvest(collection: Collection, *, policy: Path, filtered: str | None) -> dict[str, Any]:
     """Keep a policy's own successes and return the result; none at all is a result too.
 
     Args:
         collection: What to collect; its seed count bounds the attempts.
         policy: Checkpoint.
-        filtered: ``on`` or ``off``: the safety filter.
+        filtered: ``on`` or ``off``: the safety filter; None for on wherever the task has one.
 
     Raises:
         CheckpointError: The policy is missing, damaged or of another task.
@@ -162,7 +162,7 @@ def harvest(collection: Collection, *, policy: Path, filtered: str) -> dict[str,
     """
     task = job_task(collection.task)
     trained = open_policy(policy, task=task.task_id)
-    is_on = is_filtered(filtered)
+    is_on = is_filtered(filtered, task)
     player = _Player(
         kind="harvest",
         facts={"policy_sha256": trained.sha256, "filter": is_on},

@@ -109,12 +109,14 @@ def partner_round(partners: Sequence[str], focus: Sequence[str]) -> tuple[str, .
     return (*partners, *(chosen * (FOCUS_WEIGHT - 1)))
 
 
-def is_filtered(text: str) -> bool:
-    """Return whether ``--filter`` turns the safety filter on.
+def is_filtered(text: str | None, task: TaskSpec) -> bool:
+    """Return whether ``--filter`` turns the safety filter on; untold, wherever ``task`` has one.
 
     Raises:
         ConfigurationError: Neither ``on`` nor ``off``.
     """
+    if text is None:
+        return task.supports_safety
     if text not in ("on", "off"):
         raise ConfigurationError(f"--filter: expected on or off, got {text!r}.")
     return text == "on"

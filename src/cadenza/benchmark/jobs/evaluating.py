@@ -34,7 +34,7 @@ class Evaluation:
         policy: Checkpoint.
         task: Task.
         partners: Whom the ego meets; see `encounters.chosen_partners`.
-        filtered: ``on`` or ``off``: the safety filter.
+        filtered: ``on`` or ``off``: the safety filter; None for on wherever the task has one.
         seed_start: Initial-state seed of the first episode.
         episodes: Episodes, >= 1.
         batch_size: Episodes between two saves, >= 1; no figure depends on it.
@@ -45,7 +45,7 @@ class Evaluation:
     policy: Path
     task: str
     partners: tuple[str, ...] = ()
-    filtered: str = "on"
+    filtered: str | None = None
     seed_start: int
     episodes: int
     batch_size: int = 16
@@ -71,7 +71,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     """
     task = job_task(evaluation.task)
     partners = chosen_partners(task, evaluation.partners)
-    filtered = is_filtered(evaluation.filtered)
+    filtered = is_filtered(evaluation.filtered, task)
     policy = open_policy(evaluation.policy, task=task.task_id)
     request = {
         "policy_sha256": policy.sha256,

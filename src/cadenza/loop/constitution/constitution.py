@@ -34,7 +34,7 @@ from cadenza.loop.constitution.suites import tasks_played
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
-_LATER_RULES: Final = ("allowed_hub_datasets",)
+_LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args")
 _LOG = logging.getLogger(__name__)
 
 #: Every program there is; a file of rules chooses among them.
@@ -151,6 +151,7 @@ class Constitution:
         flags = read_flags(arguments, program.keys, program.switches())
         for flag in flags:
             self._require_argument_not_forbidden(_written(flag))
+            self._require_not_weakening(_written(flag), program)
         program.require_groups({flag.key for flag in flags})
         job = self._read_job(program, flags, roots)
         for name, root in job.hub_datasets():
@@ -208,6 +209,14 @@ class Constitution:
                     "forbidden_args",
                     f"expected nothing like {beginning}..., got {quoted(word)}",
                 )
+
+    def _require_not_weakening(self, word: str, program: Program) -> None:
+        if word.startswith(program.weakening) and not word.startswith(self.rules.allowed_args):
+            raise denied(
+                "allowed_args",
+                "expected nothing that weakens the guard, the suite or the seeds, got "
+                f"{quoted(word)}; list it under allowed_args to allow it",
+            )
 
     def _find(self, words: tuple[str, ...]) -> tuple[Program, tuple[str, ...]]:
         _require_bare_name(words[0])

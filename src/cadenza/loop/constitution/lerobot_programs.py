@@ -246,6 +246,7 @@ EVALUATE: Final = Program(
     required=each("policy.path", "env.type", "eval.n_episodes", "output_dir"),
     seed_limit=_SEED_LIMIT,
     per_task=True,
+    weakening=_EASIER,
 )
 COLLECT: Final = Program(
     words=("cadenza-lerobot-collect",),
@@ -282,6 +283,7 @@ COLLECT: Final = Program(
         *("policy-path", "env-type", "task", "episodes", "max-attempts", "out", "repo-id", "seed")
     ),
     seed_limit=_SEED_LIMIT,
+    weakening=_EASIER,
 )
 SELECT: Final = Program(
     words=("cadenza-lerobot-select",),

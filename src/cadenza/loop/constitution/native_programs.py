@@ -23,6 +23,7 @@ _BATCH: Final = Integer(1, 2**16)
 _READ: Final = FilePath()
 _WRITE: Final = FilePath(write=True)
 _FILTER: Final = Choice(("on", "off"))
+_UNGUARDED: Final = ("--filter=off",)
 _NAMES: Final = Listing(NAME, longest=1000)
 
 _COLLECTING: Final[dict[str, Kind]] = {
@@ -60,6 +61,7 @@ HARVEST: Final = Program(
     keys={"policy": _READ, **_COLLECTING, "filter": _FILTER},
     fields={"policy": "policy", **_COLLECTING_FIELDS, "seed-count": "attempts"},
     required=(*each("policy"), *_COLLECTING_REQUIRED),
+    weakening=_UNGUARDED,
 )
 TRAIN: Final = Program(
     words=("cadenza", "job", "train"),
@@ -114,6 +116,7 @@ EVALUATE: Final = Program(
         "out": "output_dir",
     },
     required=each("policy", "task", "seed-start", "episodes", "out", "result-json"),
+    weakening=_UNGUARDED,
 )
 MERGE: Final = Program(
     words=("cadenza", "job", "merge"),

@@ -29,6 +29,8 @@ class Program:
         implied: A flag, and a group of which one must be given beside it.
         seed_limit: What the seeds of its initial states lie below.
         per_task: Whether it plays its episodes in each task.
+        weakening: Beginnings of arguments that switch the guard off, leave tasks of the suite out
+            or ignore the seeds; refused unless the rules allow them.
     """
 
     words: tuple[str, ...]
@@ -41,6 +43,7 @@ class Program:
     implied: tuple[tuple[str, frozenset[str]], ...] = ()
     seed_limit: int = 2**63
     per_task: bool = False
+    weakening: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

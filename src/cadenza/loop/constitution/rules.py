@@ -104,6 +104,8 @@ class Rules(BaseModel):
     Attributes:
         forbidden_commands: Programs that never run.
         forbidden_args: Beginnings of arguments that no command may have.
+        allowed_args: Beginnings of arguments that jobs may have although they weaken the guard, the
+            suite or the seeds: ``--filter=off``.
         max_train_steps: Most gradient steps of a job.
         allowed_env_types: Environments a job may play in.
         max_eval_episodes: Most episodes of an evaluation, over all of its tasks, of the evaluations
@@ -119,6 +121,7 @@ class Rules(BaseModel):
 
     forbidden_commands: tuple[_Word, ...] = ()
     forbidden_args: tuple[_Word, ...] = ()
+    allowed_args: tuple[_Word, ...] = ()
     max_train_steps: _Limit | None = None
     allowed_env_types: tuple[_Word, ...] | None = None
     max_eval_episodes: _Limit | None = None

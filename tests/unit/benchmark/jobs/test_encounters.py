@@ -74,11 +74,13 @@ def test_task_without_success_is_refused():
         job_task("mpe_cooperative_push")
 
 
-def test_filter_is_on_or_off():
-    assert is_filtered("on")
-    assert not is_filtered("off")
+def test_filter_is_on_or_off_or_on_where_the_task_has_one():
+    assert is_filtered("on", CROSSING)
+    assert not is_filtered("off", CROSSING)
+    assert is_filtered(None, CROSSING)
+    assert not is_filtered(None, CROSSING.model_copy(update={"supports_safety": False}))
     with pytest.raises(ConfigurationError, match="expected on or off, got 'true'"):
-        is_filtered("true")
+        is_filtered("true", CROSSING)
 
 
 def test_filter_on_a_task_without_one_is_refused():

@@ -62,7 +62,7 @@ def test_native_commands_become_typed_jobs():
     assert collect.output_dir == RUN / "cycle_0" / "out"
     harvest = clear(
         *("cadenza", "job", "harvest", f"--policy={OUTPUT}/train/policy", *COLLECTING),
-        *("--repo-id=local/harvest", "--filter=off", *end),
+        *("--repo-id=local/harvest", "--filter=on", *end),
     )
     assert isinstance(harvest, HarvestJob)
     assert (harvest.policy, harvest.attempts) == (RUN / "cycle_0/train/policy", 64)

@@ -1,5 +1,6 @@
 """Commands that try to get around the rules; each must be refused by the rule that is meant."""
 
+import json
 import logging
 
 import pytest
@@ -75,6 +76,11 @@ COLLECT = [
     "--seed=7",
 ]
 HARVEST = [*COLLECT, "--max-attempts=25"]
+UNGUARDED = [
+    *("cadenza", "job", "evaluate", "--policy={tmp}/run/cycle_0/train/policy.pt"),
+    *("--task=crossing", "--seed-start=0", "--episodes=5", "--out={tmp}/run/cycle_0/eval"),
+    *("--result-json={tmp}/run/cycle_0/eval/result.json", "--filter=off"),
+]
 SELECT = ["cadenza-lerobot-select", "--suite=libero_10", "--result-json={tmp}/run/cycle_0/x.json"]
 PLAYING = ("--env.type=pusht", "--eval_freq=10", "--eval.n_episodes=5")
 
@@ -282,18 +288,23 @@ EVASIONS = [
     ("max_eval_episodes", libero("--env.task=libero_10,libero_90")),
     ("max_eval_episodes", libero("--env.task=libero_90")),
     ("max_eval_episodes", libero("--env.task=" + ",".join(["libero_10"] * 6))),
-    ("max_eval_episodes", libero("--env.task=libero_90", "--env.task_ids=" + str([*range(51)]))),
     ("max_eval_episodes", libero("--env.task=easy,medium,hard,very_hard,a-v3", env="metaworld")),
     ("unknown_suite", libero()),
     ("unknown_suite", libero("--env.task=libero_all")),
     ("unknown_suite", libero("--env.task=libero_10,Libero_90")),
+    # what makes a policy look better than it is
+    ("allowed_args", UNGUARDED),
+    ("allowed_args", [*UNGUARDED[:-1], "--filter", "off"]),
+    ("allowed_args", libero("--env.task=libero_10", "--env.task_ids=[0]")),
+    ("allowed_args", libero("--env.task=libero_10", "--env.init_states=true")),
+    ("allowed_args", [*HARVEST, "--episodes=5", "--env.init_states=true"]),
     # other people's code and data
     ("unknown_program", ["lerobot-edit-dataset", "--operation.type=merge", "--repo_id=lerobot/x"]),
     ("choice", train("--policy.type=groot", without=("--policy.type",))),
     ("choice", train("--policy.type=wall_x", without=("--policy.type",))),
     ("choice", train("--policy.type=pi0_fast", without=("--policy.type",))),
     ("policy_type", evaluate("--policy.path={tmp}/seed/groot", without=("--policy.path",))),
-    ("policy_type", evaluate("--policy.path={tmp}/seed/torn", without=("--policy.path",))),
+    ("weights_file", evaluate("--policy.path={tmp}/seed/torn", without=("--policy.path",))),
     (
         "allowed_hub_datasets",
         train("--dataset.repo_id=evil/x", without=("--dataset.repo_id", "--dataset.root")),
@@ -403,7 +414,8 @@ def test_evasion_is_refused_by_its_rule_and_logged(rule, command, roots, tmp_pat
         train("--env.type=pusht", "--eval_freq=1", "--eval.n_episodes=25"),
         train("--env.type=libero", "--eval_freq=0", "--eval.n_episodes=5"),
         libero("--env.task=libero_spatial,libero_goal"),
-        libero("--env.task=libero_90", "--env.task_ids=" + str([*range(50)])),
+        [*UNGUARDED[:-1], "--filter=on"],
+        libero("--env.task=libero_10", "--env.init_states=false"),
         libero("--env.task=easy,medium,hard,very_hard", env="metaworld"),
         train("--dataset.repo_id=lerobot/x", without=("--dataset.repo_id", "--dataset.root")),
         train(
@@ -592,3 +604,94 @@ def test_suite_that_the_run_describes_is_counted(roots, tmp_path):
     rules.clear(command, roots)
     with pytest.raises(ConstitutionError, match=r"rule max_eval_episodes: .* got 510"):
         load_constitution(None).with_suites({"mine": 51}).clear(command, roots)
+
+
+#: A folder as LeRobot saves it: what matters of each file.
+SAVED = {
+    "config.json": {
+        "type": "act",
+        "input_features": {"class": {"type": "STATE"}},
+        "hub_path": None,
+    },
+    "train_config.json": {"policy": {"type": "act"}, "wandb": {"enable": False}},
+    "policy_preprocessor.json": {
+        "steps": [
+            {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
+            {"registry_name": "normalizer_processor", "state_file": "normalizer.safetensors"},
+        ]
+    },
+    "policy_postprocessor.json": {"steps": [{"registry_name": "unnormalizer_processor"}]},
+    "adapter_config.json": {
+        "base_model_name_or_path": "lerobot/smolvla_base",
+        "auto_mapping": {"parent_library": "lerobot.policies.smolvla.modeling_smolvla"},
+    },
+    "normalizer.safetensors": {},
+    "README.md": {},
+    ".cache/huggingface/lock.metadata": {},
+}
+
+
+def saved_weights(folder, changed):
+    for name, content in {**SAVED, **changed}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return evaluate(f"--policy.path={folder}", without=("--policy.path",))
+
+
+def steps(**entry):
+    return {"steps": [{"registry_name": "device_processor"}, entry]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("policy_preprocessor.json", steps(**{"class": "os.system"}), "class = 'os.system'"),
+        ("policy_postprocessor.json", steps(_target_="os.system"), "_target_ = 'os.system'"),
+        ("x/other.json", {"deep": [{"target": "os.system"}]}, "target = 'os.system'"),
+        ("policy_preprocessor.json", steps(registry_name="mine"), "registry_name = 'mine'"),
+        (
+            "policy_preprocessor.json",  # fetches code of the hub, unless told otherwise
+            steps(registry_name="action_tokenizer_processor"),
+            "registry_name = 'action_tokenizer_processor'",
+        ),
+        ("config.json", {"type": "act", "trust_remote_code": True}, "trust_remote_code = "),
+        ("train_config.json", {"env": {"hub_path": "evil/env"}}, "hub_path = 'evil/env'"),
+        ("adapter_config.json", {"parent_library": "evil"}, "parent_library = 'evil'"),
+        ("adapter_config.json", {"base_model_name_or_path": "evil/base"}, "'evil/base'"),
+        ("adapter_config.json", {"base_model_name_or_path": "/etc"}, "'/etc'"),
+        ("adapter_config.json", {"base_model_name_or_path": "a\0b"}, "null byte"),
+        ("config.json", {}, "policy of act"),
+        ("config.json", {"type": "groot"}, "'groot'"),
+        ("adapter_model.bin", {}, "adapter_model.bin"),
+        ("modeling.py", {}, "modeling.py"),
+    ],
+)
+def test_folder_of_weights_that_could_run_programs_is_refused(
+    name, content, shown, roots, tmp_path
+):
+    folder = tmp_path / "seed" / "weights"
+    argv = saved_weights(folder, {name: content})
+    argv = [word.replace("{tmp}", str(tmp_path)) for word in argv]
+    with pytest.raises(ConstitutionError) as caught:
+        load_constitution(None).clear(argv, roots)
+    assert shown in str(caught.value)
+    assert name in str(caught.value) or "base_model_name_or_path" in content
+
+
+def test_folder_of_weights_as_lerobot_saves_it_is_cleared(roots, tmp_path):
+    itself = {"base_model_name_or_path": str(tmp_path / "seed" / "weights")}  # LeRobot's trouble
+    argv = saved_weights(tmp_path / "seed" / "weights", {"x/adapter_config.json": itself})
+    argv = [word.replace("{tmp}", str(tmp_path)) for word in argv]
+    job = load_constitution(None).clear(argv, roots)
+    assert job.policy == tmp_path / "seed" / "weights"
+
+
+def test_rule_allows_what_weakens_an_evaluation(roots, tmp_path):
+    rules = load_constitution(None).rules.model_dump(mode="json")
+    easier = libero("--env.task=libero_90", "--env.task_ids=" + str([*range(50)]))
+    longer = libero("--env.task=libero_90", "--env.task_ids=" + str([*range(51)]))
+    constitution = Constitution({**rules, "allowed_args": ["--filter=off", "--env.task_ids="]})
+    for command in (UNGUARDED, easier):
+        constitution.clear([word.replace("{tmp}", str(tmp_path)) for word in command], roots)
+    with pytest.raises(ConstitutionError, match="max_eval_episodes"):
+        constitution.clear([word.replace("{tmp}", str(tmp_path)) for word in longer], roots)
