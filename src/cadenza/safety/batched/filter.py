@@ -28,9 +28,11 @@ from cadenza.safety.batched.ego_rows import (
 )
 from cadenza.safety.batched.inputs import (
     StepInput,
+    marked,
     require_authority,
     require_numbers,
     require_step,
+    require_tensor,
 )
 from cadenza.safety.batched.levels import root, sampled_level, wae_level_batch
 from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
@@ -118,8 +120,8 @@ class BatchedEgoFilter:
         rate_limit: What ``bounds.action_rate`` does.
         rescue: See `project_batch`.
         fixed_shape: See `project_batch`.
-        validate: Check the numbers of every call, which waits for the device. Without it an
-            environment with bad numbers gets the status `BAD_INPUT` and a zero action.
+        validate: Raise for bad numbers, which waits for the device. Without it an environment
+            with bad numbers gets the status `BAD_INPUT` and a zero action.
 
     Raises:
         ConfigurationError: Options out of range or without effect beside each other, dt out of
@@ -228,6 +230,7 @@ class BatchedEgoFilter:
                 finite or out of range.
             ConfigurationError: With ``validate``: packets as old as declared leave no authority.
         """
+        require_tensor("nominal", nominal)
         step = self._checked(
             StepInput(
                 nominal=nominal,
@@ -253,8 +256,10 @@ class BatchedEgoFilter:
         return BatchedStep(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _checked(self, step: StepInput) -> StepInput:
-        """Return ``step`` after checking shapes, dtypes and devices."""
-        require_step(step, self._sizes, fixed_map=self._source.fixed_map)
+        """Return ``step``, radii per environment, after checking it."""
+        step = require_step(step, self._sizes, fixed_map=self._source.fixed_map)
+        if self._validate:
+            require_numbers(step)
         return step
 
     def _passes(self, step: StepInput) -> list[StepInput]:
@@ -268,8 +273,8 @@ class BatchedEgoFilter:
 
     def _filter(self, step: StepInput) -> BatchedStep:
         """Filter one pass."""
-        if self._validate:
-            require_numbers(step)
+        if not self._validate:
+            step = marked(step)
         nominal, lambda_, previous_action = step.nominal, step.lambda_, step.previous_action
         rows = self._rows(step)
         c = self._bounds.action_linf_component
@@ -290,7 +295,7 @@ class BatchedEgoFilter:
     def _rows(self, step: StepInput) -> EgoRowsBatch:
         """Return the rows of one step at lambda = 0."""
         margin = self._options.margin_m
-        contact = step.ego_radius.reshape(-1, 1) + margin + step.partner_radii
+        contact = step.ego_radius + margin + step.partner_radii
         action_map = None if step.jacobian is None else ActionMap(step.jacobian, step.bias)
         constants = self._source.of_step(step.nominal, action_map)
         if self._options.max_age_s > 0.0:

@@ -1,10 +1,12 @@
 """Checks on what a caller hands to the batched filter.
 
-Shapes and dtypes are looked at in every call, without touching the device; numbers only where the
-caller wants it, since reading them waits for the device.
+Kinds, shapes and dtypes are looked at in every call, without touching the device. So are numbers;
+but naming a bad one waits for the device, so without that its environment is only marked.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import reduce
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +14,17 @@ from torch import Tensor
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.snapshot import MAX_MAGNITUDE
 
+#: What a message adds to the range of all numbers.
+_WANTED: Final = {
+    "ego_radius": ", > 0 m",
+    "partner_radii": ", > 0 m",
+    "age_s": ", >= 0 s",
+    "previous_action": ", or a row of NaN where there was none",
+}
+
 
 class StepInput(NamedTuple):
-    """Arguments of `BatchedEgoFilter.filter`, radii as tensors; ``start`` is the first's index."""
+    """Arguments of `BatchedEgoFilter.filter`; once checked, radii are (B, 1) and (B, N)."""
 
     nominal: Tensor
     ego_position: Tensor
@@ -29,28 +39,14 @@ class StepInput(NamedTuple):
     previous_action: Tensor | None
     jacobian: Tensor | None
     bias: Tensor | None
-    start: int = 0
 
     def between(self, start: int, end: int) -> "StepInput":
-        """Return the arguments of some environments; ``start`` is kept for messages."""
-        shared = set[str]()
-        if self.ego_radius.ndim == 0:
-            shared.add("ego_radius")
-        if self.partner_radii.ndim == 1:
-            shared.add("partner_radii")
-        parts: dict[str, Any] = {
-            name: values if values is None or name in shared else values[start:end]
-            for name, values in self.tensors()
-        }
-        return StepInput(**parts, start=start)
-
-    def tensors(self) -> "list[tuple[str, Tensor | None]]":
-        """Return names and tensors."""
-        return [(name, getattr(self, name)) for name in self._fields if name != "start"]
+        """Return the arguments of some environments."""
+        return self._make(None if values is None else values[start:end] for values in self)
 
 
-def require_step(step: StepInput, sizes: tuple[int, int, int], *, fixed_map: bool) -> None:
-    """Check everything but the numbers, without waiting for the device.
+def require_step(step: StepInput, sizes: tuple[int, int, int], *, fixed_map: bool) -> StepInput:
+    """Return ``step`` with radii per environment, after checking everything but the numbers.
 
     Args:
         step: The arguments.
@@ -58,7 +54,8 @@ def require_step(step: StepInput, sizes: tuple[int, int, int], *, fixed_map: boo
         fixed_map: The ego is a double integrator.
 
     Raises:
-        InputError: A tensor is missing, superfluous, or has another shape, dtype or device.
+        InputError: A tensor is missing, superfluous, none at all, or has another shape, dtype or
+            device.
     """
     partners, d, n = sizes
     if step.nominal.dtype not in (torch.float64, torch.float32):
@@ -93,6 +90,8 @@ def require_step(step: StepInput, sizes: tuple[int, int, int], *, fixed_map: boo
             f"filter: jacobian: expected shape ({size}, {d}, {n}), got None; an ego that is no "
             "double integrator has another action map in every state."
         )
+    ego_radius = step.ego_radius.expand(size).unsqueeze(1)
+    return step._replace(ego_radius=ego_radius, partner_radii=step.partner_radii.expand(each))
 
 
 def require_authority(left: Tensor, max_age_s: float) -> None:
@@ -110,6 +109,7 @@ def _require_like(
 ) -> None:
     if values is None:
         return
+    require_tensor(name, values)
     if values.dtype != nominal.dtype or values.device != nominal.device:
         raise InputError(
             f"filter: {name}: expected {nominal.dtype} on {nominal.device} like the nominal "
@@ -123,30 +123,52 @@ def _require_like(
 
 def require_numbers(step: StepInput) -> None:
     """Raise InputError for a number that is not finite or out of range; waits for the device."""
-    for name, values in step.tensors():
-        if values is None or name == "previous_action":
+    for name, values, fine in _looked_at(step):
+        if not bool(fine.all()):
+            found = tuple(int(i) for i in (~fine).nonzero()[0])
+            raise InputError(
+                f"filter: {name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}"
+                f"{_WANTED.get(name, '')}, got {float(values.detach()[found]):g} at index {found}."
+            )
+
+
+def marked(step: StepInput) -> StepInput:
+    """Return ``step`` with harmless numbers for bad ones; does not wait for the device.
+
+    The nominal action and the one before it are NaN in every environment that had a bad number.
+    """
+    looked_at = list(_looked_at(step))
+    # One tensor at a time: torch would spread the conjunction of all over threads.
+    rows = [fine.flatten(1).all(1, keepdim=True) for _, _, fine in looked_at]
+    good = reduce(torch.logical_and, rows)
+    clean = {name: torch.where(fine, values, 1.0) for name, values, fine in looked_at}
+    clean["nominal"] = torch.where(good, step.nominal, torch.nan)
+    if step.previous_action is not None:
+        clean["previous_action"] = torch.where(good, step.previous_action, torch.nan)
+    return step._replace(**clean)
+
+
+def _looked_at(step: StepInput) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield names and tensors, and where their numbers are finite and in range."""
+    for name, values in zip(step._fields, step, strict=True):
+        if values is None:
             continue
         fine = values.abs() <= MAX_MAGNITUDE  # written this way round so that NaN fails too
-        wanted = f"finite numbers up to {MAX_MAGNITUDE:.0e}"
         if name in ("ego_radius", "partner_radii"):
-            fine, wanted = fine & (values > 0.0), f"{wanted}, > 0 m"
+            fine = fine & (values > 0.0)
         elif name == "age_s":
-            fine, wanted = fine & (values >= 0.0), f"{wanted}, >= 0 s"
-        if not bool(fine.all()):
-            found = [int(i) for i in (~fine).nonzero()[0]]
-            value = float(values[tuple(found)])
-            if values.shape[0:1] == step.nominal.shape[0:1]:
-                found[0] += step.start
-            raise InputError(
-                f"filter: {name}: expected {wanted}, got {value:g} at index {tuple(found)}."
-            )
-    previous = step.previous_action
-    if previous is not None and not bool(
-        ((previous.abs() <= MAX_MAGNITUDE).all(1) | previous.isnan().all(1)).all()
-    ):
+            fine = fine & (values >= 0.0)
+        elif name == "previous_action":
+            fine = fine | values.isnan().all(1, keepdim=True)
+        yield name, values, fine
+
+
+def require_tensor(name: str, values: object) -> None:
+    """Raise InputError unless ``values`` is a tensor."""
+    if not isinstance(values, Tensor):
         raise InputError(
-            "filter: previous_action: expected finite actions, or a row of NaN where there was "
-            "none, got others."
+            f"filter: {name}: expected a tensor, got {type(values).__name__}; "
+            "convert it with torch.as_tensor."
         )
 
 

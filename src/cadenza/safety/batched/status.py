@@ -13,7 +13,7 @@ OPTIMAL: Final = 1
 INFEASIBLE: Final = 2
 #: The solver did not finish; the action is the least violation, whose most urgent row is exact.
 NOT_CONVERGED: Final = 3
-#: The environment's input is not finite; the action is zero, moved into the box.
+#: The input is not finite or out of range; the action is zero, moved into the box.
 BAD_INPUT: Final = 4
 
 #: Word of each code in telemetry; the first three are those of `FilterInfo.status`.
