@@ -256,12 +256,11 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 
 def _tell_advice(settings: "LoopConfig") -> None:
-    """Say what of a configuration costs compute and changes nothing."""
-    from cadenza.loop.doctor.configuration import unread_harvest
+    """Say what of a configuration is likely to be meant otherwise."""
+    from cadenza.loop.doctor.configuration import advice
 
-    unread = unread_harvest(settings)
-    if unread is not None:
-        _tell(f"note: {unread.detail}; {unread.fix}")
+    for check in advice(settings):
+        _tell(f"note: {check.detail}; {check.fix}")
 
 
 def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
@@ -336,9 +335,11 @@ def _as_text(summary: dict[str, Any], metric: str) -> str:
         value = summary["baseline_success_rate"]
         shown = "" if value is None else f"{value:.1%}" if metric == "success" else f"{value:.3f}"
         measured = shown and f", {metric} {shown} when last measured"
+        cycle = summary["blessed_cycle"]
+        source = "the run started from it" if cycle is None else f"cycle {cycle}"
         lines.append(
-            f"blessed: {summary['blessed_checkpoint']} ({summary['final_policy']}, cycle "
-            f"{summary['blessed_cycle']}{measured})"
+            f"blessed: {summary['blessed_checkpoint']} ({summary['final_policy']}, "
+            f"{source}{measured})"
         )
     return "\n".join(lines)
 

@@ -213,7 +213,8 @@ def _blessed(status: "RunStatus") -> str:
     success = "" if best.success is None else f", success {best.success:.1%}"
     if status.metric != "success" and best.score is not None:
         success = f", {status.metric} {best.score:.3f}{success}"
-    return f"blessed: {plain(best.path)} ({best.policy_type}, cycle {best.cycle}{success})"
+    source = "the run started from it" if best.cycle is None else f"cycle {best.cycle}"
+    return f"blessed: {plain(best.path)} ({best.policy_type}, {source}{success})"
 
 
 def _seed_data(status: "RunStatus") -> str:

@@ -92,6 +92,9 @@ class LoopConfig(Section):
         constitution: File of the rules; None for the shipped ones, which also stand in for the
             default of LeAgents where the key is absent and no file lies there.
         policy_ladder: Policy types, weakest first.
+        reference: Policy that candidates are compared with from cycle 0: weights, or an earlier run
+            of the same store, whose blessed policy is meant; None for the weights on this machine
+            that the first rung starts from, ``"none"`` for none.
         llm_calls: What calls of that model may take, and what they cost.
         knowledge: Pages for later runs.
         data: Data of a cycle.
@@ -115,6 +118,7 @@ class LoopConfig(Section):
     llm: str | None = None
     constitution: Path | None = Field(default_factory=_default_rules)
     policy_ladder: tuple[PolicyRung, ...] = Field(min_length=1)
+    reference: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     llm_calls: LLMCallsConfig = LLMCallsConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()
     data: DataConfig = DataConfig()

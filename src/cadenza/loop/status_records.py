@@ -162,14 +162,14 @@ class BlessedPolicy(Record):
     Attributes:
         path: Its weights.
         policy_type: Rung that trained it.
-        cycle: Cycle that trained it.
+        cycle: Cycle that trained it; None for one that the run started from.
         success: What it solved in its own cycle; None if not recorded.
         score: Its mean graded result there, in the task's units; None if an episode has none.
     """
 
     path: str
     policy_type: str
-    cycle: int
+    cycle: int | None
     success: float | None
     score: float | None = None
 

@@ -224,7 +224,7 @@ def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> Blesse
     return BlessedPolicy(
         path=row["path"],
         policy_type=row["policy_type"],
-        cycle=row["cycle_idx"],
+        cycle=None if row["cycle_idx"] < 0 else row["cycle_idx"],
         success=report.get("success_rate"),
         score=next((found.score for found in measured if found is not None), None),
     )

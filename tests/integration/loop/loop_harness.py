@@ -10,6 +10,7 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.events import EventBus
 from cadenza.loop.orchestrator import LoopController
+from cadenza.loop.orchestrator.assembly import read_roots
 from cadenza.loop.store import JobStore
 from tests.loop_fakes import FakeBackend, FakeKnowledge, FakeProposer
 
@@ -51,7 +52,7 @@ class Loop:
         self.cfg = config(**changes)
         self.bus = EventBus(self.folder / "events.jsonl")
         rules = load_constitution(None)
-        parts = {"backend": self.backend}
+        parts = {"backend": self.backend, "read_roots": read_roots(self.cfg)}
         self.controller = LoopController(
             self.cfg,
             store,

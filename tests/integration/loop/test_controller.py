@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from cadenza.core.errors import IntegrityError
+from cadenza.core.files import sha256_file
 from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.errors import EvalError
 from cadenza.loop.events import read_events
+from cadenza.loop.orchestrator.checkpoints import initial_reference
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
 
@@ -82,6 +86,65 @@ def test_best_policy_is_the_only_blessed_one_and_summary_names_it(new):
     assert (summary.blessed_checkpoint, summary.blessed_cycle) == (blessed[0]["path"], 1)
     assert summary.baseline_success_rate == pytest.approx(0.9, abs=0.05)
     assert json.loads(blessed[0]["eval_json"])["raw"] == {"kind": "fake"}
+
+
+@pytest.fixture
+def weights(workdir):
+    """Call it with a rate; returns the path of a policy of this quality, made elsewhere."""
+
+    def make(rate, name="earlier.json"):
+        path = workdir / name
+        path.write_text(json.dumps({"rate": rate}))
+        return str(path)
+
+    return make
+
+
+@pytest.mark.parametrize("key", ["init", "reference"])
+def test_run_never_blesses_a_policy_worse_than_the_one_it_started_from(new, weights, key):
+    given = weights(0.95)
+    first = {"name": "bc", "init": given} if key == "init" else {"name": "bc"}
+    changes = {} if key == "init" else {"reference": given}
+    loop = new(0.25, 0.9, policy_ladder=[first], eval={"n_episodes": 20, "max_episodes": 20},
+               **changes)  # fmt: skip
+    summary = loop.run()
+    assert "promote" not in summary.decisions
+    assert (summary.blessed_checkpoint, summary.blessed_cycle) == (given, None)
+    assert summary.baseline_success_rate == pytest.approx(0.95, abs=0.06)
+    assert loop.stack.flags(0, "eval_baseline_0")["policy"] == given
+    blessed = loop.store.blessed_checkpoint("run")
+    assert (blessed["path"], blessed["sha256"]) == (given, sha256_file(Path(given)))
+
+
+def test_run_trains_on_from_its_reference_and_blesses_what_is_better(new, weights):
+    given = weights(0.3)
+    loop = new(0.9, 0.9, policy_ladder=[{"name": "bc"}], reference=given)
+    summary = loop.run()
+    assert summary.decisions[0] == "promote"
+    assert summary.blessed_cycle == 0
+    assert loop.stack.flags(0, "train")["init"] == given
+    assert payloads(loop, "decision")[0]["baseline"] == pytest.approx(0.3, abs=0.05)
+
+
+def test_reference_that_was_changed_is_not_compared_with(new, weights):
+    given = weights(0.3)
+    loop = new(0.9, policy_ladder=[{"name": "bc"}], reference=given,
+               stack=FakeStack((0.9,), failing=[(0, "eval_candidate_0")]))  # fmt: skip
+    with pytest.raises(EvalError):
+        loop.run()
+    loop.stack.failing.clear()
+    weights(0.1)
+    with pytest.raises(IntegrityError, match="so they were changed"):
+        loop.run()
+
+
+@pytest.mark.parametrize("changes", [
+    {"policy_ladder": [{"name": "bc", "init": "lerobot/smolvla_base"}]},
+    {"reference": "none"},
+])  # fmt: skip
+def test_base_models_of_a_hub_and_none_are_no_reference(new, changes):
+    loop = new(0.5, **{"policy_ladder": [{"name": "bc"}], **changes})
+    assert initial_reference(loop.cfg) is None
 
 
 def test_first_candidate_below_min_promote_is_the_reference_without_being_blessed(new):

@@ -92,6 +92,10 @@ CASES = [
         "policy_ladder[].init", "lerobot/smolvla_base", flag("train", "policy.path"),
         None, "lerobot/smolvla_base", LEROBOT,
     ),
+    Case(
+        "reference", "FOLDER/rules.yaml", flag("eval_baseline_0", "policy"),
+        None, "FOLDER/rules.yaml",
+    ),
     Case("llm_calls.timeout_s", 7.5, see.question(lambda q: q.timeout_s), 120.0, 7.5, MODEL),
     Case("llm_calls.retries", 1, see.questions_to_a_failing_model, 3, 2, MODEL),
     Case("llm_calls.max_prompt_chars", 8000, see.prompt_fits_8000, False, True, MODEL),

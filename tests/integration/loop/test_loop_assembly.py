@@ -28,7 +28,6 @@ from cadenza.loop.orchestrator.assembly import (
     new_run_id,
     read_roots,
     run_folder,
-    store_location,
 )
 from cadenza.loop.orchestrator.incidents import IncidentLog
 from cadenza.loop.orchestrator.proposer import (
@@ -36,6 +35,7 @@ from cadenza.loop.orchestrator.proposer import (
     DeterministicProposer,
     LLMProposer,
 )
+from cadenza.loop.resuming import store_location
 from cadenza.loop.status_report import run_status
 from tests.loop_fakes import FakeBackend, FakeStack
 

@@ -26,6 +26,7 @@ from cadenza.loop.store import JobStore
 from tests.integration.loop.loop_harness import quick_folder
 
 MAX_CYCLES = 3
+GIVEN = CheckpointRecord(policy_type="bc", path="/given", cycle=-1, blessed=True)
 RATES = st.integers(0, 4).map(lambda successes: successes / 4)
 
 
@@ -54,8 +55,8 @@ def config_of(data):
 class StateAlone:
     """A session without a store."""
 
-    def __init__(self):
-        self.state = LoopState(run_id="run")
+    def __init__(self, reference=None):
+        self.state = LoopState(run_id="run", blessed=reference)
 
     def step(self, name):
         return nullcontext()
@@ -74,8 +75,9 @@ class Walk:
         self.data = data
         self.session = session
         self.config = config
-        self.reference = None
-        self.blessed = None
+        first = session.state.blessed
+        self.reference = None if first is None else (first.path, None)
+        self.blessed = None if first is None else first.path
         self.ends = 0
 
     @property
@@ -225,7 +227,7 @@ class Walk:
 @given(data=st.data())
 @settings(max_examples=200)
 def test_promises_hold_whatever_the_steps_bring(data):
-    walk = Walk(data, StateAlone(), config_of(data))
+    walk = Walk(data, StateAlone(data.draw(st.sampled_from([None, GIVEN]))), config_of(data))
     walk.to_the_end(walk.check)
 
 
@@ -237,7 +239,7 @@ def test_rows_and_events_agree_with_the_state_whatever_the_steps_bring(data, tem
         stack.callback(shutil.rmtree, folder)
         shutil.copyfile(template, folder / "cadenza.db")
         store = stack.enter_context(JobStore(folder / "cadenza.db"))
-        store.create_run("run", "{}")
+        store.create_run("run", "{}", reference=data.draw(st.sampled_from([None, GIVEN])))
         lease = store.leases.acquire("run", "me", ttl_s=600.0)
         with EventJournal(store, "run", lease, folder / "events.jsonl") as journal:
             walk = Walk(data, RunSession(store, lease, journal, folder), config_of(data))

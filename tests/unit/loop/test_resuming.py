@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import UnknownRowError
+from cadenza.loop.orchestrator.checkpoints import weights_digest
 from cadenza.loop.resuming import anchored, placed, require_place, stored_config
 from cadenza.loop.rules_in_force import rules_file
 from cadenza.loop.store import JobStore
@@ -42,6 +43,25 @@ def test_a_run_finds_its_files_from_another_folder(tmp_path, monkeypatch):
     assert inits == [str(tmp_path / "weights"), "owner/weights"]
     assert found.workdir == Path("runs")
     assert anchored(found) == found
+
+
+def test_an_earlier_run_as_reference_means_the_policy_that_it_blessed(tmp_path):
+    policy = tmp_path / "policy.safetensors"
+    policy.write_bytes(b"weights")
+    given = config(reference="earlier", workdir=tmp_path)
+    assert anchored(given).reference == "earlier"  # there is no store
+    with JobStore(tmp_path / "cadenza.db") as store:
+        store.create_run("earlier", "{}")
+        with pytest.raises(ConfigurationError, match="'earlier', which blessed none"):
+            anchored(given)
+        store.add_checkpoint("earlier", 0, "bc", str(policy), sha256=weights_digest(policy))
+        store.bless("earlier", 1)
+    assert anchored(given).reference == str(policy)
+    assert anchored(anchored(given)) == anchored(given)
+    assert anchored(config(reference="other", workdir=tmp_path)).reference == "other"
+    policy.write_bytes(b"others")
+    with pytest.raises(IntegrityError, match="so they were changed"):
+        anchored(given)
 
 
 def test_runs_that_took_the_shipped_rules_for_a_missing_default_keep_them(tmp_path, monkeypatch):

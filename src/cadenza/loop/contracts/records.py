@@ -68,14 +68,14 @@ class CheckpointRecord(Record):
     Attributes:
         policy_type: Name of the rung that trained it.
         path: Folder or file of the weights.
-        cycle: Cycle that trained it.
+        cycle: Cycle that trained it; -1 for one that the run started from.
         blessed: Whether it is the run's best so far.
         sha256: Digest of the weights; None before they were checked.
     """
 
     policy_type: Name
     path: str
-    cycle: int = Field(ge=0)
+    cycle: int = Field(ge=-1)
     blessed: bool = False
     sha256: str | None = None
 

@@ -24,20 +24,34 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
             for problem in problems or [first]
         ]
     checks = [Check(name="configuration", level="ok", detail=f"{path}: {_summary(config)}")]
-    unread = unread_harvest(config)
-    return config, checks if unread is None else [*checks, unread]
+    return config, [*checks, *advice(config)]
 
 
-def unread_harvest(config: LoopConfig) -> Check | None:
-    """Return a warning of a harvest that no training reads; None where there is none such."""
-    if not config.improve.enabled or config.improve.adapt_steps:
-        return None
-    return Check(
-        name="harvest",
-        level="warn",
-        detail="improve.adapt_steps is 0: successes are collected, and no training reads them",
-        fix="set improve.adapt_steps, or improve.enabled: false",
-    )
+def advice(config: LoopConfig) -> list[Check]:
+    """Return warnings of a harvest that no training reads, and of a first policy never played."""
+    found: list[Check] = []
+    if config.improve.enabled and not config.improve.adapt_steps:
+        found.append(
+            Check(
+                name="harvest",
+                level="warn",
+                detail="improve.adapt_steps is 0: successes are collected, and no training reads "
+                "them",
+                fix="set improve.adapt_steps, or improve.enabled: false",
+            )
+        )
+    init = config.policy_ladder[0].init
+    if config.reference is None and init is not None and not Path(init).exists():
+        found.append(
+            Check(
+                name="reference",
+                level="warn",
+                detail=f"policy_ladder[0].init {init} of a hub is not played, so the first "
+                "candidate is compared with nothing",
+                fix=f"set reference: {init} if it knows the task, else reference: none",
+            )
+        )
+    return found
 
 
 def back_end_check(config: LoopConfig) -> Check:

@@ -40,14 +40,13 @@ from cadenza.loop.orchestrator.proposer import (
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import KnowledgeWriter
 from cadenza.loop.orchestrator.summary import RunSummary
+from cadenza.loop.resuming import store_location
 from cadenza.loop.rules_in_force import rules_of
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
 
 #: Event log in the folder of a run.
 EVENTS_FILE: Final = "events.jsonl"
-#: Job store in the folder of all runs.
-STORE_FILE: Final = "cadenza.db"
 
 #: Room kept for the instructions of a prompt, characters; the longest are the proposer's.
 _INSTRUCTION_CHARS: Final = 2000
@@ -105,11 +104,6 @@ def new_run_id(config: LoopConfig) -> str:
 def run_folder(config: LoopConfig, run_id: str) -> Path:
     """Return the folder of a run, absolute."""
     return (config.workdir / run_id).absolute()
-
-
-def store_location(config: LoopConfig) -> Path | str:
-    """Return where the job store is: a path, or an SQLAlchemy URL."""
-    return config.store or (config.workdir / STORE_FILE).absolute()
 
 
 def build_loop(
@@ -213,8 +207,8 @@ def _uses_gpu(backend: Backend) -> bool:
 
 def read_roots(config: LoopConfig) -> tuple[Path, ...]:
     """Return the folders outside the run's own that its commands may read."""
-    named = [Path(rung.init) for rung in config.policy_ladder if rung.init is not None]
-    roots = [path for path in named if path.exists()]  # others are names of a hub
+    named = [config.reference, *(rung.init for rung in config.policy_ladder)]
+    roots = [path for path in map(Path, filter(None, named)) if path.exists()]  # others: of a hub
     roots += [path for path in (config.seed_root, config.data.instructions) if path is not None]
     return tuple(path.absolute() for path in roots)
 

@@ -32,6 +32,7 @@ from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.checkpoints import initial_reference
 from cadenza.loop.orchestrator.outages import Outages
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.session import RunSession
@@ -199,6 +200,7 @@ class LoopController:
                 placed(self.cfg, folder).model_dump_json(),
                 constitution_sha256=train.constitution.sha256,
                 capabilities=train.backend.capabilities,
+                reference=initial_reference(self.cfg),
             )
         except DuplicateRunError:
             self._require_same(self.store.get_run(run_id), folder)

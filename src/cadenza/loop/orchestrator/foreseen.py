@@ -27,6 +27,7 @@ from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import ImproveError
+from cadenza.loop.orchestrator.checkpoints import initial_reference
 from cadenza.loop.orchestrator.missing_rules import lines_to_add
 from cadenza.loop.orchestrator.proposal_bounds import MOST_LISTED, collects, schedule_of
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
@@ -75,6 +76,10 @@ def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]
         folder=_FOLDER / "eval",
     )
     yield "eval", backend.plan_eval(evaluation)
+    reference = initial_reference(config)
+    if reference is not None:
+        compared = evaluation.model_copy(update={"checkpoint": reference})
+        yield "reference", backend.plan_eval(compared)
     if config.improve.enabled:
         yield from _improvement_plans(config, backend, policy, requests[0])
 

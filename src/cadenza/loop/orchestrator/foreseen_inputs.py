@@ -63,17 +63,15 @@ def require_fitting_weights(config: LoopConfig) -> None:
         ConfigurationError: They are of another, or no policy of `cadenza job train`.
         IntegrityError: They are damaged.
     """
-    for number, rung in enumerate(config.policy_ladder if config.backend == "native" else ()):
-        if rung.init is None:
-            continue
-        policy = CheckpointRecord(policy_type=rung.name, path=rung.init, cycle=0)
-        facts = checkpoint_facts(policy)
-        wanted, found = (rung.name, config.eval.env_type), (facts.get("rung"), facts.get("task"))
+    for key, path, rung in _named_weights(config) if config.backend == "native" else ():
+        facts = checkpoint_facts(CheckpointRecord(policy_type="any", path=path, cycle=0))
+        found = (facts.get("rung"), facts.get("task"))
+        wanted = (rung or found[0], config.eval.env_type)
         if wanted != found:
             raise ConfigurationError(
-                f"policy_ladder[{number}].init: expected weights of the rung {wanted[0]!r} for "
-                f"eval.env_type {wanted[1]!r}, got some of {found[0]!r} for {found[1]!r} in "
-                f"{rung.init}; name others, or remove the key."
+                f"{key}: expected weights of the rung {wanted[0]!r} for eval.env_type "
+                f"{wanted[1]!r}, got some of {found[0]!r} for {found[1]!r} in {path}; name others, "
+                "or remove the key."
             )
 
 
@@ -87,15 +85,22 @@ def missing_inputs(config: LoopConfig) -> list[str]:
     root = config.seed_root
     if root is not None and not root.is_dir():
         found.append(f"seed_root: expected a folder, got none at {root.absolute()} ({_RELATIVE})")
-    for number, rung in enumerate(config.policy_ladder):
-        if rung.init is None or Path(rung.init).exists():
-            continue
-        if config.backend == "native" or rung.init.startswith(_PATHS):
+    for key, path, _ in _named_weights(config):
+        if not Path(path).exists() and (config.backend == "native" or path.startswith(_PATHS)):
+            what = "weights, or a run of the store" if key == "reference" else "weights"
             found.append(
-                f"policy_ladder[{number}].init: expected weights, got nothing at "
-                f"{Path(rung.init).absolute()} ({_RELATIVE})"
+                f"{key}: expected {what}, got nothing at {Path(path).absolute()} ({_RELATIVE})"
             )
     return found
+
+
+def _named_weights(config: LoopConfig) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the key, name and rung, if it must be of one, of all weights that ``config`` names."""
+    for number, rung in enumerate(config.policy_ladder):
+        if rung.init is not None:
+            yield f"policy_ladder[{number}].init", rung.init, rung.name
+    if config.reference not in (None, "none"):
+        yield "reference", config.reference, None
 
 
 def _undescribed_suite(config: LoopConfig) -> list[str]:

@@ -22,7 +22,7 @@ class RunSummary:
         stop_reason: Why the run ended.
         final_rung: Rung of the policy ladder that the run ended on.
         blessed_checkpoint: Path of the blessed policy; None if none is.
-        blessed_cycle: Cycle that trained it.
+        blessed_cycle: Cycle that trained it; None too for one that the run started from.
     """
 
     run_id: str
@@ -56,5 +56,5 @@ def summarize(
         stop_reason=state.stop_reason or stop_reason or STOP_REQUESTED,
         final_rung=config.policy_ladder[state.rung].name,
         blessed_checkpoint=None if blessed is None else blessed.path,
-        blessed_cycle=None if blessed is None else blessed.cycle,
+        blessed_cycle=None if blessed is None or blessed.cycle < 0 else blessed.cycle,
     )

@@ -17,7 +17,7 @@ from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import NAME_PATTERN
-from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome
 from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
 from cadenza.loop.orchestrator.state import LoopState
 from cadenza.loop.store import changes
@@ -100,6 +100,7 @@ class JobStore:
         *,
         constitution_sha256: str | None = None,
         capabilities: Mapping[str, str] | None = None,
+        reference: CheckpointRecord | None = None,
     ) -> None:
         """Add a run with a fresh state.
 
@@ -108,6 +109,7 @@ class JobStore:
             config_json: Its configuration, a JSON object; kept without the passwords in ``store``.
             constitution_sha256: Digest of the rules that its commands are judged by.
             capabilities: What its back end says of itself.
+            reference: Policy that it starts from, blessed until a better one is; None for none.
 
         Raises:
             DuplicateRunError: There is a run of this id.
@@ -129,13 +131,17 @@ class JobStore:
                 config_sha256=sha256_bytes(kept.encode()),
                 constitution_sha256=constitution_sha256,
                 capabilities_json=changes.canonical_text(dict(capabilities or {})),
-                state_json=LoopState(run_id=run_id).model_dump_json(),
+                state_json=LoopState(run_id=run_id, blessed=reference).model_dump_json(),
             )
             if connection.scalar(statement.returning(Run.id)) is None:
                 raise DuplicateRunError(
                     f"run {run_id!r}: expected a new id, got one that the store has; resume that "
                     "run, or choose another id."
                 )
+            if reference is not None:
+                kind, path = reference.policy_type, reference.path
+                add = changes.add_checkpoint(reference.cycle, kind, path, sha256=reference.sha256)
+                changes.bless(add(connection, run_id))(connection, run_id)
 
     def finish_run(
         self, run_id: str, status: str = "finished", stop_reason: str | None = None

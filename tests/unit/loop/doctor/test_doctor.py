@@ -324,6 +324,17 @@ def test_a_configuration_that_can_be_read_is_summed_up():
     )
 
 
+def test_first_weights_of_a_hub_that_are_never_played_are_told(tmp_path):
+    ladder = "policy_ladder: [{name: act, init: lerobot/act}]"
+    text = f"run_name: r\nbackend: lerobot\nseed_dataset: lerobot/d\n{ladder}\n"
+    path = tmp_path / "loop.yaml"
+    path.write_text(text)
+    (check,) = (check for check in read_configuration(path)[1] if check.name == "reference")
+    assert "lerobot/act of a hub is not played" in check.detail
+    path.write_text(f"{text}reference: none\n")
+    assert [check.name for check in read_configuration(path)[1]] == ["configuration"]
+
+
 @pytest.mark.parametrize(
     ("improve", "names"),
     [
