@@ -129,6 +129,7 @@ def test_action_on_the_filters_row_meets_the_condition(
         dt=dt,
         gamma=5.0,
         plant=plant,
+        unheld_accel=0.5,
     )
     h = barrier_value(excess, closing, 1.5, dt, 5.0)
     assert rule.barrier_values(offset[None], velocity[None])[0] == pytest.approx(h, abs=1e-9)

@@ -5,6 +5,7 @@ import pytest
 from cadenza.safety.rows.barrier import (
     PairParameters,
     barrier_value,
+    braking_meets_row,
     next_closing_limit,
     pair_geometry,
     pair_h_value,
@@ -126,6 +127,30 @@ def test_next_limit_inside_the_margin_asks_for_separation():
 )
 def test_tangential_allowance_by_hand(t, relative_accel, expected):
     assert tangential_allowance(t, relative_accel, 0.5, DT) == pytest.approx(expected, abs=1e-15)
+
+
+def test_tangential_allowance_against_a_partner_that_turns_its_push_by_hand():
+    # kappa = 0.5: t / (2 kappa) = 1 < A dt - t = 9, so z = 1, gain 1 (1 - 0.5) = 0.5.
+    assert tangential_allowance(1.0, 100.0, 0.5, DT, 0.5) == pytest.approx(0.05, abs=1e-15)
+    # A dt = 1.9: z = 0.9, 0.9 (1 - 0.45) = 0.495, more than what any turn gives, 1.9^2 / 8.
+    expected = 0.1 * 1.9**2 / 8.0
+    assert tangential_allowance(1.0, 19.0, 0.5, DT, 0.5) == pytest.approx(expected, abs=1e-15)
+
+
+def test_braking_meets_the_row_up_to_the_longest_step_by_hand():
+    # D = 0.4, A = 2 sqrt(2) + 0.7, alpha = 1.3: at 0.49 s T = A^2 dt^3 / (16 D) = 0.2289 and
+    # A^2 dt^3 / (8 (sqrt(0.8 / 1.3) - 0.245)) + T^2 = 0.3394 + 0.0524 <= 0.637^2 = 0.4058;
+    # at 0.51 s 0.3896 + 0.0666 > 0.663^2 = 0.4396.
+    for dt, meets in ((0.05, True), (0.49, True), (0.51, False)):
+        crossing = PairParameters(
+            alpha=1.3,
+            partner_accel=0.7,
+            relative_accel=2.0 * math.sqrt(2.0) + 0.7,
+            dt=dt,
+            gamma=GAMMA,
+            plant="zoh",
+        )
+        assert braking_meets_row(crossing, 0.4) == meets
 
 
 def test_row_level_by_hand():

@@ -14,12 +14,12 @@ from tests.unit.safety.scenes import Duel, agent, models
 PAIR = ("ego", "p1")
 
 
-def make_runtime(options, *, partners=("p1",), bounds=None, partner_accel=0.5):
+def make_runtime(options, *, partners=("p1",), bounds=None, partner_accel=0.5, dt=0.05):
     return SafetyRuntime(
         ego_uid="ego",
         control_models=models(partner_accel, 2, partners),
         bounds=Bounds(2.0, 2.0, 0.3, 40.0, 5.0) if bounds is None else bounds,
-        control_timestep=0.05,
+        control_timestep=dt,
         options=SafetyOptions(**options),
     )
 

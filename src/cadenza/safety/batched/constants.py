@@ -7,6 +7,7 @@ Axes:  B environments, N partners, n action components, d Cartesian dimensions.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -102,7 +103,7 @@ class ConstantsSource:
                 "BatchedEgoFilter: budget_split needs double integrators on both sides, whose "
                 "shares are the same in every environment; use the filter of one environment."
             )
-        # Ages are accounted for per environment, where the radii are known.
+        # Ages and contact distances are accounted for per environment, where radii are known.
         current = replace(options, max_age_s=0.0)
         origin = np.zeros(ego_model.position_dim)
         snapshot = AgentSnapshot(origin, origin, 1.0)
@@ -119,7 +120,7 @@ class ConstantsSource:
             authority,
             partner_models,
             [snapshot] * len(partner_models),
-            [],
+            [math.inf] * len(partner_models),
             bounds,
             current,
             dt=dt,
@@ -148,6 +149,7 @@ class ConstantsSource:
             dt=self._dt,
             gamma=self._options.cbf_gamma,
             plant=self._options.plant,
+            unheld_accel=_row(like, [pair.unheld_accel for pair in known.parameters]),
         )
         return EgoConstants(
             pair=pair,

@@ -14,7 +14,11 @@ from cadenza.safety.batched.levels import BatchLevelFunction, sampled_level
 from cadenza.safety.batched.rows import PairGeometry, pair_geometry_batch, time_left
 from cadenza.safety.batched.stale import stale_levels, staleness_batch, worst_closing_speed_batch
 from cadenza.safety.filters.ego_rows import AGE_ROUNDING
-from cadenza.safety.rows.barrier import CERTIFICATE_TOLERANCE, OVERLAP_TOLERANCE
+from cadenza.safety.rows.barrier import (
+    CERTIFICATE_TOLERANCE,
+    OVERLAP_TOLERANCE,
+    braking_meets_row,
+)
 
 
 class Motion(NamedTuple):
@@ -152,7 +156,7 @@ def _stale(
     overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
     outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
     floored = torch.maximum(level, -constants.every_direction)
-    uncovered = outside
-    if not (rule.always_feasible and distance.shape[1] == 1):
-        uncovered = outside | (level < -constants.every_direction)
+    lone = rule.always_feasible and distance.shape[1] == 1
+    sure = braking_meets_row(pair, contact) & lone
+    uncovered = outside | ((level < -constants.every_direction) & ~sure)
     return torch.where(outside, level, floored), stale.h, uncovered

@@ -12,6 +12,7 @@ Raising:  never because of one environment's rows: a step without an admissible 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from cadenza.safety.batched.inputs import (
     marked,
     require_authority,
     require_numbers,
+    require_short_step,
     require_step,
     require_tensor,
 )
@@ -77,12 +79,16 @@ class BatchedStep(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """Action (B, n), status (B,), slack lambda that was used and levels with it (B, N)."""
+    """Action (B, n), status (B,), slack lambda that was used and levels with it (B, N).
+
+    ``proved``, (B,): the action keeps what is guaranteed although it misses a row.
+    """
 
     u: Tensor
     status: Tensor
     lambda_: Tensor
     b: Tensor
+    proved: Tensor
 
     @property
     def failed(self) -> Tensor:
@@ -180,6 +186,9 @@ class BatchedEgoFilter:
         )
         self._sizes = (len(partner_models), ego_model.position_dim, ego_model.action_dim)
         self._bounds = bounds
+        lone = len(partner_models) == 1 and self._source.fixed_map
+        credit = min(ego_model.max_cartesian_accel(bounds), bounds.action_linf_component)
+        self._radial_accel = credit if lone and self._options.brakes_radially else None
         self._rescue: Rescue = rescue
         self._fixed_shape, self._validate = fixed_shape, validate
 
@@ -282,12 +291,13 @@ class BatchedEgoFilter:
         if self._options.rate_limit == "off" or previous_action is None:
             nobody = torch.zeros_like(rows.uncovered)
             solution = self._solve(nominal, rows, lambda_, box)
-            return _report(nominal, rows, solution, nobody, nobody)
+            return _report(nominal, rows, self._braked(solution, rows), nobody, nobody)
         narrow = rate_box(previous_action, self._bounds.action_rate, box)
         solution = self._solve(nominal, rows, lambda_, narrow)
         if self._options.rate_limit == "soft":
             freed = self._solve(nominal, rows, lambda_, box)
             solution = solution.where(solution.failed, freed)
+        solution = self._braked(solution, rows)
         limited = ~previous_action.isnan().any(1)
         active, exceeded = ~narrow.holds(nominal), ~narrow.holds(solution.u)
         return _report(nominal, rows, solution, active & limited, exceeded & limited)
@@ -300,6 +310,8 @@ class BatchedEgoFilter:
         constants = self._source.of_step(step.nominal, action_map)
         if self._options.max_age_s > 0.0:
             constants = self._with_ages(constants, contact)
+        if self._options.barrier == "sampled" and self._options.plant == "zoh":
+            constants = self._with_contacts(constants, contact)
         motion = Motion(
             step.ego_position,
             step.ego_velocity,
@@ -321,15 +333,15 @@ class BatchedEgoFilter:
             require_authority(left, self._options.max_age_s)
         # The reach of a state-dependent map, and so alpha, varies from step to step.
         covered = constants.covered & left.all(-1) if fixed else constants.covered & False
-        return EgoConstants(
-            pair=pair,
-            shares=constants.shares,
-            reach=constants.reach,
-            every_direction=constants.every_direction,
-            covered=covered,
-            jacobian=constants.jacobian,
-            bias=constants.bias,
-        )
+        return replace(constants, pair=pair, covered=covered)
+
+    def _with_contacts(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
+        """Return the constants, not covered where a partner may outturn the ego in a step."""
+        dt, unheld = constants.pair.dt, constants.pair.unheld_accel
+        short = (unheld * dt * dt <= 6.0 * contact).all(-1)
+        if self._validate:
+            require_short_step(short, dt)
+        return replace(constants, covered=constants.covered & short)
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None, box: Box) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
@@ -365,7 +377,19 @@ class BatchedEgoFilter:
             fixed_shape=self._fixed_shape,
             validate=False,  # the filter has checked its own input
         )
-        return _Solution(answer.u, answer.status, lambda_, b)
+        return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)
+
+    def _braked(self, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
+        """Return the solution with a lone row that cannot be met answered by a push straight away.
+
+        It keeps the safe set, see docs/safety.md.
+        """
+        if self._radial_accel is None:
+            return solution
+        braked = (solution.status == INFEASIBLE) & ~rows.uncovered
+        radial = -self._radial_accel * rows.a[:, 0]
+        u = torch.where(braked.unsqueeze(1), radial, solution.u)
+        return solution._replace(u=u, proved=solution.proved | braked)
 
 
 def _radius(radius: Tensor | float, like: Tensor) -> Tensor:
@@ -394,7 +418,7 @@ def _report(
         margin=rows.margin,
         lambda_=solution.lambda_,
         intervention=root((solution.u - nominal).square().sum(1)),
-        uncertified=~solved.squeeze(1) | relaxed | rows.uncovered,
+        uncertified=~solution.proved | relaxed | rows.uncovered,
         rate_active=rate_active,
         rate_exceeded=rate_exceeded,
     )

@@ -104,6 +104,15 @@ def require_authority(left: Tensor, max_age_s: float) -> None:
         )
 
 
+def require_short_step(short: Tensor, dt: float) -> None:
+    """Raise ConfigurationError unless no partner may outturn the ego within a step."""
+    if not bool(short.all()):
+        raise ConfigurationError(
+            f"ego-only filter: expected a_p dt^2 <= 6 D for every partner, got dt = {dt:.4g} s, "
+            "too long for some bound a_p and contact distance D; shorten the control step."
+        )
+
+
 def _require_like(
     name: str, values: Tensor | None, nominal: Tensor, shapes: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -32,6 +32,7 @@ class PairTensors:
         dt: Control step, s.
         gamma: Rate at which overlap is undone, 1/s; or gain of the classical row.
         plant: How the plant integrates one step.
+        unheld_accel: Bound on the acceleration that may change within a step, m/s^2.
     """
 
     alpha: Tensor
@@ -40,6 +41,7 @@ class PairTensors:
     dt: float
     gamma: float
     plant: Plant
+    unheld_accel: Tensor | float = 0.0
 
 
 #: Level of rows, m/s^2, and barrier values, m/s, from r, D, w, t and the pairs' constants.
@@ -65,9 +67,11 @@ def sampled_level(
     limit = _next_closing_limit(excess, closing, pair)
     if pair.plant == "zoh":
         nearest = torch.maximum(contact, distance - 0.5 * dt * (closing + limit))
-        change = torch.minimum(pair.relative_accel * dt, 1.5 * tangential)
-        gain = (change - tangential) * (2.0 * tangential - change)
-        limit = limit - 0.5 * dt * gain.clamp_min(0.0) / nearest
+        change = pair.relative_accel * dt
+        kappa = (1.0 - pair.unheld_accel * dt * dt / (12.0 * contact)).clamp_min(0.5)
+        back = torch.minimum(0.5 * tangential / kappa, change - tangential).clamp_min(0.0)
+        gain = torch.minimum(back * (tangential - kappa * back), 0.125 * change * change)
+        limit = limit - 0.5 * dt * gain / nearest
     return (limit - closing) / dt, barrier_values(excess, closing, alpha, dt, pair.gamma)
 
 

@@ -284,7 +284,7 @@ class VectorEngine:
         braked = np.zeros(len(action), dtype=np.bool_)
         reasons: dict[int, tuple[str, ...]] = {}
         for row, layer in enumerate(self._brakes):
-            if not infeasible[row]:
+            if not (infeasible[row] and outcome.uncertified[row]):  # a proved action stands
                 layer.forget()
                 continue
             decision = layer.decide(

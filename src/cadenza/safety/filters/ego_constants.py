@@ -6,6 +6,7 @@ alpha:  unknown partner   weakest direction of the ego less the partner's bound,
         compat="upstream" both declared capacities, as if the partner braked too.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,9 +21,11 @@ from cadenza.safety.filters.ego_options import EgoOnlyOptions
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import EgoAuthority, measure_authority, pair_parameters
-from cadenza.safety.rows.barrier import PairParameters
+from cadenza.safety.rows.barrier import PairParameters, braking_meets_row
 from cadenza.safety.rows.stale import derated
 from cadenza.safety.snapshot import AgentSnapshot
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,18 +122,59 @@ def pair_constants(
         return _shared_constants(
             options.strategy, authority, partners, states, bounds, base, covered=covered
         )
-    gamma, plant = options.cbf_gamma, options.plant
     parameters = [
-        pair_parameters(authority, model, bounds, dt=dt, gamma=gamma, plant=plant)
+        pair_parameters(
+            authority,
+            model,
+            bounds,
+            dt=dt,
+            gamma=options.cbf_gamma,
+            plant=options.plant,
+            prediction_error=options.prediction_error,
+        )
         for model in partners
     ]
+    if options.barrier == "sampled":
+        _require_short_step(partners, parameters, contacts)
     if options.max_age_s > 0.0:
         parameters = [
             derated(pair, authority.reach, contact, options.max_age_s, refuse=fixed_map)
             for pair, contact in zip(parameters, contacts, strict=True)
         ]
         covered = covered and fixed_map  # the reach of a Jacobian, and so alpha', would vary
+    pairs = zip(parameters, contacts, strict=True)
+    if covered and not all(braking_meets_row(pair, contact) for pair, contact in pairs):
+        _log.info(
+            "at dt = %g s no action may meet a row; a lone partner seen by current packets is "
+            "then answered by a push straight away, any other such step is uncertified.",
+            dt,
+        )
     return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
+
+
+def _require_short_step(
+    partners: Sequence[AgentControlModel],
+    parameters: Sequence[PairParameters],
+    contacts: Sequence[float],
+) -> None:
+    """Refuse a control step in which a partner may outturn the ego.
+
+    Raises:
+        ConfigurationError: Nothing is proved for a step this long.
+    """
+    for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
+        if pair.is_step_too_long(contact):
+            raise step_too_long(f"{partner.uid!r}", pair.unheld_accel, pair.dt, contact)
+
+
+def step_too_long(
+    partner: str, unheld_accel: float, dt: float, contact_m: float
+) -> ConfigurationError:
+    """Return the error for a control step in which a partner may outturn the ego."""
+    return ConfigurationError(
+        f"ego-only filter: expected a_p dt^2 <= 6 D, got {unheld_accel:.4g} m/s^2 of {partner} and "
+        f"dt = {dt:.4g} s at a contact distance of {contact_m:.4g} m; shorten the control step."
+    )
 
 
 def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds: Bounds) -> float:

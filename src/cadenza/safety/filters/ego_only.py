@@ -132,6 +132,7 @@ class EgoOnlyCBFQP:
             always_feasible=self._options.always_feasible,
         )
         self._undoing_rate = self._options.undoing_rate
+        self._brakes_radially = self._options.brakes_radially
         self._limits_rate = rate_limit != "off"
         self._constants: StepConstants | None = None
 
@@ -319,6 +320,8 @@ class EgoOnlyCBFQP:
         )
         if not of_pairs.covered:
             rows.uncovered = True
+        if len(now) == 1 and authority.jacobian is None and self._brakes_radially:
+            rows.radial_accel = authority.every_direction
         return rows
 
     def _states(
@@ -342,9 +345,8 @@ class EgoOnlyCBFQP:
     ) -> StepConstants:
         """Return the constants of the rows; kept while nothing they depend on changes."""
         contacts = None
-        if self._rule.max_age_s > 0.0:  # the only case in which the radii matter
-            radius = ego.radius + self._rule.margin_m
-            contacts = [radius + partner.radius for partner in partners]
+        if self._rule.max_age_s > 0.0:  # the only case in which the radii enter the constants
+            contacts = self._contacts(ego, partners)
         declared = self._declared(pairs, bounds) if self._mutable else None
         last = self._constants
         if (
@@ -364,7 +366,7 @@ class EgoOnlyCBFQP:
             authority,
             [self._models[uid] for uid in pairs.partners],
             partners,
-            contacts or [],
+            contacts or self._contacts(ego, partners),
             bounds,
             self._options,
             dt=dt,
@@ -375,6 +377,10 @@ class EgoOnlyCBFQP:
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         self._constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
         return self._constants
+
+    def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
+        """Return the contact distances, margin included, m."""
+        return [ego.radius + self._rule.margin_m + partner.radius for partner in partners]
 
     def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:
         """Return the capacities that models which may change declare now, m/s^2."""
@@ -395,9 +401,14 @@ class EgoOnlyCBFQP:
             return solution
         if narrow is not box and self._options.rate_limit == "soft":
             solution = solve_rows(u, rows, wanted, box, self._solver, as_given=as_given)
-        if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
+        if solution.status is SolveStatus.OPTIMAL:
+            return solution
+        if self._options.raises:
             raise ConcertoSafetyInfeasible(
                 f"filter: no action in the box meets every row ({solution.status.value}); "
                 "use the braking fallback for this step."
             )
-        return solution
+        if rows.radial_accel is None or rows.uncovered:
+            return solution
+        radial = [-rows.radial_accel * a_k for a_k in rows.a[0]]
+        return replace(solution, x=radial, proved=True)

@@ -136,6 +136,11 @@ class EgoOnlyOptions:
         return self.rate_limit != "hard" and self.prediction_error is None
 
     @property
+    def brakes_radially(self) -> bool:
+        """Whether pushing straight away is proved wherever a lone row cannot be met."""
+        return self.barrier == "sampled" and self.always_feasible and self.strategy is None
+
+    @property
     def strategy(self) -> BudgetSplitStrategy | None:
         """The split with cooperating partners, or None."""
         return None if isinstance(self.budget_split, str) else self.budget_split

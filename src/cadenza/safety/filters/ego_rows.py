@@ -18,6 +18,7 @@ from cadenza.safety.rows.barrier import (
     LevelFunction,
     PairParameters,
     barrier_value,
+    braking_meets_row,
     pair_geometry,
     row_level,
 )
@@ -68,6 +69,8 @@ class EgoRows:
             sure, a packet older than declared, the ego's own state old, a partner forecast to
             break its bound, or a level raised to the floor of `cadenza.safety.rows.stale` where an
             earlier step may have left the safe set.
+        radial_accel: Push straight away from a lone partner that keeps the safe set where no
+            action meets the row, m/s^2; None where none is proved to.
     """
 
     a: list[list[float]]
@@ -76,6 +79,7 @@ class EgoRows:
     margin: list[float]
     time_left: list[float]
     uncovered: bool
+    radial_accel: float | None = None
 
 
 def build_ego_rows(
@@ -243,7 +247,7 @@ def _stale_level(
         rows.uncovered = True
     elif level < -authority.every_direction:
         level = -authority.every_direction
-        if not in_safe_set:
+        if not (in_safe_set and braking_meets_row(pair, contact)):
             rows.uncovered = True
     return level, stale.h
 

@@ -29,12 +29,14 @@ class Solution:
         status: How the solve ended.
         lambda_: Slack that entered the rows, one entry per row, m/s^2.
         b: Right-hand sides, likewise, m/s^2.
+        proved: The action keeps what is guaranteed although it misses a row.
     """
 
     x: list[float]
     status: SolveStatus
     lambda_: list[float]
     b: list[float]
+    proved: bool = False
 
     def missed(self, rows: LeveledRows) -> list[float]:
         """Return how far the action misses each row, m/s^2; zeros after a solve that succeeded."""

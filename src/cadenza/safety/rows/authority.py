@@ -193,6 +193,7 @@ def pair_parameters(
     dt: float,
     gamma: float,
     plant: Plant,
+    prediction_error: float | None = None,
 ) -> PairParameters:
     """Return the constants of the row against one partner.
 
@@ -216,6 +217,7 @@ def pair_parameters(
         dt=dt,
         gamma=gamma,
         plant=plant,
+        unheld_accel=partner_accel if prediction_error is None else prediction_error,
     )
 
 

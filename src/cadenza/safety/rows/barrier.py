@@ -22,8 +22,10 @@ c_max:     exact zero-order hold, p' = p + v dt + a dt^2 / 2 (`plant="zoh"`), so
            and inside the margin (e < 0), where neither has a solution, c_max = gamma e.
 tau:       zero-order hold only: what a turn of the tangential velocity within one step adds to
            the closing speed along the next normal. With A a bound on the relative acceleration,
-               tau = dt / (2 R) max_{0 <= m <= A dt} (m - t) (2 t - m),   at most dt t^2 / (8 R),
+               tau = dt / (2 R) max_{0 <= z <= A dt - t} z (t - kappa z)  <=  A^2 dt^3 / (16 R),
            R a lower bound of the next distance. It vanishes for t >= A dt.
+kappa:     1 - a_p dt^2 / (12 D): what a partner gains by turning its push within the step; 1 for
+           a partner that holds its acceleration.
 Proof:     docs/safety.md.
 Source:    sampled-data form of the safety barrier certificates of doi:10.1109/TRO.2017.2659727,
            whose h = sqrt(2 alpha e) - w is the limit dt -> 0 and is `pair_h_value` here.
@@ -33,7 +35,7 @@ Limits:    one pair at a time; several rows need not be feasible together.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from cadenza.core.errors import InputError
 from cadenza.safety.kinds import is_real
@@ -147,7 +149,11 @@ def next_closing_limit(
 
 
 def tangential_allowance(
-    tangential_speed: float, relative_accel: float, next_distance: float, dt: float
+    tangential_speed: float,
+    relative_accel: float,
+    next_distance: float,
+    dt: float,
+    kappa: float = 1.0,
 ) -> float:
     """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step.
 
@@ -156,10 +162,14 @@ def tangential_allowance(
         relative_accel: A, bound on the relative acceleration, m/s^2.
         next_distance: R, lower bound of the distance after the step, m, > 0.
         dt: Control step, s.
+        kappa: See `PairParameters.kappa`.
     """
-    change = min(relative_accel * dt, 1.5 * tangential_speed)
-    gain = (change - tangential_speed) * (2.0 * tangential_speed - change)
-    return 0.5 * dt * gain / next_distance if gain > 0.0 else 0.0
+    change = relative_accel * dt
+    reversed_ = min(0.5 * tangential_speed / kappa, change - tangential_speed)
+    if reversed_ <= 0.0:
+        return 0.0
+    gain = min(reversed_ * (tangential_speed - kappa * reversed_), 0.125 * change * change)
+    return 0.5 * dt * gain / next_distance
 
 
 def barrier_violation(h: float, excess: float, gamma: float) -> float:
@@ -188,6 +198,8 @@ class PairParameters:
         dt: Control step, s.
         gamma: Rate at which overlap is undone, 1/s.
         plant: How the plant integrates one step.
+        unheld_accel: Bound on the acceleration that may change within a step, m/s^2: the partner's,
+            or the error of its forecast; 0 for agents that hold theirs.
     """
 
     alpha: float
@@ -196,6 +208,29 @@ class PairParameters:
     dt: float
     gamma: float
     plant: Plant
+    unheld_accel: float = 0.0
+
+    def kappa(self, contact_distance: float) -> float:
+        """Return kappa; never below 1/2, where `is_step_too_long` begins."""
+        return max(0.5, 1.0 - self.unheld_accel * self.dt * self.dt / (12.0 * contact_distance))
+
+    def is_step_too_long(self, contact_distance: float) -> bool:
+        """Return whether a partner may outturn the ego within a step: a_p dt^2 > 6 D."""
+        moved = self.unheld_accel * self.dt * self.dt
+        return self.plant == "zoh" and moved > 6.0 * contact_distance
+
+
+def braking_meets_row(pair: Any, contact_distance: Any) -> Any:
+    """Return whether full braking meets the row in every state of the safe set.
+
+    Args:
+        pair: `PairParameters`, or its tensors.
+        contact_distance: D, m; a number, or a tensor.
+    """
+    turn = pair.relative_accel**2 * pair.dt**3 if pair.plant == "zoh" else 0.0
+    room = (2.0 * contact_distance / pair.alpha) ** 0.5 - 0.5 * pair.dt
+    spare = (pair.alpha * pair.dt) ** 2 - (turn / (16.0 * contact_distance)) ** 2
+    return (room > 0.0) & (0.125 * turn <= room * spare)
 
 
 #: Level of a row, m/s^2, and its barrier value, m/s, from r, D, w, t and the pair's constants.
@@ -230,7 +265,11 @@ def row_level(
     if pair.plant == "zoh" and 0.0 < tangential_speed < pair.relative_accel * dt:
         nearest = distance - 0.5 * dt * (closing_speed + limit)
         limit -= tangential_allowance(
-            tangential_speed, pair.relative_accel, max(contact_distance, nearest), dt
+            tangential_speed,
+            pair.relative_accel,
+            max(contact_distance, nearest),
+            dt,
+            pair.kappa(contact_distance),
         )
     h = barrier_value(excess, closing_speed, alpha, dt, pair.gamma)
     return (limit - closing_speed) / dt, h

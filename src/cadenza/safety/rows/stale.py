@@ -109,7 +109,7 @@ def worst_tangential_speed(
 ) -> float:
     """Return the tangential speed within the uncertainty that needs the largest allowance, m/s.
 
-    `barrier.tangential_allowance` rises up to t = 3/4 A dt and falls from there.
+    `barrier.tangential_allowance` reaches its largest value at t = 3/4 A dt, whatever kappa is.
 
     Args:
         closing_speed: w at the extrapolated state, m/s.

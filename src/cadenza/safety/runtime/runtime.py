@@ -361,7 +361,7 @@ class SafetyRuntime:
             action,
             agents,
             forces,
-            infeasible=is_infeasible(info),
+            infeasible=is_infeasible(info) and info["uncertified"],  # a proved action stands
             previous_action=previous,
         )
         if decision is not None and decision.override is not None:

@@ -137,8 +137,11 @@ class Condition:
         """Return tau, m/s: what a turn of the tangential velocity may add to the closing speed."""
         if self.plant != "zoh":
             return np.zeros_like(w)
-        change = np.minimum(self.relative_accel * self.dt, 1.5 * tangential)
-        gain = np.maximum((change - tangential) * (2.0 * tangential - change), 0.0)
+        # The largest gain over the speed q that the tangential velocity may have backwards.
+        kappa = 1.0 - self.push * self.dt**2 / (12.0 * self.contact_m)
+        most = self.relative_accel * self.dt
+        q = np.maximum(np.minimum(0.5 * tangential / kappa, most - tangential), 0.0)
+        gain = np.minimum(q * (tangential - kappa * q), most**2 / 8.0)
         nearest = np.maximum(distance - 0.5 * self.dt * (w + c), self.contact_m)
         return 0.5 * self.dt * gain / nearest
 

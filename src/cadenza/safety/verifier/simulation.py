@@ -32,7 +32,7 @@ from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts, ScenarioResult
 from cadenza.safety.verifier.scenarios import Scenario
 from cadenza.safety.verifier.starts import Motion, draw_starts, standing_starts
-from cadenza.safety.verifier.views import BoolArray
+from cadenza.safety.verifier.views import BoolArray, unit
 
 #: Episodes times steps of one batch; bounds memory to about 100 MB at 5 partners in 3-D.
 _BATCH_STEPS: Final = 200_000
@@ -221,6 +221,11 @@ def _judge(
     unchanged = np.abs(action - sight.nominal).max(axis=1) <= _SAME_ACTION
     unfiltered = unchanged & (held & (short > SHORTFALL_TOLERANCE)).any(axis=1)
     urgent = h <= h.min(axis=1, keepdims=True) + _SAME_URGENCY
+    if shape[1] == 1 and condition.barrier == "sampled":
+        # Where no action meets it, a push straight away keeps a lone partner's safe set as well.
+        radial, _ = condition.shortfall(offset, velocity, condition.box * unit(offset))
+        inside = (least > 0.0) & (h >= -_SAFE_SET_EDGE)
+        least = np.where(inside, np.maximum(least, radial[:, None]), least)
     # Of several equally urgent partners, the condition of one has to be met.
     forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
     misses = ((short > forced) | ~urgent).all(axis=1) & held.all(axis=1)
