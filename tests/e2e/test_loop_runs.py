@@ -61,6 +61,12 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
     assert list(tmp_path.iterdir()) == []
 
 
+def test_empty_run_id_is_refused(tmp_path):
+    done = loop("run", "-c", configured(tmp_path), "--run-id", "", "--dry-run", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "--run-id: expected letters, digits, '.', '_' and '-', at most 100, got ''" in done.err
+
+
 def test_dry_run_prints_every_command_and_event(tmp_path):
     config = configured(tmp_path, "improve: {enabled: true}")
     done = loop("run", "-c", config, "--dry-run", "--run-id", "dry", cwd=tmp_path)

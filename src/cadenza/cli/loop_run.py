@@ -63,7 +63,7 @@ def run(
         from cadenza.loop.resuming import anchored
 
         settings = anchored(LoopConfig.from_yaml(config))
-        name = run_id or new_run_id(settings)
+        name = new_run_id(settings) if run_id is None else run_id
         _require_name(name)
         if dry_run:
             _dry_run(settings, name, as_json=as_json, quiet=quiet)

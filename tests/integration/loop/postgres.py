@@ -41,10 +41,10 @@ class PostgresServer:
         self.port = port
         self._numbers = count()
 
-    def new_database(self) -> str:
+    def new_database(self, encoding: str = "UTF8") -> str:
         """Create a database and return its name."""
         name = f"test_{next(self._numbers)}"
-        self._run(f'CREATE DATABASE "{name}"')
+        self._run(f"CREATE DATABASE \"{name}\" ENCODING '{encoding}' TEMPLATE template0")
         return name
 
     def add_user(self, name: str, options: str) -> None:

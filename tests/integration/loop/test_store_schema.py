@@ -98,6 +98,23 @@ def test_store_of_a_newer_version_is_refused_and_untouched(empty_url, engine):
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
 
 
+def test_store_without_its_version_is_told_apart_from_a_full_disk(empty_url, engine):
+    JobStore(empty_url).close()
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
+    for create in (True, False):
+        with pytest.raises(StoreCorruptError, match="version in the table alembic_version, got no"):
+            JobStore(empty_url, create=create)
+
+
+def test_database_without_an_encoding_is_a_store_like_others(postgres_server):
+    name = postgres_server.new_database(encoding="SQL_ASCII")
+    with JobStore(postgres_server.url(name)) as store:
+        store.create_run("run", '{"who": "Zoë"}')
+        assert store.get_run("run")["config_json"] == '{"who": "Zoë"}'
+    postgres_server.drop_database(name)
+
+
 def test_reader_does_not_migrate(empty_url, engine):
     with engine.connect() as connection:  # SQLite: creates the file, as another program might
         connection.execute(text("CREATE TABLE theirs (x INTEGER)"))

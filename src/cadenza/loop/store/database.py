@@ -162,7 +162,13 @@ def _engine_of(url: URL, *, create: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, create=create)
     try:
-        return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        return create_engine(
+            url,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+            # a database in SQL_ASCII has no encoding of its own, and its driver would give bytes
+            connect_args={"client_encoding": "UTF8"},
+        )
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"store {shown(url)}: expected PostgreSQL's driver, got '{error}'; install "

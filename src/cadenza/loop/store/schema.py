@@ -9,6 +9,7 @@ from sqlalchemy import Connection, inspect, select, text
 
 from cadenza.loop.errors import (
     LeaseHeldError,
+    StoreCorruptError,
     StoreForeignError,
     StoreOutdatedError,
     StoreVersionError,
@@ -66,12 +67,19 @@ def version_of(connection: Connection, place: str) -> str | None:
 
     Raises:
         StoreForeignError: It has tables of other programs under our names.
+        StoreCorruptError: It has ours, but does not say of which version.
     """
     names = inspect(connection).get_table_names()
     shared = connection.dialect.name == "postgresql"
     if not require_ours(names, place, shared=shared):
         return None
-    return connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+    version = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+    if version is None:
+        raise StoreCorruptError(
+            f"job store {place}: expected its version in the table {_VERSION_TABLE}, got no row; "
+            "restore the database from a copy, or name another one."
+        )
+    return version
 
 
 def upgrade(connection: Connection, place: str, now: Callable[[Connection], float]) -> str:
