@@ -87,12 +87,14 @@ def train(
     """
     _check_arguments(cfg, env, safety, evaluator, resume=resume, overwrite=overwrite)
     fingerprint = config_fingerprint(cfg)
+    factory = trainer_factory or load_algorithm(cfg.algo)
     context = compute_run_metadata(
         seed=cfg.seed,
         run_kind=cfg.algo,
         repo_root=repo_root or Path.cwd(),
         extra=extra_facts(cfg, partner, fingerprint),
         config_fingerprint=fingerprint,
+        code=(factory, *map(type, (partner, env, getattr(env, "unwrapped", env)))),
     )
     run = Run(
         config=cfg,
@@ -102,7 +104,7 @@ def train(
         ),
         env=env,
         partner=partner,
-        factory=trainer_factory or load_algorithm(cfg.algo),
+        factory=factory,
         driver=safety,
         evaluator=evaluator,
         progress=progress,

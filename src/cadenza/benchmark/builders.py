@@ -4,6 +4,7 @@
 the very environment that will be stepped, so the filter never watches another scene.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -14,8 +15,9 @@ from cadenza.benchmark.background_robots import (
 )
 from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.core.source_identity import source_digest
 from cadenza.partners.interface import FrozenPartner, PartnerBase
-from cadenza.partners.registry import load_partner
+from cadenza.partners.registry import load_partner, partner_class
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.runtime.driver import SafetyDriver
 
@@ -102,6 +104,20 @@ def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
         weights_uri=partner_config.weights_uri,
         extra={**partner_config.extra, **extra},
     )
+
+
+def code_digest(task: TaskSpec, partners: Iterable[str]) -> str:
+    """Return the digest of the code that plays ``task``, plug-ins included.
+
+    Args:
+        task: The task.
+        partners: Classes of its partners.
+
+    Raises:
+        ConfigurationError: The task's factory does not exist.
+        UnknownNameError: The class of a partner is not registered.
+    """
+    return source_digest(task.load_factory(), *map(partner_class, partners))
 
 
 def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver | None:

@@ -39,6 +39,7 @@ from cadenza.evaluation.results import (
     SeedSchedule,
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
+from cadenza.partners.registry import code_of
 from cadenza.partners.spec import PARTNER_ID_LENGTH, PartnerSpec
 from cadenza.safety.reporting.files import report_files
 
@@ -312,6 +313,9 @@ def partner_material(plan: EvaluationPlan) -> dict[str, dict[str, object]]:
             "extra": dict(spec.extra),
             "seen": entry.seen,
         }
+        code = code_of(spec.class_name)
+        if code:
+            material[entry.name]["code"] = code
     return material
 
 

@@ -239,7 +239,10 @@ def _check_partners(case: BundleUnderTest) -> Iterator[CheckResult]:
         )
     yield CheckResult(name="partners:material", ok=stored == partner_material(case.plan))
     fresh = {e.name: partner_hash(sealed_partner_spec(e)) for e in case.plan.partners}
-    yield CheckResult(name="partners:hashes", ok=case.bundle.partner_hashes == fresh)
+    stated = case.bundle.partner_hashes
+    changed = sorted(name for name in {*fresh, *stated} if fresh.get(name) != stated.get(name))
+    detail = f"code, options or weights are others now: {', '.join(changed)}" if changed else ""
+    yield CheckResult(name="partners:hashes", ok=not changed, detail=detail)
 
 
 def _check_repro(case: BundleUnderTest) -> Iterator[CheckResult]:

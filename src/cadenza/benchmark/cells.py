@@ -137,7 +137,7 @@ class EvaluationPlan(_PlanModel):
         seeds: Evaluation seeds: the clusters of the statistics.
         episodes_per_seed: Episodes per policy, condition, partner and seed.
         block_size: Episodes per cell, at most.
-        code_sha256: Digest of the package's source.
+        code_sha256: Digest of the source of the package and of the plug-ins that take part.
         package_version: Version of the package.
     """
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_partner
+from cadenza.benchmark.builders import build_partner, code_digest
 from cadenza.benchmark.cells import (
     NAME_PATTERN,
     ConditionEntry,
@@ -20,7 +20,6 @@ from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.source_identity import source_digest
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
@@ -164,6 +163,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
     task = get_task(config.task, config.task_version)
     _check_fit(config, task)
     root = config.artifacts_root
+    partners = tuple(_partner_entry(partner, config) for partner in _partners(config))
     try:
         return EvaluationPlan(
             task_version=task.version,
@@ -183,7 +183,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
                 )
                 for policy in config.policies
             ),
-            partners=tuple(_partner_entry(partner, config) for partner in _partners(config)),
+            partners=partners,
             conditions=tuple(
                 ConditionEntry(name=condition.name, safety=condition.safety)
                 for condition in config.conditions
@@ -191,7 +191,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             seeds=config.seeds,
             episodes_per_seed=config.episodes_per_seed,
             block_size=config.block_size,
-            code_sha256=source_digest(),
+            code_sha256=code_digest(task, (entry.partner.class_name for entry in partners)),
             package_version=cadenza.__version__,
         )
     except ValidationError as error:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import TrainingResult
+from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.check_rows import CheckResult, all_ok
 from cadenza.benchmark.evaluation_config import (
     ConditionChoice,
@@ -36,7 +37,6 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
-from cadenza.core.source_identity import source_digest
 from cadenza.evaluation.bundle_schema import CellSummary
 from cadenza.evaluation.report.render import write_report
 from cadenza.evaluation.results import ResultBundle, load_run_archive
@@ -309,7 +309,9 @@ def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | No
     )
     parts = {
         "run_id": context.run_id,
-        "source": source_digest(),
+        "source": code_digest(
+            get_task(config.env.task), (partner.class_name for partner in _partners(config))
+        ),
         "episodes_per_seed": episodes_per_seed,
     }
     return sha256_bytes(canonical_json(parts))

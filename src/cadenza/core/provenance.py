@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
+from cadenza.core.source_identity import outside_code
 
 #: Stands for every fact that git could not tell: no repository, no git, no commit, time-out.
 GIT_SHA_UNKNOWN: Final = "unknown"
@@ -70,7 +71,8 @@ class RunContext:
         git_dirty: Whether tracked files or untracked sources differ from the commit; None: unknown.
         diff_hash: SHA-256 over the names and bytes of those files, or `GIT_SHA_UNKNOWN`.
         lock_hash: SHA-256 over the names and bytes of the files that pin dependencies.
-        packages: Versions of Python and of the packages that can change the numbers.
+        packages: Versions of Python and of the packages that can change the numbers; digests of
+            the code beside this package.
         config_fingerprint: Hash of the configuration, if one was given.
     """
 
@@ -132,6 +134,7 @@ def compute_run_metadata(
     repo_root: Path,
     extra: Mapping[str, str] | None = None,
     config_fingerprint: str | None = None,
+    code: Sequence[Any] = (),
 ) -> RunContext:
     """Return the origin of a run that starts now.
 
@@ -141,6 +144,8 @@ def compute_run_metadata(
         repo_root: Folder with ``pyproject.toml``, usually a git working tree.
         extra: Further facts to log with every line; they do not change the id.
         config_fingerprint: Hash of the configuration, part of the id.
+        code: Classes and functions that take part; what of them is not of this package is part of
+            the id, see `cadenza.core.source_identity.outside_code`.
 
     Raises:
         InputError: Negative seed, empty kind, or an ``extra`` that is not text to text or would
@@ -155,7 +160,8 @@ def compute_run_metadata(
     git = git_state(str(repo_root))
     facts |= {"git_sha": git.sha, "git_dirty": git.dirty, "diff_hash": git.diff_hash}
     facts |= {"pyproject_hash": pyproject_hash(repo_root), "lock_hash": _lock_hash(repo_root)}
-    facts |= {"packages": dict(_package_versions()), "config_fingerprint": config_fingerprint}
+    facts |= {"packages": {**_package_versions(), **outside_code(*code)}}
+    facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]
     return RunContext(run_id=run_id, extra=_checked_extra(extra or {}), **facts)
 

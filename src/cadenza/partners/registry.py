@@ -1,26 +1,20 @@
 """Names of partner classes: registration, loading from a spec, listing.
 
 Built-in partners come from one list of modules; other packages add theirs through the entry-point
-group ``cadenza.partners`` (value: a module whose import registers). Both are loaded on first use,
-so nobody has to import a module for its side effect.
+group ``cadenza.partners``, see `cadenza.core.plug_ins`.
 """
 
 import inspect
-import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar, cast
 
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.plug_ins import PlugIns
+from cadenza.core.source_identity import outside_code
 from cadenza.partners.interface import FrozenPartner, PartnerCard, require_no_training_surface
 from cadenza.partners.spec import PartnerSpec
 
-_LOGGER = logging.getLogger(__name__)
-
-#: Entry-point group through which other packages add partners.
-ENTRY_POINT_GROUP: Final = "cadenza.partners"
 #: Modules whose import registers the partners of this package.
 _BUILT_IN_MODULES: Final = (
     "cadenza.partners.scripted_heuristic",
@@ -33,17 +27,9 @@ _BUILT_IN_MODULES: Final = (
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
 
-
-class _Registry:
-    """The names known to this process, and whether the lists above were read."""
-
-    def __init__(self) -> None:
-        self.classes: dict[str, type] = {}
-        self.failures: dict[str, str] = {}
-        self.complete = False
-
-
-_registry = _Registry()
+_plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)
+#: The classes known to this process by name.
+_classes: dict[str, type] = {}
 
 
 def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
@@ -72,7 +58,7 @@ def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
         _require_signature(cls, "reset")
         _require_signature(cls, "act", {}, deterministic=True)
         _require_signature(cls, "act", {})
-        _registry.classes[class_name] = cls
+        _classes[class_name] = cls
         return cls
 
     return record
@@ -90,13 +76,36 @@ def load_partner(spec: PartnerSpec) -> FrozenPartner:
     Raises:
         UnknownNameError: ``spec.class_name`` is not registered; lists the known names.
     """
-    return cast("FrozenPartner", _find(spec.class_name)(spec))
+    return cast("FrozenPartner", partner_class(spec.class_name)(spec))
+
+
+def partner_class(class_name: str) -> type:
+    """Return the class registered under ``class_name``.
+
+    Raises:
+        UnknownNameError: There is none; lists the known names.
+    """
+    _plug_ins.load()
+    cls = _classes.get(class_name)
+    if cls is None:
+        known = ", ".join(sorted(_classes)) or "<none>"
+        raise UnknownNameError(
+            f"Partner {class_name!r}: expected one of: {known}; check the spelling, or install "
+            f"the package that registers it.{_plug_ins.complaint()}"
+        )
+    return cls
+
+
+def code_of(class_name: str) -> dict[str, str]:
+    """Return `outside_code` of the class called ``class_name``; nothing for an unknown name."""
+    _plug_ins.load()
+    return outside_code(*filter(None, [_classes.get(class_name)]))
 
 
 def list_registered() -> list[str]:
     """Return the registered names, sorted; a new list on every call."""
-    _load_all()
-    return sorted(_registry.classes)
+    _plug_ins.load()
+    return sorted(_classes)
 
 
 def partner_card(class_name: str) -> PartnerCard:
@@ -105,7 +114,7 @@ def partner_card(class_name: str) -> PartnerCard:
     Raises:
         UnknownNameError: ``class_name`` is not registered; lists the known names.
     """
-    cls = _find(class_name)
+    cls = partner_class(class_name)
     card = getattr(cls, "card", None)
     if isinstance(card, PartnerCard):
         return card
@@ -125,58 +134,19 @@ def isolated_registry(*, empty: bool = False) -> Generator[None]:
     Args:
         empty: Start without any name instead of with the present ones.
     """
-    global _registry
-    _load_all()
-    outer = _registry
-    _registry = _Registry()
-    _registry.complete = True
-    if not empty:
-        _registry.classes.update(outer.classes)
+    _plug_ins.load()
+    before = dict(_classes)
+    if empty:
+        _classes.clear()
     try:
         yield
     finally:
-        _registry = outer
-
-
-def _find(class_name: str) -> type:
-    _load_all()
-    cls = _registry.classes.get(class_name)
-    if cls is None:
-        known = ", ".join(sorted(_registry.classes)) or "<none>"
-        broken = "".join(f" Plug-in {name} failed: {why}." for name, why in _failures().items())
-        raise UnknownNameError(
-            f"Partner {class_name!r}: expected one of: {known}; check the spelling, or install "
-            f"the package that registers it.{broken}"
-        )
-    return cls
-
-
-def _failures() -> dict[str, str]:
-    return dict(sorted(_registry.failures.items()))
-
-
-def _load_all() -> None:
-    """Read both lists once."""
-    if _registry.complete:
-        return
-    _registry.complete = True  # first, because the modules below may ask for names themselves
-    for module in _BUILT_IN_MODULES:
-        import_module(module)
-    for plug_in in entry_points(group=ENTRY_POINT_GROUP):
-        _load_plug_in(plug_in)
-
-
-def _load_plug_in(plug_in: EntryPoint) -> None:
-    """Import one plug-in; a broken one is logged and named in later errors, not fatal."""
-    try:
-        plug_in.load()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        _registry.failures[plug_in.name] = f"{type(error).__name__}: {error}"
-        _LOGGER.warning("Partner plug-in %s (%s) failed: %s", plug_in.name, plug_in.value, error)
+        _classes.clear()
+        _classes.update(before)
 
 
 def _require_free(class_name: str) -> None:
-    taken = _registry.classes.get(class_name)
+    taken = _classes.get(class_name)
     if taken is not None:
         raise InputError(
             f"Partner {class_name!r} is already registered, by "

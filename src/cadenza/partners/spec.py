@@ -2,8 +2,9 @@
 
 `partner_id` keeps the historical material, ``repr((class_name, seed, checkpoint_step,
 weights_uri))``, so that ids recorded elsewhere stay valid; it names *which* partner it is.
-`content_id` also covers the behavioural options and the bytes of the weights; it names *how* the
-partner behaves, so two heuristics with different targets differ in it.
+`content_id` also covers the behavioural options, the bytes of the weights, and the code of a class
+that another package registered; it names *how* the partner behaves, so two heuristics with
+different targets differ in it.
 """
 
 import re
@@ -97,8 +98,13 @@ class PartnerSpec:
 
     @property
     def content_id(self) -> str:
-        """SHA-256 (64 hex digits) of the canonical JSON of every field."""
-        material = {
+        """SHA-256 (64 hex digits) of the canonical JSON of every field, and of the class's code.
+
+        A class of this package adds none: the version of the package stands for it.
+        """
+        from cadenza.partners.registry import code_of  # imports this module itself
+
+        material: dict[str, object] = {
             "class_name": self.class_name,
             "seed": self.seed,
             "checkpoint_step": self.checkpoint_step,
@@ -106,6 +112,9 @@ class PartnerSpec:
             "extra": dict(self.extra),
             "weights_sha256": self.weights_sha256,
         }
+        code = code_of(self.class_name)
+        if code:
+            material["code"] = code
         return sha256(canonical_json(material)).hexdigest()
 
 

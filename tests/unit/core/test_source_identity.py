@@ -1,8 +1,12 @@
+import importlib
 import re
+import sys
 
 import pytest
 
-from cadenza.core.source_identity import digest_of_sources, source_digest
+from cadenza.core.source_identity import digest_of_sources, outside_code, source_digest
+from cadenza.partners.crossing_chaser import CrossingChaser
+from cadenza.partners.registry import load_partner
 
 
 @pytest.fixture
@@ -44,3 +48,32 @@ def test_digest_sees_renames_and_moved_boundaries(sources):
 
 def test_digest_of_the_package_is_a_sha256():
     assert re.fullmatch("[0-9a-f]{64}", source_digest())
+
+
+def defined(text):
+    """A class that no file holds, as in an interactive session."""
+    names = {"__name__": "nowhere"}
+    exec(text, names)  # noqa: S102 - our own text
+    return names["Law"]
+
+
+def test_code_of_this_package_is_no_outside_code():
+    assert outside_code(CrossingChaser, load_partner) == {}
+    assert source_digest(CrossingChaser) == source_digest()
+
+
+def test_outside_code_of_a_class_without_file_changes_with_its_functions():
+    text = "class Law:\n    def act(self, x):\n        return 0.5 * x\n"
+    assert outside_code(defined(text)) == outside_code(defined(text))
+    assert outside_code(defined(text)) != outside_code(defined(text.replace("0.5", "0.6")))
+    assert source_digest(defined(text)) != source_digest()
+
+
+def test_outside_code_of_a_lone_file_is_its_sha256(tmp_path, monkeypatch):
+    (tmp_path / "lone_law.py").write_text("class Law: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    law = importlib.import_module("lone_law").Law
+    # sha256sum of the line above
+    digest = "79c9d3daf40eff8704b08251d30a49f81faff8cffe1e2143e170ebcd8f26d3fb"
+    assert outside_code(law) == {"lone_law": digest}
+    del sys.modules["lone_law"]

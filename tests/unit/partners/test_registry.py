@@ -1,12 +1,8 @@
 """Registering, loading and listing partner classes."""
 
-import logging
-from importlib.metadata import EntryPoint
-
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.partners import registry
 from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.registry import (
     cards,
@@ -172,44 +168,3 @@ def test_cards_say_who_leaves_a_way():
     assert {name for name, card in known.items() if not card.leaves_way} == {"crossing_chaser"}
     assert known["crossing_wanderer"].tasks == ("crossing",)
     assert "max_speed" in known["crossing_wanderer"].options
-
-
-@pytest.fixture
-def plug_ins(monkeypatch, tmp_path):
-    """A process whose installed packages offer one good and one broken plug-in."""
-    (tmp_path / "good_partner_plug_in.py").write_text(
-        "from cadenza.partners.interface import PartnerBase\n"
-        "from cadenza.partners.registry import register_partner\n"
-        "@register_partner('from_plug_in')\n"
-        "class FromPlugIn(PartnerBase):\n"
-        "    def reset(self, *, seed=None): ...\n"
-        "    def act(self, obs, *, deterministic=True): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = [
-        EntryPoint("good", "good_partner_plug_in", registry.ENTRY_POINT_GROUP),
-        EntryPoint("broken", "no_such_module_anywhere", registry.ENTRY_POINT_GROUP),
-    ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: found if group else [])
-    fresh = registry._Registry()
-    fresh.classes.update(registry._registry.classes)  # built-in modules are imported only once
-    monkeypatch.setattr(registry, "_registry", fresh)
-    yield
-    import sys
-
-    sys.modules.pop("good_partner_plug_in", None)
-
-
-@pytest.mark.usefixtures("plug_ins")
-def test_partners_of_other_packages_are_found_through_entry_points():
-    assert "from_plug_in" in list_registered()
-    assert type(load_partner(PartnerSpec("from_plug_in", 0))).__name__ == "FromPlugIn"
-
-
-@pytest.mark.usefixtures("plug_ins")
-def test_broken_plug_in_is_logged_and_named_but_not_fatal(caplog):
-    with caplog.at_level(logging.WARNING):
-        assert "scripted_heuristic" in list_registered()
-    assert "Partner plug-in broken (no_such_module_anywhere) failed" in caplog.text
-    with pytest.raises(KeyError, match="Plug-in broken failed: ModuleNotFoundError"):
-        load_partner(PartnerSpec("nobody", 0))

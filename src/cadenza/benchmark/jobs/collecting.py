@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.dataset_files import (
     DATASET,
@@ -192,7 +193,9 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
     request = {**collection.flags(partners), **player.facts}
     with (
         Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
-        open_job_folder(collection.out, player.kind, request) as folder,
+        open_job_folder(
+            collection.out, player.kind, request, code_sha256=code_digest(task, partners)
+        ) as folder,
     ):
         dataset = folder.root / DATASET
         attempts = 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.encounters import (
     Encounters,
@@ -84,7 +85,9 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     with (
         single_torch_thread(),
         Encounters(task, filtered=filtered, make_policy=policy.load) as encounters,
-        open_job_folder(evaluation.out, "evaluate", request) as folder,
+        open_job_folder(
+            evaluation.out, "evaluate", request, code_sha256=code_digest(task, partners)
+        ) as folder,
     ):
         features = encounters.features()
         blocks = Blocks(folder=folder.root / BLOCKS, request_sha256=folder.request_sha256)

@@ -43,11 +43,13 @@ class JobFolder:
         root: The folder.
         kind: Name of the job.
         request: Its flags and the digests of what it reads; no paths.
+        code_sha256: Digest of the code that does it.
     """
 
     root: Path
     kind: str
     request: Mapping[str, Any]
+    code_sha256: str
 
     @property
     def work(self) -> Path:
@@ -100,27 +102,31 @@ class JobFolder:
             "job": self.kind,
             "request": dict(self.request),
             "request_sha256": self.request_sha256,
-            "code_sha256": source_digest(),
+            "code_sha256": self.code_sha256,
         }
         write_sealed_json(path, full, kind="cadenza-job-result", schema_version=SCHEMA_VERSION)
         return full
 
 
 @contextmanager
-def open_job_folder(root: Path, kind: str, request: Mapping[str, Any]) -> Generator[JobFolder]:
+def open_job_folder(
+    root: Path, kind: str, request: Mapping[str, Any], *, code_sha256: str | None = None
+) -> Generator[JobFolder]:
     """Yield the folder of a job, claimed and locked.
 
     Args:
         root: The folder; made if it does not exist.
         kind: Name of the job.
         request: Flags and digests that determine the product.
+        code_sha256: Digest of the code that does it; None if only this package's does.
 
     Raises:
         ConfigurationError: The folder belongs to another request, or holds foreign files.
         NotReadyError: Another process works in it.
         StorageError: The file system refused.
     """
-    folder = JobFolder(root=root, kind=kind, request=request)
+    code = code_sha256 or source_digest()
+    folder = JobFolder(root=root, kind=kind, request=request, code_sha256=code)
     with _locked(root):
         _claim(folder)
         remove_temporaries(root)
@@ -154,7 +160,11 @@ def _locked(root: Path) -> Generator[None]:
 def _claim(folder: JobFolder) -> None:
     """Make the folder this request's, or find that it is."""
     path = folder.root / _CLAIM
-    facts = {"job": folder.kind, "request": dict(folder.request), "code_sha256": source_digest()}
+    facts = {
+        "job": folder.kind,
+        "request": dict(folder.request),
+        "code_sha256": folder.code_sha256,
+    }
     if not path.exists():
         foreign = sorted(p.name for p in folder.root.iterdir() if not _is_ours(p.name))
         if foreign:

@@ -1,0 +1,95 @@
+"""The code of other packages is a part of what a result stands for."""
+
+import importlib
+import sys
+
+import pytest
+
+from cadenza.aht.config import load_config
+from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.training import run_training
+from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.partners import PartnerSpec
+from cadenza.partners.registry import isolated_registry
+from tests.plug_in_package import STEADY_PARTNER, install
+
+CONFIG = EvaluationConfig.model_validate(
+    {
+        "task": "mpe_cooperative_push",
+        "policies": ["zero"],
+        "partners": ["steady"],
+        "conditions": [{"name": "plain"}],
+        "seeds": [0, 1],
+        "episodes_per_seed": 2,
+    }
+)
+
+
+def install_steady(folder, *, speed=0.1, version="1.0"):
+    law = STEADY_PARTNER.replace("{speed}", str(speed))
+    files = {"__init__.py": "from steady_partner import law", "law.py": law}
+    install(folder, "steady_partner", files, group="cadenza.partners", version=version)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def steady(tmp_path, monkeypatch):
+    """A folder on the import path with a package that registered the partner ``steady``."""
+    with isolated_registry():
+        install_steady(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        importlib.import_module("steady_partner")
+        yield tmp_path
+    for name in ("steady_partner", "steady_partner.law"):
+        del sys.modules[name]
+
+
+CHANGES = pytest.mark.parametrize("change", [{"speed": 0.2}, {"version": "1.1"}])
+
+
+@CHANGES
+def test_content_id_covers_source_and_version_of_the_plug_in(steady, change):
+    spec = PartnerSpec("steady", 0)
+    before = spec.content_id
+    install_steady(steady, **change)
+    assert spec.content_id != before
+    install_steady(steady)
+    assert spec.content_id == before
+
+
+@CHANGES
+def test_other_code_cannot_go_on_with_an_evaluation_nor_pass_its_verification(steady, change):
+    out = steady / "out"
+    bundle = run_evaluation(CONFIG, out=out, workers=1, repo_root=out).bundles["zero"]
+    cell = min((out / "cells").glob("*.jsonl"))
+    cell.unlink()  # as if the run had been killed
+    install_steady(steady, **change)
+    with pytest.raises(ConfigurationError, match="other settings, code or weights"):
+        run_evaluation(CONFIG, out=out, workers=1, repo_root=out, resume=True)
+    assert not cell.exists()
+    failed = [row for row in verify_bundle_dir(bundle, allow_dirty=True) if not row.ok]
+    assert [row.name for row in failed] == ["partners:material", "partners:hashes"]
+    assert "others now: steady" in failed[-1].detail
+
+    install_steady(steady)
+    run_evaluation(CONFIG, out=out, workers=1, repo_root=out, resume=True)
+    assert all(row.ok for row in verify_bundle_dir(bundle, allow_dirty=True))
+
+
+def test_other_code_of_a_partner_cannot_go_on_with_a_training(steady):
+    changes = ["algo=random", "partner.class_name=steady", "total_frames=400"]
+    changes += ["~partner.extra.target_xy", "~partner.extra.action_dim", "+evaluation.episodes=1"]
+    changes += [f"artifacts_root={steady}", f"log_dir={steady}/logs"]
+    config = load_config(
+        config_path=shipped_config("train/mpe_cooperative_push.yaml"), overrides=changes
+    )
+    first = run_training(config)
+    again = run_training(config, resume=True)
+    assert again.outcome.status == "already_finished"
+    install_steady(steady, speed=0.2)
+    other = run_training(config, resume=True)
+    assert other.outcome.status == "completed"
+    assert other.curve.run_id != first.curve.run_id
