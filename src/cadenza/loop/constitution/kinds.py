@@ -260,7 +260,10 @@ class Weights:
         except (OSError, IntegrityError) as error:
             expected = f"expected --{given.key} as a folder with sound JSON files"
             raise denied("weights_file", f"{expected}, got {quoted(str(error))}") from error
-        if path == folders[-1] / "config.json" and content.get("type") not in self.types:
+        if (
+            path == folders[-1] / "config.json"
+            and content.get("type", self.types[0]) not in self.types
+        ):
             raise denied(
                 "policy_type",
                 f"expected --{given.key} as a policy of {', '.join(self.types)}, got "

@@ -660,7 +660,7 @@ def steps(**entry):
         ("adapter_config.json", {"base_model_name_or_path": "evil/base"}, "'evil/base'"),
         ("adapter_config.json", {"base_model_name_or_path": "/etc"}, "'/etc'"),
         ("adapter_config.json", {"base_model_name_or_path": "a\0b"}, "null byte"),
-        ("config.json", {}, "policy of act"),
+        ("config.json", {"type": None}, "policy of act"),
         ("config.json", {"type": "groot"}, "'groot'"),
         ("adapter_model.bin", {}, "adapter_model.bin"),
         ("modeling.py", {}, "modeling.py"),
