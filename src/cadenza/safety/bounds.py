@@ -1,10 +1,9 @@
 """Numeric envelope of one task, as every safety layer reads it."""
 
-import math
-import numbers
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import InputError
 
 #: Fields that may be zero: an ideal link, a task without contact forces.
@@ -42,20 +41,9 @@ class Bounds:
         for field in fields(self):
             value: Any = getattr(self, field.name)
             lowest = 0.0 if field.name in _MAY_BE_ZERO else MIN_BOUND
-            number = _as_float(value)
-            if not lowest <= number <= MAX_BOUND:
+            if not (is_real(value) and lowest <= value <= MAX_BOUND):
                 raise InputError(
                     f"Bounds.{field.name}: expected a number in [{lowest:g}, {MAX_BOUND:g}], "
-                    f"got {value!r}."
+                    f"got {shown(value)}."
                 )
-            object.__setattr__(self, field.name, number)
-
-
-def _as_float(value: object) -> float:
-    """Return a real number as a float; NaN, which no range contains, for anything else."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:  # an integer has no upper limit
-        return math.inf
+            object.__setattr__(self, field.name, float(value))

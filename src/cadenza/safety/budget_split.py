@@ -17,9 +17,9 @@ Limits:          the partner must run the same filter with the same options and 
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
-from cadenza.safety.kinds import is_real, is_whole
 
 #: Names `make_budget_split` knows.
 SUPPORTED_STRATEGIES: Final = ("proportional", "relative_degree_aware")

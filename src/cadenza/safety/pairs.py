@@ -10,13 +10,12 @@ JSON forms of a `LambdaDict`:
 
 import itertools
 import math
-import numbers
 import warnings
 from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
 
+from cadenza.core.checks import is_real, real_number
 from cadenza.core.errors import InputError
-from cadenza.safety.kinds import is_real
 
 #: One number per agent pair; keys are in canonical order.
 LambdaDict: TypeAlias = dict[tuple[str, str], float]
@@ -146,7 +145,7 @@ def _read_version_3(entries: list[object]) -> LambdaDict:
 
 def _read_version_2(entries: list[object], keys: list[tuple[str, str]] | None) -> LambdaDict:
     for index, entry in enumerate(entries):
-        if not _is_number(entry):
+        if not is_real(entry):
             raise TypeError(
                 f"lambda payload[{index}]: expected a number like the entries before it, "
                 f"got {type(entry).__name__}."
@@ -175,16 +174,7 @@ def _store(target: LambdaDict, a: str, b: str, value: object) -> None:
     key = canonical_pair_key(a, b)
     if key in target:
         raise InputError(f"lambda values: expected each pair once, got the duplicate {key}.")
-    if not _is_number(value):
-        raise InputError(f"lambda value of {key}: expected a number, got {value!r}.")
-    try:
-        number = float(cast("float", value))
-    except OverflowError:  # an integer of JSON has no upper limit
-        number = math.inf
+    number = real_number(f"lambda value of {key}", value)
     if not math.isfinite(number):
         raise InputError(f"lambda value of {key}: expected a finite number, got {number}.")
     target[key] = number
-
-
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, numbers.Real)

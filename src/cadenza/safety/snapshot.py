@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import real_array, real_number
 from cadenza.core.errors import InputError
 
 #: Cartesian dimensions the rows are proved for: the plane and space.
@@ -72,7 +73,7 @@ class AgentSnapshot:
             x + v * time_s
             for x, v in zip(self.position_numbers, self.velocity_numbers, strict=True)
         ]
-        position, numbers = _as_vector("AgentSnapshot.position", p)
+        position, numbers = _in_range("AgentSnapshot.position", np.array(p))
         moved = object.__new__(AgentSnapshot)  # all but the position was checked before
         _set(moved, "position", position)
         _set(moved, "velocity", self.velocity)
@@ -101,13 +102,13 @@ def _fill(
         raise InputError(
             f"AgentSnapshot.velocity: expected {len(p)} entries like the position, got {len(v)}."
         )
-    radius = _as_number("AgentSnapshot.radius", radius)
+    radius = real_number("AgentSnapshot.radius", radius)
     if not 0.0 < radius <= MAX_MAGNITUDE:
         raise InputError(
             f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
             "check the collision model."
         )
-    age_s = _as_number("AgentSnapshot.age_s", age_s)
+    age_s = real_number("AgentSnapshot.age_s", age_s)
     if not 0.0 <= age_s <= MAX_MAGNITUDE:
         raise InputError(
             f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
@@ -121,23 +122,17 @@ def _fill(
     _set(snapshot, "velocity_numbers", v)
 
 
-def _as_number(name: str, value: float) -> float:
-    if type(value) is float:
-        return value
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected a number, got {value!r}.") from error
-
-
 def _as_vector(
     name: str, values: FloatArray | Sequence[float]
 ) -> tuple[FloatArray, tuple[float, ...]]:
     """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
-    try:
-        vector = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected 2 or 3 numbers, got {values!r}.") from error
+    if type(values) is not np.ndarray or values.dtype.kind not in "fiu":
+        values = real_array(name, values)
+    return _in_range(name, np.array(values, dtype=np.float64))
+
+
+def _in_range(name: str, vector: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
+    """Return ``vector``, read-only from now on, and its entries, after checking both."""
     if vector.shape not in _SHAPES:
         raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
     numbers: tuple[float, ...] = tuple(vector.tolist())

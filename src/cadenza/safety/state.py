@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypedDict, cast
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
-from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.pairs import LambdaDict, lambda_from_jsonable, lambda_to_jsonable
 
 #: Target mean loss of the one-sided conformal rule, m/s. Negative, so that rule tightens for ever

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.cbf_qp import ExpCBFQP, pair_h_value
 from cadenza.safety.conformal import compute_per_pair_loss, compute_prediction_gap_for_pairs
 from cadenza.safety.control_models import JacobianControlModel
-from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.oscbf import OSCBF, joint_limit_constraint_row
 from cadenza.safety.pairs import make_lambda_dict
 from cadenza.safety.state import SafetyState

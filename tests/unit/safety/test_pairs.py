@@ -129,7 +129,11 @@ def test_wire_not_a_list_is_refused(payload):
         ([{"a": 1, "b": "b", "value": 1.0}], TypeError, "expected agent ids as text"),
         ([{"a": "a", "b": "b", "value": 1.0}, 3.0], TypeError, "expected an object"),
         ([{"a": "a", "b": "b", "value": float("nan")}], InputError, "expected a finite number"),
-        ([{"a": "a", "b": "b", "value": 10**400}], InputError, "expected a finite number, got inf"),
+        (
+            [{"a": "a", "b": "b", "value": 10**400}],
+            InputError,
+            "expected a number, got an integer beyond the range of floats",
+        ),
         ([{"a": "a", "b": "b", "value": "1"}], InputError, "expected a number, got '1'"),
         ([{"a": "a", "b": "b", "value": True}], InputError, "expected a number, got True"),
     ],

@@ -31,7 +31,7 @@ def test_snapshot_arrays_cannot_be_changed():
         ([0.0], [0.0], 0.2, r"position: expected shape \(2,\) or \(3,\), got \(1,\)"),
         ([[0.0, 0.0]], [0.0, 0.0], 0.2, r"position: expected shape"),
         ([0.0, 0.0], [0.0, 0.0, 0.0], 0.2, r"velocity: expected 2 entries"),
-        (["a", "b"], [0.0, 0.0], 0.2, r"position: expected 2 or 3 numbers"),
+        (["a", "b"], [0.0, 0.0], 0.2, r"position: expected real numbers"),
         ([0.0, 0.0], [0.0, 0.0], 0.0, r"radius: expected a finite length > 0 m, got 0.0"),
         ([0.0, 0.0], [0.0, 0.0], -0.1, r"radius: .* got -0.1"),
         ([0.0, 0.0], [0.0, 0.0], np.nan, r"radius: .* got nan"),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.affine.barriers import Barrier
 from cadenza.safety.affine.batch import filter_states
@@ -230,9 +231,7 @@ class AffineCBFFilter:
 
 def _checked(name: str, values: FloatArray, size: int) -> FloatArray:
     """Return a copy in float64 after checking kind, shape and numbers."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"filter: {name}: expected real numbers, got {array.dtype}.")
+    array = real_array(f"filter: {name}", values)
     require_shape(f"filter: {name}", array, (size,))
     numbers = np.array(array, dtype=np.float64)
     require_finite(f"filter: {name}", numbers)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.rowwise_engine import RowwiseEngine
@@ -239,9 +240,7 @@ class BatchedSafetyDriver:
                 brake then; or there is not one identity per environment; or the batch tells packet
                 ages that it did not tell in the first step.
         """
-        nominal = np.array(nominal_action, dtype=np.float64)
-        shape = (self.num_envs, self._action_dim)
-        require_shape("BatchedSafetyDriver.step: nominal_action", nominal, shape)
+        nominal = self._nominal(nominal_action)
         ids = self._one_id_per_env(partner_ids)
         try:
             agents = self._hooks.agents()
@@ -270,9 +269,7 @@ class BatchedSafetyDriver:
         Raises:
             InputError: As `step`; or the options let all environments be decided together.
         """
-        nominal = np.array(nominal_action, dtype=np.float64)
-        shape = (self.num_envs, self._action_dim)
-        require_shape("BatchedSafetyDriver.step_rows: nominal_action", nominal, shape)
+        nominal = self._nominal(nominal_action)
         ids = self._one_id_per_env(partner_ids)
         if not isinstance(self._engine, RowwiseEngine):
             raise InputError(
@@ -326,6 +323,12 @@ class BatchedSafetyDriver:
             raise InputError(f"BatchedSafetyDriver state: expected a record, got {state!r}.")
         target.load_state_dict(state)  # pyright: ignore[reportUnknownArgumentType] -- JSON
         self._engine, self._untouched = target, False
+
+    def _nominal(self, nominal_action: object) -> FloatArray:
+        name = "BatchedSafetyDriver.step: nominal_action"
+        nominal = np.array(real_array(name, nominal_action), dtype=np.float64)
+        require_shape(name, nominal, (self.num_envs, self._action_dim))
+        return nominal
 
     def _one_id_per_env(self, partner_ids: str | Sequence[str | None] | None) -> list[str | None]:
         if partner_ids is None or isinstance(partner_ids, str):

@@ -35,6 +35,7 @@ from cadenza.safety.batched.inputs import (
     require_short_step,
     require_step,
     require_tensor,
+    tensor_like,
 )
 from cadenza.safety.batched.levels import root, sampled_level, wae_level_batch
 from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
@@ -239,7 +240,7 @@ class BatchedEgoFilter:
                 finite or out of range.
             ConfigurationError: With ``validate``: packets as old as declared leave no authority.
         """
-        require_tensor("nominal", nominal)
+        require_tensor("filter: nominal", nominal)
         step = self._checked(
             StepInput(
                 nominal=nominal,
@@ -247,10 +248,8 @@ class BatchedEgoFilter:
                 ego_velocity=ego_velocity,
                 partner_positions=partner_positions,
                 partner_velocities=partner_velocities,
-                ego_radius=_radius(ego_radius, nominal),
-                partner_radii=torch.as_tensor(
-                    partner_radii, dtype=nominal.dtype, device=nominal.device
-                ),
+                ego_radius=tensor_like("filter: ego_radius", ego_radius, nominal),
+                partner_radii=tensor_like("filter: partner_radii", partner_radii, nominal),
                 lambda_=lambda_,
                 age_s=age_s,
                 predicted_velocities=predicted_velocities,
@@ -390,13 +389,6 @@ class BatchedEgoFilter:
         radial = -self._radial_accel * rows.a[:, 0]
         u = torch.where(braked.unsqueeze(1), radial, solution.u)
         return solution._replace(u=u, proved=solution.proved | braked)
-
-
-def _radius(radius: Tensor | float, like: Tensor) -> Tensor:
-    """Return the radius as a tensor; a number is filled in on the device, for graph captures."""
-    if isinstance(radius, Tensor):
-        return radius
-    return torch.full((), float(radius), dtype=like.dtype, device=like.device)
 
 
 def _report(

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import is_real, real_array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.snapshot import MAX_MAGNITUDE
 
@@ -118,7 +119,7 @@ def _require_like(
 ) -> None:
     if values is None:
         return
-    require_tensor(name, values)
+    require_tensor(f"filter: {name}", values)
     if values.dtype != nominal.dtype or values.device != nominal.device:
         raise InputError(
             f"filter: {name}: expected {nominal.dtype} on {nominal.device} like the nominal "
@@ -176,9 +177,18 @@ def require_tensor(name: str, values: object) -> None:
     """Raise InputError unless ``values`` is a tensor."""
     if not isinstance(values, Tensor):
         raise InputError(
-            f"filter: {name}: expected a tensor, got {type(values).__name__}; "
+            f"{name}: expected a tensor, got {type(values).__name__}; "
             "convert it with torch.as_tensor."
         )
+
+
+def tensor_like(name: str, values: object, like: Tensor) -> Tensor:
+    """Return numbers as a tensor of the dtype and on the device of ``like``; a tensor as it is."""
+    if isinstance(values, Tensor):
+        return values
+    if is_real(values):  # filled on the device: a graph capture allows no copy from the host
+        return torch.full((), float(values), dtype=like.dtype, device=like.device)
+    return torch.as_tensor(real_array(name, values), dtype=like.dtype, device=like.device)
 
 
 def _shape(values: Tensor) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from cadenza.core.errors import InputError
 from cadenza.safety.batched.active_set import SoftProblem
 from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.gradient import differentiable
+from cadenza.safety.batched.inputs import require_tensor, tensor_like
 from cadenza.safety.batched.stages import Batch, Stages
 from cadenza.safety.batched.status import BAD_INPUT
 from cadenza.safety.filters.projection import SLACK_WEIGHT
@@ -214,6 +215,8 @@ def _largest_residual(problem: SoftProblem, x: Tensor) -> Tensor:
 
 def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Tensor:
     """Return which rows count, shape (B, m), after checking shapes and dtypes."""
+    for name, values in (("u_hat", u), ("A", A), ("b", b)):
+        require_tensor(f"project_batch: {name}", values)
     if u.dtype not in (torch.float64, torch.float32) or not u.dtype == A.dtype == b.dtype:
         raise InputError(
             "project_batch: expected u_hat, A and b all float64 or all float32, got "
@@ -240,11 +243,8 @@ def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Ten
 
 def _bound(name: str, bound: Tensor | float | None, u: Tensor, missing: float) -> Tensor:
     """Return a bound of shape (B, n)."""
-    if isinstance(bound, Tensor):
-        values = bound.to(dtype=u.dtype, device=u.device)
-    else:  # filled on the device: a graph capture allows no copy from the host
-        number = missing if bound is None else float(bound)
-        values = torch.full((), number, dtype=u.dtype, device=u.device)
+    given = missing if bound is None else bound
+    values = tensor_like(f"project_batch: {name}", given, u).to(dtype=u.dtype, device=u.device)
     try:
         return values.expand(u.shape)
     except RuntimeError as error:

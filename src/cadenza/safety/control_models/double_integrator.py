@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import MAX_BOUND, Bounds
-from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.snapshot import POSITION_DIMS, AgentSnapshot
 
 

@@ -25,9 +25,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Damping of the inverse, in the unit of J. Its relative error is (damping / sigma)^2 along a

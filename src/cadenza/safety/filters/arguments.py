@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from cadenza.core.checks import is_real, real_array, shown
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
@@ -20,7 +21,6 @@ MIN_DT: Final = 1e-6
 MAX_DT: Final = 1e3
 #: A dict is recognised at once, any other Mapping slowly.
 _MAPPINGS: Final = (dict, Mapping)
-_NUMBERS: Final = (float, int, np.floating, np.integer)
 
 
 def require_call(
@@ -44,9 +44,10 @@ def require_call(
         )
     if dt is None:
         raise InputError("filter: dt is required, got None; pass the control step in seconds.")
-    if not (isinstance(dt, _NUMBERS) and MIN_DT <= dt <= MAX_DT):
+    if not (is_real(dt) and MIN_DT <= dt <= MAX_DT):
         raise InputError(
-            f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
+            f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], "
+            f"got {shown(dt)}."
         )
     if not isinstance(proposed_action, np.ndarray):
         raise TypeError(
@@ -131,11 +132,10 @@ def require_lambda(
             f"filter: state.lambda_ key set mismatch: expected {sorted(expected)}, "
             f"got {sorted(lambda_)}; {remedy}."
         )
-    values = cast("dict[Any, Any]", lambda_)
-    for key, value in values.items():
-        if not (isinstance(value, _NUMBERS) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE):
+    for key, value in lambda_.items():
+        if not (is_real(value) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE):
             raise InputError(
-                f"filter: state.lambda_[{key}]: expected a finite number, got {value!r}"
+                f"filter: state.lambda_[{key}]: expected a finite number, got {shown(value)}"
             )
 
 
@@ -149,8 +149,8 @@ def require_action(
     """
     if action.shape != (size,):
         raise InputError(f"filter: {name}: expected shape ({size},), got {action.shape}.")
-    if action.dtype.kind not in "fiu":
-        raise InputError(f"filter: {name}: expected real numbers, got {action.dtype}.")
+    if type(action) is not np.ndarray or action.dtype.kind not in "fiu":
+        action = real_array(f"filter: {name}", action)
     numbers: list[float] = action.tolist()
     for number in numbers:
         if not abs(number) <= MAX_MAGNITUDE:

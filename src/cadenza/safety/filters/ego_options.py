@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
-from cadenza.safety.kinds import is_real
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, LevelFunction, Plant, row_level
 from cadenza.safety.rows.wae import CBF_POWERS, CbfPower, wae_row_level
 

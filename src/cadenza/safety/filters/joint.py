@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.errors import ConcertoSafetyInfeasible
@@ -36,7 +37,6 @@ from cadenza.safety.filters.joint_rows import (
 )
 from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.filters.row_solution import Solution, solve_rows
-from cadenza.safety.kinds import is_real
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import measure_authority
 from cadenza.safety.rows.barrier import (

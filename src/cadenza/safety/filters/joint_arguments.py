@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.filters.arguments import (
@@ -88,12 +89,10 @@ def require_share(
     """
     if partner_action_bound is None:
         raise InputError("filter: partner_action_bound is required, got None; pass it in > 0.")
-    if not (
-        isinstance(partner_action_bound, int | float) and 0.0 < partner_action_bound <= MAX_BOUND
-    ):
+    if not (is_real(partner_action_bound) and 0.0 < partner_action_bound <= MAX_BOUND):
         raise InputError(
             "filter: partner_action_bound: expected a finite number > 0, "
-            f"got {partner_action_bound!r}."
+            f"got {shown(partner_action_bound)}."
         )
     if not isinstance(ego_uid, str) or ego_uid not in uids:
         raise InputError(

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_whole
 from cadenza.core.errors import InputError
-from cadenza.safety.kinds import is_whole
 
 #: Rate at which a gap may be closed, 1/s: a tenth of the gap in 20 ms.
 DEFAULT_CBF_ALPHA: Final = 5.0

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
-from cadenza.safety.kinds import is_real, is_whole
 from cadenza.safety.oscbf.constraints import OSCBFConstraints
 from cadenza.safety.oscbf.result import SLACK_ACTIVE_FLOOR, OSCBFResult
 from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus

@@ -37,8 +37,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
-from cadenza.safety.kinds import is_real
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: How the plant integrates a constant acceleration over one control step.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import InputError
 from cadenza.safety.snapshot import MAX_MAGNITUDE, POSITION_DIMS, AgentSnapshot
 
@@ -36,6 +37,10 @@ class AgentBatch:
     ages_s: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        for name in ("positions", "velocities", "radii", "ages_s"):
+            if name != "ages_s" or self.ages_s is not None:
+                numbers = real_array(f"AgentBatch.{name}", getattr(self, name))
+                object.__setattr__(self, name, numbers.astype(np.float64, copy=False))
         shape = self.positions.shape
         if len(set(self.uids)) != len(self.uids):
             raise InputError(f"AgentBatch.uids: expected distinct ids, got {self.uids}.")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.runtime.option_kinds import is_real
 from cadenza.safety.runtime.options import SafetyOptions
 
 
@@ -44,10 +44,10 @@ def require_timestep(value: object) -> float:
     Raises:
         ConfigurationError: No number, or out of the range the rows are meant for.
     """
-    if is_real(value) and MIN_DT <= cast("float", value) <= MAX_DT:
-        return float(cast("float", value))
+    if is_real(value) and MIN_DT <= value <= MAX_DT:
+        return float(value)
     raise ConfigurationError(
-        f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {value!r}."
+        f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {shown(value)}."
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import real_number
 from cadenza.core.errors import InputError
 from cadenza.safety.errors import InputTypeError
 from cadenza.safety.filters.arguments import require_action
@@ -163,13 +164,10 @@ def require_partner_id(partner_id: object, name: str = "partner_id") -> str | No
 
 def comparable(nominal: object, action: FloatArray) -> FloatArray:
     """Return the nominal action to compare ``action`` with: zeros where it is malformed."""
-    if isinstance(nominal, np.ndarray):
-        array = cast("np.ndarray[Any, Any]", nominal)
-        if array.shape == action.shape and array.dtype.kind in "fiu":
-            numbers = array.astype(np.float64)
-            if bool((np.abs(numbers) <= MAX_MAGNITUDE).all()):
-                return numbers
-    return np.zeros_like(action)
+    try:
+        return np.array(require_action(require_array(nominal), len(action)), dtype=np.float64)
+    except InputError:
+        return np.zeros_like(action)
 
 
 def require_forces(
@@ -186,7 +184,7 @@ def require_forces(
     checked: dict[tuple[str, str], float] = {}
     for pair, force in _mapping("contact forces", contact_forces).items():
         key = _known_pair(pair, models)
-        number = _number(f"contact force of {key}", force)
+        number = real_number(f"contact force of {key}", force)
         if not 0.0 <= number < math.inf:
             raise InputError(f"contact force of {key}: expected a finite force >= 0 N, got {force}")
         checked[key] = number
@@ -208,18 +206,9 @@ def _mapping(name: str, value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def _number(name: str, value: object) -> float:
-    try:
-        return float(cast("float", value))
-    except OverflowError:  # an integer has no upper limit
-        return math.inf
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected a number, got {value!r}.") from error
-
-
 def _age(uid: str, value: object) -> float:
     name = f'obs["comm"]["aoi"][{uid!r}]'
-    age = _number(name, value)
+    age = real_number(name, value)
     if not 0.0 <= age < math.inf:
         raise InputError(f"{name}: expected a finite age >= 0, got {age}.")
     return age

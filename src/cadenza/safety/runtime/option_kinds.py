@@ -1,19 +1,10 @@
 """Kinds of option values, checked before their ranges, so that an error names the option."""
 
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
-
-
-def is_real(value: object) -> bool:
-    """Return whether ``value`` is a real number; truth values are none."""
-    return type(value) is not bool and isinstance(value, numbers.Real)
-
-
-def _is_whole(value: object) -> bool:
-    return type(value) is not bool and isinstance(value, numbers.Integral)
 
 
 def _is_text(value: object) -> bool:
@@ -31,7 +22,7 @@ def _are_reals(value: object) -> bool:
 #: What the kind of a default asks for, and how an error names it. Order matters: True is an int.
 _KINDS: Final[tuple[tuple[type, Callable[[object], bool], str], ...]] = (
     (bool, _is_flag, "True or False"),
-    (int, _is_whole, "a whole number"),
+    (int, is_whole, "a whole number"),
     (float, is_real, "a number"),
     (str, _is_text, "text"),
     (tuple, _are_reals, "a tuple of numbers"),
@@ -59,6 +50,6 @@ def require_kinds(owner: str, values: Mapping[str, Any], optional: Mapping[str, 
             if isinstance(default, kind):
                 if not fits(value):
                     raise ConfigurationError(
-                        f"{owner}.{name}: expected {words}{or_none}, got {value!r}."
+                        f"{owner}.{name}: expected {words}{or_none}, got {shown(value)}."
                     )
                 break

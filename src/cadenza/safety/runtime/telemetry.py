@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, cast
 
+from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
 from cadenza.safety.braking import PairDanger
 from cadenza.safety.pairs import canonical_pair_key
-from cadenza.safety.runtime.option_kinds import is_real
 from cadenza.safety.runtime.safety_step import SafetyStep
 
 #: Reasons for braking that an episode lists one by one; further ones are only counted.

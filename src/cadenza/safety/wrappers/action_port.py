@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
 
 #: Maps an action to another unit, component by component or as a whole; batches included.
@@ -78,12 +79,8 @@ class ActionPort:
                     f"{self._key!r}, got {action!r}."
                 )
             part = cast("Mapping[str, Any]", action)[self._key]
-        values = np.asarray(part)
-        if values.shape != self.shape or values.dtype.kind not in "fiu":
-            raise InputError(
-                f"SafetyFilterWrapper: expected the ego's action as real numbers of shape "
-                f"{self.shape}, got {values.dtype} {values.shape}."
-            )
+        values = real_array("SafetyFilterWrapper: the ego's action", part)
+        require_shape("SafetyFilterWrapper: the ego's action", values, self.shape)
         return values
 
     def nominal(self, ego_action: NDArray[Any]) -> FloatArray:

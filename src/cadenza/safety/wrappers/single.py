@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.pairs import LambdaDict
@@ -235,16 +235,10 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             ego = task.ego_uid
             return stop_action(task.control_models[ego], snapshots[ego], task.bounds)
         request = FallbackRequest(nominal.copy(), retreat.copy(), snapshots, task.bounds)
-        answer: NDArray[Any] = np.asarray(self._fallback(request))
-        if (
-            answer.shape != nominal.shape
-            or answer.dtype.kind not in "fiu"
-            or not np.isfinite(answer).all()
-        ):
-            raise InputError(
-                f"SafetyFilterWrapper: fallback: expected finite numbers of shape {nominal.shape}, "
-                f"got {answer}."
-            )
+        name = "SafetyFilterWrapper: fallback"
+        answer = real_array(name, self._fallback(request))
+        require_shape(name, answer, nominal.shape)
+        require_finite(name, answer)
         c = task.bounds.action_linf_component
         return np.clip(answer.astype(np.float64), -c, c)
 

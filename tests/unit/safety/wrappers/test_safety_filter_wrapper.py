@@ -376,7 +376,7 @@ def test_step_before_reset_is_refused():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (np.zeros(3, dtype=np.float32), r"shape \(2,\), got float32 \(3,\)"),
+        (np.zeros(3, dtype=np.float32), r"shape \(2,\), got \(3,\)"),
         (np.array(["a", "b"]), "real numbers"),
         (np.array([np.nan, 0.0], dtype=np.float32), "finite"),
     ],
