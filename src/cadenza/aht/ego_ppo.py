@@ -115,8 +115,7 @@ class EgoPPOTrainer:
             self._generator = torch.Generator(self._device).manual_seed(seed)
         self._minibatch_rng = derive_substream(MINIBATCH_STREAM, root_seed=cfg.seed).default_rng()
         # Aliases without gradient: every change to a parameter happens in place.
-        self._actor_values = [p.detach() for p in self._learner.actor.ordered_parameters]
-        self._critic_values = [p.detach() for p in self._learner.critic.ordered_parameters]
+        self._actor_values = [p.detach() for p in self._learner.actor.parameters()]
         self._deviation = self._learner.actor.standard_deviation().detach()
         self._buffer: RolloutBuffer | None = None
         self._pending = False
@@ -263,7 +262,7 @@ class EgoPPOTrainer:
         with deterministic_algorithms() if reproducible else nullcontext():
             learning_rate = self._set_learning_rate(buffer.length * buffer.shape.num_envs)
             rollout, statistics = prepare_rollout(
-                buffer, self._critic_values, self._deviation, happo.gamma, happo.gae_lambda
+                buffer, self._learner.critic, self._deviation, happo.gamma, happo.gae_lambda
             )
             metrics = run_ppo_epochs(self._learner, rollout, options, self._minibatch_rng)
             self._deviation = self._learner.actor.standard_deviation().detach()

@@ -3,7 +3,7 @@
 Axes:  n = transitions of a rollout, N = parallel environments, O = observation, A = action.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from cadenza.learn.nn.gaussian_actor import (
     STANDARD_DEVIATION_KEY,
     GaussianActor,
 )
-from cadenza.learn.nn.value_critic import ValueCritic, critic_value
+from cadenza.learn.nn.value_critic import ValueCritic
 
 #: Keys of a policy checkpoint.
 CHECKPOINT_KEYS: Final = frozenset({"actor", "actor_optim", "critic", "critic_optim"})
@@ -58,9 +58,9 @@ def build_learner(
     critic = ValueCritic(observation_dim, hidden_dim=hidden_dim, generator=generator).to(device)
     return PPOLearner(
         actor=actor,
-        actor_optimizer=actor_optimizer(actor.ordered_parameters, learning_rate),
+        actor_optimizer=actor_optimizer(actor.parameters(), learning_rate),
         critic=critic,
-        critic_optimizer=critic_optimizer(critic.ordered_parameters, learning_rate),
+        critic_optimizer=critic_optimizer(critic.parameters(), learning_rate),
     )
 
 
@@ -111,9 +111,10 @@ def load_learner_state(learner: PPOLearner, payload: Mapping[str, Any]) -> None:
         ) from error
 
 
+@torch.no_grad()
 def prepare_rollout(
     buffer: RolloutBuffer,
-    critic_parameters: Sequence[Tensor],
+    critic: ValueCritic,
     deviation: Tensor,
     gamma: float,
     gae_lambda: float,
@@ -122,7 +123,7 @@ def prepare_rollout(
 
     Args:
         buffer: At least one step.
-        critic_parameters: Detached, in the order of `critic_value`.
+        critic: Values the states; gradients are off.
         deviation: σ with which the actions were drawn, shape (A,).
         gamma: Discount per step.
         gae_lambda: Weight of longer advantage estimates.
@@ -133,7 +134,7 @@ def prepare_rollout(
     device, steps = buffer.observations.device, buffer.length
     inputs = buffer.critic_inputs()
     require_finite("EgoPPOTrainer.update: observations", inputs.cpu().numpy())
-    values = critic_value(critic_parameters, inputs).squeeze(-1).cpu().numpy()
+    values = critic(inputs).squeeze(-1).cpu().numpy()
     current, following = buffer.split_values(values)
     rewards, boundaries = buffer.rewards[:steps], buffer.boundaries[:steps]
     advantages = compute_gae(

@@ -6,6 +6,7 @@ A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_p
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy`.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,6 @@ from cadenza.learn.nn.gaussian_actor import (
     MAX_STANDARD_DEVIATION,
     STANDARD_DEVIATION_KEY,
     GaussianActor,
-    actor_mean,
 )
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
@@ -219,9 +219,9 @@ class ActorPolicy:
 
     def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
         # Without gradients a forward pass needs no context manager, which would cost as a layer.
-        self._parameters = tuple(p.detach().clone() for p in actor.ordered_parameters)
-        sizes = (self._parameters[0].shape[0], self._parameters[-1].shape[0])
-        _require_fit(sizes, seat, source)
+        self._actor = copy.deepcopy(actor).requires_grad_(False)
+        first, *_, last = actor.parameters()
+        _require_fit((first.shape[0], last.shape[0]), seat, source)
         self._uid = seat.uid
 
     def reset(self, *, seed: int) -> None:
@@ -231,7 +231,7 @@ class ActorPolicy:
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the mean action, float32, shape (A,)."""
         state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        return actor_mean(self._parameters, state.unsqueeze(0))[0].numpy()
+        return self._actor(state.unsqueeze(0))[0].numpy()
 
 
 class PortablePolicy:

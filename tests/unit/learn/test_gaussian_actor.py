@@ -6,7 +6,7 @@ from torch import nn
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.nn.gaussian_actor import GaussianActor
+from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.linear import default_linear
 from cadenza.learn.nn.value_critic import ValueCritic
 
@@ -39,11 +39,6 @@ def actor(seed: int = 0, *, hidden: tuple[int, ...] = (8, 8)) -> GaussianActor:
 def test_actor_parameters_have_harl_names_in_harl_order():
     assert list(actor().state_dict()) == HARL_NAMES
     assert [name for name, _ in actor().named_parameters()] == HARL_NAMES
-
-
-def test_ordered_parameters_are_the_registered_ones():
-    network = actor()
-    assert [id(p) for p in network.ordered_parameters] == [id(p) for p in network.parameters()]
 
 
 def test_networks_seeded_alike_equal_torch_construction_under_manual_seed():
@@ -115,6 +110,7 @@ def test_actor_forward_equals_plain_torch_layers():
         for parameter, value in zip(layers.parameters(), values, strict=True):
             parameter.copy_(value)
     assert torch.equal(network(x), layers(x))
+    assert torch.equal(actor_mean(list(network.parameters()), x), layers(x))
 
 
 def test_initial_standard_deviation_is_half_the_sigmoid_of_one():

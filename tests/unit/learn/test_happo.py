@@ -75,7 +75,7 @@ def test_policy_loss_weighs_samples_by_the_sequential_factor():
 def test_actor_step_with_unit_factor_equals_step_without():
     actor, batch = actor_and_batch()
     other = copy.deepcopy(actor)
-    update_actor(actor, actor_optimizer(actor.ordered_parameters, 1e-3), batch, clip_epsilon=0.2)
+    update_actor(actor, actor_optimizer(actor.parameters(), 1e-3), batch, clip_epsilon=0.2)
     with_factor = ActorBatch(
         observations=batch.observations,
         actions=batch.actions,
@@ -83,16 +83,14 @@ def test_actor_step_with_unit_factor_equals_step_without():
         advantages=batch.advantages,
         factor=torch.ones(16, 1),
     )
-    update_actor(
-        other, actor_optimizer(other.ordered_parameters, 1e-3), with_factor, clip_epsilon=0.2
-    )
+    update_actor(other, actor_optimizer(other.parameters(), 1e-3), with_factor, clip_epsilon=0.2)
     for mine, theirs in zip(actor.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_actor_step_reports_entropy_of_the_initial_policy():
     actor, batch = actor_and_batch()
-    optimizer = actor_optimizer(actor.ordered_parameters, 1e-3)
+    optimizer = actor_optimizer(actor.parameters(), 1e-3)
     update = update_actor(actor, optimizer, batch, clip_epsilon=0.2)
     deviation = 0.5 / (1.0 + math.exp(-1.0))
     assert float(update.entropy) == pytest.approx(
@@ -103,7 +101,7 @@ def test_actor_step_reports_entropy_of_the_initial_policy():
 def test_actor_step_without_advantage_raises_entropy_only():
     actor, batch = actor_and_batch()
     means = actor(batch.observations).detach()
-    optimizer = actor_optimizer(actor.ordered_parameters, 1e-2)
+    optimizer = actor_optimizer(actor.parameters(), 1e-2)
     quiet = ActorBatch(
         observations=batch.observations,
         actions=batch.actions,
@@ -118,7 +116,7 @@ def test_actor_step_without_advantage_raises_entropy_only():
 
 def test_actor_results_carry_no_graph():
     actor, batch = actor_and_batch()
-    optimizer = actor_optimizer(actor.ordered_parameters, 1e-3)
+    optimizer = actor_optimizer(actor.parameters(), 1e-3)
     update = update_actor(actor, optimizer, batch, clip_epsilon=0.2)
     results = (update.policy_loss, update.entropy, update.gradient_norm, update.ratio)
     assert [result.requires_grad for result in results] == [False] * 4
@@ -127,7 +125,7 @@ def test_actor_results_carry_no_graph():
 def test_critic_steps_equal_plain_torch_adam():
     critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
     reference = copy.deepcopy(critic.net)
-    optimizer = critic_optimizer(critic.ordered_parameters, 1e-2)
+    optimizer = critic_optimizer(critic.parameters(), 1e-2)
     plain = torch.optim.Adam(reference.parameters(), lr=1e-2)
     draws = generator(2)
     for _ in range(3):
@@ -143,7 +141,7 @@ def test_critic_steps_equal_plain_torch_adam():
 
 def test_critic_gradient_is_shortened_to_the_limit():
     critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
-    optimizer = critic_optimizer(critic.ordered_parameters, 1e-2)
+    optimizer = critic_optimizer(critic.parameters(), 1e-2)
     x = torch.randn((32, 4), generator=generator(2))
     update_critic(critic, optimizer, x, torch.full((32, 1), 100.0), max_gradient_norm=0.5)
     squares = [float(p.grad.square().sum()) for p in critic.parameters()]

@@ -55,7 +55,7 @@ def test_factor_of_an_unchanged_actor_is_one():
 def test_final_factor_is_the_ratio_of_the_joint_policies():
     actors = [actor(k) for k in range(3)]
     rollouts = [rollout(policy, k) for k, policy in enumerate(actors)]
-    optimizers = [actor_optimizer(policy.ordered_parameters, 1e-2) for policy in actors]
+    optimizers = [actor_optimizer(policy.parameters(), 1e-2) for policy in actors]
     _, factor = update_actors_in_sequence(
         actors, optimizers, rollouts, advantages(), OPTIONS, np.random.default_rng(0)
     )
@@ -74,7 +74,7 @@ def test_one_robot_is_plain_ppo_to_the_bit():
     rng.permutation(1)  # the order of one robot
     learner = PPOLearner(
         actor=reference,
-        actor_optimizer=actor_optimizer(reference.ordered_parameters, 1e-3),
+        actor_optimizer=actor_optimizer(reference.parameters(), 1e-3),
         critic=ValueCritic(3, hidden_dim=4, generator=torch.Generator().manual_seed(0)),
         critic_optimizer=torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0),
     )
@@ -92,7 +92,7 @@ def test_one_robot_is_plain_ppo_to_the_bit():
     )
     update_actors_in_sequence(
         [ours],
-        [actor_optimizer(ours.ordered_parameters, 1e-3)],
+        [actor_optimizer(ours.parameters(), 1e-3)],
         [data],
         advantages(),
         OPTIONS,
@@ -105,7 +105,7 @@ def test_one_robot_is_plain_ppo_to_the_bit():
 def test_each_robot_improves_the_joint_surrogate_it_is_given():
     actors = [actor(k) for k in range(2)]
     rollouts = [rollout(policy, k) for k, policy in enumerate(actors)]
-    optimizers = [actor_optimizer(policy.ordered_parameters, 1e-3) for policy in actors]
+    optimizers = [actor_optimizer(policy.parameters(), 1e-3) for policy in actors]
     options = SequenceOptions(epochs=10, batch_size=ROWS, clip_epsilon=0.2, entropy_coefficient=0.0)
     _, factor = update_actors_in_sequence(
         actors, optimizers, rollouts, advantages(), options, np.random.default_rng(0)
@@ -121,7 +121,7 @@ def test_factor_reaches_the_second_robot():
         # A first robot that moves: its ratio weighs the second one's surrogate.
         rates = (1e-1, 1e-3) if factor_of_first else (0.0, 1e-3)
         optimizers = [
-            actor_optimizer(policy.ordered_parameters, rate)
+            actor_optimizer(policy.parameters(), rate)
             for policy, rate in zip(policies, rates, strict=True)
         ]
 

@@ -76,7 +76,7 @@ def test_fixture_is_small_and_names_its_source():
 @pytest.mark.parametrize("case", sorted(recorder.CASES))
 def test_recorded_harl_updates_are_reproduced(recording, same_kernels, case):
     actor = GaussianActor.from_state_dict(part(recording, f"{case}/before/"))
-    optimizer = actor_optimizer(actor.ordered_parameters, 3e-4)
+    optimizer = actor_optimizer(actor.parameters(), 3e-4)
     batches = [part(recording, f"{case}/batch/{k}/") for k in range(recorder.UPDATES)]
     for k, update in enumerate(run_updates(actor, optimizer, batches)):
         for field in RESULT_FIELDS:
@@ -121,7 +121,7 @@ def test_live_harl_updates_are_reproduced(case, sizes):
     )
     for mine, theirs in zip(actor.parameters(), happo.actor.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    optimizer = actor_optimizer(actor.ordered_parameters, 3e-4)
+    optimizer = actor_optimizer(actor.parameters(), 3e-4)
     batches = recorder.minibatches(happo, recorder.CASES[case], observation_dim, action_dim)
     for batch, mine in zip(batches, run_updates(actor, optimizer, batches), strict=True):
         theirs = recorder.harl_update(happo, batch)

@@ -32,9 +32,9 @@ def learner(rate: float = 1e-2) -> PPOLearner:
     critic = ValueCritic(4, hidden_dim=8, generator=generator)
     return PPOLearner(
         actor=actor,
-        actor_optimizer=actor_optimizer(actor.ordered_parameters, rate),
+        actor_optimizer=actor_optimizer(actor.parameters(), rate),
         critic=critic,
-        critic_optimizer=critic_optimizer(critic.ordered_parameters, rate),
+        critic_optimizer=critic_optimizer(critic.parameters(), rate),
     )
 
 

@@ -27,7 +27,7 @@ class Clone(nn.Module):
 
     Attributes:
         moments: Mean and variance of states, (2, O).
-        layers: W_1, b_1, ..., W_K, b_K.
+        layers: Linear layers, W_1 and b_1 to W_K and b_K.
     """
 
     def __init__(
@@ -44,19 +44,20 @@ class Clone(nn.Module):
         super().__init__()
         self.moments = moments
         sizes = (moments.shape[1], *hidden, action_dim)
-        self.layers: list[nn.Linear] = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-        for layer in self.layers:
+        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+        for layer in layers:
             nn.init.orthogonal_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
-        self.trained = nn.ModuleList(self.layers)
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return actions, (..., A), not clipped, for states (..., O)."""
         scaled = (states - self.moments[0]) / torch.sqrt(self.moments[1] + EPSILON)
         x = scaled.clamp(-CLIP, CLIP)
-        for layer in self.layers[:-1]:
+        *hidden, output = self.layers
+        for layer in hidden:
             x = torch.relu(layer(x))
-        return self.layers[-1](x)
+        return output(x)
 
     def portable(self, low: Tensor, high: Tensor) -> MlpPolicy:
         """Return the policy as plain data.
@@ -76,7 +77,7 @@ class Clone(nn.Module):
 
     def ordered_parameters(self) -> list[Tensor]:
         """Return W_1, b_1, ..., W_K, b_K."""
-        return [p for layer in self.layers for p in (layer.weight, layer.bias)]
+        return list(self.parameters())
 
     @torch.no_grad()
     def load_parameters(self, parameters: Sequence[Tensor]) -> None:

@@ -11,7 +11,7 @@ Limits:  every operation runs in HARL's order, so that results agree with it bit
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -130,9 +130,7 @@ def update_actor(
     )
     optimizer.zero_grad()
     torch.autograd.backward(policy_loss - entropy * entropy_coefficient)
-    gradient_norm = nn.utils.clip_grad_norm_(
-        actor.ordered_parameters, max_gradient_norm, foreach=True
-    )
+    gradient_norm = nn.utils.clip_grad_norm_(actor.parameters(), max_gradient_norm, foreach=True)
     optimizer.step()
     return ActorUpdate(
         policy_loss=policy_loss.detach(),
@@ -163,17 +161,17 @@ def update_critic(
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     if max_gradient_norm is not None:
-        nn.utils.clip_grad_norm_(critic.ordered_parameters, max_gradient_norm, foreach=True)
+        nn.utils.clip_grad_norm_(critic.parameters(), max_gradient_norm, foreach=True)
     optimizer.step()
     return loss.detach()
 
 
-def actor_optimizer(parameters: Sequence[Tensor], learning_rate: float) -> torch.optim.Adam:
+def actor_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
     """Return HARL's optimiser; the batched form of Adam gives the same bits in less time."""
     return torch.optim.Adam(parameters, lr=learning_rate, eps=ACTOR_ADAM_EPSILON, foreach=True)
 
 
-def critic_optimizer(parameters: Sequence[Tensor], learning_rate: float) -> torch.optim.Adam:
+def critic_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
     """Return Adam with torch's default guard."""
     return torch.optim.Adam(parameters, lr=learning_rate, foreach=True)
 

@@ -174,10 +174,8 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
         ]
         self.critic = ValueCritic(self.team.joint_dim, hidden_dim=width, generator=self._generator)
         rate = self.settings.learning_rate
-        self._optimizers = [
-            actor_optimizer(actor.ordered_parameters, rate) for actor in self.actors
-        ]
-        self._critic_optimizer = critic_optimizer(self.critic.ordered_parameters, rate)
+        self._optimizers = [actor_optimizer(actor.parameters(), rate) for actor in self.actors]
+        self._critic_optimizer = critic_optimizer(self.critic.parameters(), rate)
 
     @torch.no_grad()
     def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:

@@ -22,7 +22,7 @@ from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
 from cadenza.learn.algorithms.prioritization import PrioritizedMemory
 from cadenza.learn.callbacks.loss import LossOptions
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 #: How a target value becomes a distribution over bins.
 TargetEncoding = Literal["hl_gauss", "two_hot"]
@@ -110,7 +110,9 @@ class LogitMlp(LogitNet):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_bins)
-        self.mlp = ReluMlp(observation_dim + action_dim, hidden_dims, num_bins, generator=generator)
+        self.mlp = relu_mlp(
+            observation_dim + action_dim, hidden_dims, num_bins, generator=generator
+        )
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
         """Return logits, shape (B, b), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 
 class Discriminator(nn.Module):
@@ -36,7 +36,7 @@ class Discriminator(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp = ReluMlp(input_dim, hidden_dims, outputs=1, generator=generator)
+        self.mlp = relu_mlp(input_dim, hidden_dims, outputs=1, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return scores, shape (B, 1), for ``features``, shape (B, K)."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 
 class ActionValueMlp(nn.Module):
@@ -42,7 +42,7 @@ class ActionValueMlp(nn.Module):
             )
         self.obs_dim = observation_dim
         self.action_dim = action_dim
-        self.q = ReluMlp(observation_dim + action_dim, hidden_dims, 1, generator=generator)
+        self.q = relu_mlp(observation_dim + action_dim, hidden_dims, 1, generator=generator)
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
         """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O).

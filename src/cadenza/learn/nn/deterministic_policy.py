@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 #: Gain of the output layer: the first actions are close to zero.
 OUTPUT_GAIN = 0.01
@@ -40,7 +40,7 @@ class DeterministicMlpPolicy(nn.Module):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp = ReluMlp(observation_dim, hidden_dims, action_dim, generator=init_generator)
+        self.mlp = relu_mlp(observation_dim, hidden_dims, action_dim, generator=init_generator)
         xavier_uniform_init_(self.mlp[-1], OUTPUT_GAIN, generator=init_generator)
 
     def forward(self, obs: Tensor) -> Tensor:

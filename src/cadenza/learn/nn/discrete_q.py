@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 
 def dueling_values(state_value: Tensor, advantages: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class DiscreteQMlp(nn.Module):
         super().__init__()
         if num_actions < 1:
             raise InputError(f"DiscreteQMlp: expected num_actions >= 1, got {num_actions}.")
-        self.trunk = ReluMlp(observation_dim, hidden_dims, generator=generator)
+        self.trunk = relu_mlp(observation_dim, hidden_dims, generator=generator)
         width = hidden_dims[-1]
         self.advantages = initialised_linear(width, num_actions, gain=1.0, generator=generator)
         self.state_value = (

@@ -39,7 +39,10 @@ _HEAD_PARAMETERS: Final = 3
 
 
 def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
-    """Return the mean actions of the policy that ``parameters`` describe.
+    """Return the mean actions of the plain policy that ``parameters`` describe.
+
+    The values are those of `GaussianActor.forward`; for one row, calling its modules takes two and
+    a half times as long.
 
     Args:
         parameters: Tensors in the order of `GaussianActor.parameters`.
@@ -101,8 +104,6 @@ class GaussianActor(nn.Module):
         self.base = _Base(observation_dim, hidden_sizes, generator)
         self.act = _ActionHead(hidden_sizes[-1], action_dim, generator)
         self.max_standard_deviation = max_standard_deviation
-        # Plain tuple beside the registered modules: attribute look-ups cost as much as a layer.
-        self._ordered = tuple(self.parameters())
 
     @classmethod
     def from_state_dict(
@@ -143,20 +144,14 @@ class GaussianActor(nn.Module):
             ) from error
         return actor
 
-    @property
-    def ordered_parameters(self) -> tuple[nn.Parameter, ...]:
-        """All parameters, in the order of `actor_mean` and of the optimiser."""
-        return self._ordered
-
     def forward(self, observations: Tensor) -> Tensor:
         """Return mean actions, shape (B, A), for ``observations``, shape (B, O)."""
-        return actor_mean(self._ordered, observations)
+        features = self.base.mlp.fc(self.base.feature_norm(observations))
+        return self.act.action_out.fc_mean(features)
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""
-        return actor_standard_deviation(
-            self._ordered[-_HEAD_PARAMETERS], self.max_standard_deviation
-        )
+        return actor_standard_deviation(self.act.action_out.log_std, self.max_standard_deviation)
 
 
 class _Base(nn.Module):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
 from cadenza.learn.nn.noise_state import let_noise_go_on
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -170,7 +170,7 @@ class GaussianMlpPolicy(nn.Module):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = ReluMlp(observation_dim, hidden_dims, generator=init_generator)
+        self.encoder = relu_mlp(observation_dim, hidden_dims, generator=init_generator)
         self.policy = GaussianPolicyHead(
             hidden_dims[-1],
             action_dim,

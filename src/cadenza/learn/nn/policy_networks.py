@@ -158,16 +158,13 @@ class TanhMlp(nn.Module):
         self.layers = nn.ModuleList(
             orthogonal_linear(i, o, gain=gain, generator=generator) for i, o, gain in sizes
         )
-        # Plain tuple beside the modules: attribute look-ups cost as much as a small layer.
-        self._ordered = tuple(self.parameters())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, outputs), for ``x``, (B, inputs)."""
-        parameters = self._ordered
-        last = len(parameters) - 2
-        for i in range(0, last, 2):
-            x = torch.tanh(nn.functional.linear(x, parameters[i], parameters[i + 1]))
-        return nn.functional.linear(x, parameters[last], parameters[last + 1])
+        *hidden, output = self.layers
+        for layer in hidden:
+            x = torch.tanh(layer(x))
+        return output(x)
 
 
 def policy_layers(

@@ -5,30 +5,11 @@ Axes:      B = batch, O = observation, H = hidden.
 Limits:    neither observations nor returns are normalised.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.linear import default_linear
-
-
-def critic_value(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
-    """Return the values of the network that ``parameters`` describe.
-
-    Args:
-        parameters: Tensors in the order of `ValueCritic.parameters`: weight, bias, weight, ...
-        observations: Shape (B, O).
-
-    Returns:
-        Shape (B, 1).
-    """
-    x = observations
-    last = len(parameters) - 2
-    for i in range(0, last, 2):
-        x = torch.tanh(nn.functional.linear(x, parameters[i], parameters[i + 1]))
-    return nn.functional.linear(x, parameters[last], parameters[last + 1])
 
 
 class ValueCritic(nn.Module):
@@ -59,13 +40,7 @@ class ValueCritic(nn.Module):
             nn.Tanh(),
             default_linear(hidden_dim, 1, generator),
         )
-        self._ordered = tuple(self.parameters())
-
-    @property
-    def ordered_parameters(self) -> tuple[nn.Parameter, ...]:
-        """All parameters, in the order of `critic_value` and of the optimiser."""
-        return self._ordered
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return values, shape (B, 1), for ``observations``, shape (B, O)."""
-        return critic_value(self._ordered, observations)
+        return self.net(observations)

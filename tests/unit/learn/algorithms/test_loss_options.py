@@ -25,7 +25,7 @@ from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
 from cadenza.learn.nn.curl import CurlLoss
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 from cadenza.learn.nn.layers import Conv2dEncoder
-from cadenza.learn.nn.relu_mlp import ReluMlp
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 #: What torch says of itself wherever it does not compile a whole function; it hides it by default.
 TORCH_ON_SPLITS = "The .grad attribute of a Tensor that is not a leaf"
@@ -44,7 +44,7 @@ class Values(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.mlp = ReluMlp(2, [4], 3, generator=rng())
+        self.mlp = relu_mlp(2, [4], 3, generator=rng())
 
     def forward(self, obs):
         return self.mlp(obs)

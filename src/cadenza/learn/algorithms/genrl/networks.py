@@ -5,7 +5,6 @@ Axes:  B = rows, X = data columns, Z = latent columns, C = condition columns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
-from cadenza.learn.nn.layers import RELU_GAIN
+from cadenza.learn.nn.relu_mlp import relu_mlp
 
 
 class Encoder(Protocol):
@@ -79,7 +78,7 @@ class _ConditionedPerceptron(nn.Module, ABC):
         self.input_size = input_size
         self.output_size = output_size
         self.condition_size = condition_size
-        self.net = _hidden_layers((input_size + condition_size, *hidden_sizes), generator)
+        self.net = relu_mlp(input_size + condition_size, hidden_sizes, generator=generator)
         self._add_outputs(hidden_sizes[-1], generator)  # draws after the hidden layers
         self.to(self.device)
 
@@ -186,15 +185,6 @@ class FullyConnectedDecoder(_ConditionedPerceptron):
 
 def _output_layer(features: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
     return initialised_linear(features, outputs, gain=1.0, generator=generator)
-
-
-def _hidden_layers(sizes: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
-    """Return linear layers with a ReLU each."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [initialised_linear(inputs, outputs, gain=RELU_GAIN, generator=generator)]
-        layers += [nn.ReLU()]
-    return nn.Sequential(*layers)
 
 
 def _checked(module: nn.Module, role: str) -> object:

@@ -1,0 +1,338 @@
+"""Every network is a plain module: what is put into it is what it computes with."""
+
+import copy
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import cadenza.learn.algorithms
+import cadenza.learn.models
+import cadenza.learn.nn
+from cadenza.benchmark.jobs.cloning import Clone
+from cadenza.learn.algorithms import hlgauss
+from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
+from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
+from cadenza.learn.algorithms.genrl.vae import VariationalAutoencoder
+from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper, PolicyWrapper
+from cadenza.learn.algorithms.least_squares_gan import Discriminator
+from cadenza.learn.models.deterministic import DeterministicModel
+from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussian
+from cadenza.learn.models.model import DynamicModel
+from cadenza.learn.models.termination import TerminationModel
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp, SharedEncoderActionValueNet
+from cadenza.learn.nn.actor_only import ActorOnly
+from cadenza.learn.nn.curl import CurlNetwork
+from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
+from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.gaussian_actor import GaussianActor
+from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
+from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder
+from cadenza.learn.nn.policy_networks import (
+    ActorCritic,
+    DiagonalGaussianHead,
+    TanhMlp,
+)
+from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.squashed_head import SquashedGaussianHead
+from cadenza.learn.nn.value_critic import ValueCritic
+
+#: Batch, observation, action, hidden width.
+B, D, A, H = 5, 4, 2, 6
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.LayerNorm, nn.BatchNorm1d, EnsembleLinearLayer)
+#: Modules without weights of their own, or around a given network only.
+NO_NETWORKS = {"CategoricalHead", "BasePolicy", "Policy", "Normalizer", "HLGaussLoss", "TwoHotLoss"}
+
+
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+def rows(width):
+    return torch.randn(B, width, generator=torch.Generator().manual_seed(width))
+
+
+def images():
+    return torch.rand(B, 8, 8, 3, generator=rng())
+
+
+def image_encoder():
+    return Conv2dEncoder((8, 8, 3), [4], [3], [2], [1], generator=rng())
+
+
+def decoder():
+    return FullyConnectedDecoder(A, 3, "cpu", [H], generator=rng())
+
+
+def encoder():
+    return FullyConnectedEncoder(3, A, "cpu", [H], generator=rng())
+
+
+def policy():
+    return GaussianMlpPolicy(D, A, [H, H], init_generator=rng())
+
+
+def gaussian_head():
+    return DiagonalGaussianHead(A)
+
+
+def wrapped_model():
+    model = EnsembleOfGaussian(in_size=D, out_size=A, device="cpu", num_layers=1, hidden_size=H)
+    return DynamicModel(model=model)
+
+
+#: Name, network, method that is asked, its arguments.
+CASES = [
+    ("relu_mlp", lambda: relu_mlp(D, [H, H], A, generator=rng()), "forward", [rows(D)]),
+    ("TanhMlp", lambda: TanhMlp(D, [H], A, output_gain=1.0, generator=rng()), "forward", [rows(D)]),
+    ("GaussianMlpPolicy", policy, "forward", [rows(D), rows(A)]),
+    ("GaussianPolicyHead", lambda: GaussianPolicyHead(H, A), "forward", [rows(H), rows(A)]),
+    (
+        "DeterministicMlpPolicy",
+        lambda: DeterministicMlpPolicy(D, A, [H], init_generator=rng()),
+        "forward",
+        [rows(D)],
+    ),
+    (
+        "ExploringPolicy",
+        lambda: ExploringPolicy(DeterministicMlpPolicy(D, A, [H], init_generator=rng())).eval(),
+        "forward",
+        [rows(D)],
+    ),
+    (
+        "GaussianActor",
+        lambda: GaussianActor(D, A, hidden_sizes=(H, H), generator=rng()),
+        "forward",
+        [rows(D)],
+    ),
+    (
+        "ValueCritic",
+        lambda: ValueCritic(D, hidden_dim=H, generator=rng()),
+        "forward",
+        [rows(D)],
+    ),
+    ("ActionValueMlp", lambda: ActionValueMlp(D, A, [H]), "forward", [rows(A), rows(D)]),
+    (
+        "SharedEncoderActionValueNet",
+        lambda: SharedEncoderActionValueNet(nn.Linear(D, H), H, A, [H]),
+        "forward",
+        [rows(A), rows(D)],
+    ),
+    ("DiscreteQMlp", lambda: DiscreteQMlp(D, A, [H], dueling=True), "forward", [rows(D)]),
+    (
+        "EpsilonGreedyPolicy",
+        lambda: EpsilonGreedyPolicy(DiscreteQMlp(D, 3, [H])),
+        "q_net",
+        [rows(D)],
+    ),
+    (
+        "ActorOnly",
+        lambda: ActorOnly(D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+        "log_prob",
+        [rows(D), rows(A)],
+    ),
+    (
+        "ActorCritic",
+        lambda: ActorCritic(D, D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+        "value",
+        [rows(D)],
+    ),
+    ("DiagonalGaussianHead", gaussian_head, "log_prob", [rows(A), rows(A) + 1]),
+    (
+        "SquashedGaussianHead",
+        lambda: SquashedGaussianHead(A),
+        "log_prob",
+        [rows(A), rows(A) + 1],
+    ),
+    ("Conv2dEncoder", image_encoder, "forward", [images()]),
+    (
+        "Conv1dEncoder",
+        lambda: Conv1dEncoder((8, 3), [4], [3], [2], [1], generator=rng()),
+        "forward",
+        [images()[:, 0]],
+    ),
+    (
+        "CurlNetwork",
+        lambda: CurlNetwork(image_encoder(), image_encoder(), 64, H, True, rng()),
+        "forward",
+        [images(), images().flip(1)],
+    ),
+    (
+        "LogitMlp",
+        lambda: hlgauss.LogitMlp(D, A, [H], 5, generator=rng()),
+        "forward",
+        [rows(A), rows(D)],
+    ),
+    (
+        "QNet",
+        lambda: hlgauss.QNet(hlgauss.LogitMlp(D, A, [H], 5, generator=rng()), -1.0, 1.0),
+        "forward",
+        [rows(A), rows(D)],
+    ),
+    ("Discriminator", lambda: Discriminator(D, [H]), "forward", [rows(D)]),
+    ("FullyConnectedEncoder", encoder, "forward", [rows(3)]),
+    ("FullyConnectedDecoder", decoder, "forward", [rows(A)]),
+    ("EncoderWrapper", lambda: EncoderWrapper(encoder(), lambda _: None), "forward", [rows(3)]),
+    ("DecoderWrapper", lambda: DecoderWrapper(decoder(), lambda _: None), "forward", [rows(A)]),
+    (
+        "PolicyWrapper",
+        lambda: PolicyWrapper(DecoderWrapper(decoder(), lambda _: None), policy()),
+        "forward",
+        [rows(D), rows(A)],
+    ),
+    (
+        "VariationalAutoencoder",
+        lambda: VariationalAutoencoder(encoder(), decoder(), "cpu", keep_weights=True),
+        "encoder",
+        [rows(3)],
+    ),
+    ("EnsembleLinearLayer", lambda: EnsembleLinearLayer(2, D, A), "forward", [rows(D)[None]]),
+    (
+        "EnsembleOfGaussian",
+        lambda: EnsembleOfGaussian(
+            in_size=D, out_size=A, device="cpu", num_layers=1, ensemble_size=2, hidden_size=H
+        ),
+        "forward",
+        [rows(D)],
+    ),
+    ("DynamicModel", wrapped_model, "forward", [rows(D)]),
+    (
+        "DeterministicModel",
+        lambda: DeterministicModel(D, A, "cpu", hidden_size=H, num_hidden_layers=1).eval(),
+        "forward",
+        [rows(D)],
+    ),
+    (
+        "TerminationModel",
+        lambda: TerminationModel(in_size=D, device="cpu", hidden_size=H),
+        "forward",
+        [rows(D)],
+    ),
+    ("Clone", lambda: Clone(torch.ones(2, D), (H,), A, rng()), "forward", [rows(D)]),
+]
+NAMES = [case[0] for case in CASES]
+
+
+class Asked(nn.Module):
+    """A network and the one method that is called."""
+
+    def __init__(self, network, method):
+        super().__init__()
+        self.network, self.method = network, method
+
+    def forward(self, *inputs):
+        result = getattr(self.network, self.method)(*inputs)
+        return result if isinstance(result, tuple) else (result,)
+
+
+class Doubled(nn.Module):
+    """An adapter around a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs):
+        return 2.0 * self.layer(*inputs)
+
+
+@pytest.fixture(params=CASES, ids=NAMES, scope="module")
+def case(request):
+    _, build, method, inputs = request.param
+    return Asked(build(), method), inputs
+
+
+def other_weights(net, seed):
+    """Return weights of the same shapes, drawn anew."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: nn.Parameter(torch.randn(value.shape, generator=generator), value.requires_grad)
+        for name, value in net.named_parameters()
+    }
+
+
+def written_in_place(net, weights):
+    """Return a copy of ``net`` whose own tensors have been overwritten, and check the copying."""
+    changed, before = copy.deepcopy(net), [value.clone() for value in net.parameters()]
+    with torch.no_grad():
+        for name, value in changed.named_parameters():
+            value.copy_(weights[name])
+    assert all(torch.equal(*pair) for pair in zip(net.parameters(), before, strict=True))
+    return changed
+
+
+def assert_same(ours, expected, *, different_from=None):
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    if different_from is not None:
+        assert any(not torch.equal(*pair) for pair in zip(ours, different_from, strict=True))
+
+
+def test_every_network_class_of_the_package_is_tested_here():
+    for package in (cadenza.learn.nn, cadenza.learn.models, cadenza.learn.algorithms):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            importlib.import_module(module.name)
+    classes, left = set(), [nn.Module]
+    while left:
+        subclasses = left.pop().__subclasses__()
+        left += subclasses
+        classes |= {
+            c.__name__
+            for c in subclasses
+            if c.__module__.startswith(("cadenza.learn.nn", "cadenza.learn.m", "cadenza.learn.a"))
+            and not inspect.isabstract(c)
+            and not c.__name__.startswith("_")
+        }
+    assert len(classes) > 20
+    assert classes - NO_NETWORKS <= set(NAMES)
+
+
+@settings(max_examples=5)
+@given(seed=st.integers(0, 2**31))
+def test_weights_that_are_assigned_passed_or_copied_are_the_ones_used(case, seed):
+    net, inputs = case
+    weights, before = other_weights(net, seed), net(*inputs)
+    expected = written_in_place(net, weights)(*inputs)
+    assert_same(torch.func.functional_call(net, weights, tuple(inputs)), expected)
+    assert_same(expected, expected, different_from=before)
+    assigned = copy.deepcopy(net)
+    assigned.load_state_dict({**net.state_dict(), **weights}, assign=True)
+    assert_same(assigned(*inputs), expected)
+    assert_same(copy.deepcopy(assigned)(*inputs), expected)
+    assert_same(net(*inputs), before)
+
+
+@settings(max_examples=5)
+@given(seed=st.integers(0, 2**31), choice=st.integers(0, 100))
+def test_a_replaced_layer_is_the_one_used(case, seed, choice):
+    net, inputs = case
+    net = written_in_place(net, other_weights(net, seed))
+    names = [
+        name
+        for name, layer in net.named_modules()
+        if isinstance(layer, LAYERS) and "target" not in name
+    ]
+    if not names:  # a distribution, with nothing but its own parameter
+        return
+    name = names[choice % len(names)]
+    swapped, expected = copy.deepcopy(net), copy.deepcopy(net)
+    swapped.set_submodule(name, Doubled(swapped.get_submodule(name)))
+    with torch.no_grad():
+        for value in expected.get_submodule(name).parameters():
+            value.mul_(2.0)
+    assert_same(swapped(*inputs), expected(*inputs))
+
+
+def test_a_compiled_network_computes_the_same_also_with_new_weights(case):
+    net, inputs = case
+    torch.compiler.reset()
+    compiled = torch.compile(copy.deepcopy(net), backend="aot_eager")  # traced, no C++
+    assert_same(compiled(*inputs), net(*inputs))
+    weights = other_weights(net, 1)
+    compiled._orig_mod.load_state_dict({**net.state_dict(), **weights}, assign=True)
+    assert_same(compiled(*inputs), written_in_place(net, weights)(*inputs))
