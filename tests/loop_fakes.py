@@ -208,7 +208,7 @@ class FakeProposer:
         self.focus = focus
         self.asked = []
 
-    def __call__(self, cycle, last_report):
+    def propose(self, cycle, last_report):
         from cadenza.loop.contracts.records import Proposal
 
         self.asked.append((cycle, last_report))

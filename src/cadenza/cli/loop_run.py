@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -204,7 +203,7 @@ def _work(
                 _tell(f"run {run_id}; events: {loop.bus.log_path}")
                 _tell(_rules_line(_rules_of(loop)))
             with display.following(loop):
-                summary = asdict(loop.run())
+                summary = loop.run().to_dict()
             status = run_status(loop.store, run_id, workdir=settings.workdir)
             summary |= {"status": status.status, "folder": str(loop.folder)}
             summary |= {"metric": status.metric, **_rules_of(loop)}
@@ -236,7 +235,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
-                summary = {**asdict(loop.run()), **_rules_of(loop)}
+                summary = {**loop.run().to_dict(), **_rules_of(loop)}
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
     if missing is not None:

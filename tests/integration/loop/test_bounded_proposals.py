@@ -61,8 +61,8 @@ def test_models_greed_ends_in_the_most_that_the_rules_allow(tmp_path, monkeypatc
 
 def test_proposer_of_ones_own_cannot_ask_for_more_either(store, tmp_path):
     class Wild(FakeProposer):
-        def __call__(self, cycle, last_report):
-            proposal = super().__call__(cycle, last_report)
+        def propose(self, cycle, last_report):
+            proposal = super().propose(cycle, last_report)
             return proposal.model_copy(update={"num_episodes": 10**6})
 
     stack = FakeStack([0.9])

@@ -382,11 +382,11 @@ def test_refused_command_ends_the_run_and_is_told(new):
 
 def test_changed_weights_are_never_used_again(new):
     class Saboteur(FakeProposer):
-        def __call__(self, cycle, last_report):
+        def propose(self, cycle, last_report):
             if cycle == 1:
                 path = loop.folder / "cycle_0" / "train" / "policy.json"
                 path.write_text(path.read_text().replace("0.5", "1.0"))
-            return super().__call__(cycle, last_report)
+            return super().propose(cycle, last_report)
 
     loop = new(0.5, 0.5, proposer=Saboteur())
     with pytest.raises(IntegrityError, match="expected the weights of cycle 0"):

@@ -33,11 +33,11 @@ class Interruption(FakeProposer):
         super().__init__()
         self.action = action
 
-    def __call__(self, cycle, last_report):
+    def propose(self, cycle, last_report):
         if cycle == 1 and self.action is not None:
             action, self.action = self.action, None
             action()
-        return super().__call__(cycle, last_report)
+        return super().propose(cycle, last_report)
 
 
 def statuses(loop):
@@ -337,19 +337,13 @@ def test_store_that_fails_is_not_asked_to_say_so(new, monkeypatch):
     def fail(*_, **__):
         raise StoreUnavailableError("no answer")
 
-    def propose(cycle, last_report):
+    def propose(_, cycle, last_report):
         monkeypatch.setattr(loop.store, "commit", fail)
         raise IntegrityError("first")
 
-    loop.controller._workers.proposer.__class__.__call__, kept = (
-        lambda _, *arguments: propose(*arguments),
-        FakeProposer.__call__,
-    )
-    try:
-        with pytest.raises(IntegrityError, match="first") as caught:
-            loop.run()
-    finally:
-        FakeProposer.__call__ = kept
+    monkeypatch.setattr(FakeProposer, "propose", propose)
+    with pytest.raises(IntegrityError, match="first") as caught:
+        loop.run()
     assert "The store does not say so: no answer" in caught.value.__notes__
 
 

@@ -1,6 +1,7 @@
 """The job store on SQLite and on a real PostgreSQL server: the same tests."""
 
 import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -197,12 +198,12 @@ def test_checkpoint_numbers_are_never_given_again(store):
 def test_evaluation_is_stored_with_its_policy(store):
     store.create_run("run", "{}")
     number = store.add_checkpoint("run", 0, "act", "/a")
-    store.attach_eval(number, '{"success_rate": 0.5}')
+    store.attach_eval(number, {"success_rate": 0.5})
     assert json.loads(store.checkpoints_for("run")[0]["eval_json"]) == {"success_rate": 0.5}
     with pytest.raises(UnknownRowError, match="checkpoint 999"):
-        store.attach_eval(999, "{}")
+        store.attach_eval(999, {})
     with pytest.raises(RuntimeError, match="eval_json: expected strict JSON"):
-        store.attach_eval(number, '{"success_rate": NaN}')
+        store.attach_eval(number, {"success_rate": math.nan})
 
 
 # Leases

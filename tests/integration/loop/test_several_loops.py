@@ -29,9 +29,9 @@ class Together(FakeProposer):
         super().__init__()
         self.barrier = barrier
 
-    def __call__(self, cycle, last_report):
+    def propose(self, cycle, last_report):
         self.barrier.wait(timeout=800)
-        return super().__call__(cycle, last_report)
+        return super().propose(cycle, last_report)
 
 
 def loop_of(store, workdir, run_id, proposer=None):
@@ -68,13 +68,13 @@ def test_second_controller_of_a_run_is_refused_while_the_first_works(store_url, 
     refused = []
 
     class Rival(FakeProposer):
-        def __call__(self, cycle, last_report):
+        def propose(self, cycle, last_report):
             with JobStore(store_url) as other:
                 rival = loop_of(other, workdir, "a")
                 with pytest.raises(LeaseHeldError, match="works on for another"):
                     rival.run()
                 refused.append(rival.stack.commands)
-            return super().__call__(cycle, last_report)
+            return super().propose(cycle, last_report)
 
     with JobStore(store_url) as store:
         summary = loop_of(store, workdir, "a", Rival()).run()

@@ -49,7 +49,7 @@ def test_no_reply_leaves_the_bounds(tmp_path_factory, said, cycle):
         CuratedProposer(Saying(said), root, fallback, DataConfig()),
     ):
         for report in (None, REPORT):
-            proposal = proposer(cycle, report)
+            proposal = proposer.propose(cycle, report)
             assert proposal.dataset == "seed"
             assert proposal.num_episodes is not None
             assert 1 <= proposal.num_episodes <= CAP

@@ -135,10 +135,10 @@ class Constitution:
         """Return whether a job may make ``steps`` gradient steps; the limit is inclusive."""
         return self._within("max_train_steps", steps)
 
-    def check_eval(self, env_type: str, n: int) -> Verdict:
-        """Return whether ``n`` episodes, over all tasks, may be played; limits are inclusive."""
+    def check_eval(self, env_type: str, n_episodes: int) -> Verdict:
+        """Return whether ``n_episodes``, over all tasks, may be played; limits are inclusive."""
         verdict = self.check_environment(env_type)
-        return self._within("max_eval_episodes", n) if verdict.allowed else verdict
+        return self._within("max_eval_episodes", n_episodes) if verdict.allowed else verdict
 
     def check_collect(self, attempts: int) -> Verdict:
         """Return whether a job may play ``attempts`` episodes for data; the limit is inclusive."""

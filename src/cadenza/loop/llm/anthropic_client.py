@@ -18,7 +18,7 @@ class AnthropicLLM(ServiceClient):
     _counts: ClassVar = ("input_tokens", "output_tokens")
 
     def __init__(
-        self, model: str, *, api_key: str | None = None, base_url: str | None = None
+        self, model: str, api_key: str | None = None, *, base_url: str | None = None
     ) -> None:
         """Remember where to ask; nothing is sent.
 

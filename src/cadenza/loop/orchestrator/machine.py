@@ -10,7 +10,7 @@ Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` doe
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
@@ -250,7 +250,7 @@ def out_of_budget(state: LoopState, config: LoopConfig, limit: str) -> Transitio
 
 
 def _ended(state: LoopState, config: LoopConfig, reason: str) -> Transition:
-    summary = asdict(summarize(state, config))
+    summary = summarize(state, config).to_dict()
     return Transition(
         state=state,
         events=(Notice(stage="orchestrator", kind="run_finished", payload=summary),),

@@ -1,4 +1,4 @@
-"""Proposers: what the next cycle trains on. Call one as ``proposer(cycle, last_report)``."""
+"""Proposers: what the next cycle trains on. Ask one by ``propose(cycle, last_report)``."""
 
 from cadenza.loop.orchestrator.proposer_curated import CuratedProposer
 from cadenza.loop.orchestrator.proposer_llm import LLMProposer

@@ -103,7 +103,7 @@ class CuratedProposer:
         self._run_id = run_id
         self._max_chars = max_prompt_chars
 
-    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the refined winner, or the schedule's proposal."""
         source = self._source(cycle, last_report)
         talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
@@ -112,7 +112,7 @@ class CuratedProposer:
                 plans = self._plans(talk, cycle, last_report, source)
         except InputError as error:
             talk.emit(_STAGE, "curation_fallback", {"error": talk.problem(error)})
-            return self._bounds(cycle, last_report)
+            return self._bounds.propose(cycle, last_report)
         notes = [plan.notes[:_NOTE_CHARS] for plan in plans]
         talk.emit(_STAGE, "curation_candidates", {"count": len(plans), "notes": notes})
         winner = plans[0]

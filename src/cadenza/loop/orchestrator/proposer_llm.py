@@ -70,10 +70,10 @@ class LLMProposer:
         self._max_chars = max_prompt_chars
         self._max_tokens = max_tokens
 
-    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's proposal within the bounds, or the schedule's."""
         if isinstance(self._llm, NullLLM):
-            return self._fallback(cycle, last_report)
+            return self._fallback.propose(cycle, last_report)
         talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
         try:
             with asking(cycle, "propose"):
@@ -82,7 +82,7 @@ class LLMProposer:
             problem = talk.problem(error)
             _LOGGER.warning("proposal: falling back to the schedule: %s", problem)
             talk.emit("orchestrator", "proposal_fallback", {"error": problem})
-            return self._fallback(cycle, last_report)
+            return self._fallback.propose(cycle, last_report)
         return bounded_proposal(plan, self._fallback, cycle, last_report)
 
     def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:

@@ -21,7 +21,7 @@ MAX_NAME: Final = 200
 class Proposer(Protocol):
     """Says what the next cycle trains on; control flow never depends on how."""
 
-    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return what cycle ``cycle`` trains on, given the evaluation of the cycle before."""
         ...
 
@@ -77,7 +77,7 @@ class DeterministicProposer:
         self.failing_threshold = failing_threshold
         self.most_proposed = most_proposed
 
-    def __call__(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the schedule's count, with a focus on the tasks that failed last."""
         episodes = self.scheduled_episodes(cycle)
         if last_report is None or not last_report.per_task:

@@ -159,7 +159,7 @@ class CycleSteps:
     def _propose(self, state: LoopState) -> Transition:
         self._tools.require_budget()
         self._session.emit(machine.cycle_started(state, self._config))
-        proposal = self._workers.proposer(state.cycle, state.last_report)
+        proposal = self._workers.proposer.propose(state.cycle, state.last_report)
         return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
 
     def _data(self, state: LoopState) -> Transition:

@@ -1,6 +1,7 @@
 """What a run came to, for people and for its last event."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.orchestrator.state import LoopState
@@ -34,6 +35,10 @@ class RunSummary:
     final_rung: str | None = None
     blessed_checkpoint: str | None = None
     blessed_cycle: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return asdict(self)
 
 
 def summarize(

@@ -4,6 +4,7 @@ The methods that LeAgents has keep their names and rows. The state of a run is o
 with a version; `JobStore.commit` replaces it together with rows and events, or changes nothing.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -210,14 +211,14 @@ class JobStore:
             run_id, changes.add_checkpoint(cycle_idx, policy_type, path, sha256=sha256)
         )
 
-    def attach_eval(self, checkpoint_id: int, eval_json: str) -> None:
-        """Store an evaluation with a policy."""
+    def attach_eval(self, checkpoint_id: int, eval_report: Mapping[str, Any]) -> None:
+        """Store an evaluation, JSON by name, with a policy."""
         owner = self._rows(select(Checkpoint.run_id).where(Checkpoint.id == checkpoint_id))
         if not owner:
             raise UnknownRowError(
                 f"checkpoint {checkpoint_id}: expected one of this store, got none."
             )
-        self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, eval_json))
+        self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, json.dumps(eval_report)))
 
     def bless(self, run_id: str, checkpoint_id: int) -> None:
         """Make a policy the only blessed one of its run.
