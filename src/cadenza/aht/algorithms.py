@@ -2,13 +2,15 @@
 
 An entry names where the trainer factory lives, ``"module:attribute.path"``, so listing and checking
 names imports nothing heavy. The built-in names are in one list below; another package adds its own
-with `register_algorithm` before it loads a configuration.
+with `register_algorithm` in a module that the entry-point group ``cadenza.algorithms`` names, see
+`cadenza.core.plug_ins`.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Final, cast
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.core.plug_ins import PlugIns
 
 if TYPE_CHECKING:
     from cadenza.aht.types import TrainerFactory
@@ -27,6 +29,9 @@ _ENTRIES: Final[dict[str, str]] = {
     "sac": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "td3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
 }
+
+
+_plug_ins: Final = PlugIns("cadenza.algorithms")
 
 
 def register_algorithm(name: str, entry: str) -> None:
@@ -54,6 +59,7 @@ def register_algorithm(name: str, entry: str) -> None:
 
 def list_algorithms() -> tuple[str, ...]:
     """Return the known names, sorted."""
+    _plug_ins.load()
     return tuple(sorted(_ENTRIES))
 
 
@@ -63,6 +69,7 @@ def load_algorithm(name: str) -> "TrainerFactory":
     Raises:
         UnknownNameError: No such algorithm; the message lists the known ones.
     """
+    _plug_ins.load()
     entry = _ENTRIES.get(name)
     if entry is None:
         raise UnknownNameError(unknown_algorithm_message(name))

@@ -11,11 +11,12 @@ Seeds:  the copy in seat u starts an episode of seed s from the first integer of
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.benchmark.tasks import TaskEnv
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import ActionDict, Observation
@@ -27,38 +28,6 @@ SEATS: Final = 2
 _FINAL_KEYS: Final = ("final_observation", "final_obs")
 
 
-class ManyRobotEnv(Protocol):
-    """The part of a multi-robot environment that the wrappers use themselves."""
-
-    @property
-    def agent_uids(self) -> tuple[str, ...]:
-        """All robots, ego first."""
-        ...
-
-    @property
-    def root_seed(self) -> int:
-        """Experiment seed."""
-        ...
-
-    @property
-    def action_space(self) -> Any:
-        """Dict space of the actions of all robots."""
-        ...
-
-    @property
-    def observation_space(self) -> Any:
-        """Dict space of the nested observation."""
-        ...
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode; as `EnvLike.reset` or `VectorEnvLike.reset`."""
-        ...
-
-    def step(self, action: Any) -> Any:
-        """Advance one step; as `EnvLike.step` or `VectorEnvLike.step`."""
-        ...
-
-
 class BackgroundRobots:
     """Two-seat view of one environment; every other attribute is the environment's own.
 
@@ -67,7 +36,7 @@ class BackgroundRobots:
         robot_uids: All robots, ego first.
     """
 
-    def __init__(self, env: ManyRobotEnv, robots: Mapping[str, PartnerBase]) -> None:
+    def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
         """Wrap ``env``.
 
         Args:
@@ -135,9 +104,7 @@ class BatchedBackgroundRobots(BackgroundRobots):
         num_envs: N.
     """
 
-    def __init__(
-        self, env: ManyRobotEnv, robots: Mapping[str, PartnerBase], *, num_envs: int
-    ) -> None:
+    def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
         """Wrap ``env``; see `BackgroundRobots`."""
         super().__init__(env, robots)
         self.num_envs = num_envs

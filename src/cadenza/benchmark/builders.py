@@ -17,7 +17,12 @@ from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.source_identity import source_digest
 from cadenza.partners.interface import FrozenPartner, PartnerBase
-from cadenza.partners.registry import load_partner, partner_class
+from cadenza.partners.registry import (
+    list_registered,
+    load_partner,
+    partner_card,
+    partner_class,
+)
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.runtime.driver import SafetyDriver
 
@@ -43,19 +48,24 @@ def build_env(
         env_config: Task and its settings.
         root_seed: Experiment seed that scopes every episode.
         render_mode: None or ``"rgb_array"``.
-        partner: Needed with more than two robots: the further ones are driven by copies of it.
+        partner: Who plays the partner's seat; needed with more than two robots, because copies of
+            it drive the further ones.
 
     Returns:
         An `EnvLike`, or a `VectorEnvLike` if ``env_config.num_envs`` > 1, with two seats.
 
     Raises:
-        ConfigurationError: Unknown task or option, or a setting the task does not have.
+        ConfigurationError: Unknown task or option, a setting the task does not have, or a partner
+            of other tasks.
+        UnknownNameError: The partner is not registered.
     """
     try:
         task = get_task(env_config.task)
     except UnknownNameError as error:
         raise ConfigurationError(str(error)) from error
     _refuse_unused_settings(task, env_config, render_mode)
+    if partner is not None:
+        require_player(task, partner.class_name)
     request = EnvRequest(
         episode_length=env_config.episode_length,
         seats=env_config.agent_uids,
@@ -64,7 +74,7 @@ def build_env(
         render_mode=render_mode,
         options=task.complete_options(env_config.options),
     )
-    env = task.load_factory()(request)
+    env = task.make_env(request)
     if len(env.agent_uids) == SEATS:
         return env
     if partner is None:
@@ -73,6 +83,26 @@ def build_env(
             "partner whose copies drive the robots after the first two, got none; pass partner=."
         )
     return _with_background_robots(env, partner, num_envs=env_config.num_envs)
+
+
+def require_player(task: TaskSpec, class_name: str) -> None:
+    """Raise unless a partner plays ``task``: its card names the task or none, or the task names it.
+
+    Raises:
+        ConfigurationError: The partner is one of other tasks.
+        UnknownNameError: The class is not registered.
+    """
+
+    def plays(name: str) -> bool:
+        declared = partner_card(name).tasks
+        return not declared or task.task_id in declared or name in task.partners
+
+    if not plays(class_name):
+        players = ", ".join(filter(plays, list_registered()))
+        raise ConfigurationError(
+            f"partner {class_name!r}: expected one that plays task {task.task_id!r} ({players}), "
+            f"got one of {', '.join(partner_card(class_name).tasks)}; choose another partner."
+        )
 
 
 def build_partner(partner_config: PartnerConfig, *, env: Any = None) -> FrozenPartner:

@@ -15,6 +15,7 @@ from cadenza.benchmark.episodes import (
     run_episode,
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
+from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.errors import IntegrityError
@@ -29,11 +30,15 @@ class CellRunnerFactory:
         folder: Output folder; holds the plan and receives the cells.
         artifacts_root: Folder that checkpoint addresses are relative to.
         plan_sha256: Digest of the plan that is meant.
+        task: The plan's task.
+        modules: Modules that register the partners which other packages add.
     """
 
     folder: Path
     artifacts_root: Path
     plan_sha256: str
+    task: TaskSpec
+    modules: tuple[str, ...] = ()
 
     def __call__(self) -> "CellRunner":
         """Return a runner for the stored plan.
@@ -47,6 +52,7 @@ class CellRunnerFactory:
                 f"{self.folder / PLAN_NAME}: expected plan {self.plan_sha256[:16]}, got "
                 f"{plan.digest[:16]}; another run has replaced it."
             )
+        adopt(self.task, self.modules)
         return CellRunner(plan=plan, folder=self.folder, artifacts_root=self.artifacts_root)
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_partner, code_digest
+from cadenza.benchmark.builders import build_partner, code_digest, require_player
 from cadenza.benchmark.cells import (
     NAME_PATTERN,
     ConditionEntry,
@@ -248,6 +248,7 @@ def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:
             partner.class_name in known,
             f"partners: expected class_name among {', '.join(known)}, got {partner.class_name!r}",
         )
+        require_player(task, partner.class_name)
     if any(condition.safety.enabled for condition in config.conditions):
         _require(task.supports_safety, f"task {task.task_id!r} has no safety filter; turn it off")
     if config.n_resamples != 0:

@@ -34,6 +34,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.core.shipped_configs import source_checkout
 from cadenza.evaluation.results import EpisodeResult
+from cadenza.partners.registry import outside_modules
 
 _logger = logging.getLogger(__name__)
 
@@ -160,6 +161,8 @@ def _run_cells(
             folder=out.resolve(),
             artifacts_root=config.artifacts_root.resolve(),
             plan_sha256=plan.digest,
+            task=get_task(plan.env.task, plan.task_version),
+            modules=outside_modules(entry.partner.class_name for entry in plan.partners),
         ),
         workers=default_workers() if workers is None else workers,
         failure_policy=config.failure_policy,

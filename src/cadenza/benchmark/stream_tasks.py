@@ -11,10 +11,11 @@ from dataclasses import fields
 from typing import Any, Final
 
 from cadenza.aht.config_models import PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_partner
+from cadenza.benchmark.builders import build_partner, require_player
 from cadenza.benchmark.stream_experts import EXPERTS, find_expert
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
+from cadenza.partners.registry import outside_modules
 from cadenza.stream.config import OnlineDataEngineCfg
 
 #: A partner of a stream: a class name, or everything about it.
@@ -104,12 +105,15 @@ def stream_config(
         )
     _refuse_given(engine)
     length = task.episode_length if episode_length is None else episode_length
+    chosen = _partners(task, partners)
+    modules = outside_modules(partner["class_name"] for partner in chosen)
     kwargs: dict[str, Any] = {
         "task": task_id,
-        "partners": _partners(task, partners),
+        "partners": chosen,
         "episode_length": length,
         "root_seed": seed,
         "options": task.complete_options({} if options is None else options),
+        "registered": {"task": task.model_dump(mode="json"), "modules": list(modules)},
     }
     return OnlineDataEngineCfg(
         gym_config={
@@ -146,6 +150,7 @@ def _partners(task: TaskSpec, chosen: Sequence[PartnerChoice] | None) -> list[di
         )
     configs = [PartnerConfig(class_name=one) if isinstance(one, str) else one for one in named]
     for config in configs:
+        require_player(task, config.class_name)
         build_partner(config)  # refuses unknown and wrong options before a producer starts
     return [config.model_dump(mode="json") for config in configs]
 

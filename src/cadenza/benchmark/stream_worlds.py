@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config_models import PartnerConfig
 from cadenza.benchmark.background_robots import background_seed
 from cadenza.benchmark.builders import partner_spec
-from cadenza.benchmark.tasks import EnvRequest, OptionValue, get_task
+from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.seeding import derive_substream
@@ -201,6 +201,7 @@ def make_ego_worlds(
     episode_length: int,
     root_seed: int,
     options: Mapping[str, OptionValue],
+    registered: Mapping[str, Any] | None = None,
 ) -> EgoVectorEnv:
     """Return the ego's seat in ``num_envs`` environments of ``task``; producers call it.
 
@@ -211,11 +212,15 @@ def make_ego_worlds(
         episode_length: Steps until truncation.
         root_seed: Experiment seed that scopes every episode.
         options: Further settings of the task.
+        registered: What the process that asks has registered: ``task``, the fields of its
+            `TaskSpec`, and ``modules`` to import for its partners.
 
     Raises:
         ConfigurationError: An option is unknown, or the task's batches cannot be streamed.
         UnknownNameError: Unknown task or partner.
     """
+    if registered is not None:
+        adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
     found = get_task(task)
     request = EnvRequest(
         episode_length=episode_length,
@@ -226,7 +231,7 @@ def make_ego_worlds(
         options=found.complete_options(options),
         batched=True,
     )
-    env = found.load_factory()(request)
+    env = found.make_env(request)
     mode = getattr(env, "metadata", {}).get("autoreset_mode")
     if getattr(env, "num_envs", None) != num_envs or mode is not AutoresetMode.SAME_STEP:
         raise ConfigurationError(

@@ -4,18 +4,21 @@ A task is a description: how long an episode is, which partners play it, whether
 predicate and offers the safety hooks, which options its environment takes, and where the function
 that builds the environment is. `cadenza.benchmark.builders` turns it into live objects.
 
-Adding one:  a function `EnvRequest -> environment` anywhere, and one `register_task` call.
+Adding one:  a function `EnvRequest -> TaskEnv` anywhere, and one `register_task` call in a module
+             that the entry-point group ``cadenza.tasks`` names, see `cadenza.core.plug_ins`.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.core.plug_ins import PlugIns
+from cadenza.core.types import ActionDict
 
 #: Values a configuration file can give to a task option.
 OptionValue: TypeAlias = bool | int | float | str
@@ -43,6 +46,65 @@ class EnvRequest:
     render_mode: str | None
     options: Mapping[str, OptionValue]
     batched: bool = False
+
+
+class TaskEnv(Protocol):
+    """What a task's factory returns: several robots in one environment, or in a batch of N.
+
+    Info:      ``success`` of the ego, if the task has a success predicate; where they are measured,
+               ``contact``, ``min_distance`` (m) and ``goal_distance`` (m).
+    Safety:    a task that supports the filter adds what `cadenza.safety.runtime.env_hooks` needs.
+    Pictures:  ``robot_positions()`` and ``goal_positions()``, (2,) each by uid, m.
+    Batches:   also ``num_envs``, ``single_action_space`` and ``single_observation_space``; each
+               environment resets itself as in `cadenza.core.types.VectorEnvLike`.
+    """
+
+    @property
+    def agent_uids(self) -> tuple[str, ...]:
+        """All robots: ego, partner, then further ones."""
+        ...
+
+    @property
+    def ego_uid(self) -> str:
+        """The first of them."""
+        ...
+
+    @property
+    def partner_uid(self) -> str:
+        """The second of them."""
+        ...
+
+    @property
+    def root_seed(self) -> int:
+        """Experiment seed, as it was asked for."""
+        ...
+
+    @property
+    def control_timestep(self) -> float:
+        """Time one step takes, s."""
+        ...
+
+    @property
+    def action_space(self) -> Any:
+        """Dict of one Box per robot."""
+        ...
+
+    @property
+    def observation_space(self) -> Any:
+        """Dict whose entry ``["agent"][uid]["state"]`` is the Box of a robot's state, (D,)."""
+        ...
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start the episode that ``seed`` selects; return observation and info."""
+        ...
+
+    def step(self, action: ActionDict) -> Any:
+        """Advance one step; return observation, reward, terminated, truncated and info."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
 
 
 class TaskOption(BaseModel):
@@ -100,7 +162,7 @@ class TaskSpec(BaseModel):
     supports_batches: bool
     options: dict[str, TaskOption] = Field(default_factory=dict[str, TaskOption])
 
-    def load_factory(self) -> Callable[[EnvRequest], Any]:
+    def load_factory(self) -> Callable[[EnvRequest], TaskEnv]:
         """Import and return the function that builds the environment.
 
         Raises:
@@ -115,6 +177,22 @@ class TaskSpec(BaseModel):
                 f"installed module, got {type(error).__name__}: {error}."
             ) from error
         return factory
+
+    def make_env(self, request: EnvRequest) -> TaskEnv:
+        """Return the environment that ``request`` asks for.
+
+        Raises:
+            ConfigurationError: There is no such function, or it returned something else.
+        """
+        env = self.load_factory()(request)
+        missing = [name for name in vars(TaskEnv) if name[0] != "_" and not hasattr(env, name)]
+        if missing:
+            raise ConfigurationError(
+                f"Task {self.task_id!r}: expected {self.env_factory} to return what "
+                f"cadenza.benchmark.tasks.TaskEnv lists, got {type(env).__name__} without "
+                f"{', '.join(missing)}; add them."
+            )
+        return env
 
     def complete_options(self, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
         """Return one checked value per option, defaults filled in.
@@ -197,6 +275,7 @@ MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     supports_batches=True,
 )
 
+_plug_ins: Final = PlugIns("cadenza.tasks")
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
     (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH)
@@ -204,7 +283,7 @@ _tasks: dict[tuple[str, int], TaskSpec] = {
 
 
 def register_task(task: TaskSpec) -> TaskSpec:
-    """Make ``task`` known and return it.
+    """Make ``task`` known and return it; what is known here is known in worker processes, too.
 
     Raises:
         InputError: This version is already registered, or its seen partner is not among its
@@ -225,6 +304,19 @@ def register_task(task: TaskSpec) -> TaskSpec:
     return task
 
 
+def adopt(task: TaskSpec, modules: Iterable[str]) -> None:
+    """Know in this process what another one registered.
+
+    Args:
+        task: The task.
+        modules: Modules that register the rest when they are imported.
+    """
+    for module in modules:
+        import_module(module)
+    _plug_ins.load()
+    _tasks.setdefault((task.task_id, task.version), task)
+
+
 def get_task(task_id: str, version: int | None = None) -> TaskSpec:
     """Return one task.
 
@@ -235,18 +327,22 @@ def get_task(task_id: str, version: int | None = None) -> TaskSpec:
     Raises:
         UnknownNameError: No such task or version; lists the known ones.
     """
+    _plug_ins.load()
     versions = sorted(known for name, known in _tasks if name == task_id)
     wanted = version if version is not None else (versions[-1] if versions else 0)
     task = _tasks.get((task_id, wanted))
     if task is None:
         known = ", ".join(sorted(f"{name}@v{number}" for name, number in _tasks)) or "<none>"
         asked = task_id if version is None else f"{task_id}@v{version}"
-        raise UnknownNameError(f"Unknown env task {asked!r}: expected one of {known}.")
+        raise UnknownNameError(
+            f"Unknown env task {asked!r}: expected one of {known}.{_plug_ins.complaint()}"
+        )
     return task
 
 
 def list_tasks() -> list[TaskSpec]:
     """Return every known task, by tier, name and version; a new list on every call."""
+    _plug_ins.load()
     return sorted(_tasks.values(), key=lambda task: (task.tier, task.task_id, task.version))
 
 
@@ -258,6 +354,7 @@ def manifest() -> list[dict[str, Any]]:
 @contextmanager
 def isolated_tasks() -> Generator[None]:
     """Undo every registration made inside the ``with`` block, for tests and notebooks."""
+    _plug_ins.load()
     before = dict(_tasks)
     try:
         yield

@@ -5,7 +5,7 @@ group ``cadenza.partners``, see `cadenza.core.plug_ins`.
 """
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
@@ -100,6 +100,16 @@ def code_of(class_name: str) -> dict[str, str]:
     """Return `outside_code` of the class called ``class_name``; nothing for an unknown name."""
     _plug_ins.load()
     return outside_code(*filter(None, [_classes.get(class_name)]))
+
+
+def outside_modules(class_names: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules beside this package that define these partners, for other processes.
+
+    Raises:
+        UnknownNameError: A name is not registered.
+    """
+    modules = {partner_class(name).__module__ for name in class_names}
+    return tuple(sorted(module for module in modules if not module.startswith("cadenza.")))
 
 
 def list_registered() -> list[str]:

@@ -17,6 +17,7 @@ from cadenza.benchmark.check_rows import all_ok
 from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan
 from cadenza.benchmark.evaluation_run import run_evaluation
 from cadenza.benchmark.policies import ZeroPolicy
+from cadenza.benchmark.tasks import CROSSING
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 
@@ -310,6 +311,8 @@ def test_task_without_success_predicate_says_so(tmp_path):
 
 
 def test_worker_that_finds_another_plan_refuses_to_run(reference):
-    factory = CellRunnerFactory(folder=reference, artifacts_root=reference, plan_sha256="0" * 64)
+    factory = CellRunnerFactory(
+        folder=reference, artifacts_root=reference, plan_sha256="0" * 64, task=CROSSING
+    )
     with pytest.raises(IntegrityError, match="expected plan 0000000000000000"):
         factory()

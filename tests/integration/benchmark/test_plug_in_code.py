@@ -1,4 +1,4 @@
-"""The code of other packages is a part of what a result stands for."""
+"""Code of other packages: part of what a result stands for, and known in every process."""
 
 import importlib
 import sys
@@ -8,6 +8,9 @@ import pytest
 from cadenza.aht.config import load_config
 from cadenza.benchmark.evaluation_config import EvaluationConfig
 from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.stream_tasks import stream_config
+from cadenza.benchmark.stream_worlds import make_ego_worlds
+from cadenza.benchmark.tasks import MPE_COOPERATIVE_PUSH, isolated_tasks, register_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
@@ -93,3 +96,29 @@ def test_other_code_of_a_partner_cannot_go_on_with_a_training(steady):
     other = run_training(config, resume=True)
     assert other.outcome.status == "completed"
     assert other.curve.run_id != first.curve.run_id
+
+
+def test_workers_know_the_task_and_the_partner_that_their_parent_registered(steady):
+    (steady / "steady_partner.dist-info" / "entry_points.txt").unlink()
+    own = {"task_id": "own_push", "partners": ("steady",), "seen_partner": "steady"}
+    with isolated_tasks():
+        register_task(MPE_COOPERATIVE_PUSH.model_copy(update=own))
+        config = CONFIG.model_copy(update={"task": "own_push", "partners": None})
+        outcomes = [
+            run_evaluation(config, out=steady / f"out{workers}", workers=workers, repo_root=steady)
+            for workers in (1, 2)
+        ]
+    assert len(outcomes[0].episodes["zero"]) == 4
+    assert outcomes[1].episodes == outcomes[0].episodes
+
+
+def test_producers_know_the_task_and_the_partner_that_their_parent_registered(steady):
+    own = {"task_id": "own_push", "partners": ("steady",), "seen_partner": "steady"}
+    with isolated_tasks():
+        register_task(MPE_COOPERATIVE_PUSH.model_copy(update=own))
+        settings = stream_config("own_push", expert={"factory": "nowhere:policy"}, producers=1)
+    kwargs = settings.gym_config["kwargs"]  # what another process, which knows neither, is given
+    with isolated_tasks(), isolated_registry(empty=True):
+        del sys.modules["steady_partner"], sys.modules["steady_partner.law"]
+        world = make_ego_worlds(2, **kwargs)
+    assert world.num_envs == 2

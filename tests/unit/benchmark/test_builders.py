@@ -22,6 +22,7 @@ from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from cadenza.partners import ScriptedHeuristicPartner
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
 from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -34,6 +35,29 @@ SEATS = ("ego", "partner")
 
 def crossing(**fields):
     return EnvConfig(task="crossing", episode_length=200, **fields)
+
+
+@pytest.mark.parametrize("robots", [2, 3])
+def test_partner_of_another_task_is_refused(robots):
+    push_partner = PartnerConfig(class_name="scripted_heuristic")
+    with pytest.raises(ConfigurationError, match=r"plays task 'crossing' \(crossing_chaser, ") as e:
+        build_env(many(robots), root_seed=0, partner=push_partner)
+    assert "got one of mpe_cooperative_push" in str(e.value)
+
+
+def test_partner_is_accepted_by_a_task_that_names_it_and_a_partner_without_tasks_by_all():
+    crossing_seeker = PartnerConfig(class_name="crossing_goal_seeker")
+    with isolated_tasks(), isolated_registry():
+        own = register_task(CROSSING.model_copy(update={"task_id": "own"}))
+        build_env(EnvConfig(task=own.task_id), root_seed=0, partner=crossing_seeker).close()
+
+        @register_partner("anywhere")
+        class Anywhere(ScriptedHeuristicPartner):
+            """Plays all tasks."""
+
+            card = None
+
+        build_env(crossing(), root_seed=0, partner=PartnerConfig(class_name="anywhere")).close()
 
 
 def many(robots, **fields):
