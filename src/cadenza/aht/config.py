@@ -3,7 +3,7 @@
 Hydra composes the file and the ``key=value`` overrides; Pydantic checks types, ranges and names.
 
 Example:
-    ``load_config(config_path=Path("configs/train/crossing.yaml"), overrides=["seed=7"])``
+    ``load_config(config_path=shipped_config("train/crossing"), overrides=["seed=7"])``
 """
 
 import hashlib

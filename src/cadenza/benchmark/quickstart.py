@@ -86,7 +86,7 @@ class QuickstartResult:
 
     @property
     def verified(self) -> bool:
-        """Whether every check of the bundle holds."""
+        """Whether every check of the bundle holds, as in `cadenza eval verify`."""
         return all_ok(self.checks)
 
     def cell(self, condition: str, partner: str) -> CellSummary:
@@ -202,7 +202,7 @@ def _finish(
 ) -> QuickstartResult:
     """Verify the bundle, write the report and return everything."""
     bundle_dir = evaluation.bundles[POLICY_NAME]
-    checks = verify_bundle_dir(bundle_dir, repo_path=source_checkout(), allow_dirty=True)
+    checks = verify_bundle_dir(bundle_dir, repo_path=source_checkout())
     bundle = load_run_archive(bundle_dir / "bundle.json")
     assert isinstance(bundle, ResultBundle), "written as one above"  # noqa: S101
     run = QuickstartRun(

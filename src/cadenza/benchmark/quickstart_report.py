@@ -10,7 +10,7 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.types import RewardCurve
 from cadenza.benchmark.cell_runner import CellRunner
 from cadenza.benchmark.cells import Cell, EvaluationPlan
-from cadenza.benchmark.check_rows import CheckResult, all_ok
+from cadenza.benchmark.check_rows import CheckResult
 from cadenza.benchmark.evaluation_run import EvaluationOutcome
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
@@ -167,8 +167,8 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
     if run.bundle.dirty:
         yield Statement(
             kind="caution",
-            text="The sources had uncommitted changes, or none could be proved: nobody else can "
-            "get exactly this code from the commit below.",
+            text="No clean commit stands behind these results: who repeats them needs sources of "
+            "the digest below.",
         )
     yield Statement(
         kind="not_measured",
@@ -193,7 +193,7 @@ def _filter_statement(run: QuickstartRun) -> str:
 
 def _provenance(run: QuickstartRun) -> Iterator[Fact]:
     bundle, plan = run.bundle, run.plan
-    commit = bundle.git_sha + (" with local changes or unprovable" if bundle.dirty else "")
+    commit = bundle.git_sha + (" with local changes" if bundle.diff_sha256 else "")
     yield Fact(label="Commit", value=commit, code=True)
     yield Fact(label="Package", value=f"cadenza {bundle.package_version}")
     yield Fact(label="Training run", value=run.curve.run_id, code=True)
@@ -204,8 +204,8 @@ def _provenance(run: QuickstartRun) -> Iterator[Fact]:
     yield Fact(label="Platform", value=f"{platform.os}, {platform.device}")
     versions = f"Python {platform.python}, numpy {platform.numpy}, torch {platform.torch}"
     yield Fact(label="Libraries", value=versions)
-    verdict = "every check passed" if all_ok(run.checks) else "FAILED"
-    yield Fact(label="Bundle verification", value=verdict)
+    failed = [f"{check.name}: {check.detail}" for check in run.checks if not check.ok]
+    yield Fact(label="Bundle verification", value="; ".join(failed) or "every check passed")
 
 
 def _learning(run: QuickstartRun) -> LearningCurve:

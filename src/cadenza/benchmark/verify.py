@@ -18,11 +18,15 @@ from cadenza.benchmark.bundle_checks import BundleUnderTest, content_checks
 from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.source_identity import source_digest
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.evaluation.results import ResultBundle
 
 __all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]
 
+#: Name of the check that the sources behind a bundle are known.
+ELIGIBILITY: Final = "bundle:eligibility"
 #: File names a bundle may hold: plain, visible, confined to the folder.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: One line of ``SHA256SUMS.txt``, newline excluded.
@@ -39,7 +43,8 @@ def verify_bundle_dir(
     Args:
         folder: Bundle folder.
         repo_path: Git repository that holds the registration tag; needed only by bundles with one.
-        allow_dirty: Accept a bundle made from changed or unprovable sources.
+        allow_dirty: Accept a bundle made from changed sources, or from others than these without
+            a commit.
 
     Returns:
         One row per check; the bundle passes iff all hold (`all_ok`).
@@ -58,7 +63,7 @@ def verify_bundle_dir(
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")
     )
-    rows += guarded("bundle:eligibility", lambda: _check_eligibility(bundle, allow_dirty))
+    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(bundle, allow_dirty))
     rows += guarded("manifest", lambda: _check_manifest(bundle, files))
     rows += content_checks(BundleUnderTest(bundle=bundle, files=files, repo_path=repo_path))
     return rows
@@ -131,12 +136,16 @@ def _parse_sums(data: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _check_eligibility(bundle: ResultBundle, allow_dirty: bool) -> Iterator[CheckResult]:
-    detail = f"commit {bundle.git_sha[:12]}, clean"
-    if bundle.dirty:
-        detail = f"commit {bundle.git_sha[:12]}, sources changed or unprovable"
-        if allow_dirty:
-            detail += " (accepted on request)"
-    yield CheckResult(name="bundle:eligibility", ok=not bundle.dirty or allow_dirty, detail=detail)
+    """Pass a clean commit and, without a commit as in a release, the very sources that verify."""
+    ok, detail = not bundle.dirty, f"commit {bundle.git_sha[:12]}, clean"
+    if bundle.dirty and bundle.git_sha == GIT_SHA_UNKNOWN:
+        ok = bundle.metadata.get("code_sha256") == source_digest()
+        detail = f"no commit, sources {'equal' if ok else 'differ from'} those that verify"
+    elif bundle.dirty:
+        detail = f"commit {bundle.git_sha[:12]}, sources changed"
+    if not ok:
+        detail += " (accepted on request)" if allow_dirty else "; --allow-dirty accepts them"
+    yield CheckResult(name=ELIGIBILITY, ok=ok or allow_dirty, detail=detail)
 
 
 def _check_manifest(bundle: ResultBundle, files: Mapping[str, bytes]) -> Iterator[CheckResult]:

@@ -15,14 +15,16 @@ Result = TypeVar("Result")
 
 
 def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig":
-    """Return the training configuration in ``path`` with ``overrides`` applied.
+    """Return the training configuration ``path``, a file or a shipped one, with ``overrides``.
 
     Raises:
         ConfigurationError: The file is missing or unreadable, an override does not fit it, or a
             value is unknown, missing or out of range.
     """
     from cadenza.aht.config import load_config
+    from cadenza.core.shipped_configs import find_config
 
+    path = find_config(path, "train")
     return explained(path, lambda: load_config(config_path=path, overrides=list(overrides)))
 
 

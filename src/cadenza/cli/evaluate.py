@@ -22,7 +22,9 @@ _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contacts",
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/eval/crossing.yaml.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML file, or the name of a shipped one, e.g. crossing.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for cells and bundles.")],
     workers: Annotated[
         int | None,
@@ -41,7 +43,9 @@ def run(
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.evaluation_config import load_evaluation_config
         from cadenza.benchmark.evaluation_run import run_evaluation
+        from cadenza.core.shipped_configs import find_config
 
+        config = find_config(config, "eval")
         settings = explained(config, lambda: load_evaluation_config(config))
         with progress_bar("evaluating", quiet=quiet or as_json) as report:
             outcome = run_evaluation(
@@ -64,11 +68,11 @@ def run(
 
 def _repro_command(config: Path) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
-    from cadenza.core.shipped_configs import source_checkout
+    from cadenza.core.shipped_configs import configs_folder
 
-    checkout, path = source_checkout(), config.resolve()
-    inside = checkout is not None and path.is_relative_to(checkout)
-    shown = path.relative_to(checkout).as_posix() if checkout and inside else config.name
+    path, configs = config.resolve(), configs_folder()
+    inside = path.is_relative_to(configs)
+    shown = f"configs/{path.relative_to(configs).as_posix()}" if inside else config.name
     return shlex.join(["cadenza", "eval", "run", shown, "--out", f"runs/{config.stem}"])
 
 
@@ -76,7 +80,7 @@ def verify(
     bundle: Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")],
     allow_dirty: Annotated[
         bool,
-        typer.Option("--allow-dirty", help="Accept results of uncommitted or unknown sources."),
+        typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources."),
     ] = False,
     repository: Annotated[
         Path | None,

@@ -154,9 +154,12 @@ def doctor(
 ) -> None:
     """Check that this machine can run loops, and say what to do where it cannot."""
     with typed_exits(as_json=as_json):
+        from cadenza.core.shipped_configs import find_config
         from cadenza.loop.doctor import examine, read_configuration
 
-        settings, found = (None, []) if config is None else read_configuration(config)
+        settings, found = None, []
+        if config is not None:
+            settings, found = read_configuration(find_config(config, "loop"))
         folder = workdir or (_RUNS if settings is None else settings.workdir)
         url = store or (None if settings is None else settings.store)
         checks = [

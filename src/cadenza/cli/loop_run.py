@@ -32,7 +32,10 @@ _STOPPING: Final = (
 )
 
 _ConfigFile = Annotated[
-    Path, typer.Option("--config", "-c", help="YAML file, e.g. configs/loop/native_crossing.yaml.")
+    Path,
+    typer.Option(
+        "--config", "-c", help="YAML file, or the name of a shipped one, e.g. native_crossing."
+    ),
 ]
 
 
@@ -57,11 +60,12 @@ def run(
 ) -> None:
     """Improve a policy, cycle by cycle, until the budget or the ladder ends."""
     with typed_exits(as_json=as_json, keep_lines=True):
+        from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.orchestrator.assembly import new_run_id
         from cadenza.loop.resuming import anchored
 
-        settings = anchored(LoopConfig.from_yaml(config))
+        settings = anchored(LoopConfig.from_yaml(find_config(config, "loop")))
         name = new_run_id(settings) if run_id is None else run_id
         _require_name(name)
         if dry_run:
@@ -91,10 +95,13 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped, killed, failed or out of budget."""
     with typed_exits(as_json=as_json, keep_lines=True):
+        from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.resuming import anchored, stored_config
 
-        given = None if config is None else anchored(LoopConfig.from_yaml(config))
+        given = (
+            None if config is None else anchored(LoopConfig.from_yaml(find_config(config, "loop")))
+        )
         store = store or (None if given is None else given.store)
         with open_store(workdir, store, upgrade=True) as opened:
             settings = given or stored_config(opened, run_id)

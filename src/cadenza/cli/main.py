@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import configs, doctor, evaluate, job, listings, quickstart, safety, stream, train
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+configs_app = typer.Typer(help="The configurations that are shipped.", no_args_is_help=True)
 eval_app = typer.Typer(help="Evaluate policies and verify results.", no_args_is_help=True)
 job_app = typer.Typer(help="Steps of an improvement loop.", no_args_is_help=True)
 partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
@@ -29,6 +30,9 @@ tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", n
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
+configs_app.command("list")(configs.show_list)
+configs_app.command("show")(configs.show)
+configs_app.command("copy")(configs.copy)
 eval_app.command("run")(evaluate.run)
 eval_app.command("verify")(evaluate.verify)
 job_app.command("collect")(job.collect)
@@ -41,6 +45,7 @@ safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 tasks_app.command("list")(listings.tasks)
+app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")

@@ -50,7 +50,7 @@ def verify(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG.yaml] [KEY=VALUE ...]",
+            metavar="[CONFIG] [KEY=VALUE ...]",
             help="A configuration, and values to change, e.g. dts=[0.05] margin_m=0.001.",
             show_default=False,
         ),
@@ -139,11 +139,13 @@ def _run(
 ) -> "VerificationReport":
     """Run the verification that words and options describe; refuse what must fail beforehand."""
     from cadenza.core.files import require_writable
+    from cadenza.core.shipped_configs import find_config
     from cadenza.safety.verifier.config import load_verifier_config
     from cadenza.safety.verifier.run import playable_scenarios
     from cadenza.safety.verifier.run import verify as run_verification
 
     path, values = _split_words(words)
+    path = None if path is None else find_config(path, "safety")
     values |= {key: value for key, value in options.items() if value is not None}
     config = load_verifier_config(path, values)
     playable_scenarios(config)

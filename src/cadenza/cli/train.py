@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/train/crossing.yaml.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML file, or the name of a shipped one, e.g. crossing.")
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Values to change, e.g. seed=3 happo.lr=1e-4.", show_default=False),

@@ -1,5 +1,6 @@
 """Where the package finds its own sources and the configurations it ships."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from cadenza.core.errors import ConfigurationError
@@ -14,20 +15,46 @@ def source_checkout() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "src").is_dir() else None
 
 
+def configs_folder() -> Path:
+    """Return the folder of the shipped configurations."""
+    checkout = source_checkout()
+    return _PACKAGE / "_configs" if checkout is None else checkout / "configs"
+
+
+def shipped_configs() -> list[str]:
+    """Return the names of all shipped configurations, e.g. ``"train/crossing"``, sorted."""
+    folder = configs_folder()
+    paths = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
+    return sorted(path.with_suffix("").as_posix() for path in paths)
+
+
 def shipped_config(name: str) -> Path:
     """Return the path of a shipped configuration.
 
     Args:
-        name: Path below ``configs``, e.g. ``"train/crossing.yaml"``.
+        name: ``"train/crossing"``, also behind ``configs/`` and before ``.yaml``.
 
     Raises:
-        ConfigurationError: The package ships no such file.
+        ConfigurationError: The package ships no such configuration.
     """
-    checkout = source_checkout()
-    path = (_PACKAGE / "_configs" if checkout is None else checkout / "configs") / name
-    if not path.is_file():
+    plain = name.removeprefix("configs/").removesuffix(".yaml")
+    if plain not in shipped_configs():
         raise ConfigurationError(
-            f"configuration {name!r}: expected the file {path}, got none; install the package "
-            "again or run it from its source tree."
+            f"configuration {name!r}: expected one that the package ships, got another; "
+            "`cadenza configs list` names them."
         )
+    return configs_folder() / f"{plain}.yaml"
+
+
+def find_config(path: Path, kind: str) -> Path:
+    """Return ``path`` where it is a file, else the shipped configuration it names, else ``path``.
+
+    Args:
+        path: A file or a name as of `shipped_config`, of ``kind`` also without its folder.
+        kind: Folder of the configurations that a command takes, e.g. ``"train"``.
+    """
+    if not path.is_file():
+        for name in (path.as_posix(), f"{kind}/{path}"):
+            with suppress(ConfigurationError):
+                return shipped_config(name)
     return path

@@ -115,7 +115,7 @@ def read_yaml_document(path: Path) -> YamlDocument:
         raise ConfigurationError(f"{path}: expected a YAML file, got a folder; name a file in it.")
     if not path.is_file():
         raise ConfigurationError(
-            f"{path}: expected a YAML file, got none; `configs` holds the shipped ones."
+            f"{path}: expected a YAML file, got none; `cadenza configs list` names shipped ones."
         )
     try:
         text = path.read_text(encoding="utf-8")

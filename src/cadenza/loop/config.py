@@ -214,7 +214,7 @@ class LoopConfig(Section):
         if document.content is None:
             raise ConfigurationError(
                 f"{path}: expected a configuration of the loop, got an empty file; "
-                "`configs/loop` holds the shipped ones."
+                "`cadenza configs list` names the shipped ones."
             )
         return cls._validated(document.content, str(path), document)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cadenza.benchmark.quickstart import run_quickstart, training_config
+from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.reporting import parse_three_tables, verify_markdown
 
@@ -74,11 +75,12 @@ def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference
 def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference):
     _, result, _ = reference
     assert result.verified
+    assert all_ok(verify_bundle_dir(result.bundle))  # as `cadenza eval verify` says
     page = result.report.read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "The ego was trained once, with one training seed." in page
-    assert "The sources had uncommitted changes, or none could be proved" in page
+    assert "No clean commit stands behind these results" in page
 
 
 def test_quickstart_writes_the_safety_tables_of_the_bundle_beside_the_report(reference):

@@ -119,7 +119,7 @@ def test_missing_file_is_refused(tmp_path):
 
 
 def test_configuration_the_package_does_not_ship_is_refused():
-    with pytest.raises(ConfigurationError, match="expected the file"):
+    with pytest.raises(ConfigurationError, match="expected one that the package ships"):
         shipped_config("train/none.yaml")
 
 

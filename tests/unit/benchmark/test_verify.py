@@ -104,6 +104,14 @@ def test_dirty_bundle_fails_unless_allowed(tmp_path):
     assert failed(verify_bundle_dir(folder, allow_dirty=True)) == []
 
 
+def test_bundle_without_a_commit_verifies_where_the_sources_are_the_same(tmp_path, monkeypatch):
+    provenance = replace(make_request().provenance, git_sha="unknown", dirty=True)
+    folder = stored(tmp_path, provenance=provenance)
+    assert failed(verify_bundle_dir(folder)) == ["bundle:eligibility"]
+    monkeypatch.setattr(verify_module, "source_digest", lambda: make_plan().code_sha256)
+    assert failed(verify_bundle_dir(folder)) == []
+
+
 def test_empty_sums_file_fails(tmp_path):
     folder = stored(tmp_path)
     (folder / "SHA256SUMS.txt").write_bytes(b"")

@@ -489,7 +489,7 @@ BASE = "run_name: r\nseed_dataset: local/x\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a configuration of the loop, got an empty file; `configs/loop` holds the"),
+        ("", "expected a configuration of the loop, got an empty file; `cadenza configs"),
         ("# nothing\n", "got an empty file"),
         ("- a\n", "\n  line 1, column 1: the file: expected a mapping of keys to values"),
         (f"{BASE}train:\n  steps: ten\n", "line 4, column 10: train.steps: expected a whole num"),
