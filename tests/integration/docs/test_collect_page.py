@@ -1,6 +1,7 @@
 """The code of the page on collecting runs as it stands there, and does what the text says."""
 
 import re
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -13,10 +14,12 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "collect-from-gymnasium.
 
 
 def run_page(folder, *, steps=200):
+    folder.mkdir(exist_ok=True)
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
-    names = {"FOLDER": folder}
+    names: dict[str, object] = {}
     program = program.replace("state = train(200)", f"state = train({steps})")
-    exec(compile(program, "docs/how-to/collect-from-gymnasium.md", "exec"), names)  # noqa: S102
+    with chdir(folder):
+        exec(compile(program, "docs/how-to/collect-from-gymnasium.md", "exec"), names)  # noqa: S102
     return names
 
 

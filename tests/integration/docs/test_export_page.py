@@ -11,8 +11,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "export-a-policy.md").re
 )
 
 
-def test_page_exports_a_file_that_agrees_with_the_policy(tmp_path):
-    names = {"FOLDER": tmp_path}
+def test_page_exports_a_file_that_agrees_with_the_policy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
     exec(compile(program, "docs/how-to/export-a-policy.md", "exec"), names)  # noqa: S102
     assert names["actions"].shape == (5, 2)

@@ -94,9 +94,10 @@ def test_every_field_of_a_result_is_explained(results):
             assert document.keys() <= told, job
 
 
-def test_quick_loop_of_the_page_promotes(tmp_path, capsys):
+def test_quick_loop_of_the_page_promotes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     program = re.search(r"## In one process.*?```python\n(.*?)```", PAGE, flags=re.DOTALL).group(1)
-    names = {"FOLDER": str(tmp_path)}
+    names = {}
     exec(compile(program, "docs/reference/jobs.md", "exec"), names)  # noqa: S102
     decisions, rate = names["summary"].decisions, names["summary"].baseline_success_rate
     assert len(decisions) == 2
