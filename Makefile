@@ -29,7 +29,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing cadenza into $(VENV) (about a minute on a fresh machine) ..."
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[loop]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

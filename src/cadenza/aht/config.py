@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from cadenza.aht.algorithm_sections import (
@@ -46,6 +43,7 @@ from cadenza.aht.config_models import (
     extension,
 )
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
+from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json
 from cadenza.core.yaml_files import read_yaml
 
@@ -186,6 +184,7 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
     Raises:
         ConfigurationError: The file is missing, no YAML, or does not end in .yaml; an override is
             malformed.
+        MissingExtraError: Hydra is not installed.
         TypeError: The file's root is not a mapping.
         hydra.errors.HydraException: An override names a key the file does not mention.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
@@ -202,10 +201,11 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             f"{'an empty file' if root is None else type(root).__name__}."
         )
     _check_keys([*cast("dict[object, object]", root)], overrides or [])
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
-        composed = compose(config_name=path.stem, overrides=list(overrides or []))
-    content = OmegaConf.to_container(composed, resolve=True)
+    hydra = load_extra("hydra")
+    load_extra("hydra.core.global_hydra").GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
+        composed = hydra.compose(config_name=path.stem, overrides=list(overrides or []))
+    content = load_extra("omegaconf").OmegaConf.to_container(composed, resolve=True)
     return EgoAHTConfig.model_validate(content)
 
 

@@ -25,7 +25,9 @@ import numpy as np
 
 from cadenza.aht.types import RewardCurve
 from cadenza.core.arrays import FloatArray
+from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes, finite_or_none
+from cadenza.core.quantiles import student_quantile
 
 #: Moving-average window of the legacy check, episodes.
 DEFAULT_WINDOW: Final = 10
@@ -138,9 +140,7 @@ def check_positive_learning_slope(
         return _unfitted_report(CheckStatus.INSUFFICIENT_DATA, n, alpha)
     if float(rewards.std()) == 0.0:
         return _unfitted_report(CheckStatus.FAILED, n, alpha, intercept=float(rewards[0]))
-    from scipy import stats  # pyright: ignore[reportMissingTypeStubs]  # scipy ships none
-
-    fit: Any = stats.linregress(np.arange(n, dtype=np.float64), rewards)  # pyright: ignore[reportUnknownMemberType]
+    fit: Any = load_extra("scipy.stats").linregress(np.arange(n, dtype=np.float64), rewards)
     slope, two_sided = float(fit.slope), float(fit.pvalue)
     p_value = two_sided / 2.0 if slope > 0.0 else 1.0 - two_sided / 2.0
     passed = slope > 0.0 and p_value < alpha
@@ -302,9 +302,7 @@ def _slope_interval(
     """Return the two-sided interval of the slope, t quantile with n - 2 degrees of freedom."""
     if rewards.size <= 2:
         return None
-    from scipy import special  # pyright: ignore[reportMissingTypeStubs]  # scipy ships none
-
-    quantile = float(special.stdtrit(rewards.size - 2, 1.0 - alpha / 2.0))
+    quantile = student_quantile(1.0 - alpha / 2.0, rewards.size - 2)
     half = quantile * newey_west_slope_error(rewards, slope, intercept)
     return slope - half, slope + half
 
@@ -319,12 +317,13 @@ def _write_plot(
     """Write ``<run_id>.png`` and ``<run_id>.json`` and return their absolute paths."""
     import io
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    backend, figures = (
+        load_extra("matplotlib.backends.backend_agg"),
+        load_extra("matplotlib.figure"),
+    )
     rewards = [float(value) for value in curve.per_episode_ego_rewards]
-    figure: Any = Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure: Any = figures.Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
+    backend.FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
     axes.plot(np.arange(len(rewards)), rewards, color=_FAINT, lw=0.8, label="episode return")
     overlay(axes)

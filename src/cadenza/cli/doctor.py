@@ -15,10 +15,13 @@ import typer
 from cadenza import __version__
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_json, print_table, typed_exits
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, MissingExtraError
 
 #: Optional dependency -> what works without it, and the extra that installs it.
 _OPTIONAL: Final = {
+    "hydra-core": ("training, evaluation and reports", "train"),
+    "sqlalchemy": ("the improvement loop", "loop"),
+    "pyarrow": ("LeRobot datasets", "lerobot"),
     "wandb": ("Weights & Biases logging", "wandb"),
     "tensorboard": ("TensorBoard logging", "tensorboard"),
     "pettingzoo": ("PettingZoo view of the tasks", "pettingzoo"),
@@ -197,7 +200,8 @@ def _try(name: str, check: Callable[[], Any]) -> Finding:
     try:
         return Finding(name=name, ok=True, detail=str(check()))
     except (CadenzaError, OSError) as error:
-        return Finding(name=name, ok=False, detail=str(error))
+        required = not isinstance(error, MissingExtraError)
+        return Finding(name=name, ok=False, detail=str(error), required=required)
 
 
 def _existing(folder: Path) -> Path:

@@ -214,7 +214,9 @@ def _collection(
     result: Path,
 ) -> "Collection":
     from cadenza.benchmark.jobs.collecting import Collection
+    from cadenza.core.extras import load_extra
 
+    load_extra("pyarrow")  # which writes the episodes: missed now, not after they were played
     return Collection(
         task=task,
         partners=_names(partners),

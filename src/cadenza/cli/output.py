@@ -31,6 +31,7 @@ from cadenza.core.errors import (
     StorageError,
     UnknownNameError,
 )
+from cadenza.core.extras import hint_at_extra
 from cadenza.loop.errors import (
     JobFailedError,
     JobHostError,
@@ -210,7 +211,9 @@ def typed_exits(
             yield
     except typer.Exit:
         raise
-    except BaseException as error:
+    except BaseException as raised:
+        hint = hint_at_extra(raised) if isinstance(raised, ModuleNotFoundError) else None
+        error = hint or raised
         code = exit_code_of(error)
         if code is None:
             raise
@@ -218,7 +221,7 @@ def typed_exits(
             message = _message_of(error, code, go_on)
             message = message.strip() if keep_lines else " ".join(message.split())
             _report(type(error).__name__, message, as_json=as_json)
-        raise typer.Exit(code) from error
+        raise typer.Exit(code) from raised
 
 
 def _report(kind: str, message: str, *, as_json: bool) -> None:

@@ -138,12 +138,14 @@ def _run(
     words: list[str], options: dict[str, Any], out: Path, *, quiet: bool
 ) -> "VerificationReport":
     """Run the verification that words and options describe; refuse what must fail beforehand."""
+    from cadenza.core.extras import load_extra
     from cadenza.core.files import require_writable
     from cadenza.core.shipped_configs import find_config
     from cadenza.safety.verifier.config import load_verifier_config
     from cadenza.safety.verifier.run import playable_scenarios
     from cadenza.safety.verifier.run import verify as run_verification
 
+    load_extra("scipy.special")  # which the bounds need: missed now, not after two million steps
     path, values = _split_words(words)
     path = None if path is None else find_config(path, "safety")
     values |= {key: value for key, value in options.items() if value is not None}

@@ -3,10 +3,11 @@
 In the package's ``__init__``: ``__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)`` (PEP 562).
 """
 
-import importlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from cadenza.core.extras import load_extra
 
 
 def lazy_names(
@@ -21,7 +22,7 @@ def lazy_names(
     Returns:
         What lists all names of the package, the lazy ones included; and what imports the module
         that defines a name and returns the object. The latter raises `AttributeError` for a name
-        that is not offered.
+        that is not offered, `MissingExtraError` where the package of an extra is absent.
     """
 
     def names() -> list[str]:
@@ -30,6 +31,6 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{exports[name]}"), name)
+        return getattr(load_extra(f"{package}.{exports[name]}"), name)
 
     return names, load

@@ -4,24 +4,31 @@
 latter takes.
 """
 
-from scipy import special  # pyright: ignore[reportMissingTypeStubs] -- scipy ships none
+from typing import Any
+
+from cadenza.core.extras import load_extra
 
 
 def normal_quantile(level: float) -> float:
     """Return the standard normal quantile of ``level`` in (0, 1)."""
-    return float(special.ndtri(level))
+    return float(_special().ndtri(level))
 
 
 def normal_level(quantile: float) -> float:
     """Return the standard normal probability below ``quantile``."""
-    return float(special.ndtr(quantile))
+    return float(_special().ndtr(quantile))
 
 
 def student_quantile(level: float, degrees: float) -> float:
     """Return Student's quantile of ``level`` in (0, 1) with ``degrees`` > 0 of freedom."""
-    return float(special.stdtrit(degrees, level))
+    return float(_special().stdtrit(degrees, level))
 
 
 def beta_quantile(level: float, a: float, b: float) -> float:
     """Return the beta quantile of ``level`` in (0, 1) for shapes ``a`` and ``b`` > 0."""
-    return float(special.betaincinv(a, b, level))
+    return float(_special().betaincinv(a, b, level))
+
+
+def _special() -> Any:
+    """Return `scipy.special`, which not every installation has."""
+    return load_extra("scipy.special")

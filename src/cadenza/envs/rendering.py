@@ -5,13 +5,17 @@ Axes:   images are (H, W, 3) uint8, row 0 at the top; world y points up.
 Units:  world lengths in m (cooperative push: arena units); line widths in pixels of the result.
 """
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.extras import load_extra
+
+_image: Any = load_extra("PIL.Image")
+_image_draw: Any = load_extra("PIL.ImageDraw")
+_image_font: Any = load_extra("PIL.ImageFont")
 
 Colour: TypeAlias = tuple[int, int, int]
 
@@ -57,14 +61,14 @@ class Canvas:
     def __init__(self, half_width: float) -> None:
         """Open an empty canvas that shows [-half_width, half_width]^2."""
         side = IMAGE_SIZE * OVERSAMPLING
-        self._image = Image.new("RGB", (side, side), _BACKGROUND)
-        self._draw = ImageDraw.Draw(self._image)
+        self._image = _image.new("RGB", (side, side), _BACKGROUND)
+        self._draw = _image_draw.Draw(self._image)
         self._scale = side / (2.0 * half_width)
         self._half_width = half_width
 
     def pixels(self) -> NDArray[np.uint8]:
         """Return the picture, shape (IMAGE_SIZE, IMAGE_SIZE, 3)."""
-        small = self._image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS)
+        small = self._image.resize((IMAGE_SIZE, IMAGE_SIZE), _image.Resampling.LANCZOS)
         return np.array(small, dtype=np.uint8)
 
     def floor(self, half_width: float, *, spacing: float) -> None:
@@ -129,13 +133,13 @@ class Canvas:
 
     def label(self, text: str, centre: FloatArray, colour: Colour, *, size: float) -> None:
         """Write ``text`` around ``centre``."""
-        font = ImageFont.load_default(size * OVERSAMPLING)
+        font = _image_font.load_default(size * OVERSAMPLING)
         position = self._point(float(centre[0]), float(centre[1]))
         self._draw.text(position, text, fill=colour, font=font, anchor="mm")
 
     def caption(self, text: str, colour: Colour, *, right: bool = False) -> None:
         """Write ``text`` in an upper corner."""
-        font = ImageFont.load_default(13.0 * OVERSAMPLING)
+        font = _image_font.load_default(13.0 * OVERSAMPLING)
         margin = 12 * OVERSAMPLING
         x = self._image.width - margin if right else margin
         self._draw.text((x, margin), text, fill=colour, font=font, anchor="ra" if right else "la")

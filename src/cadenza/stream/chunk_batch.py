@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from cadenza.core.errors import MissingExtraError
+from cadenza.core.extras import load_extra
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -17,14 +17,7 @@ def tensordict_class() -> "type[TensorDict]":
     Raises:
         MissingExtraError: The package is not installed.
     """
-    try:
-        from tensordict import TensorDict
-    except ImportError as error:
-        raise MissingExtraError(
-            "cadenza.stream: expected the package tensordict, got none; install it with "
-            "pip install 'cadenza[stream]'."
-        ) from error
-    return TensorDict
+    return load_extra("tensordict").TensorDict
 
 
 def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "TensorDict":

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-import psutil
-
+from cadenza.core.extras import load_extra
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 
@@ -17,7 +16,7 @@ class SystemLogger(LoggingMixin, Callback):
 
     def __init__(self) -> None:
         super().__init__(cycle=_CYCLE)
-        self._process = psutil.Process()
+        self._process = load_extra("psutil").Process()
         self._last: tuple[int, float] | None = None
 
     def end_cycle(self, bp_step: int) -> None:

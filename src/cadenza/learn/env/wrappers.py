@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from PIL import Image
 
 from cadenza.core.errors import InputError
+from cadenza.core.extras import load_extra
 
 #: Largest value of a pixel.
 _WHITE: Final = 255
@@ -44,8 +44,9 @@ class WarpFrame(gymnasium.ObservationWrapper[Any, Any, Any]):
         self, frame: NDArray[np.uint8]
     ) -> NDArray[np.uint8]:
         """Return ``frame``, (X, Y, 3), as a grey image, (height, width, 1)."""
-        grey = Image.fromarray((frame @ np.array(_LUMA)).astype(np.float32))
-        small = np.asarray(grey.resize(self._size, Image.Resampling.BOX))
+        image = load_extra("PIL.Image")
+        grey = image.fromarray((frame @ np.array(_LUMA)).astype(np.float32))
+        small = np.asarray(grey.resize(self._size, image.Resampling.BOX))
         return np.rint(small).clip(0, _WHITE).astype(np.uint8)[:, :, None]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from cadenza.core.errors import MissingExtraError
+from cadenza.core.extras import load_extra
 from cadenza.learn.memory.core_types import SampleResult
 
 
@@ -13,14 +13,7 @@ def tensordict_class() -> Any:
     Raises:
         MissingExtraError: The package is not installed.
     """
-    try:
-        from tensordict import TensorDict
-    except ImportError as error:
-        raise MissingExtraError(
-            "as_tensordict: expected the package tensordict, got none; install it with "
-            "pip install 'cadenza[tensordict]'."
-        ) from error
-    return TensorDict
+    return load_extra("tensordict").TensorDict
 
 
 def as_tensordict(kind: Any, result: SampleResult, batch: int) -> Any:

@@ -6,12 +6,12 @@ Hub:     lengths of data on a hub are not known; a blend with them has about F_m
          F_m those of the mix and r its share.
 """
 
-import importlib
 import math
 from pathlib import Path
 from typing import Any
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.extras import load_extra
 from cadenza.loop.backends.base import TrainRequest
 from cadenza.loop.backends.lerobot_results import read_document
 from cadenza.loop.contracts.records import DatasetRef
@@ -78,8 +78,7 @@ def episode_lengths(root: Path) -> list[int]:
     Raises:
         ConfigurationError: Its tables of episodes are missing or damaged, or do not fit together.
     """
-    arrow = importlib.import_module("pyarrow")
-    parquet = importlib.import_module("pyarrow.parquet")
+    arrow, parquet = load_extra("pyarrow"), load_extra("pyarrow.parquet")
     found: dict[int, int] = {}
     try:
         for path in sorted((root / "meta" / "episodes").rglob("*.parquet")):

@@ -9,7 +9,6 @@ Limits:  hinges and slides only; tendons, equality constraints and contacts do n
          The instance keeps MuJoCo's working memory: use one per thread.
 """
 
-import importlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.extras import load_extra
 from cadenza.safety.arms.kinematics import (
     Chain,
     JointFrames,
@@ -67,7 +67,7 @@ class MujocoArm:
         inflation: float = 1.1,
         exclude: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self._mujoco = _load_mujoco()
+        self._mujoco = load_extra("mujoco")
         self._model = _compile(self._mujoco, model)
         self._data = self._mujoco.MjData(self._model)
         _require_simple_joints(self._mujoco, self._model)
@@ -235,16 +235,6 @@ class MujocoArm:
             jacobian[3:] = self._turning_columns(frames)
             slopes.append(float(self._manipulability(frames, jacobian)[1] @ q_dot))
         return (slopes[0] - slopes[1]) / (2.0 * step)
-
-
-def _load_mujoco() -> Any:
-    """Import MuJoCo, which ships no types."""
-    try:
-        return importlib.import_module("mujoco")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "MujocoArm: MuJoCo is not installed; install the extra: pip install 'cadenza[mujoco]'."
-        ) from error
 
 
 def _compile(mujoco: Any, model: str | Path) -> Any:

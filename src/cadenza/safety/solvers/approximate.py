@@ -1,14 +1,11 @@
 """Frame of the solvers whose method stops near the optimum: solve, refine, judge."""
 
-import importlib
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import MissingExtraError
 from cadenza.safety.solvers.dense_problem import DenseProblem, dense_problem
 from cadenza.safety.solvers.interface import (
     QPSolution,
@@ -82,18 +79,3 @@ def _refined(problem: DenseProblem, guess: Guess) -> FloatArray | None:
     if not (np.all(np.isfinite(guess.x)) and np.all(np.isfinite(guess.multipliers))):
         return None
     return refine(problem, guess.x, guess.multipliers)
-
-
-def import_backend(module: str) -> Any:
-    """Return a solver library that need not be installed; they ship no types.
-
-    Raises:
-        MissingExtraError: It is not.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"make_solver({module!r}): expected the {module} package, got none; "
-            "install it with: pip install 'cadenza[solvers]'"
-        ) from error

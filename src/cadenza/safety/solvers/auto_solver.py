@@ -16,7 +16,7 @@ _WORTH_ANOTHER: Final = (SolveStatus.MAX_ITER, SolveStatus.NUMERICAL)
 
 
 class AutoSolver(SolverBase):
-    """Closed form for one row, else DAQP; quadprog, if installed, and Clarabel when it fails.
+    """Closed form for one row, else DAQP; quadprog and Clarabel, if installed, when it fails.
 
     Not safe to share between threads.
     """
@@ -62,10 +62,10 @@ class AutoSolver(SolverBase):
         return first
 
     def _add_fallbacks(self) -> None:
-        """Build the fallbacks once they are needed; quadprog is an optional package."""
+        """Build the fallbacks once they are needed, those whose packages are installed."""
         if self._complete:
             return
-        with contextlib.suppress(MissingExtraError):
-            self._chain.append(QuadprogSolver())
-        self._chain.append(ClarabelSolver())
+        for fallback in (QuadprogSolver, ClarabelSolver):
+            with contextlib.suppress(MissingExtraError):
+                self._chain.append(fallback())
         self._complete = True

@@ -3,12 +3,12 @@
 Source:  Goulart and Chen, arXiv:2405.12762.
 """
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
-import scipy.sparse  # pyright: ignore[reportMissingTypeStubs] -- scipy ships none
 
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, import_backend
+from cadenza.core.extras import load_extra
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
 from cadenza.safety.solvers.dense_problem import DenseProblem
 from cadenza.safety.solvers.interface import SolveStatus
 
@@ -23,15 +23,15 @@ _STATUS: Final = {
     "AlmostPrimalInfeasible": SolveStatus.INFEASIBLE,
     "MaxIterations": SolveStatus.MAX_ITER,
 }
-#: Compressed columns, the form the library takes matrices in.
-_csc: Any = cast("Any", scipy.sparse).csc_matrix
 
 
 class ClarabelSolver(ApproximateSolver):
     """Clarabel, set up anew on every call; it has no warm start."""
 
     def __init__(self) -> None:
-        self._clarabel: Any = import_backend("clarabel")
+        self._clarabel: Any = load_extra("clarabel")
+        #: Compressed columns, the form the library takes matrices in.
+        self._csc: Any = load_extra("scipy.sparse").csc_matrix
         settings: Any = self._clarabel.DefaultSettings()
         settings.verbose = False
         settings.max_threads = 1  # the same bits on every machine
@@ -48,9 +48,9 @@ class ClarabelSolver(ApproximateSolver):
         """Return Clarabel's answer."""
         del warm_start  # interior-point methods gain nothing from an old answer
         solver: Any = self._clarabel.DefaultSolver(
-            _csc(np.triu(problem.P)),
+            self._csc(np.triu(problem.P)),
             problem.q,
-            _csc(problem.G),
+            self._csc(problem.G),
             problem.h,
             [self._clarabel.NonnegativeConeT(problem.h.shape[0])],
             self._settings,

@@ -5,12 +5,12 @@ Output:  its own polishing step prints from C whatever the verbosity, so it stay
          replaces it.
 """
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
-import scipy.sparse  # pyright: ignore[reportMissingTypeStubs] -- scipy ships none
 
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, import_backend
+from cadenza.core.extras import load_extra
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
 from cadenza.safety.solvers.dense_problem import DenseProblem
 from cadenza.safety.solvers.interface import SolveStatus
 
@@ -25,8 +25,6 @@ _STATUS: Final = {
     "primal infeasible inaccurate": SolveStatus.INFEASIBLE,
     "maximum iterations reached": SolveStatus.MAX_ITER,
 }
-#: Compressed columns, the form the library takes matrices in.
-_csc: Any = cast("Any", scipy.sparse).csc_matrix
 
 
 class OSQPSolver(ApproximateSolver):
@@ -36,7 +34,9 @@ class OSQPSolver(ApproximateSolver):
     """
 
     def __init__(self) -> None:
-        self._osqp: Any = import_backend("osqp")
+        self._osqp: Any = load_extra("osqp")
+        #: Compressed columns, the form the library takes matrices in.
+        self._csc: Any = load_extra("scipy.sparse").csc_matrix
         self._last: dict[tuple[int, ...], Guess] = {}
 
     @property
@@ -48,9 +48,9 @@ class OSQPSolver(ApproximateSolver):
         """Return OSQP's answer."""
         solver: Any = self._osqp.OSQP()
         solver.setup(
-            _csc(np.triu(problem.P)),
+            self._csc(np.triu(problem.P)),
             problem.q,
-            _csc(problem.G),
+            self._csc(problem.G),
             np.full(problem.h.shape[0], -np.inf),
             problem.h,
             verbose=False,

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, import_backend
+from cadenza.core.extras import load_extra
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
 from cadenza.safety.solvers.dense_problem import DenseProblem
 from cadenza.safety.solvers.interface import SolveStatus
 
@@ -26,7 +27,7 @@ class PIQPSolver(ApproximateSolver):
     """
 
     def __init__(self) -> None:
-        self._piqp: Any = import_backend("piqp")
+        self._piqp: Any = load_extra("piqp")
         self._workspaces: dict[tuple[int, ...], Any] = {}
 
     @property

@@ -6,7 +6,7 @@ Source:  Goldfarb and Idnani, doi:10.1007/BF02591962.
 from typing import Any
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.solvers.approximate import import_backend
+from cadenza.core.extras import load_extra
 from cadenza.safety.solvers.dense_problem import dense_problem
 from cadenza.safety.solvers.interface import (
     QPSolution,
@@ -21,7 +21,7 @@ class QuadprogSolver(SolverBase):
     """quadprog; every call is on its own."""
 
     def __init__(self) -> None:
-        self._quadprog: Any = import_backend("quadprog")
+        self._quadprog: Any = load_extra("quadprog")
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.extras import load_extra
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord
 from cadenza.safety.verifier.views import BoolArray, dot, unit
@@ -44,11 +45,12 @@ def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
         episode: What happened.
         config: Radii and box of the agents.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+    backend, figures = (
+        load_extra("matplotlib.backends.backend_agg"),
+        load_extra("matplotlib.figure"),
+    )
+    figure: Any = figures.Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
+    backend.FigureCanvasAgg(figure)
     grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.0, 1.1))
     episode = _telling_part(episode, config.contact_m)
     step, partner = _closest(episode, config.contact_m)
@@ -171,9 +173,9 @@ def _draw_paths(
 
 
 def _disc(centre: FloatArray, radius: float, colour: str, *, alpha: float) -> Any:
-    from matplotlib.patches import Circle
-
-    return Circle((centre[0], centre[1]), radius, color=colour, alpha=alpha, lw=0)
+    return load_extra("matplotlib.patches").Circle(
+        (centre[0], centre[1]), radius, color=colour, alpha=alpha, lw=0
+    )
 
 
 def _draw_distances(axes: Any, episode: EpisodeRecord, config: VerifierConfig, sample: int) -> None:

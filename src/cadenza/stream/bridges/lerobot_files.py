@@ -9,7 +9,6 @@
 Source:  the layout that LeRobot 0.4.4 writes and reads (codebase version v3.0).
 """
 
-import importlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_writer
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 
@@ -59,7 +58,7 @@ class FilePlace:
 
 def load_arrow(module: str = "pyarrow") -> Any:
     """Import PyArrow, which ships no types."""
-    return importlib.import_module(module)
+    return load_extra(module)
 
 
 def write_tables(path: Path, tables: Sequence[Any]) -> None:
@@ -153,7 +152,7 @@ def _library_type(feature: Feature) -> dict[str, Any]:
 def _png(image: Array) -> bytes:
     """Return an image, uint8 (H, W, 3), as PNG."""
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image)).save(
+    load_extra("PIL.Image").fromarray(np.ascontiguousarray(image)).save(
         buffer, format="PNG", compress_level=_PNG_LEVEL
     )
     return buffer.getvalue()

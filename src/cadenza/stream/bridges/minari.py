@@ -7,7 +7,6 @@ step field) is in the infos, one entry per observation; those of the reset are z
 Axes:  L = steps of an episode.
 """
 
-import importlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -17,7 +16,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.extras import load_extra
 from cadenza.stream.argument_checks import require_instance
 from cadenza.stream.bridges.episodes import Episode
 
@@ -61,7 +61,7 @@ def export_to_minari(
         ConfigurationError: The dataset exists, or ``dataset_id`` can be none.
         ConfigurationTypeError: An argument is of another type.
     """
-    minari = _load_minari()
+    minari = load_extra("minari")
     episodes = _checked_episodes(episodes)
     _require_new(minari, dataset_id)
     if env is None:
@@ -76,17 +76,6 @@ def export_to_minari(
         jpeg_encoding=False,  # which would change the pixels
         **metadata,
     )
-
-
-def _load_minari() -> Any:
-    """Import Minari, which ships no types."""
-    try:
-        return importlib.import_module("minari")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "export_to_minari: Minari is not installed; install the extra: "
-            "pip install 'cadenza[minari]'."
-        ) from error
 
 
 def _checked_episodes(episodes: Iterable[Episode]) -> list[Episode]:

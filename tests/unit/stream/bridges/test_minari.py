@@ -1,5 +1,6 @@
 """An exported dataset, loaded back with Minari."""
 
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +15,6 @@ from cadenza.core.errors import (
     InputError,
     MissingExtraError,
 )
-from cadenza.stream.bridges import minari as bridge
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.minari import export_to_minari
 from tests.stream_episodes import random_episode
@@ -184,9 +184,6 @@ def test_episodes_with_different_fields_are_refused(datasets_folder: Path) -> No
 
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(bridge.importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[minari\]'"):
         export_to_minari(new_episodes(), "cart-v0")
