@@ -26,8 +26,8 @@ from cadenza.core.checkpoints import (
     sidecar_path,
 )
 from cadenza.core.errors import CheckpointError, CheckpointNotFoundError
-from cadenza.core.payloads import deserialise
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, RunContext
+from cadenza.learn.emote_files import read_emote_checkpoint
 
 #: Version of the content described above.
 CONTENT_VERSION: Final = 1
@@ -117,7 +117,7 @@ def read_checkpoint(
                 "with the release that wrote it."
             )
     else:
-        content = _read_foreign(path, limit)
+        content = read_emote_checkpoint(path, max_bytes=limit)
     return _checked(content, path)
 
 
@@ -131,25 +131,6 @@ def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
     for index in removed:
         remove_checkpoint(checkpoint_path(folder, index))
     return removed
-
-
-def _read_foreign(path: Path, max_bytes: int) -> dict[str, Any]:
-    """Return the content of a file without manifest; windows in it (deques) become lists."""
-    if path.stat().st_size > max_bytes:
-        raise CheckpointError(
-            f"{path}: expected at most {max_bytes} bytes, got {path.stat().st_size}; raise "
-            "max_bytes if you trust the file."
-        )
-    try:
-        with torch.serialization.safe_globals([(_window_as_list, "collections.deque")]):
-            return deserialise(path.read_bytes(), max_bytes=max_bytes)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
-
-def _window_as_list(*_arguments: object) -> list[Any]:
-    """Stand in for an empty ``deque``, to which torch's safe reader could not append."""
-    return []
 
 
 def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:

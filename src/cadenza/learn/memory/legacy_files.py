@@ -1,7 +1,8 @@
 """The oldest file format: pickles in a zip file. Read it once, then store again as V1 or V2.
 
 Layout: ``data.pickle`` (strategies, length key, maxlen, columns, lengths by id, filled flag) and,
-per column, ``<name>.npy``: a pickled dictionary from id to rows, despite its ending.
+per column, ``<name>.npy``: a pickled dictionary from id to rows, bare or, as Emote writes it,
+in the object array that ``np.save`` makes of it.
 
 Pickles can name any code. Ours are read by `restricted_pickle`, which imports none, and still only
 if the caller allows pickles.
@@ -12,6 +13,7 @@ import pickle
 from typing import IO, Any, Final, cast
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError
@@ -90,8 +92,11 @@ def read_legacy(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
 
 
 def _load(archive: ArchiveReader, entry: str) -> dict[Any, Any]:
-    data = archive.read_bytes(entry, max_bytes=_MAX_PICKLE_BYTES)
-    return load_plain_pickle(io.BytesIO(data), source=f"{archive.source}: entry {entry!r}")
+    stream = io.BytesIO(archive.read_bytes(entry, max_bytes=_MAX_PICKLE_BYTES))
+    if stream.getvalue().startswith(MAGIC_PREFIX):
+        read_magic(stream)
+        read_array_header_1_0(stream)  # the pickle of the array follows
+    return load_plain_pickle(stream, source=f"{archive.source}: entry {entry!r}")
 
 
 def _rows(archive: ArchiveReader, column: Column, identities: list[int]) -> list[NDArray[Any]]:

@@ -11,6 +11,7 @@ from collections import OrderedDict, defaultdict, deque
 from typing import IO, Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.errors import IntegrityError
 
@@ -95,6 +96,9 @@ def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
         raise IntegrityError(
             f"{source}: expected a pickle of plain data, got an error: {error}."
         ) from error
+    if isinstance(value, np.ndarray):
+        array = cast("NDArray[Any]", value)
+        value = array.item() if array.shape == () else array  # `np.save` of a dictionary
     if not isinstance(value, dict):
         raise IntegrityError(f"{source}: expected a dictionary, got {type(value).__name__}.")
     return cast("dict[Any, Any]", value)
