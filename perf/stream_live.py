@@ -328,7 +328,7 @@ def work_of(store: SlotStore, pid: int | None, seconds: float) -> Work:
 
 def wait_for_episodes(store: SlotStore, episodes: int) -> None:
     """Return when that many episodes are written."""
-    _wait(lambda: int(store.words[StreamWords.PUBLISHED]) >= episodes)
+    _wait(lambda: store.published() >= episodes)
 
 
 def wait_for_draws(store: SlotStore) -> None:

@@ -16,8 +16,9 @@ FIELDS = (
 )
 
 
-def new_store(slots: int = 3, steps: int = 5) -> SlotStore:
-    return SlotStore.create(StoreLayout(slots=slots, steps=steps, producers=1, fields=FIELDS))
+def new_store(slots: int = 3, steps: int = 5, producers: int = 1) -> SlotStore:
+    layout = StoreLayout(slots=slots, steps=steps, producers=producers, fields=FIELDS)
+    return SlotStore.create(layout)
 
 
 def fill(
@@ -33,7 +34,7 @@ def fill(
 
 def write_episode(
     store: SlotStore, length: int, first: float, *, ending: str | None = "terminated"
-) -> int:
+) -> int | None:
     """Publish an episode; it succeeded if it terminated."""
     writer = EpisodeWriter(store, store.take_slot(0))
     fill(writer, length, first, ending=ending)

@@ -76,6 +76,36 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return [np.full(1, 0.5, np.float32)] * length
 
 
+class MeasuredEnv(CountingEnv):
+    """Shows its number among those of its process, its steps of all episodes, and of this one."""
+
+    numbers = itertools.count()
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        super().__init__(next(self.numbers), [lengths[0]])
+        self.lengths = [lengths[self.row % len(lengths)]]
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.total = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.total += 1
+        return super().step(action)
+
+    def observation(self) -> Any:
+        return np.array([self.row, self.total, self.t], np.float32)
+
+
+#: Its name for `gymnasium.make_vec`.
+MEASURED = "tests/Measured-v0"
+gymnasium.register(MEASURED, MeasuredEnv)
+
+
+def measured(num_envs: int, lengths: Sequence[int], mode: str) -> VectorEnv[Any, Any, Any]:
+    """Return ``num_envs`` environments of which the i-th has episodes of ``lengths[i]`` steps."""
+    makers = [lambda: MeasuredEnv(lengths)] * num_envs
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode])
+
+
 class SegmentedEnv(CountingEnv):
     """Shows how the task goes in segments of the given lengths; action k belongs to segment k."""
 
@@ -188,6 +218,25 @@ class FailingPolicy(HalfPolicy):
             if self.how == "nan":
                 return np.full((self.count, 1), np.nan, np.float32)
         return super().act(observations)
+
+
+class StoppingPolicy(HalfPolicy):
+    """Stops its process in the middle of a publication once there is a file ``stop`` in ``told``.
+
+    The first process does so, and writes its number into the file ``stopped``.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int, told: str) -> None:
+        super().__init__(env, seed)
+        self.told, self.clock = Path(told), time.time_ns
+        time.time_ns = self.stop  # a publication asks for the time
+
+    def stop(self) -> int:
+        if (self.told / "stop").exists() and is_first(self.told / "stopping"):
+            (self.told / "number").write_text(str(os.getpid()))
+            (self.told / "number").rename(self.told / "stopped")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self.clock()
 
 
 class GlobalPolicy(HalfPolicy):

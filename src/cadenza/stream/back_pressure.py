@@ -1,7 +1,8 @@
 """Who has to wait for whom: producers for readers, and readers for fresh data.
 
-A producer begins an episode when its mode wants one and fewer than ``high_water`` episodes are
-unread. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
+A producer publishes an episode when its mode wants one and fewer than ``high_water`` episodes are
+unread; otherwise it pauses, with all its environments, until it may: what it stepped is never left
+out. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
 it asks for a fill, waits, and raises `StaleDataError` at last.
 
 The two never wait for each other: while a draw waits, neither ``high_water`` nor the ratio of
@@ -21,13 +22,14 @@ that runs.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError, StaleDataError
+from cadenza.core.errors import InputError, StaleDataError, StorageError
 from cadenza.stream.config import Mode, OnlineDataEngineCfg
 from cadenza.stream.engine_state import LARGEST, EngineWords, ProducerState, saturating_sum
 from cadenza.stream.slots import SlotStore, StreamWords
@@ -104,17 +106,16 @@ def is_frozen(store: SlotStore) -> bool:
 
 def is_first_fill_complete(store: SlotStore, rules: FlowRules) -> bool:
     """Return whether the buffer was full once."""
-    return int(store.words[StreamWords.PUBLISHED]) >= rules.buffer_size
+    return store.published() >= rules.buffer_size
 
 
-def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
-    """Return whether a producer may begin an episode now."""
+def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
+    """Return whether another episode may follow the ``published`` ones now."""
     words = store.words
-    begun = int(words[StreamWords.PUBLISHED]) + int(np.count_nonzero(store.lease))
-    waited_for = _is_waited_for(store, rules, begun)
+    waited_for = _is_waited_for(store, rules, published)
     if not waited_for and _is_over_high_water(store, rules):
         return False
-    if begun < rules.buffer_size or begun < int(words[StreamWords.TO_FILL]):
+    if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):
         return True
     if rules.mode == "continuous":
         return True
@@ -123,17 +124,17 @@ def may_begin_episode(store: SlotStore, rules: FlowRules) -> bool:
     if waited_for:
         return True
     wanted = int(words[EngineWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
-    return int(words[StreamWords.PUBLISHED_FRAMES]) < wanted
+    return store.published_frames() < wanted
 
 
-def _is_waited_for(store: SlotStore, rules: FlowRules, begun: int) -> bool:
-    """Return whether a draw waits for more than ``begun`` episodes, or for more steps."""
+def _is_waited_for(store: SlotStore, rules: FlowRules, published: int) -> bool:
+    """Return whether a draw waits for more than ``published`` episodes, or for more steps."""
     waiting = waiting_rows(store)
     if not waiting.any():
         return False
     chunks = store.consumers["wanted_chunks"]
     until = store.consumers["wanted_until"]
-    if (waiting & (chunks == 0) & (begun < until)).any():
+    if (waiting & (chunks == 0) & (published < until)).any():
         return True
     most = int(chunks[waiting].max())
     return most > 0 and _lacks_steps(store, rules, most)
@@ -143,7 +144,7 @@ def _lacks_steps(store: SlotStore, rules: FlowRules, chunks: int) -> bool:
     """Return whether the replay ratio wants more steps before ``chunks`` more are drawn."""
     if rules.max_replay_ratio is None:
         return False
-    allowed = rules.max_replay_ratio * int(store.words[StreamWords.PUBLISHED_FRAMES])
+    allowed = rules.max_replay_ratio * store.published_frames()
     return store.drawn_chunks() + chunks > allowed
 
 
@@ -159,7 +160,7 @@ def _is_over_high_water(store: SlotStore, rules: FlowRules) -> bool:
 
 def is_fill_running(store: SlotStore) -> bool:
     """Return whether episodes of a fill are missing."""
-    return int(store.words[StreamWords.PUBLISHED]) < int(store.words[StreamWords.TO_FILL])
+    return store.published() < int(store.words[StreamWords.TO_FILL])
 
 
 def request_fill(store: SlotStore, rules: FlowRules) -> bool:
@@ -170,7 +171,7 @@ def request_fill(store: SlotStore, rules: FlowRules) -> bool:
 
 def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
     words = store.words
-    published = int(words[StreamWords.PUBLISHED])
+    published = store.published()
     target = max(int(words[StreamWords.TO_FILL]), published)
     if target - published > rules.buffer_size:
         return False
@@ -205,13 +206,16 @@ def _is_due(store: SlotStore, rules: FlowRules) -> bool:
 def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
     """Ask for a fill when the last one was read whole; return whether it was.
 
+    It never waits: while somebody else has the lock it leaves that to the next call.
+
     A single reader so never has more than B episodes before it, and loses none where nothing else
     asks for episodes.
     """
     if rules.mode == "continuous" or not _is_passed(store, rules):
         return False
-    with store.file.locked():  # a draw may have asked meanwhile
+    with suppress(StorageError), store.file.locked(timeout=0.0):  # a draw may have asked meanwhile
         return _is_passed(store, rules) and _request_fill(store, rules)
+    return False
 
 
 def _is_passed(store: SlotStore, rules: FlowRules) -> bool:
@@ -225,7 +229,7 @@ def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:
         return (
             f"at most {rules.max_replay_ratio:g} chunks per written step, got "
             f"{store.drawn_chunks()} + {chunks} chunks for "
-            f"{store.words[StreamWords.PUBLISHED_FRAMES]} steps"
+            f"{store.published_frames()} steps"
         )
     if rules.min_fresh_fraction is not None:
         wanted = _wanted(store)

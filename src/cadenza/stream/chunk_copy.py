@@ -104,9 +104,12 @@ def _virtual(
 ) -> dict[str, NDArray[np.generic]]:
     """Return the computed keys, each (n, c); outside the run steps are -1 and flags False."""
     steps, valid = _steps(c, picked), validity(c, picked)
+    parts = np.repeat(store.part[picked.slots, None], c, axis=1)
     found: dict[str, NDArray[np.generic]] = {
         "valid": valid,
-        "episode_step": np.where(valid, steps, -1),
+        "episode_id": np.repeat(store.episode_id[picked.slots, None], c, axis=1),
+        "part": parts,
+        "episode_step": np.where(valid, parts * store.layout.steps + steps, -1),
     }
     if names & _SEGMENT_NAMES:
         found |= _segment_keys(store, picked.slots, np.where(valid, steps, -1))

@@ -121,12 +121,12 @@ class ConsumerRow:
     def note_given_up(self, episodes: int) -> None:
         """Say that a draw waits no longer, and may try again once there are ``episodes`` more."""
         row, store = self.row, self._store
-        published = int(store.words[StreamWords.PUBLISHED])
+        published = store.published()
         store.consumers["wanted_until"][row] = saturating_sum(published, episodes)
 
 
 class ProducerRow:
-    """Counts the work of one producer, in its process."""
+    """Counts the work of one producer, in its process, besides what it publishes."""
 
     def __init__(self, store: SlotStore, producer: int) -> None:
         """Take over row ``producer``; its totals go on."""
@@ -139,11 +139,6 @@ class ProducerRow:
     def beat(self) -> None:
         """Say that the producer lives and moves."""
         self._table["heartbeat_ns"][self._row] = time.monotonic_ns()
-
-    def note_episode(self, frames: int) -> None:
-        """Count a published episode."""
-        self._table["episodes"][self._row] += 1
-        self._table["frames"][self._row] += frames
 
     def note_dropped(self) -> None:
         """Count an episode that was not published."""
@@ -275,8 +270,8 @@ def read_counters(store: SlotStore) -> StreamCounters:
     staleness = draws["staleness_classes"].sum(axis=0)
     return StreamCounters(
         time_ns=time.time_ns(),
-        episodes=int(words[StreamWords.PUBLISHED]),
-        frames=int(words[StreamWords.PUBLISHED_FRAMES]),
+        episodes=store.published(),
+        frames=store.published_frames(),
         dropped=int(store.producers["dropped"].sum()),
         readable=int(np.count_nonzero(readable)),
         passed_over=int(np.count_nonzero(readable & passed_over)),

@@ -212,7 +212,7 @@ class OnlineDataEngine(ChunkSource):
                     "OnlineDataEngine.start: expected a full buffer of "
                     f"{self._cfg.buffer_size} episodes within "
                     f"{self._cfg.initialization_timeout:g} s, got "
-                    f"{int(self._store.words[StreamWords.PUBLISHED])}; raise "
+                    f"{self._store.published()}; raise "
                     "initialization_timeout or make the buffer smaller."
                 )
             time.sleep(_START_POLL_S)

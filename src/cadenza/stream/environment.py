@@ -16,6 +16,7 @@ Axes:   E = environments.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, cast
 
 import gymnasium
@@ -59,7 +60,7 @@ def make_worlds(
     Args:
         gym_config: See `OnlineDataEngineCfg`.
         action_config: Further keyword arguments.
-        steps: Steps after which Gymnasium's own environments are truncated, T.
+        steps: Steps after which environments made by their id are truncated, T.
 
     Raises:
         ConfigurationError: The factory cannot be imported or does not return a vector environment.
@@ -86,8 +87,11 @@ def make_worlds(
 
 def _registered(name: str) -> EnvSpec:
     """Return what Gymnasium knows of an environment."""
+    module, _, registered = name.rpartition(":")
     try:
-        return gymnasium.spec(name)
+        if module:
+            import_module(module)
+        return gymnasium.spec(registered)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigurationError(
             f"gym_config['id']: expected the name of a registered environment, got {name!r} "

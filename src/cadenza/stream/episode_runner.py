@@ -1,8 +1,10 @@
 """Plays environments and writes their episodes, each into a slot of its own.
 
-Rules:  a slot holds one episode: the reset ends it, and so does the slot's last step (as a
-        truncation). An episode with a number that is not finite or with too many segments, and a
-        demonstration that is empty or failed, is dropped and counted.
+Rules:  a slot holds one episode, or one part of it: where the slot ends before the episode, the
+        part ends as a truncation, and the next one goes on from there. Every step of an episode is
+        written: where one may not be published yet, no environment is stepped. An episode or part
+        with a number that is not finite or with too many segments, and a demonstration that is
+        empty or failed, of which only the last part is judged, is dropped and counted.
 Axes:   E = environments.
 """
 
@@ -43,7 +45,7 @@ class EpisodeRunner:
         policy: StreamPolicy,
         *,
         counters: ProducerRow,
-        may_begin: Callable[[], bool],
+        may_publish: Callable[[int], bool],
         reuse: Reuse,
         max_attempts: int,
     ) -> None:
@@ -55,7 +57,7 @@ class EpisodeRunner:
             worlds: The environments.
             policy: Chooses the actions.
             counters: Counts of this producer.
-            may_begin: Whether another episode may begin; asked with the store locked.
+            may_publish: Whether another episode may be published, see `SlotStore.publish`.
             reuse: Which episode a new one replaces.
             max_attempts: Episodes per environment that may be dropped in a row.
         """
@@ -64,7 +66,7 @@ class EpisodeRunner:
         self._worlds = worlds
         self._policy = policy
         self._counters = counters
-        self._may_begin = may_begin
+        self._may_publish = may_publish
         self._reuse: Reuse = reuse
         self._max_attempts = max_attempts
         self._dropped_in_a_row = 0
@@ -72,14 +74,20 @@ class EpisodeRunner:
         count = worlds.env.num_envs
         self._writers: list[EpisodeWriter | None] = [None] * count
         self._versions = [0] * count
+        self._is_begun = False
+        # By row: what ended and whether it succeeded, and what begins after it, from which state.
+        self._ended: dict[int, tuple[EpisodeWriter, bool | None]] = {}
+        self._next: dict[int, tuple[Arrays, EpisodeWriter | None]] = {}
 
     @property
-    def is_recording(self) -> bool:
-        """Whether an episode is being written."""
-        return any(writer is not None for writer in self._writers)
+    def is_through(self) -> bool:
+        """Whether `begin_all` comes next: at first, and after demonstrations, when all are over."""
+        if isinstance(self._policy, DemonstrationPolicy):
+            return all(writer is None for writer in self._writers)
+        return not self._is_begun
 
     def begin_all(self, seed: int | None) -> None:
-        """Reset every environment and begin as many episodes as may begin.
+        """Reset every environment and begin an episode in each; nothing may wait in `publish`.
 
         Raises:
             OnlineDataWorkerError: Too many demonstrations in a row were empty.
@@ -91,10 +99,12 @@ class EpisodeRunner:
             for _ in np.flatnonzero(lengths == 0):
                 self._count_dropped("its demonstration is empty")
             rows = np.flatnonzero(lengths)
+        self._is_begun = True
         self._begin(rows, states)
+        self.publish()
 
     def step(self) -> None:
-        """Step every environment once.
+        """Step every environment once; nothing may wait in `publish`.
 
         Raises:
             InputError: The policy does not give one action, or one segment, per environment.
@@ -112,13 +122,33 @@ class EpisodeRunner:
         begun = np.flatnonzero(step.begun)
         if len(begun) and not isinstance(self._policy, DemonstrationPolicy):
             self._begin(begun, step.first)
+        self.publish()
+
+    def publish(self) -> bool:
+        """Publish what has ended, then begin what comes next; return whether nothing waits now."""
+        for row, (writer, success) in list(self._ended.items()):
+            published = writer.publish(
+                success=success,
+                policy_version=self._versions[row],
+                may_publish=self._may_publish,
+            )
+            if published is None:
+                return False
+            del self._ended[row]
+            self._dropped_in_a_row = 0
+        for row, (state, before) in self._next.items():
+            slot = self._store.take_slot(self._producer, reuse=self._reuse)
+            writer = self._writers[row] = EpisodeWriter(self._store, slot, before=before)
+            self._versions[row] = self.policy_version
+            writer.start(state)
+        self._next.clear()
+        return True
 
     def drop_all(self) -> None:
         """Give back all slots that are being written."""
-        for row, writer in enumerate(self._writers):
+        for writer in (*self._writers, *(writer for writer, _ in self._ended.values())):
             if writer is not None:
                 writer.drop()
-                self._writers[row] = None
 
     def _each(self, method: str, values: Any) -> NDArray[Any]:
         """Return what a method of the policy gave, which must have an entry per environment."""
@@ -135,14 +165,7 @@ class EpisodeRunner:
         """Begin episodes in ``rows``, which stand at their beginning."""
         if isinstance(self._policy, Resettable):
             self._policy.reset(rows)
-        for row in rows:
-            slot = self._store.take_slot_if(self._may_begin, self._producer, reuse=self._reuse)
-            if slot is None:
-                continue
-            writer = EpisodeWriter(self._store, slot)
-            self._writers[row] = writer
-            self._versions[row] = self.policy_version
-            writer.start(_row(states, row))
+        self._next |= {row: (_row(states, row), None) for row in rows.tolist()}
 
     def _record(self, actions: NDArray[Any], segments: NDArray[Any], step: WorldStep) -> None:
         """Write the step of every environment that is in an episode, and end those that ended."""
@@ -155,8 +178,9 @@ class EpisodeRunner:
             if writer is None or not step.played[row]:
                 continue
             terminated = bool(step.terminated[row])
-            is_last = writer.length + 1 == self._store.layout.steps or bool(over[row])
-            truncated = bool(step.truncated[row]) or (is_last and not terminated)
+            is_over = terminated or bool(step.truncated[row]) or bool(over[row])
+            goes_on = not is_over and writer.length + 1 == self._store.layout.steps
+            truncated = bool(step.truncated[row]) or ((is_over or goes_on) and not terminated)
             values = {
                 "actions": actions[row],
                 "rewards": step.rewards[row],
@@ -164,27 +188,28 @@ class EpisodeRunner:
                 "truncated": truncated,
                 "segment_id": segments[row],
             }
-            writer.add(values, _row(step.states, row))
-            if terminated or truncated:
-                self._end(row, writer, step)
+            state = _row(step.states, row)
+            writer.add(values, state)
+            if is_over or goes_on:
+                self._end(row, writer, self._success(step, row) if is_over else None)
+            if goes_on:
+                self._next[row] = (state, writer)
 
-    def _end(self, row: int, writer: EpisodeWriter, step: WorldStep) -> None:
+    def _success(self, step: WorldStep, row: int) -> bool | None:
+        if isinstance(self._policy, Judging):
+            return bool(self._policy.success(step.infos)[row])
+        return step.success(row)
+
+    def _end(self, row: int, writer: EpisodeWriter, success: bool | None) -> None:
+        """Let an episode or part wait for its publication, or drop it."""
         self._writers[row] = None
-        success = (
-            bool(self._policy.success(step.infos)[row])
-            if isinstance(self._policy, Judging)
-            else step.success(row)
-        )
         failed = success is False and isinstance(self._policy, DemonstrationPolicy)
         wrong = "it did not succeed" if failed else self._unfit(writer)
         if wrong is not None:
             writer.drop()
             self._count_dropped(wrong)
             return
-        length = writer.length
-        writer.publish(success=success, policy_version=self._versions[row])
-        self._dropped_in_a_row = 0
-        self._counters.note_episode(length)
+        self._ended[row] = (writer, success)
 
     def _unfit(self, writer: EpisodeWriter) -> str | None:
         """Return why an episode cannot be published, None if it can."""

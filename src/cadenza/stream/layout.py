@@ -1,8 +1,8 @@
 """Where everything lies in the shared block of a trajectory store.
 
 The block has one table per fact about slots, producers, consumers and the stream, then one array
-per field of the trajectories. A slot holds one episode. A *step* field has one entry per step; a
-*state* field has one more, the state that the last step led to.
+per field of the trajectories. A slot holds one episode, or one part of a longer one. A *step* field
+has one entry per step; a *state* field has one more, the state that the last step led to.
 
 Axes:  S = slots, T = steps that a slot can hold, P = producers, C = consumers.
 """
@@ -65,6 +65,8 @@ NEXT: Final = "next."
 #: Keys of a chunk that are computed from where it lies.
 VIRTUAL: Final = (
     Field(name="valid", shape=(), dtype="bool"),
+    Field(name="episode_id", shape=(), dtype="int64"),
+    Field(name="part", shape=(), dtype="int64"),
     Field(name="episode_step", shape=(), dtype="int64"),
     Field(name="segment_step", shape=(), dtype="int64"),
     Field(name="segment_start", shape=(), dtype="bool"),
@@ -80,7 +82,9 @@ _SLOT_TABLES: Final = (
     "version",
     "length",
     "policy_version",
+    "number",
     "episode_id",
+    "part",
     "written_at_ns",
     "success",
     "draws",
@@ -96,6 +100,9 @@ _PRODUCER_TABLES: Final = (
     "heartbeat_ns",
     "restarts",
     "state",
+    "claim",
+    "publishing",
+    "begun",
     "episodes",
     "frames",
     "dropped",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from cadenza.core.seeding import derive_substream
-from cadenza.stream.back_pressure import POLL_S, FlowRules, may_begin_episode
+from cadenza.stream.back_pressure import POLL_S, FlowRules, may_publish
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.engine_state import ProducerState
 from cadenza.stream.environment import Worlds, make_worlds
@@ -56,7 +56,7 @@ def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
     try:
         _Producer(order, store, board, counters).run()
     except BaseException as error:  # noqa: BLE001 -- the one place that reports any end
-        has_worked = bool(store.words[StreamWords.PUBLISHED])
+        has_worked = bool(store.published())
         write_envelope(store, number, ErrorEnvelope.of(error, has_worked=has_worked))
         raise SystemExit(FAILED_EXIT) from None
 
@@ -115,7 +115,7 @@ class _Producer:
             worlds,
             policy,
             counters=self._counters,
-            may_begin=self._may_begin,
+            may_publish=self._may_publish,
             reuse=self._order["reuse"],
             max_attempts=int(self._order["max_attempts"]),
         )
@@ -124,13 +124,15 @@ class _Producer:
             self._counters.beat()
             if isinstance(policy, Learning):
                 self._load_weights(policy, runner)
-            if runner.is_recording:
-                runner.step()
-            elif self._begins():
+            if not runner.publish():
+                self._pause()
+            elif not self._works():
+                break
+            elif runner.is_through:
                 runner.begin_all(seed)
                 seed = None
             else:
-                self._pause()
+                runner.step()
         runner.drop_all()  # after an error the supervisor does it, and counts what was lost
 
     def _seed(self, purpose: str) -> int:
@@ -141,20 +143,15 @@ class _Producer:
     def _is_closing(self) -> bool:
         return bool(self._store.words[StreamWords.CLOSING])
 
-    def _may_begin(self) -> bool:
-        return not self._is_closing() and may_begin_episode(self._store, self._rules)
+    def _may_publish(self, published: int) -> bool:
+        return not self._is_closing() and may_publish(self._store, self._rules, published)
 
-    def _begins(self) -> bool:
-        """Say that this producer writes from now on, if an episode may begin; return whether.
+    def _works(self) -> bool:
+        """Say that this producer writes, unless the engine closes; return whether it may.
 
         The supervisor looks in the other order, first closing and then asking who writes: whoever
         it finds still starting does not begin any more.
         """
-        if not self._may_begin():
-            return False
-        with self._store.file.locked():  # others may be in the middle of publishing
-            if not self._may_begin():
-                return False
         self._set_state(ProducerState.RUNNING)
         full_fence()
         return not self._is_closing()

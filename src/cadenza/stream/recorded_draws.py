@@ -334,6 +334,7 @@ class RecordedStream(ChunkSource):
         """
         match body["kind"]:
             case "episode":
+                body = {"part": 0, **body}
                 check_episode(body, layout)
                 self._episodes[body["slot"], body["version"]] = body
             case "draw":

@@ -17,7 +17,14 @@ from cadenza.stream.slots import IntArray
 #: A published episode: its slot, and the slot's version.
 EpisodeKey = tuple[int, int]
 #: Tables of `SlotStore` that are written down with an episode.
-EPISODE_FACTS: Final = ("length", "episode_id", "policy_version", "written_at_ns", "success")
+EPISODE_FACTS: Final = (
+    "length",
+    "episode_id",
+    "part",
+    "policy_version",
+    "written_at_ns",
+    "success",
+)
 #: Arrays of `DrawnChunks` that say where chunks came from.
 DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
 

@@ -1,11 +1,11 @@
 """Writes episodes into the store, step by step, for the environments of one producer.
 
-An episode is one slot from its reset to its end. Step t holds the observation before the action,
-the action, and what came of it; the observation after the last step is entry ``length`` of a state
-field.
+An episode is one slot from its reset to its end, or several, its parts, if it is longer than a
+slot. Step t holds the observation before the action, the action, and what came of it; the
+observation after the last step is entry ``length`` of a state field, and entry 0 of the next part.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,16 +21,27 @@ NO_SEGMENT = -1
 
 
 class EpisodeWriter:
-    """The episode that one environment is in.
+    """The episode that one environment is in, or the part of it that fits into a slot.
 
     Readers see nothing of it before `publish`.
     """
 
-    def __init__(self, store: SlotStore, slot: int) -> None:
-        """Write into ``slot`` of ``store``, which the producer has taken."""
+    def __init__(
+        self, store: SlotStore, slot: int, *, before: "EpisodeWriter | None" = None
+    ) -> None:
+        """Write into ``slot`` of ``store``, which the producer has taken.
+
+        Args:
+            store: The store.
+            slot: Which slot.
+            before: The part of the same episode before this one; None for a new episode.
+        """
         self._store = store
         self.slot = slot
         self.length = 0
+        store.part[slot] = self.part = 0 if before is None else before.part + 1
+        self.episode_id = store.begin_episode(slot) if before is None else before.episode_id
+        store.episode_id[slot] = self.episode_id
         self._fields = {field.name: field for field in store.layout.fields}
         self._entries = {name: store.entries(name, self.slot) for name in self._fields}
 
@@ -69,8 +80,14 @@ class EpisodeWriter:
         self._write(self.length + 1, next_state, "state")
         self.length += 1
 
-    def publish(self, *, success: bool | None = None, policy_version: int = 0) -> int:
-        """Open the episode to readers and return its number.
+    def publish(
+        self,
+        *,
+        success: bool | None = None,
+        policy_version: int = 0,
+        may_publish: Callable[[int], bool] | None = None,
+    ) -> int | None:
+        """Open the episode to readers; arguments and result as of `SlotStore.publish`.
 
         Raises:
             InputError: The episode has no step, or more segments than a slot notes.
@@ -80,7 +97,11 @@ class EpisodeWriter:
         self._note_segments()
         known = UNKNOWN_SUCCESS if success is None else int(success)
         return self._store.publish(
-            self.slot, self.length, success=known, policy_version=policy_version
+            self.slot,
+            self.length,
+            success=known,
+            policy_version=policy_version,
+            may_publish=may_publish,
         )
 
     def drop(self) -> None:

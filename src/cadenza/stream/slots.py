@@ -6,8 +6,12 @@ Protocol of a slot (a sequence lock):
 The writer never waits for readers, readers never block each other, and a process that dies in the
 middle of either leaves nothing locked: an odd version is a slot that nobody reads.
 
-What writers share (which slot is free, the counters of the stream) they change under the file's
-lock, which the kernel takes away from a dead holder.
+Producers share no lock: one that is stopped at any point costs the others nothing but the slots
+that it writes. A slot has one owner at a time: two that want the same one see each other's claim,
+and each tries its next. A count is the sum of a column in which every producer writes its own row.
+A producer says that it publishes before it counts what is published and who else says so: several
+never publish more than may be. Drawing processes claim their rows, and ask for fills, under the
+file's lock, which the kernel takes away from a dead holder.
 
 Axes:  S = slots, T = steps that a slot can hold.
 """
@@ -47,20 +51,15 @@ class StreamWords:
     """Names of the single words that describe the whole stream."""
 
     STATE: Final = 0
-    #: Goes up whenever a slot is taken or published: readers keep their index until then.
-    CHANGES: Final = 1
-    NEXT_EPISODE: Final = 2
-    PUBLISHED: Final = 3
-    PUBLISHED_FRAMES: Final = 4
-    POLICY_VERSION: Final = 5
+    POLICY_VERSION: Final = 1
     #: Full fills asked for, and how many episodes are published once all of them are done.
-    REQUESTS: Final = 6
-    TO_FILL: Final = 7
+    REQUESTS: Final = 2
+    TO_FILL: Final = 3
     #: Chunks drawn when the last fill was asked for.
-    DRAWN_AT_REQUEST: Final = 8
-    CLOSING: Final = 9
-    OWNER_PID: Final = 10
-    OWNER_STARTED_AT: Final = 11
+    DRAWN_AT_REQUEST: Final = 4
+    CLOSING: Final = 5
+    OWNER_PID: Final = 6
+    OWNER_STARTED_AT: Final = 7
 
 
 class SlotStore:
@@ -70,9 +69,12 @@ class SlotStore:
         layout: Sizes and fields.
         file: The block.
         version: int64 (S,), odd while a slot is written.
-        length: int64 (S,), steps of the episode, 0 without one.
+        length: int64 (S,), steps of the episode or part, 0 without one.
         policy_version: int64 (S,), version of the policy that acted.
-        episode_id: int64 (S,), number of the episode in the stream.
+        number: int64 (S,), P times the episodes published before, plus the producer: no two are
+            equal, and those of a producer rise.
+        episode_id: int64 (S,), which episode it is, or is a part of; no two have the same.
+        part: int64 (S,), which part of the episode, from 0 on; all but the last have T steps.
         written_at_ns: int64 (S,), time of publication, ns since 1970.
         success: int64 (S,), 1, 0, or -1 for unknown.
         draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
@@ -103,7 +105,7 @@ class SlotStore:
         """Reserve a store with empty slots."""
         store = cls(layout, SharedFile.create(layout.nbytes))
         store.success[:] = UNKNOWN_SUCCESS
-        store.episode_id[:] = -1
+        store.number[:] = -1
         return store
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,7 +128,9 @@ class SlotStore:
         self.version: IntArray = arrays["slot.version"]
         self.length: IntArray = arrays["slot.length"]
         self.policy_version: IntArray = arrays["slot.policy_version"]
+        self.number: IntArray = arrays["slot.number"]
         self.episode_id: IntArray = arrays["slot.episode_id"]
+        self.part: IntArray = arrays["slot.part"]
         self.written_at_ns: IntArray = arrays["slot.written_at_ns"]
         self.success: IntArray = arrays["slot.success"]
         self.draws: IntArray = arrays["slot.draws"]
@@ -169,80 +173,113 @@ class SlotStore:
             ConfigurationError: ``reuse`` is none of the two.
             NotReadyError: Every slot is being written.
         """
-        with self.file.locked():
-            return self._take_slot(producer, reuse)
-
-    def take_slot_if(
-        self, may_begin: Callable[[], bool], producer: int, *, reuse: Reuse = "oldest"
-    ) -> int | None:
-        """Take a slot as `take_slot` does if an episode may begin; None if it may not.
-
-        Args:
-            may_begin: Asked with the store locked, so that no two producers begin the last episode
-                that may; it must not lock the store itself.
-            producer: Number of the producer.
-            reuse: Which episode is replaced.
-
-        Raises:
-            ConfigurationError: ``reuse`` is none of the two.
-            NotReadyError: Every slot is being written.
-        """
-        with self.file.locked():
-            return self._take_slot(producer, reuse) if may_begin() else None
-
-    def _take_slot(self, producer: int, reuse: Reuse) -> int:
-        """Take a slot; call it with the file locked."""
         if reuse not in ("oldest", "most_drawn"):
             raise ConfigurationError(
                 f"SlotStore.take_slot: expected reuse 'oldest' or 'most_drawn', got {reuse!r}."
             )
-        free = np.flatnonzero(self.lease == 0)
-        if not len(free):
-            raise NotReadyError(
-                "SlotStore.take_slot: expected a slot that nobody writes, got "
-                f"{len(self.lease)} slots in writing; give the store one slot more per "
-                "environment."
-            )
-        order: list[NDArray[Any]] = [self.episode_id[free]]  # a clock may be set back
-        if reuse == "most_drawn":
-            first = self.passed_over() | self._aged()
-            order += [-np.where(first, 0, self.draws)[free], ~first[free]]
-        order.append(self.length[free] > 0)
-        slot = int(free[np.lexsort(order)[0]])
-        self.lease[slot] = producer + 1
-        # Odd also when a writer died while publishing and left an odd one.
-        self.version[slot] = (self.version[slot] + 1) | 1
-        full_fence()
-        self.length[slot] = 0
-        self.draws[slot] = 0
-        self.written_at_ns[slot] = 0
-        self.words[StreamWords.CHANGES] += 1
-        return slot
+        while True:
+            versions = self.version.copy()
+            full_fence()
+            free = np.flatnonzero(self.lease == 0)
+            if not len(free):
+                raise NotReadyError(
+                    "SlotStore.take_slot: expected a slot that nobody writes, got "
+                    f"{len(self.lease)} slots in writing; give the store one slot more per "
+                    "environment."
+                )
+            order: list[NDArray[Any]] = [self.number[free]]  # a clock may be set back
+            if reuse == "most_drawn":
+                first = self.passed_over() | self._aged()
+                order += [-np.where(first, 0, self.draws)[free], ~first[free]]
+            order.append(self.length[free] > 0)
+            for slot in free[np.lexsort(order)].tolist():
+                if self._take(slot, int(versions[slot]), producer):
+                    return slot
 
-    def publish(self, slot: int, length: int, *, success: int, policy_version: int) -> int:
+    def _take(self, slot: int, version: int, producer: int) -> bool:
+        """Take ``slot`` unless it was taken since its ``version``; return whether it was taken."""
+        claims = self.producers["claim"]
+        claims[producer] = slot + 1
+        full_fence()
+        is_contested = np.count_nonzero(claims == slot + 1) > 1
+        full_fence()  # whoever claims no longer has written the lease
+        is_mine = not is_contested and not self.lease[slot] and self.version[slot] == version
+        if is_mine:
+            self.lease[slot] = producer + 1
+            self.version[slot] = (version + 1) | 1
+            full_fence()
+            self.length[slot] = 0
+            self.draws[slot] = 0
+            self.written_at_ns[slot] = 0
+        full_fence()
+        claims[producer] = 0
+        return is_mine
+
+    def begin_episode(self, slot: int) -> int:
+        """Return a number for the episode that the owner of ``slot`` begins; nobody else has it."""
+        producer, begun = int(self.lease[slot]) - 1, self.producers["begun"]
+        number = int(begun[producer])
+        begun[producer] = number + 1
+        return number * self.layout.producers + producer
+
+    def publish(
+        self,
+        slot: int,
+        length: int,
+        *,
+        success: int,
+        policy_version: int,
+        may_publish: Callable[[int], bool] | None = None,
+    ) -> int | None:
         """Open a written slot to readers, and count it once they can see it.
 
         Whoever has seen the count finds the episode, and its steps counted.
 
+        Args:
+            slot: Which one; its lease tells the producer.
+            length: Steps.
+            success: 1, 0, or -1 for unknown.
+            policy_version: Version of the policy that acted.
+            may_publish: Asked with the episodes published so far; those that other producers are
+                publishing count, so that several that ask at once do not go beyond a limit. Of two
+                that each leave the last place to the other, the first to ask again gets it. None
+                publishes in any case.
+
         Returns:
-            The number of the episode.
+            Its number, see `number`; None if it may not be published.
         """
-        with self.file.locked():
-            episode = int(self.words[StreamWords.NEXT_EPISODE])
-            self.words[StreamWords.NEXT_EPISODE] = episode + 1
-            self.episode_id[slot] = episode
+        producer, table = int(self.lease[slot]) - 1, self.producers
+        table["publishing"][producer] = 1
+        full_fence()
+        others = int(np.count_nonzero(table["publishing"])) - 1
+        full_fence()  # first who publishes, then what is published: nobody is left out
+        published = self.published()
+        number = published * self.layout.producers + producer
+        may = may_publish is None or may_publish(published + others)
+        if may:
+            self.number[slot] = number
             self.policy_version[slot] = policy_version
             self.success[slot] = success
             self.written_at_ns[slot] = time.time_ns()
             self.length[slot] = length
-            self.lease[slot] = 0
             full_fence()
             self.version[slot] += 1
-            self.words[StreamWords.CHANGES] += 1
-            self.words[StreamWords.PUBLISHED_FRAMES] += length
+            table["frames"][producer] += length
             full_fence()
-            self.words[StreamWords.PUBLISHED] += 1
-        return episode
+            table["episodes"][producer] += 1
+            full_fence()
+            self.lease[slot] = 0
+        full_fence()
+        table["publishing"][producer] = 0
+        return number if may else None
+
+    def published(self) -> int:
+        """Return the episodes that were published."""
+        return int(self.producers["episodes"].sum())
+
+    def published_frames(self) -> int:
+        """Return their steps."""
+        return int(self.producers["frames"].sum())
 
     def drawn_chunks(self) -> int:
         """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
@@ -284,13 +321,17 @@ class SlotStore:
         return undrawable | (drawable & (self.draws == 0) & left_out)
 
     def _aged(self) -> NDArray[np.bool_]:
-        newest = int(self.words[StreamWords.NEXT_EPISODE])
-        return newest - self.episode_id > AGED_FILLS * self.layout.slots
+        since = self.published() - self.number // self.layout.producers
+        return since > AGED_FILLS * self.layout.slots
 
     def drop(self, slot: int) -> None:
         """Take a slot back that was not finished; it stays empty and is the next to be written."""
-        with self.file.locked():
-            self._empty(slot)
+        self.length[slot] = 0
+        self.written_at_ns[slot] = 0
+        full_fence()
+        self.version[slot] += int(self.version[slot] & 1)
+        full_fence()
+        self.lease[slot] = 0
 
     def drop_leases(self, producer: int) -> int:
         """Take back every slot that ``producer``, which must be dead, was writing.
@@ -298,20 +339,13 @@ class SlotStore:
         Returns:
             How many they were.
         """
-        with self.file.locked():
-            left = np.flatnonzero(self.lease == producer + 1)
-            for slot in left:
-                self._empty(int(slot))
-        return len(left)
-
-    def _empty(self, slot: int) -> None:
-        """Free ``slot`` without an episode; call it with the file locked."""
-        self.length[slot] = 0
-        self.written_at_ns[slot] = 0
-        self.lease[slot] = 0
-        full_fence()
-        self.version[slot] += int(self.version[slot] & 1)
-        self.words[StreamWords.CHANGES] += 1
+        left = np.flatnonzero(self.lease == producer + 1)
+        unfinished = left[self.version[left] & 1 == 1]
+        for slot in unfinished.tolist():
+            self.drop(slot)
+        self.lease[left] = 0  # the others hold what they held before, or are published
+        self.producers["claim"][producer] = self.producers["publishing"][producer] = 0
+        return len(unfinished)
 
 
 def _tables(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

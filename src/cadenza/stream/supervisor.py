@@ -243,7 +243,7 @@ class Supervisor:
     def _unreported(self, code: int | None) -> ErrorEnvelope:
         """Describe an end without a report; while nothing ever worked, an exit would repeat."""
         is_exit = code is not None and code >= 0
-        is_final = is_exit and not self._store.words[StreamWords.PUBLISHED]
+        is_final = is_exit and not self._store.published()
         return ErrorEnvelope(kind="exit", message=_exit_text(code), is_final=is_final)
 
     def _pause_s(self, faults: int) -> float:
@@ -319,7 +319,7 @@ class Supervisor:
         if is_first_fill_complete(self._store, self._rules):
             words = self._store.words
             if not words[EngineWords.FRAMES_AT_READY]:
-                words[EngineWords.FRAMES_AT_READY] = words[StreamWords.PUBLISHED_FRAMES]
+                words[EngineWords.FRAMES_AT_READY] = self._store.published_frames()
             whole = all(self._is_at_work(watched) for watched in self._watched)
             self._set_state(
                 OnlineDataEngineState.READY if whole else OnlineDataEngineState.DEGRADED

@@ -286,7 +286,7 @@ def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits(tmp_path: 
         assert words[StreamWords.REQUESTS] == 3
         engine.sample_batch(50, 1)
         assert words[StreamWords.REQUESTS] == 3
-        assert words[StreamWords.PUBLISHED] == 4
+        assert engine.store.published() == 4
         go_on.touch()
         eventually(lambda: engine.status()["episodes"] == 12, "both fills are done")
 
@@ -297,19 +297,27 @@ def test_whole_buffer_stays_readable_during_a_refill_of_all_environments() -> No
         fewest = 4
         while engine.status()["episodes"] < 20:
             engine.sample_batch(4, 5)
-            with engine.store.file.locked():  # no slot changes hands between two of them
-                fewest = min(fewest, int(np.count_nonzero(engine.store.length)))
+            fewest = min(fewest, len(readable_numbers(engine)))
     assert fewest == 4
+
+
+def readable_numbers(engine: OnlineDataEngine) -> list[int]:
+    """Return the numbers of the episodes that can be drawn from, as they were at one moment."""
+    store, seen = engine.store, None
+    while seen is None or (seen != store.version).any():
+        seen = store.version.copy()
+        numbers = store.number[(store.length > 0) & (seen & 1 == 0)]
+    return sorted(numbers.tolist())
 
 
 def test_fill_that_environments_do_not_divide_writes_every_slot_once() -> None:
     cfg = small_cfg(num_envs=2, buffer_size=5, refill_threshold=1)
     with OnlineDataEngine(cfg) as engine:
         assert engine.status()["episodes"] == 5  # 2 + 2 + 1
-        assert sorted(engine.store.episode_id.tolist()) == [-1, -1, 0, 1, 2, 3, 4]
+        assert readable_numbers(engine) == [0, 1, 2, 3, 4]
         engine.sample_batch(5, 1)
         eventually(lambda: engine.status()["episodes"] == 10, "the second fill")
-        assert sorted(engine.store.episode_id.tolist())[2:] == [5, 6, 7, 8, 9]
+        eventually(lambda: readable_numbers(engine) == [5, 6, 7, 8, 9], "it holds the newest")
 
 
 def assert_stopped_without_producers(engine: OnlineDataEngine) -> None:
@@ -434,7 +442,9 @@ def test_every_autoreset_mode_gives_whole_episodes(mode) -> None:
             ends = store.entries("terminated", int(slot))[:length]
             np.testing.assert_array_equal(ends, np.arange(length) == length - 1)
             assert store.success[slot] == 1
-        assert sorted(store.length[store.length > 0]) == sorted([2, 4, 3, 4, 3, 2])
+        # Environments 0, 1, 2 play 2, 4, 3 steps, then 4, 3, 2, then 3, ...: the first six to end.
+        ended = [2, 4, 3, 2, 4, 3]
+        assert sorted(store.length[store.length > 0]) == sorted(ended)
 
 
 def test_full_slot_is_a_truncation() -> None:
@@ -483,7 +493,7 @@ def test_failed_demonstrations_are_dropped_and_counted() -> None:
     with OnlineDataEngine(cfg) as engine:
         status = engine.status()
         assert status["episodes"] == 3
-        assert status["dropped"] == 3  # episodes 0, 2 and 4 failed
+        assert status["dropped"] in (3, 4)  # episodes 0, 2 and 4 failed; 6 is of the next fill
         assert sorted(engine.sample_batch(50, 1)["obs"][:, 0, 0].unique().tolist()) == [1, 3, 5]
 
 
@@ -549,10 +559,7 @@ def test_blocked_draw_asks_for_fresh_episodes_and_gets_them() -> None:
         assert status["episodes"] > 4
         assert status["blocked_s"] > 0.0
 
-        def rests() -> bool:
-            return not is_fill_running(engine.store) and not engine.store.lease.any()
-
-        eventually(rests, "the fill is done")
+        eventually(lambda: not is_fill_running(engine.store), "the fill is done")
 
         def draw_twice() -> None:  # the first may find that what was drawn has been replaced
             for _ in range(2):

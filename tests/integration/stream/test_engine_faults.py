@@ -23,6 +23,7 @@ from tests.e2e.commands import REPOSITORY
 from tests.stream_engines import (
     HALF,
     WORLDS,
+    all_run,
     descendants,
     eventually,
     is_block,
@@ -105,6 +106,35 @@ def test_hanging_producer_is_killed_and_starts_again(tmp_path: Path) -> None:
         wait_for_restart(engine)
         assert time.monotonic() - began < 55.0  # by itself it would be killed after 60
         assert len(engine.sample_batch(8, 2)) == 8
+
+
+def test_producer_stopped_in_the_middle_of_a_publication_costs_only_itself(tmp_path: Path) -> None:
+    policy = {"factory": f"{WORLDS}:StoppingPolicy", "kwargs": {"told": str(tmp_path)}}
+    cfg = small_cfg(producers=2, mode="continuous", policy=policy, hang_timeout=600.0)
+    with OnlineDataEngine(cfg) as engine:
+        engine.sample_batch(1, 1)
+        eventually(lambda: all_run(engine), "both produce")
+        with engine.store.file.locked():  # which neither producers nor the supervisor need
+            (tmp_path / "stop").touch()
+            eventually((tmp_path / "stopped").exists, "one stops")
+            pid = int((tmp_path / "stopped").read_text())
+            first, second = engine.status()["producers"]
+            stopped, other = (0, 1) if first["pid"] == pid else (1, 0)
+            before = (first, second)[other]["episodes"]
+
+            def row(number: int) -> dict[str, Any]:
+                return engine.status()["producers"][number]
+
+            eventually(lambda: row(other)["episodes"] >= before + 50, "the other goes on")
+            assert (first, second)[stopped]["episodes"] == row(stopped)["episodes"]
+            assert engine.state is OnlineDataEngineState.READY
+            assert len(engine.sample_batch(8, 2)) == 8
+            assert engine._supervisor is not None
+            engine._supervisor._cfg.hang_timeout = 5.0  # its time is over
+            eventually(lambda: row(stopped)["restarts"] >= 1, "it is replaced")
+            eventually(lambda: row(stopped)["pid"] != pid, "another takes its place")
+            before = row(stopped)["episodes"]
+            eventually(lambda: row(stopped)["episodes"] >= before + 5, "which produces")
 
 
 def test_error_that_cannot_be_pickled_arrives_with_its_traceback() -> None:

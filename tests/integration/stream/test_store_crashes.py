@@ -1,5 +1,5 @@
-"""What several processes do to one store: they begin no episode too many, and those killed at any
-moment leave a store that goes on: no lock, no torn or stuck slot.
+"""What several processes do to one store: they publish no episode too many, and those stopped or
+killed at any moment leave a store that goes on: no lock, no torn or stuck slot.
 """
 
 import os
@@ -7,22 +7,23 @@ import signal
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.back_pressure import FlowRules, may_begin_episode, request_fill
+from cadenza.stream.back_pressure import FlowRules, may_publish, request_fill
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.counters import ConsumerRow, read_counters
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import SlotStore
 from tests.stream_engines import eventually
 
 FIELD = Field(name="stamp", shape=(16,), dtype="int64")
-LAYOUT = StoreLayout(slots=6, steps=100, producers=2, fields=(FIELD,))
+LAYOUT = StoreLayout(slots=6, steps=100, producers=3, fields=(FIELD,))
 #: Processes killed one after the other, each after another few milliseconds.
 KILLED = 25
 
@@ -63,12 +64,12 @@ def killed_while(
 
 
 @contextmanager
-def several(work: Callable[[], object], count: int) -> Generator[None]:
-    """Let ``count`` children repeat ``work`` during the block."""
+def several(work: Callable[[int], object], count: int) -> Generator[None]:
+    """Let ``count`` children, each with its number, repeat ``work`` during the block."""
     children: list[int] = []
     try:
-        for _ in range(count):
-            children.append(child_repeating(work))
+        for number in range(count):
+            children.append(child_repeating(partial(work, number)))
         yield
     finally:
         for child in children:
@@ -77,7 +78,7 @@ def several(work: Callable[[], object], count: int) -> Generator[None]:
 
 
 def published(store: SlotStore) -> int:
-    return int(store.words[StreamWords.PUBLISHED])
+    return store.published()
 
 
 def full_store() -> SlotStore:
@@ -115,12 +116,12 @@ def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() 
         high_water=None,
     )
 
-    def write_if_wanted() -> None:
-        slot = store.take_slot_if(lambda: may_begin_episode(store, rules), 0)
-        if slot is not None:
-            store.publish(slot, 1, success=1, policy_version=0)
+    def write(producer: int) -> None:
+        slot, may = store.take_slot(producer), partial(may_publish, store, rules)
+        while store.publish(slot, 1, success=1, policy_version=0, may_publish=may) is None:
+            time.sleep(0.0001 * producer)
 
-    with several(write_if_wanted, 3):
+    with several(write, 3):
         for fill in range(1, 150):
             eventually(lambda wanted=3 * fill: published(store) >= wanted, "a fill")
             time.sleep(0.002)  # for one that comes too late
@@ -142,7 +143,7 @@ def test_reader_killed_in_the_middle_of_a_draw_holds_nobody_up() -> None:
     before = published(store)
     write_one(store, 0)
     draw()
-    assert store.words[StreamWords.PUBLISHED] == before + 1
+    assert store.published() == before + 1
     counted = read_counters(store)
     assert [consumer.pid for consumer in counted.consumers] == [os.getpid()]
     assert counted.chunks >= 6 * 16

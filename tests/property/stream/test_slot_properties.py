@@ -27,7 +27,7 @@ from cadenza.stream.histograms import (
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import SlotStore
 from cadenza.stream.windows import WindowTable
 
 STEPS = 6
@@ -169,8 +169,9 @@ class Stream(RuleBasedStateMachine):
         leased = set(np.flatnonzero(self.store.lease).tolist())
         assert odd == leased == {entry[0].slot for entry in self.writing}
         assert set(np.flatnonzero(self.store.length).tolist()) == set(self.published)
-        published = self.store.words[StreamWords.PUBLISHED]
-        assert published == self.store.words[StreamWords.NEXT_EPISODE]
+        numbers = self.store.number[list(self.published)]
+        assert len(set(numbers.tolist())) == len(self.published) <= self.store.published()
+        assert (numbers < self.store.published() * LAYOUT.producers).all()
 
 
 def has_window(segments: Sequence[int], c: int, options: DrawOptions) -> bool:

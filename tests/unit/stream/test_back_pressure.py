@@ -14,7 +14,7 @@ from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
     is_frozen,
-    may_begin_episode,
+    may_publish,
     request_fill,
     request_fill_if_due,
     request_fill_if_passed,
@@ -71,9 +71,14 @@ def rules(**changes: Any) -> FlowRules:
 
 def fill(store: SlotStore, episodes: int, frames: int = 10) -> None:
     """Set the counts of ``episodes`` published episodes with ``frames`` steps together."""
-    store.words[StreamWords.PUBLISHED] = episodes
-    store.words[StreamWords.PUBLISHED_FRAMES] = frames
+    store.producers["episodes"][0] = episodes
+    store.producers["frames"][0] = frames
     store.length[: min(episodes, 5)] = 3
+
+
+def may_go_on(store: SlotStore, flow: FlowRules) -> bool:
+    """Return whether a producer that nobody publishes beside may publish."""
+    return may_publish(store, flow, store.published())
 
 
 def wait(store: SlotStore, flow: FlowRules, chunks: int, **changes: Any) -> None:
@@ -86,24 +91,22 @@ def wait(store: SlotStore, flow: FlowRules, chunks: int, **changes: Any) -> None
     wait_until_fresh(store, flow, chunks, **(calls | changes))
 
 
-def test_first_fill_counts_episodes_in_writing(store) -> None:
+def test_first_fill_counts_episodes_that_others_publish(store) -> None:
     fill(store, 2)
-    store.lease[3] = 1
-    assert may_begin_episode(store, rules())  # 2 published + 1 in writing < 4
-    store.lease[4] = 1
-    assert not may_begin_episode(store, rules())
-    assert may_begin_episode(store, rules(mode="continuous"))
+    assert may_publish(store, rules(), 2 + 1)
+    assert not may_publish(store, rules(), 2 + 2)
+    assert may_publish(store, rules(mode="continuous"), 2 + 2)
 
 
 def test_fill_on_demand_goes_up_to_its_last_episode(store) -> None:
     fill(store, 4)
-    assert not may_begin_episode(store, rules())
+    assert not may_go_on(store, rules())
     assert request_fill(store, rules())
     assert store.words[StreamWords.TO_FILL] == 8
     fill(store, 7)
-    assert may_begin_episode(store, rules())
+    assert may_go_on(store, rules())
     fill(store, 8)
-    assert not may_begin_episode(store, rules())
+    assert not may_go_on(store, rules())
 
 
 def test_only_one_fill_waits_behind_the_running_one(store) -> None:
@@ -159,10 +162,10 @@ def test_fill_that_two_ask_for_at_once_is_asked_for_once(
     locked, others = store.file.locked, [request_if_wanted]
 
     @contextmanager
-    def locked_after_another() -> Generator[None]:
+    def locked_after_another(timeout: float = 60.0) -> Generator[None]:
         while others:  # it has looked at the store too, and comes first
             assert others.pop()(store, rules())
-        with locked():
+        with locked(timeout):
             yield
 
     monkeypatch.setattr(store.file, "locked", locked_after_another)
@@ -180,7 +183,7 @@ def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
     assert request_fill_if_due(store, rules())
     assert store.words[StreamWords.DRAWN_AT_REQUEST] == LARGEST
     store.words[StreamWords.TO_FILL] = LARGEST - 1
-    store.words[StreamWords.PUBLISHED] = LARGEST - 2
+    store.producers["episodes"][0] = LARGEST - 2
     assert request_fill(store, rules())
     assert store.words[StreamWords.TO_FILL] == LARGEST
 
@@ -189,23 +192,23 @@ def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
     continuous = rules(mode="continuous", high_water=2)
     fill(store, 3)
     assert unread_episodes(store) == 3
-    assert may_begin_episode(store, continuous)
+    assert may_go_on(store, continuous)
     fill(store, 4)
-    assert not may_begin_episode(store, continuous)
+    assert not may_go_on(store, continuous)
     store.draws[:3] = 1
     assert unread_episodes(store) == 1
-    assert may_begin_episode(store, continuous)
+    assert may_go_on(store, continuous)
 
 
 def test_fixed_ratio_writes_one_step_per_chunk_and_ratio(store) -> None:
     fixed = rules(mode="fixed_ratio", max_replay_ratio=2.0)
     fill(store, 4, frames=12)
     store.words[EngineWords.FRAMES_AT_READY] = 12
-    assert not may_begin_episode(store, fixed)
+    assert not may_go_on(store, fixed)
     store.consumers["chunks"][0] = 6  # asks for 3 steps more
-    assert may_begin_episode(store, fixed)
+    assert may_go_on(store, fixed)
     fill(store, 5, frames=15)
-    assert not may_begin_episode(store, fixed)
+    assert not may_go_on(store, fixed)
 
 
 def test_replay_ratio_bounds_the_draw(store) -> None:
@@ -270,11 +273,11 @@ def test_episodes_without_a_chunk_for_any_draw_hold_no_producer_back() -> None:
         write_episode(store, length)
     high = rules(mode="continuous", high_water=2)
     reader = SlotReader(store)
-    assert (unread_episodes(store), may_begin_episode(store, high)) == (4, False)
+    assert (unread_episodes(store), may_go_on(store, high)) == (4, False)
     reader.look(5)
-    assert (unread_episodes(store), may_begin_episode(store, high)) == (2, False)
+    assert (unread_episodes(store), may_go_on(store, high)) == (2, False)
     store.draws[2] = 1
-    assert (unread_episodes(store), may_begin_episode(store, high)) == (1, True)
+    assert (unread_episodes(store), may_go_on(store, high)) == (1, True)
     reader.look(3)  # another draw has a use for one of them, in whatever order they look
     SlotReader(store).look(5)
     assert unread_episodes(store) == 2
@@ -311,19 +314,19 @@ def test_waiting_draw_lets_producers_go_on(store, clock) -> None:
     store.words[EngineWords.FRAMES_AT_READY] = 10
     fixed = rules(mode="fixed_ratio", max_replay_ratio=0.5)
     high = rules(mode="continuous", high_water=2, max_replay_ratio=0.5)
-    assert not may_begin_episode(store, fixed)
-    assert not may_begin_episode(store, high)
+    assert not may_go_on(store, fixed)
+    assert not may_go_on(store, high)
     row = ConsumerRow(store)
     with pytest.raises(StaleDataError, match="got 0 \\+ 6 chunks for 10 steps"):
         wait(store, fixed, 6, timeout=0.0, note=row.note_blocked)
-    assert may_begin_episode(store, fixed)
-    assert may_begin_episode(store, high)
-    assert not may_begin_episode(store, rules(high_water=2))  # on demand it asks for a fill
+    assert may_go_on(store, fixed)
+    assert may_go_on(store, high)
+    assert not may_go_on(store, rules(high_water=2))  # on demand it asks for a fill
     clock[0] += WAITING_NS - 1
-    assert may_begin_episode(store, fixed)
+    assert may_go_on(store, fixed)
     clock[0] += 1  # it did not come back
-    assert not may_begin_episode(store, fixed)
-    assert not may_begin_episode(store, high)
+    assert not may_go_on(store, fixed)
+    assert not may_go_on(store, high)
 
 
 @pytest.mark.parametrize(
@@ -338,9 +341,9 @@ def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(
     with pytest.raises(StaleDataError, match="got 0 \\+ 6 chunks for 10 steps"):
         wait(store, flow, 6, timeout=0.0, note=ConsumerRow(store).note_blocked)
     fill(store, 4, frames=11)
-    assert may_begin_episode(store, flow)
+    assert may_go_on(store, flow)
     fill(store, 4, frames=12)  # 6 = 0.5 * 12
-    assert not may_begin_episode(store, flow)
+    assert not may_go_on(store, flow)
 
 
 def test_poll_of_a_stream_lets_producers_write_no_more_than_a_fill() -> None:
@@ -356,7 +359,7 @@ def test_poll_of_a_stream_lets_producers_write_no_more_than_a_fill() -> None:
     request = DrawRequest(
         size=(1, 5), options=DEFAULT_OPTIONS, select=None, out=None, generator=None, timeout=0.0
     )
-    assert not may_begin_episode(store, flow)
+    assert not may_go_on(store, flow)
     with pytest.raises(DataPendingError, match="expected an episode of at least 5 steps") as caught:
         draws.draw(request)
     assert not hasattr(caught.value, "__notes__")  # the caller knows how long it wanted to wait
@@ -364,7 +367,7 @@ def test_poll_of_a_stream_lets_producers_write_no_more_than_a_fill() -> None:
     assert store.consumers["blocked_ns"].sum() > 0  # the attempt itself, however short the wait
     store.consumers["waiting_ns"][0] = LARGEST  # a second is never over
     begun = 0
-    while may_begin_episode(store, flow) and begun < 20:
+    while may_go_on(store, flow) and begun < 20:
         write_episode(store, 2)
         begun += 1
     assert begun == 4
@@ -380,13 +383,13 @@ def test_draw_that_gave_up_lets_one_fill_be_written(store, clock, flow) -> None:
     with pytest.raises(StaleDataError, match=r"a share of 0\.9 .*got 2 of 4"):
         wait(store, fresh, 1, timeout=0.0, note=row.note_blocked)
     fill(store, 99)
-    assert may_begin_episode(store, fresh)  # nobody knows when a draw that waits is content
+    assert may_go_on(store, fresh)  # nobody knows when a draw that waits is content
     fill(store, 4)
     row.note_given_up(4)
     fill(store, 7)
-    assert may_begin_episode(store, fresh)
+    assert may_go_on(store, fresh)
     fill(store, 8)
-    assert not may_begin_episode(store, fresh)
+    assert not may_go_on(store, fresh)
 
 
 @pytest.mark.parametrize(

@@ -191,8 +191,8 @@ def test_more_processes_than_rows_are_refused() -> None:
 def test_producer_counts_in_its_row() -> None:
     store = new_store(producers=2)
     row = ProducerRow(store, 1)
-    row.note_episode(5)
-    row.note_episode(3)
+    for length in (5, 3):
+        store.publish(store.take_slot(1), length, success=1, policy_version=0)
     row.note_dropped()
     row.note_stalled(250_000_000)
     counted = read_counters(store)

@@ -1,5 +1,6 @@
 """Environments played into a store, in this process."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def runner_over(
     slots: int = 8,
     lengths: tuple[int, ...] = (4,),
     reuse: Any = "oldest",
-    allowed: int = 10**9,
+    allowed: Sequence[int] = (10**9,),
     mode: str = "SAME_STEP",
     **worlds: Any,
 ) -> tuple[EpisodeRunner, SlotStore, StreamPolicy]:
@@ -54,14 +55,13 @@ def runner_over(
     )
     store = SlotStore.create(layout)
     made = policy(env) if policy is DemonstrationPolicy else policy(env, seed=0)
-    left = iter(range(allowed))
     runner = EpisodeRunner(
         store,
         0,
         Worlds(env),
         made,
         counters=ProducerRow(store, 0),
-        may_begin=lambda: next(left, None) is not None,
+        may_publish=lambda published: published < allowed[0],
         reuse=reuse,
         max_attempts=3,
     )
@@ -119,14 +119,50 @@ def test_policy_names_parts_and_judges_episodes() -> None:
     assert store.producers["frames"][0] == 8
 
 
-def test_environment_that_may_not_begin_is_not_recorded() -> None:
-    runner, store, _ = runner_over(allowed=1)
+def test_episode_that_may_not_be_published_waits_and_nothing_is_lost() -> None:
+    limit = [1]
+    runner, store, _ = runner_over(allowed=limit)
     runner.begin_all(0)
-    assert np.count_nonzero(store.lease) == 1
     for _ in range(4):
         runner.step()
-    assert not runner.is_recording
     assert np.count_nonzero(store.length) == 1
+    assert not runner.publish()  # so nothing may be stepped
+    assert np.count_nonzero(store.lease) == 1
+    limit[0] = 3
+    assert runner.publish()
+    assert np.count_nonzero(store.length) == np.count_nonzero(store.lease) == 2
+    for _ in range(4):
+        runner.step()
+    assert store.published() == 3
+
+
+@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP", "DISABLED"])
+def test_episode_longer_than_a_slot_is_written_in_linked_parts(mode) -> None:
+    runner, store, _ = runner_over(lengths=(14, 3), mode=mode, slots=20)
+    runner.begin_all(0)
+    while store.published() < 8:
+        runner.step()
+    found = {}
+    for slot in np.flatnonzero(store.length):
+        length = int(store.length[slot])
+        states = store.entries("obs", slot)[: length + 1]
+        ends = (store.entries(name, slot)[length - 1] for name in ("terminated", "truncated"))
+        parts = found.setdefault(int(store.episode_id[slot]), {})
+        parts[int(store.part[slot])] = (states[:, 1].astype(int).tolist(), list(map(bool, ends)))
+    whole = [parts for parts in found.values() if parts[max(parts)][1] == [True, False]]
+    assert len(whole) >= 3
+    for parts in whole:
+        numbers = range(max(parts) + 1)
+        assert sorted(parts) == list(numbers)
+        if max(parts):
+            assert [parts[part][0] for part in numbers] == [
+                list(range(7)),
+                list(range(6, 13)),
+                list(range(12, 15)),
+            ]
+            assert [parts[part][1] for part in numbers[:-1]] == [[False, True]] * 2
+        else:
+            assert parts[0][0] == list(range(4))
 
 
 def test_episodes_carry_the_policy_version_they_began_with() -> None:
@@ -145,7 +181,7 @@ def test_episodes_carry_the_policy_version_they_began_with() -> None:
 
 @pytest.mark.parametrize(("reuse", "replaced"), [("oldest", 0), ("most_drawn", 1)])
 def test_setting_says_which_episode_goes(reuse, replaced) -> None:
-    runner, store, _ = runner_over(slots=5, allowed=6, reuse=reuse, lengths=(1,))
+    runner, store, _ = runner_over(slots=5, reuse=reuse, lengths=(1,))
     runner.begin_all(0)
     runner.step()  # publishes slots 0 and 1 and begins in 2 and 3
     store.draws[:2] = (1, 9)
@@ -158,7 +194,6 @@ def test_dropped_slots_are_given_back() -> None:
     runner.begin_all(0)
     runner.step()
     runner.drop_all()
-    assert not runner.is_recording
     assert not store.lease.any()
     assert not store.length.any()
 
@@ -198,7 +233,7 @@ def test_episode_with_too_many_segments_is_dropped_and_counted() -> None:
         worlds,
         DemonstrationPolicy(env),
         counters=ProducerRow(store, 0),
-        may_begin=lambda: True,
+        may_publish=lambda published: True,
         reuse="oldest",
         max_attempts=2,
     )

@@ -1,19 +1,19 @@
 """Episodes through the store: written, read in chunks, replaced, never seen unfinished."""
 
 import itertools
-import threading
 import time
 
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, StorageError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore, StreamWords
+from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore
 from tests.interrupts import interrupted_everywhere
+from tests.stream_episodes import fill
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
@@ -42,7 +42,7 @@ def test_oldest_episode_is_replaced_first() -> None:
     store = new_store(slots=2)
     for first in (1.0, 2.0, 3.0):
         write_episode(store, 1, first)
-    assert sorted(store.episode_id) == [1, 2]
+    assert sorted(store.number) == [1, 2]
 
 
 def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatch) -> None:
@@ -50,7 +50,7 @@ def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatc
     monkeypatch.setattr(time, "time_ns", lambda: next(times_ns))
     for first in range(7):
         write_episode(store, 1, float(first))
-    assert sorted(store.episode_id) == [4, 5, 6]
+    assert sorted(store.number) == [4, 5, 6]
 
 
 def test_slot_beyond_all_is_refused() -> None:
@@ -60,46 +60,64 @@ def test_slot_beyond_all_is_refused() -> None:
         EpisodeWriter(store, store.take_slot(0))
 
 
-def test_whether_an_episode_may_begin_is_asked_with_the_store_locked() -> None:
-    store = new_store(slots=2)
-    refused: list[str] = []
+def test_slot_that_a_stopped_producer_was_taking_is_left_to_it() -> None:
+    store = new_store(slots=3, producers=2)
+    store.producers["claim"][1] = 1  # stopped before it looked whether somebody else wants slot 0
+    assert [store.take_slot(0), store.take_slot(0)] == [1, 2]
+    store.drop_leases(1)  # it was killed
+    assert store.take_slot(0) == 0
 
-    def lock_elsewhere() -> None:
-        try:
-            with store.file.locked(timeout=0.01):
-                pass
-        except StorageError as error:
-            refused.append(str(error))
 
-    def may_begin() -> bool:
-        thread = threading.Thread(target=lock_elsewhere)
-        thread.start()
-        thread.join()
-        return True
+def test_slot_that_was_written_since_a_producer_chose_it_is_not_taken(monkeypatch) -> None:
+    store = new_store(slots=3, producers=2)
+    for first in range(3):
+        write_episode(store, 1, float(first))
+    order, others = np.lexsort, [lambda: write_episode(store, 1, 9.0)]
 
-    assert store.take_slot_if(may_begin, 0) == 0
-    assert len(refused) == 1
-    assert store.take_slot_if(lambda: False, 0) is None
-    lock_elsewhere()
-    assert len(refused) == 1
-    assert store.take_slot(0) == 1  # the refused one took none
+    def ordered(keys):
+        chosen = order(keys)
+        while others:  # another producer takes the oldest, and publishes it
+            others.pop()()
+        return chosen
+
+    monkeypatch.setattr(np, "lexsort", ordered)
+    assert store.take_slot(1) == 1
+
+
+def test_episode_of_a_stopped_producer_is_none_of_the_others_places() -> None:
+    store = new_store(slots=4, producers=2)
+    asked: list[int] = []
+
+    def one_of_three(published: int) -> bool:
+        asked.append(published)
+        return published < 3
+
+    writers = [EpisodeWriter(store, store.take_slot(0)) for _ in range(3)]
+    for writer in writers:
+        fill(writer, 1, 0.0)
+    store.producers["publishing"][1] = 1  # stopped in the middle of it
+    assert [w.publish(may_publish=one_of_three) is None for w in writers] == [False, False, True]
+    assert asked == [1, 2, 3]
+    store.drop_leases(1)  # it was killed
+    assert writers[2].publish(may_publish=one_of_three) == 2 * 2
+    assert store.published() == 3
 
 
 def test_episode_is_counted_when_it_can_be_read_and_its_steps_are_counted() -> None:
     store = new_store(slots=1)
-    words = store.words
+    table = store.producers
 
     def publish() -> None:
-        words[[StreamWords.PUBLISHED, StreamWords.PUBLISHED_FRAMES]] = 0
-        store.version[0], store.length[0] = 1, 0
+        table["episodes"][0] = table["frames"][0] = 0
+        store.lease[0], store.version[0], store.length[0] = 1, 1, 0
         store.publish(0, 4, success=1, policy_version=0)
 
     counted = 0
     for _ in interrupted_everywhere(publish, SlotStore.__module__, anywhere=True):
-        if words[StreamWords.PUBLISHED]:
+        if store.published():
             counted += 1
             assert (store.version[0], store.length[0]) == (2, 4)
-            assert words[StreamWords.PUBLISHED_FRAMES] == 4
+            assert store.published_frames() == 4
     assert counted > 0
 
 
@@ -137,12 +155,12 @@ def test_episode_of_four_fills_ago_is_replaced_before_the_most_drawn() -> None:
     store = new_store(slots=2)
     old, drawn = write_episode(store, 1), write_episode(store, 1)
     store.draws[[old, drawn]] = 1, 99
-    store.words[StreamWords.NEXT_EPISODE] = AGED_FILLS * 2
+    store.producers["episodes"][0] = AGED_FILLS * 2
     assert store.take_slot(0, reuse="most_drawn") == drawn
     store.drop(drawn)
     write_episode(store, 1)
     store.draws[drawn] = 99
-    assert store.words[StreamWords.NEXT_EPISODE] - store.episode_id[old] == AGED_FILLS * 2 + 1
+    assert store.published() - store.number[old] == AGED_FILLS * 2 + 1
     assert store.take_slot(0, reuse="most_drawn") == old
 
 

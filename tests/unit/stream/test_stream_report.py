@@ -24,8 +24,7 @@ from cadenza.stream.stream_report import StreamReport, status_document
 def store() -> SlotStore:
     made = SlotStore.create(StoreLayout(slots=3, steps=4, producers=2, fields=BOOKKEEPING))
     made.words[StreamWords.STATE] = OnlineDataEngineState.DEGRADED
-    made.words[StreamWords.PUBLISHED] = 2
-    made.words[StreamWords.PUBLISHED_FRAMES] = 8
+    made.producers["episodes"][0], made.producers["frames"][0] = 2, 8
     made.producers["state"][:] = (ProducerState.RUNNING, ProducerState.WAITING)
     write_envelope(made, 1, ErrorEnvelope(kind="hang", message="no sign of life"))
     return made
@@ -50,7 +49,7 @@ def test_rates_are_of_the_time_between_two_files(store, tmp_path, monkeypatch) -
     monkeypatch.setattr("cadenza.stream.stream_report.time.monotonic", lambda: next(times, 14.0))
     report = StreamReport(store, log_path=None, status_path=str(tmp_path / "s.json"))
     report.write_status()
-    store.words[StreamWords.PUBLISHED_FRAMES] = 48
+    store.producers["frames"][0] = 48
     store.consumers["chunks"][0] = 12
     report.write_status()
     status = json.loads((tmp_path / "s.json").read_text())

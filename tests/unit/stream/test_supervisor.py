@@ -113,7 +113,7 @@ def test_stop_ends_producers_also_while_the_supervisors_thread_is_being_born(
 def test_exit_without_a_report_is_final_while_nothing_worked(
     supervisor, store, code, published, is_final, told
 ) -> None:
-    store.words[StreamWords.PUBLISHED] = published
+    store.producers["episodes"][0] = published
     envelope = supervisor._unreported(code)
     assert (envelope.kind, envelope.is_final) == ("exit", is_final)
     assert told in envelope.message
@@ -183,7 +183,7 @@ def test_producer_that_is_found_starting_when_the_engine_closes_begins_nothing(
 
     class Late(FakeProcess):
         def terminate(self) -> None:
-            begun.append(producer._begins())
+            begun.append(producer._works())
             super().terminate()
 
     supervisor._watched[0].process = Late()
@@ -193,17 +193,12 @@ def test_producer_that_is_found_starting_when_the_engine_closes_begins_nothing(
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_producer_begins_unless_the_engine_closes_when_it_has_just_looked(
-    supervisor, store, monkeypatch, closes
+    supervisor, store, closes
 ) -> None:
     order = {"producer": 0, "rules": asdict(supervisor._rules)}
     producer = _Producer(order, store, PolicyBoard(), ProducerRow(store, 0))
-
-    def look() -> bool:
-        store.words[StreamWords.CLOSING] = int(closes)
-        return True
-
-    monkeypatch.setattr(producer, "_may_begin", look)
-    assert producer._begins() is not closes
+    store.words[StreamWords.CLOSING] = int(closes)
+    assert producer._works() is not closes
     assert store.producers["state"][0] == ProducerState.RUNNING  # so that it is waited for
 
 

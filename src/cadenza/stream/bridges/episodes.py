@@ -1,7 +1,8 @@
 """Whole episodes, copied out of the store while producers go on writing.
 
-Readers of chunks draw what they like as often as they like; here every published episode comes
-exactly once, in the order of publication, unless its slot was written again before its turn. With
+Readers of chunks draw what they like as often as they like; here every published episode, or part
+of one, comes exactly once, in the order of publication, unless its slot was written again before
+its turn. With
 ``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
 are unread, and none is lost: an episode that was read here counts as one drawn chunk. With
 ``mode="on_demand"`` and ``"fixed_ratio"`` the next fill is asked for when the last one has been
@@ -24,7 +25,7 @@ from cadenza.stream.argument_checks import checked_names, is_integer, require_in
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.fences import full_fence
 from cadenza.stream.slot_reader import DrawnChunks
-from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from cadenza.stream.slots import IntArray, SlotStore
 
 Array = NDArray[Any]
 
@@ -40,7 +41,11 @@ class Episode:
         steps: Step fields by name, each (L, ...).
         states: State fields by name, each (L + 1, ...): entry t is what the action of step t was
             chosen from, entry L what the last step led to.
-        number: Its number in the stream, counted from 0 in the order of publication.
+        number: Its number in the stream, larger than those of all that its producer published
+            before; with one producer they count from 0 on.
+        episode_id: Which episode it is, or is a part of.
+        part: Which part of the episode, from 0 on. Parts follow each other without a gap, and all
+            but the last are as long as a slot and end truncated.
         success: Whether it solved the task, None if nobody judged.
         policy_version: Version of the policy that acted.
         written_at_ns: Time of publication, ns since 1970.
@@ -49,6 +54,8 @@ class Episode:
     steps: Mapping[str, Array]
     states: Mapping[str, Array]
     number: int = 0
+    episode_id: int = 0
+    part: int = 0
     success: bool | None = None
     policy_version: int = 0
     written_at_ns: int = 0
@@ -111,8 +118,8 @@ class EpisodeReader:
     Attributes:
         fields: What it copies.
         read: Episodes returned so far.
-        lost: Episodes whose slot was written again before they were read; the newest one of the
-            stream counts once another has been published.
+        lost: Episodes whose slot was written again before they were read, as of the last look that
+            left none to be read.
     """
 
     def __init__(self, store: SlotStore, *, select: Sequence[str] | None = None) -> None:
@@ -138,7 +145,7 @@ class EpisodeReader:
         self._store = store
         self.fields = tuple(known[name] for name in names)
         self._consumer = ConsumerRow(store)
-        self._next = 0
+        self._last = np.full(store.layout.producers, -1)
         self.read = 0
         self.lost = 0
 
@@ -154,21 +161,22 @@ class EpisodeReader:
         """
         if limit is not None and (not is_integer(limit) or limit < 1):
             raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit!r}.")
-        first = self._next
-        episodes = self._take(limit)
-        if self._next > first:
+        passed, published = self.read + self.lost, self._store.published()
+        episodes, is_all = self._take(limit)
+        if is_all:  # of those that were published before the look
+            self.lost = max(self.lost, published - self.read)
+        if self.read + self.lost > passed:
             with self._store.counting.here():
-                self._consumer.note_passed(self._next - first)
+                self._consumer.note_passed(self.read + self.lost - passed)
         return episodes
 
-    def _take(self, limit: int | None) -> list[Episode]:
+    def _take(self, limit: int | None) -> tuple[list[Episode], bool]:
+        """Return the next episodes, and whether none is left."""
         episodes: list[Episode] = []
-        begun = int(self._store.words[StreamWords.NEXT_EPISODE])
-        for number, slot, version in self._readable(begun):
+        for number, slot, version in self._readable():
             if len(episodes) == limit:
-                return episodes
-            self._skip_to(number)
-            self._next = number + 1
+                return episodes, False
+            self._last[number % len(self._last)] = number
             episode = self._copy(slot, number)
             full_fence()
             if self._store.version[slot] == version:
@@ -176,27 +184,17 @@ class EpisodeReader:
                 self.read += 1
                 with self._store.counting.here():
                     self._consumer.note(_drawn(episode, slot, version), episode.length)
-            else:
-                self.lost += 1
-        # Publication goes one by one, so all but the newest of the begun ones are complete: those
-        # that were not there are gone.
-        self._skip_to(begun - 1)
-        return episodes
+        return episodes, True
 
-    def _skip_to(self, number: int) -> None:
-        """Give up what comes before ``number`` and was not read."""
-        self.lost += max(number - self._next, 0)
-        self._next = max(number, self._next)
-
-    def _readable(self, begun: int) -> list[tuple[int, int, int]]:
+    def _readable(self) -> list[tuple[int, int, int]]:
         """Return number, slot and version of the unread episodes that are there, in order."""
         store = self._store
         full_fence()
         versions = store.version.copy()
         full_fence()
-        numbers: IntArray = store.episode_id.copy()
+        numbers: IntArray = store.number.copy()
         there = (store.length > 0) & (versions & 1 == 0)
-        there &= (numbers >= self._next) & (numbers < begun)
+        there &= numbers > self._last[numbers % len(self._last)]
         full_fence()
         slots = np.flatnonzero(there & (store.version == versions))
         slots = slots[np.argsort(numbers[slots])]
@@ -213,6 +211,8 @@ class EpisodeReader:
             steps={f.name: a[:length].copy() for f, a in arrays.items() if f.kind == "step"},
             states={f.name: a[: length + 1].copy() for f, a in arrays.items() if f.kind == "state"},
             number=number,
+            episode_id=int(store.episode_id[slot]),
+            part=int(store.part[slot]),
             success=None if judged < 0 else bool(judged),
             policy_version=int(store.policy_version[slot]),
             written_at_ns=int(store.written_at_ns[slot]),

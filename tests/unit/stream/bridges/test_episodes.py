@@ -9,7 +9,6 @@ from cadenza.core.errors import ConfigurationTypeError, InputError, UnknownNameE
 from cadenza.stream.back_pressure import passed_episodes
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import StreamWords
 from tests.stream_episodes import fill, new_store, write_episode
 
 
@@ -96,50 +95,55 @@ def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
     assert reader.lost == 1
 
 
-def test_newest_overwritten_episode_is_lost_once_another_is_published() -> None:
-    store = new_store(slots=1)
-    write_episode(store, 1, 0.0)
-    writer = EpisodeWriter(store, store.take_slot(0))
-    reader = EpisodeReader(store)
-    assert reader.take() == []
-    assert reader.lost == 0  # it could still be in publication
-    fill(writer, 1, 1.0)
-    writer.publish()
-    assert [e.number for e in reader.take()] == [1]
-    assert reader.lost == 1
-
-
-def test_overwritten_episode_before_the_newest_is_lost_at_once() -> None:
+def test_overwritten_episodes_are_lost_at_once_when_none_is_left_to_read() -> None:
     store = new_store(slots=2)
     write_episode(store, 1, 0.0)
     write_episode(store, 1, 1.0)
-    for _ in range(2):
-        EpisodeWriter(store, store.take_slot(0))
+    EpisodeWriter(store, store.take_slot(0))
     reader = EpisodeReader(store)
+    assert [e.number for e in reader.take(1)] == [1]
     assert reader.take() == []
-    assert reader.lost == 1
+    assert (reader.read, reader.lost) == (1, 1)
 
 
-def test_episode_published_during_the_look_is_left_for_the_next_call() -> None:
-    store = new_store()
-    write_episode(store, 1, 0.0)
-    write_episode(store, 1, 1.0)
-    store.words[StreamWords.NEXT_EPISODE] = 1  # as it was when the look began
+def test_episode_that_can_be_read_before_it_is_counted_is_no_other_ones_loss() -> None:
+    store = new_store(slots=3)
+    for first in range(2):
+        write_episode(store, 1, float(first))
+    store.producers["episodes"][0] = 1  # as it is in the middle of the second publication
     reader = EpisodeReader(store)
-    assert [e.number for e in reader.take()] == [0]
-    store.words[StreamWords.NEXT_EPISODE] = 2
-    assert [e.number for e in reader.take()] == [1]
-
-
-def test_episode_in_publication_is_read_afterwards() -> None:
-    store = new_store()
-    store.words[StreamWords.NEXT_EPISODE] = 1  # what a publication does first ...
-    reader = EpisodeReader(store)
+    assert [e.number for e in reader.take()] == [0, 1]
+    store.producers["episodes"][0] = 2
     assert reader.take() == []
-    store.words[StreamWords.NEXT_EPISODE] = 0
-    write_episode(store, 1, 7.0)  # ... and the rest of it
-    assert [e.number for e in reader.take()] == [0]
-    assert reader.lost == 0
+    assert (reader.read, reader.lost) == (2, 0)
+
+
+def test_episodes_of_several_producers_come_once_each() -> None:
+    store = new_store(slots=6, producers=2)
+    writers = [EpisodeWriter(store, store.take_slot(producer)) for producer in (0, 1, 1, 0)]
+    for number, writer in enumerate(writers):
+        fill(writer, 1, float(number))
+    reader = EpisodeReader(store)
+    writers[0].publish()
+    writers[1].publish()
+    assert [e.field("rewards")[0] for e in reader.take()] == [0.0, 1.0]
+    writers[2].publish()
+    writers[3].publish()
+    assert [e.field("rewards")[0] for e in reader.take()] == [2.0, 3.0]
+    assert (reader.read, reader.lost, passed_episodes(store)) == (4, 0, 4)
+
+
+def test_parts_of_an_episode_are_linked() -> None:
+    store = new_store(steps=2)
+    write_episode(store, 1, 9.0)
+    before = None
+    for part in range(2):
+        writer = EpisodeWriter(store, store.take_slot(0), before=before)
+        fill(writer, 2, 2.0 * part)
+        writer.publish()
+        before = writer
+    episodes = EpisodeReader(store).take()
+    assert [(e.episode_id, e.part) for e in episodes] == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_slot_written_again_during_the_copy_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
