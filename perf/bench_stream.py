@@ -3,9 +3,11 @@
 Data:      observations qpos, qvel, qf (14,), actions (14,), rewards, float32, two flags and the
            number of the segment; episodes of 300 steps. "camera" adds an image (96, 96, 3) uint8,
            "lengths 75 to 300" makes episodes shorter. Every store is full.
-Task:      from stored episodes to n chunks of c steps, tensors (n, c, ...) of all these keys. "c in
-           16 to 64" draws another size for every call; it and the camera get new buffers each
-           time, as TorchRL's always do, the others keep theirs.
+Task:      `OnlineDataEngine.sample_batch`, the whole call: from stored episodes to a batch of n
+           chunks of c steps, tensors (n, c, ...) of all these keys. "new batch", the camera and "c
+           in 16 to 64", another size for every call, make a batch each time, as TorchRL always
+           does; the others fill one that is kept. "beside the bare copy" is the same call beside
+           the reader inside it, which only copies and checks: processor time.
 Peers:     TorchRL `TensorDictReplayBuffer` over `LazyTensorStorage` with `SliceSampler`, with and
            without ``cache_values``; two protocols written here from their description, see
            `stream_protocols`.
@@ -25,11 +27,13 @@ Protocol:  one thread per process. Each round times every store in turn, so all 
 Usage:  python -m perf.bench_stream
 """
 
+import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
 
+from cadenza.stream import OnlineDataEngine
 from perf import stream_consumers
 from perf.stream_live import live_rows, producer_row
 from perf.stream_protocols import (
@@ -47,9 +51,10 @@ from perf.stream_stores import (
     CHUNK_SIZE,
     CHUNKS,
     STEPS,
-    filled_store,
+    filled_engine,
     ours,
     ours_of_sizes,
+    reader_of,
     trajectories,
 )
 from perf.timing import Row, measure, print_table
@@ -58,6 +63,9 @@ SLOTS = (16, 1024, 4096)
 ROUNDS, CALLS, WARMUP = 5, 40, 5
 #: Promised speed relative to the peers.
 CACHED_RATIO, SCAN_RATIO = 3.0, 20.0
+#: Promised processor time of the whole call relative to that of the copy inside it, and the rounds
+#: of that comparison.
+BARE_RATIO, BARE_ROUNDS = 1.2, 25
 #: Further sizes (n, c), drawn from `MANY` episodes, and the range of sizes that change.
 SIZES, MANY, SIZE_RANGE = ((1, 16), (256, 64)), 1024, (16, 64)
 #: Episodes with images, and the shortest of those that differ in length.
@@ -79,16 +87,52 @@ def rows() -> list[Row]:
 def drawing_rows(slots: int) -> list[Row]:
     """Compare drawing from stores of ``slots`` episodes."""
     data = trajectories(slots)
+    engine = filled_engine(data)
     calls = {
-        "cadenza": ours(filled_store(data)),
+        "cadenza": ours(engine),
         CACHED: torchrl(data),
         UNCACHED: torchrl(data, cached=False),
         RING: WindowRing(data).sample,
         SCAN: LockedScan(data).sample,
     }
-    return compared(
-        f"draw {CHUNKS} x {CHUNK_SIZE} of {slots:,} x {STEPS}", calls, promised_shares(slots)
-    )
+    name = f"draw {CHUNKS} x {CHUNK_SIZE} of {slots:,} x {STEPS}"
+    table = compared(name, calls, promised_shares(slots))
+    if slots != MANY:
+        return table
+    made = {"cadenza": ours_of_sizes(engine, CHUNKS, (CHUNK_SIZE,)), CACHED: calls[CACHED]}
+    table += compared(f"{name}, new batch", made, promised_shares(slots))
+    return [*table, *bare_rows(name, engine)]
+
+
+def bare_rows(name: str, engine: OnlineDataEngine) -> list[Row]:
+    """Compare the processor time of the whole call with that of the reader inside it."""
+    pairs = {
+        "": (ours(engine), reader_of(engine.store, kept=True)),
+        ", new batch": (
+            ours_of_sizes(engine, CHUNKS, (CHUNK_SIZE,)),
+            reader_of(engine.store, kept=False),
+        ),
+    }
+    table = []
+    for kind, calls in pairs.items():
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(BARE_ROUNDS):
+            for call, found in zip(calls, times, strict=True):
+                found.append(processor_us(call))
+        mine, bare = map(median, times)
+        title = f"{name}{kind}, beside the bare copy"
+        table.append(
+            Row(title, mine, bare, budget=BARE_RATIO * bare, peer_name="the reader inside")
+        )
+    return table
+
+
+def processor_us(call: Callable[[], object]) -> float:
+    """Return the processor time of one call, us."""
+    began = time.thread_time_ns()
+    for _ in range(CALLS):
+        call()
+    return (time.thread_time_ns() - began) / CALLS / 1e3
 
 
 def promised_shares(slots: int) -> Mapping[str, float]:
@@ -103,15 +147,15 @@ def promised_shares(slots: int) -> Mapping[str, float]:
 def size_rows() -> list[Row]:
     """Compare drawing chunks of other sizes, and of sizes that change."""
     data = trajectories(MANY)
-    store, table = filled_store(data), list[Row]()
+    engine, table = filled_engine(data), list[Row]()
     for n, c in SIZES:
-        calls = {"cadenza": ours(store, n, c), CACHED: torchrl(data, n, c)}
+        calls = {"cadenza": ours(engine, n, c), CACHED: torchrl(data, n, c)}
         table += compared(f"draw {n} x {c} of {MANY:,} x {STEPS}", calls, {CACHED: 1.0})
     low, high = SIZE_RANGE
     generator = torch.Generator().manual_seed(2)
     sizes = torch.randint(low, high + 1, (CALLS,), generator=generator).tolist()
     calls = {
-        "cadenza": ours_of_sizes(store, CHUNKS, sizes),
+        "cadenza": ours_of_sizes(engine, CHUNKS, sizes),
         CACHED: torchrl_of_sizes(data, CHUNKS, sizes),
     }
     name = f"draw {CHUNKS} x c of {MANY:,} x {STEPS}, c in {low} to {high}"
@@ -121,7 +165,7 @@ def size_rows() -> list[Row]:
 def length_rows() -> list[Row]:
     """Compare drawing from episodes that differ in length."""
     data = trajectories(MANY, shortest=SHORTEST)
-    calls = {"cadenza": ours(filled_store(data)), CACHED: torchrl(data)}
+    calls = {"cadenza": ours(filled_engine(data)), CACHED: torchrl(data)}
     name = f"draw {CHUNKS} x {CHUNK_SIZE} of {MANY:,}, lengths {SHORTEST} to {STEPS}"
     return compared(name, calls, {CACHED: 1.0})
 
@@ -130,7 +174,7 @@ def camera_row() -> Row:
     """Compare drawing images."""
     data = trajectories(CAMERA_SLOTS, CAMERA_FIELDS)
     calls = {
-        "cadenza": ours_of_sizes(filled_store(data), CHUNKS, (CHUNK_SIZE,)),
+        "cadenza": ours_of_sizes(filled_engine(data), CHUNKS, (CHUNK_SIZE,)),
         CACHED: torchrl(data),
     }
     name = f"draw {CHUNKS} x {CHUNK_SIZE} of {CAMERA_SLOTS} x {STEPS} with camera"

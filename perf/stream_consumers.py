@@ -12,14 +12,12 @@ from statistics import median
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from cadenza.stream import OnlineDataset
-from cadenza.stream.slots import SlotStore
+from cadenza.stream import OnlineDataEngine, OnlineDataset
 from perf.stream_protocols import CACHED, SCAN, LockedScan, TorchrlDataset, torchrl
 from perf.stream_stores import (
     CHUNK_SIZE,
     CHUNKS,
-    FilledStream,
-    filled_store,
+    filled_engine,
     ours,
     trajectories,
 )
@@ -39,17 +37,17 @@ UNIT = "chunks/s"
 def rows() -> list[Row]:
     """Return chunks per second of several processes and of loaders."""
     episodes = trajectories(SLOTS)
-    store, scan = filled_store(episodes), LockedScan(episodes)
+    engine, scan = filled_engine(episodes), LockedScan(episodes)
     in_process = _rate(torchrl(episodes))
-    table = process_rows(store, scan, in_process)
-    return [*table, *loader_rows(store, TorchrlDataset(episodes))]
+    table = process_rows(engine, scan, in_process)
+    return [*table, *loader_rows(engine, TorchrlDataset(episodes))]
 
 
-def process_rows(store: SlotStore, scan: LockedScan, in_process: float) -> list[Row]:
+def process_rows(engine: OnlineDataEngine, scan: LockedScan, in_process: float) -> list[Row]:
     """Compare several consumers of one store with TorchRL in one process, and with a scan."""
     totals: dict[tuple[str, int], list[float]] = {}
     each: dict[int, list[float]] = {count: [] for count in COUNTS}
-    with running_consumers(store, scan) as pipes:
+    with running_consumers(engine, scan) as pipes:
         for _ in range(ROUNDS):
             for count, name in itertools.product(COUNTS, ("cadenza", SCAN)):
                 walls, undisturbed = stretch(pipes[:count], name)
@@ -90,14 +88,14 @@ def stretch(pipes: list[Connection], name: str) -> tuple[list[float], list[float
 
 
 @contextmanager
-def running_consumers(store: SlotStore, scan: LockedScan) -> Generator[list[Connection]]:
+def running_consumers(engine: OnlineDataEngine, scan: LockedScan) -> Generator[list[Connection]]:
     """Give pipes to as many consumers as are needed at most; they end with the block."""
     context = multiprocessing.get_context("fork")  # gives the scan's arrays to all without a copy
     pipes, processes = [], []
     try:
         for _ in range(max(COUNTS)):
             here, there = context.Pipe()
-            process = context.Process(target=consume, args=(store, scan, there), daemon=True)
+            process = context.Process(target=consume, args=(engine, scan, there), daemon=True)
             process.start()
             there.close()
             pipes.append(here)
@@ -115,10 +113,10 @@ def running_consumers(store: SlotStore, scan: LockedScan) -> Generator[list[Conn
                 process.join()
 
 
-def consume(store: SlotStore, scan: LockedScan, pipe: Connection) -> None:
+def consume(engine: OnlineDataEngine, scan: LockedScan, pipe: Connection) -> None:
     """Draw for one stretch per message, as it names; tell chunks per second; end with None."""
     torch.set_num_threads(1)
-    draws = {"cadenza": ours(store), SCAN: scan.sample}
+    draws = {"cadenza": ours(engine), SCAN: scan.sample}
     while (name := pipe.recv()) is not None:
         draw = draws[name]
         waited, began, chunks = core_wait_s(), time.perf_counter(), 0
@@ -134,9 +132,9 @@ def core_wait_s(pid: int | str | None = "self") -> float:
     return int(words[1]) / 1e9
 
 
-def loader_rows(store: SlotStore, memory: TorchrlDataset) -> list[Row]:
+def loader_rows(engine: OnlineDataEngine, memory: TorchrlDataset) -> list[Row]:
     """Compare loaders over a stream with the same loaders over TorchRL's memory."""
-    stream = OnlineDataset(FilledStream(store), CHUNK_SIZE, CHUNKS)
+    stream = OnlineDataset(engine, CHUNK_SIZE, CHUNKS)
     return [
         Row(
             f"loader with {workers} worker{'s' * (workers != 1)}",

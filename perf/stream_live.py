@@ -192,7 +192,7 @@ def full_store() -> SlotStore:
     store = SlotStore.create(store_layout())
     for _ in range(PRODUCER_SLOTS):
         write_episode(store, None)
-    store.producers["frames"][0] = 0
+    store.producers["dropped"][0] = 0
     return store
 
 
@@ -224,7 +224,7 @@ def write_episode(store: SlotStore, pace: float | None) -> None:
                 break
             time.sleep(max(began + number / pace - time.monotonic(), 0.0))
         writer.add(step, state)
-        store.producers["frames"][0] += 1
+        store.producers["dropped"][0] += 1  # nobody else counts there: steps, as they are written
     if writer.length == STEPS:
         writer.publish()
 
@@ -317,7 +317,7 @@ def work_of(store: SlotStore, pid: int | None, seconds: float) -> Work:
 
     def now() -> tuple[int, float, float, float]:
         running_ns, waiting_ns, _ = map(int, schedule.read_text(encoding="utf-8").split())
-        steps = int(store.producers["frames"][0])
+        steps = int(store.producers["dropped"][0])
         return steps, time.perf_counter(), running_ns / 1e9, waiting_ns / 1e9
 
     before = now()

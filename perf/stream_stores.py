@@ -4,27 +4,19 @@ Axes:  S = episodes, T = steps of the longest one, n = chunks, c = steps of a ch
 """
 
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields, torch_dtype
-from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.engine_state import OnlineDataEngineState
-from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
-from cadenza.stream.live_draws import LiveDraws
-from cadenza.stream.processes import started_at
+from cadenza.stream.layout import BOOKKEEPING, Field
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 WIDTH, STEPS = 14, 300
 CHUNKS, CHUNK_SIZE = 32, 64
@@ -72,67 +64,54 @@ def trajectories(
     return Episodes(values, lengths, fields)
 
 
-def filled_store(episodes: Episodes) -> SlotStore:
-    """Return our store with ``episodes``."""
-    slots = len(episodes.lengths)
-    layout = StoreLayout(slots=slots, steps=STEPS, producers=1, fields=episodes.fields)
-    store = SlotStore.create(layout)
+def filled_engine(episodes: Episodes) -> OnlineDataEngine:
+    """Return our engine with ``episodes``; it serves as one whose producers are idle."""
+    entries = {f.name: {"shape": f.shape, "dtype": f.dtype} for f in episodes.fields}
+    observed = {
+        f.name.removeprefix("obs."): entries[f.name] for f in episodes.fields if f.kind == "state"
+    }
+    spaces = {"observations": observed, "actions": entries["actions"]}
+    cfg = OnlineDataEngineCfg(
+        buffer_size=len(episodes.lengths),
+        max_episode_steps=STEPS,
+        gym_config={"factory": "perf.stream_stores:nothing", "spaces": spaces},
+        mode="continuous",
+    )
+    engine = OnlineDataEngine(cfg)
+    store = engine.store
     for number, length in enumerate(episodes.lengths.tolist()):
         slot = store.take_slot(0)
         for name, values in episodes.values.items():
             store.entries(name, slot)[:STEPS] = values[number].numpy()
         store.publish(slot, length, success=1, policy_version=0)
-    return store
+    store.words[StreamWords.STATE] = OnlineDataEngineState.READY
+    return engine
 
 
-def ours(store: SlotStore, n: int = CHUNKS, c: int = CHUNK_SIZE) -> Callable[[], object]:
-    """Return a draw from ``store`` into kept buffers."""
-    reader = SlotReader(store)
-    out = allocate_chunks(chunk_fields(store.layout), n, c)
-    generator = torch.Generator().manual_seed(1)
-    return lambda: reader.draw(n, c, out, generator)
+def ours(engine: OnlineDataEngine, n: int = CHUNKS, c: int = CHUNK_SIZE) -> Callable[[], object]:
+    """Return a draw from ``engine`` into a kept batch."""
+    out = engine.sample_batch(n, c)
+    return lambda: engine.sample_batch(n, c, out=out)
 
 
-def ours_of_sizes(store: SlotStore, n: int, sizes: Sequence[int]) -> Callable[[], object]:
-    """Return a draw of ``n`` chunks of ``sizes`` in turn, into buffers made for each draw."""
+def ours_of_sizes(engine: OnlineDataEngine, n: int, sizes: Sequence[int]) -> Callable[[], object]:
+    """Return a draw of ``n`` chunks of ``sizes`` in turn, each a new batch."""
+    turn = itertools.cycle(sizes)
+    return lambda: engine.sample_batch(n, next(turn))
+
+
+def reader_of(store: SlotStore, *, kept: bool) -> Callable[[], object]:
+    """Return a draw of what the engine's calls are made of: the bare copy, checked and untorn.
+
+    Args:
+        store: Where from.
+        kept: Into kept buffers; otherwise into new ones.
+    """
     reader, fields = SlotReader(store), chunk_fields(store.layout)
     generator = torch.Generator().manual_seed(1)
-    turn = itertools.cycle(sizes)
-
-    def draw() -> object:
-        c = next(turn)
-        return reader.draw(n, c, allocate_chunks(fields, n, c), generator)
-
-    return draw
-
-
-class FilledStream(ChunkSource):
-    """A full store that serves like the engine whose producers are idle."""
-
-    def __init__(self, store: SlotStore) -> None:
-        """Serve ``store`` from this process on; others may draw as well."""
-        self._store = store
-        store.words[StreamWords.OWNER_PID] = os.getpid()
-        store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
-        store.words[StreamWords.STATE] = OnlineDataEngineState.READY
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what other processes need."""
-        return {"_store": self._store}
-
-    @cached_property
-    def _draws(self) -> LiveDraws:
-        return LiveDraws(self._store, OnlineDataEngineCfg(mode="continuous"))
-
-    @property
-    def layout(self) -> StoreLayout:
-        """Sizes and fields of the store."""
-        return self._store.layout
-
-    @property
-    def draw_timeout(self) -> float:
-        """Longest wait of a draw for fresh data, s; none ever waits."""
-        return 1.0
-
-    def _draw(self, request: DrawRequest) -> "TensorDict":
-        return self._draws.draw(request)
+    out = allocate_chunks(fields, CHUNKS, CHUNK_SIZE)
+    if kept:
+        return lambda: reader.draw(CHUNKS, CHUNK_SIZE, out, generator)
+    return lambda: reader.draw(
+        CHUNKS, CHUNK_SIZE, allocate_chunks(fields, CHUNKS, CHUNK_SIZE), generator
+    )

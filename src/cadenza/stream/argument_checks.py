@@ -24,7 +24,7 @@ from cadenza.core.errors import (
 
 def is_integer(value: object) -> TypeGuard[int]:
     """Return whether ``value`` counts something, Python's or NumPy's; True counts nothing."""
-    return not isinstance(value, bool) and isinstance(value, Integral)
+    return type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
 
 
 def checked_integer(name: str, value: object, *, least: int = 1) -> int:

@@ -64,12 +64,12 @@ def chunk_targets(
     if not found:
         raise InputError("sample_batch: expected out with keys, got an empty one.")
     # A batch that says nothing of its padding would be trained on as it stands.
-    names = list(found) if select is None else select
-    wanted = list(chunk_fields(layout, names, masked=options.may_mask))
-    missing = sorted(set(wanted) - set(found))
+    wanted = set(found if select is None else chunk_fields(layout, select))
+    wanted.update(["valid"] * options.may_mask)
+    missing = sorted(wanted - found.keys())
     if missing:
         raise InputError(f"sample_batch: expected the selected keys in out, it lacks {missing}.")
-    targets = {name: found[name] for name in wanted}
+    targets = {name: found[name] for name in wanted} if len(wanted) < len(found) else found
     _require_on(device, targets)
     return targets
 
@@ -124,6 +124,8 @@ def _made(
 
 
 def _require_on(device: torch.device, targets: Mapping[str, Tensor]) -> None:
+    if device.type == _CPU.type and all(target.is_cpu for target in targets.values()):
+        return
     for name, target in targets.items():
         found = target.device
         is_there = found == device or (found.type == device.type and str(device) == device.type)

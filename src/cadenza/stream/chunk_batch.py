@@ -1,7 +1,7 @@
 """Tensors by dotted name as `tensordict.TensorDict`, an optional package, and back."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
@@ -38,6 +38,10 @@ def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "Tenso
 
 def flat_tensors(batch: "TensorDict") -> dict[str, Tensor]:
     """Return the tensors of a batch by dotted name; they are the batch's own."""
-    untyped: Any = batch
-    leaves = untyped.items(include_nested=True, leaves_only=True)
-    return {key if isinstance(key, str) else ".".join(key): tensor for key, tensor in leaves}
+    found: dict[str, Tensor] = {}
+    for key, value in cast("Mapping[str, Any]", batch).items():
+        if isinstance(value, type(batch)):
+            found |= {f"{key}.{name}": tensor for name, tensor in flat_tensors(value).items()}
+        else:
+            found[key] = value
+    return found

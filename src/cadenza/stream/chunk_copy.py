@@ -36,6 +36,7 @@ def copy_chunks(
     """
     starts = overhanging_steps(c, picked)
     computed = _VIRTUAL_NAMES.intersection(out)
+    indices: dict[tuple[int, int], Tensor] = {}  # by entries of a slot, and how much later to read
     for name, target in out.items():
         if name in computed:
             continue
@@ -43,11 +44,16 @@ def copy_chunks(
         source = store.fields[field]
         if target.dtype in _SAME_BITS:
             target, source = (each.view(_SAME_BITS[each.dtype]) for each in (target, source))
-        first = picked.slots * (source.shape[0] // store.layout.slots) + shift
+        entries = source.shape[0] // store.layout.slots
+        index = indices.get((entries, shift))
+        if index is None:
+            first = picked.slots * entries + shift
+            places = first + picked.offsets if starts is None else first[:, None] + starts
+            index = indices[entries, shift] = torch.as_tensor(places)
         if starts is None:
-            _copy_windows(source, first + picked.offsets, c, target, rows)
+            _copy_windows(source, index, c, target, rows)
         else:
-            _copy_steps(source, first[:, None] + starts, target, rows)
+            _copy_steps(source, index, target, rows)
     if computed:
         for name, values in _virtual(store, c, picked, computed).items():
             out[name][slice(None) if rows is None else rows] = torch.as_tensor(values)
@@ -77,22 +83,22 @@ def _steps(c: int, picked: Picked) -> IntArray:
 
 
 def _copy_windows(
-    source: Tensor, first: IntArray, c: int, target: Tensor, rows: Tensor | None
+    source: Tensor, first: Tensor, c: int, target: Tensor, rows: Tensor | None
 ) -> None:
     """Copy stretches of ``c`` entries that begin at ``first``."""
-    width = source[0].numel()
+    width = source.numel() // source.shape[0]
     # Every stretch of c entries as one row, overlapping: a chunk is then one copy.
     windows = source.as_strided((source.shape[0] - c + 1, c * width), (width, 1))
     flat = target.view(target.shape[0], c * width)
     if rows is None:
-        torch.index_select(windows, 0, torch.as_tensor(first), out=flat)
+        torch.index_select(windows, 0, first, out=flat)
     else:
-        flat[rows] = windows.index_select(0, torch.as_tensor(first))
+        flat[rows] = windows.index_select(0, first)
 
 
-def _copy_steps(source: Tensor, entries: IntArray, target: Tensor, rows: Tensor | None) -> None:
+def _copy_steps(source: Tensor, entries: Tensor, target: Tensor, rows: Tensor | None) -> None:
     """Copy single entries, shape (n, c)."""
-    index = torch.as_tensor(entries.reshape(-1))
+    index = entries.view(-1)
     if rows is None:
         torch.index_select(source, 0, index, out=target.view(-1, *source.shape[1:]))
     else:

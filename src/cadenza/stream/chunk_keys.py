@@ -5,6 +5,7 @@ the keys of `layout.VIRTUAL`, computed from where the chunk lies.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -40,17 +41,17 @@ def chunk_fields(
         InputError: ``select`` is empty, or no sequence of names.
         UnknownNameError: No key is called so.
     """
-    known = known_keys(layout)
+    padding = {field.name: field for field in VIRTUAL if masked and field.name == "valid"}
     if select is None:
-        names = [field.name for field in layout.fields] + ["valid"] * masked
-        return {name: known[name] for name in names}
+        return {field.name: field for field in layout.fields} | padding
+    known = known_keys(layout)
     chosen: dict[str, Field] = {}
     for key in checked_names("select", select):
         found = {n: f for n, f in known.items() if n == key or n.startswith(key + ".")}
         if not found:
             raise UnknownNameError(f"select: expected keys among {sorted(known)}, got {key!r}.")
         chosen |= found
-    return chosen | ({"valid": known["valid"]} if masked else {})
+    return chosen | padding
 
 
 def allocate_chunks(
@@ -65,6 +66,7 @@ def allocate_chunks(
     }
 
 
+@cache
 def torch_dtype(name: str) -> torch.dtype:
     """Return torch's type for a numpy type name."""
     return torch.as_tensor(np.empty(0, name)).dtype

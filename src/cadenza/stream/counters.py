@@ -82,20 +82,26 @@ class ConsumerRow:
         row, store, table = self.row, self._store, self._store.consumers
         chunks = len(drawn.slots)
         frames = chunks * c if drawn.mask is None else int(drawn.mask.sum())
-        ages = np.maximum(time.time_ns() - drawn.written_at_ns, 0)
-        lags = np.maximum(store.words[StreamWords.POLICY_VERSION] - drawn.policy_versions, 0)
+        ages = time.time_ns() - drawn.written_at_ns
+        np.maximum(ages, 0, out=ages)
         counted = {
             "chunks": chunks,
             "frames": frames,
             "redraws": drawn.redraws,
-            "staleness_us": int(ages.sum()) // 1000,
-            "version_lag": int(lags.sum()),
+            "staleness_us": int(np.add.reduce(ages)) // 1000,
             "excluded_ppm": round(drawn.excluded * chunks * 1e6),
         }
+        newest = int(store.words[StreamWords.POLICY_VERSION])
+        if newest:
+            lags = np.maximum(newest - drawn.policy_versions, 0)
+            counted["version_lag"] = int(lags.sum())
+            table["lag_classes"][row] += lag_classes(lags)
+        else:
+            table["lag_classes"][row, 0] += chunks  # nothing lags behind the first version
         for name, more in counted.items():
-            table[name][row] = saturating_sum(int(table[name][row]), more)
+            if more:
+                table[name][row] = saturating_sum(int(table[name][row]), more)
         table["staleness_classes"][row] += time_classes(ages)
-        table["lag_classes"][row] += lag_classes(lags)
         there = store.version[drawn.slots] == drawn.versions  # the next episode is still unread
         np.add.at(store.draws, drawn.slots[there], 1)
         table["waiting_ns"][row] = 0

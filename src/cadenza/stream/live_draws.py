@@ -156,8 +156,10 @@ def _check_source(generator: object, timeout: object) -> None:
     fault = None if generator is None else generator_fault(generator)
     if fault is not None:
         raise InputError(f"sample_batch: generator: {fault}.")
+    if timeout is None:
+        return
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and cast("float", timeout) >= 0.0):
+    if not (is_number and cast("float", timeout) >= 0.0):
         raise InputError(
             f"sample_batch: expected timeout to be a number of seconds >= 0, got {timeout!r}."
         )
