@@ -66,6 +66,20 @@ def test_environments_keep_episodes_of_their_own():
     assert store.sample(20)["observation"]["obs"].min() == 50.0
 
 
+def test_numbers_that_are_not_finite_are_refused():
+    store = memory()
+    with pytest.raises(InputError, match=r"sequence\['rewards'\]: expected finite numbers"):
+        store.add(
+            np.zeros((1, 1)),
+            np.zeros((1, 1)),
+            np.array([np.nan]),
+            terminated=np.array([True]),
+            boundaries=np.array([True]),
+            next_observations=np.zeros((1, 1)),
+        )
+    assert store.size() == 0
+
+
 def test_discrete_actions_keep_their_type():
     store = memory(action_dtype=np.int64)
     play(store, 2)

@@ -12,11 +12,11 @@ Units:   actions are in [−1, 1]; the caller scales them to the robots' bounds.
 """
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -182,11 +182,6 @@ class HATD3Learner:
             figures["policy_loss"] = self._update_actors(batch.states)
             soft_update_from_to(self.actors, self.target_actors, self.settings.tau)
             soft_update_from_to(self.critics, self.target_critics, self.settings.tau)
-        if not all(np.isfinite(value) for value in figures.values()):
-            raise InputError(
-                f"HATD3Learner.update: expected finite losses, got {figures} in update "
-                f"{self.updates}; lower learning_rate or scale the rewards."
-            )
         return figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -274,6 +269,11 @@ class HATD3Learner:
         return sum(losses) / len(losses)
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
+        if not math.isfinite(float(loss.detach())):
+            raise InputError(
+                f"HATD3Learner.update: expected finite losses, got {float(loss.detach())} in "
+                f"update {self.updates}; lower learning_rate or scale the rewards."
+            )
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)

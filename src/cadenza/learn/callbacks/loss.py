@@ -1,6 +1,7 @@
 """A loss as a callback: one optimiser step per batch."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, cast
 
@@ -12,6 +13,7 @@ from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
     ConfigurationError,
+    InputError,
     NotReadyError,
 )
 from cadenza.learn.callback import Callback
@@ -26,6 +28,8 @@ _EXTRA_STATE: Final = "_extra_state"
 _SCHEDULE: Final = "lr_schedule_state_dict"
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
 _NORM_MARGIN: Final = 1e-6
+#: Steps from one look at a loss to the next where looking waits for a device.
+_LOOK_EVERY: Final = 100
 
 
 class LossOptions(TypedDict, total=False):
@@ -118,6 +122,8 @@ class LossCallback(DeferredLogging, Callback):
 
         Raises:
             NotReadyError: There is no optimiser.
+            InputError: The loss or its gradient is not finite; no weight has changed. On another
+                device than the CPU, where looking means waiting, some steps are looked at.
         """
         if self.optimizer is None or self.lr_schedule is None:
             raise NotReadyError(
@@ -134,6 +140,12 @@ class LossCallback(DeferredLogging, Callback):
         loss = loss if loss.dim() == 0 else loss.mean()
         loss.backward()  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
         norm = self._shorten_gradients()
+        may_look = norm.is_cpu or self.lr_schedule.last_epoch % _LOOK_EVERY == 0
+        if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
+            raise InputError(
+                f"{self.name}: expected a finite loss and gradient, got {float(loss.detach())} and "
+                f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
+            )
         self.optimizer.step()
         self.lr_schedule.step()
         self.log_scalar(f"loss/{self.name}_lr", self.lr_schedule.get_last_lr()[0])

@@ -5,9 +5,9 @@ Nothing is stored before every column has passed, so a bad episode changes nothi
 Axes: L = transitions of the episode.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from cmath import isfinite
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from cadenza.learn.memory.errors import UnknownColumnError
 from cadenza.learn.memory.table_layout import StoredColumn, TableLayout
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
-class SequenceRows:
+class SequenceRows(NamedTuple):
     """A checked episode.
 
     Attributes:
@@ -60,7 +59,7 @@ def checked_sequence(
     values: dict[str, NDArray[Any]] = {}
     usable = rows = steps
     for name, column in stored.items():
-        value = sequence[name]
+        value: NDArray[Any] | Sequence[Any] = sequence[name]
         if column.is_tag:
             array = _tag(column, value)
         else:
@@ -68,13 +67,22 @@ def checked_sequence(
             extra = count - steps
             if not column.least_extra <= extra <= column.most_extra:
                 raise _wrong_length(column, count, steps, key)
-            array = _rows(column, value, count)
+            field = column.field
+            if (
+                isinstance(value, np.ndarray)
+                and value.dtype == field.dtype
+                and value.shape[1:] == field.shape
+            ):
+                array = value
+            else:
+                array = _rows(column, value, count)
             if count > rows:
                 rows = count
             if column.reach:
                 usable = min(usable, count - column.reach)
-        if finite and array.dtype.kind in "fc":
-            require_finite(f"sequence[{name!r}]", np.ascontiguousarray(array).reshape(-1))
+        # A finite sum of squares is proof enough; else `require_finite` tells NaN from overflow.
+        if finite and array.dtype.kind in "fc" and not isfinite(np.vdot(array, array)):
+            require_finite(f"sequence[{name!r}]", array)
         values[name] = array
     extra_rows = [len(values[name]) - steps for name in layout.flexible]
     return SequenceRows(steps, max(usable, 0), rows, values, extra_rows)

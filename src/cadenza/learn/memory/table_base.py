@@ -55,7 +55,7 @@ class EpisodeTable:
         device: Where batches go.
         seed: Root seed of the default strategies; strategies that are passed in have their own.
         name: Name in checkpoints.
-        check_finite: Refuse episodes with NaN or infinity.
+        check_finite: Refuse episodes with NaN or infinity, which spoil all weights.
         as_tensordict: Return batches as `tensordict.TensorDict`.
         storage: Where the rows lie: on the ``host``; there, with batches through page-locked
             memory to a CUDA device (``pinned``); or on the ``device``. What is drawn, sampled and
@@ -83,7 +83,7 @@ class EpisodeTable:
         device: torch.device | str = "cpu",
         seed: int = 0,
         name: str = "memory",
-        check_finite: bool = False,
+        check_finite: bool = True,
         as_tensordict: bool = False,
         storage: Storage = "host",
     ) -> None:

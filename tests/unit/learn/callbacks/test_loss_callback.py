@@ -12,6 +12,7 @@ from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
     ConfigurationError,
+    InputError,
     NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
@@ -89,6 +90,29 @@ def test_loss_of_one_value_per_row_counts_as_its_mean():
     loss.backward(default=BATCH)
     assert loss.network.weight.item() == 3.5
     assert loss.scalar_logs["loss/fit_loss"] == 9.0
+
+
+class PlusConstant(RowLoss):
+    """The same plus a constant, whose gradient is zero."""
+
+    constant = float("inf")
+
+    def loss(self, x, y):
+        return super().loss(x, y) + self.constant
+
+
+@pytest.mark.parametrize(
+    ("kind", "x"), [(SquaredError, float("nan")), (SquaredError, 1e30), (PlusConstant, 1.0)]
+)
+def test_loss_that_is_not_finite_is_refused_before_the_step(kind, x):
+    loss = make(kind)
+    before = copy.deepcopy(loss.state_dict())
+    with pytest.raises(
+        InputError, match=r"fit: expected a finite loss and gradient, got (nan|inf)"
+    ):
+        loss.backward(default={**BATCH, "x": torch.full((3, 1), x)})
+    assert loss.network.weight.item() == 2.0
+    assert str(loss.state_dict()) == str(before)
 
 
 def test_schedule_steps_once_per_batch_and_its_new_rate_is_logged():

@@ -233,13 +233,16 @@ def test_episode_longer_than_the_table_and_a_second_one_with_an_id_are_refused()
     assert (table.identities(), table.full()) == ([0, 1], False)
 
 
-def test_finite_values_are_demanded_on_request():
-    bad = sequence(rewards=[0.0, np.nan, 0.0, 0.0])
-    make().add_sequence(0, bad)
-    table = make(check_finite=True)
-    with pytest.raises(InputError, match=r"sequence\['rewards'\]: expected finite numbers"):
-        table.add_sequence(0, bad)
-    table.add_sequence(0, sequence())
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused_unless_allowed(value):
+    table = make()
+    for name, rows in (("rewards", [0.0, value, 0.0, 0.0]), ("obs", [[0.0, 0.0, value]] * 5)):
+        bad = sequence(**{name: rows})
+        with pytest.raises(InputError, match=rf"sequence\['{name}'\]: expected finite numbers"):
+            table.add_sequence(0, bad)
+    assert table.size() == 0
+    table.add_sequence(0, sequence(rewards=[3e38] * 4))  # the sum of their squares overflows
+    make(check_finite=False).add_sequence(0, bad)
 
 
 def test_values_may_be_lists_of_arrays_of_other_types():
