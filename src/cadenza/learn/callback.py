@@ -9,8 +9,10 @@ import inspect
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
+from cadenza.core.errors import ConfigurationTypeError
 from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
 from cadenza.learn.load_switches import accepts_other_names
 
@@ -35,12 +37,16 @@ ORDER_STOP: Final = 2_000
 #: Method of mixins with a state; called where `Callback` would hide that state.
 REFUSE_HIDDEN_STATE: Final = "_refuse_hidden_state"
 
+#: Likeness, as `difflib` counts it, from which a method's name is taken for a misspelt hook.
+_MISSPELT: Final = 0.85
 _EXTENDS: Final = "__extends_callback__"
 _LOAD: Final = "load_state_dict"
 
 
 class CallbackMeta(ABCMeta):
     """Gives the hooks of a class their injected arguments, and `load_state_dict` its other names.
+
+    A method whose name is nearly that of a hook is a `ConfigurationTypeError`.
 
     ``_callbacks`` maps the name of every hook to the function that declares it. A method of that
     name in a subclass is an override, and is replaced by a wrapper that picks its arguments.
@@ -59,6 +65,13 @@ class CallbackMeta(ABCMeta):
             declared = {hook: fields[hook] for hook in HOOKS if hook in fields}
         declared |= {key: value for key, value in fields.items() if getattr(value, _EXTENDS, False)}
         cls._callbacks = declared
+        for field in sorted(fields.keys() - declared):
+            for hook in get_close_matches(field, declared, n=1, cutoff=_MISSPELT):
+                if inspect.isfunction(fields[field]) and hook not in field:  # not `end_batches`
+                    raise ConfigurationTypeError(
+                        f"{name}.{field}: expected the hook {hook!r}, or a name less like it, got "
+                        "a method that no training calls; rename it."
+                    )
         for hook, declaration in declared.items():
             function = getattr(cls, hook)
             # Mixins that are no callbacks may bring hooks too, so look beyond this class's body.
@@ -70,6 +83,12 @@ class CallbackMeta(ABCMeta):
         load = fields.get(_LOAD)
         if inspect.isfunction(load):
             setattr(cls, _LOAD, accepts_other_names(load))
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What the constructor takes; `__call__` below would hide it."""
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an instance; warn about hooks that take whatever there is."""

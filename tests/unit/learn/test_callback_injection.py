@@ -1,11 +1,14 @@
 import copy
+import inspect
 import pickle
 import warnings
 
 import pytest
 
+from cadenza.core.errors import ConfigurationTypeError
 from cadenza.learn import BatchCallback, Callback
 from cadenza.learn.callback import HOOKS
+from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.injection import HookReturnError, MissingStateKeyError
 
 
@@ -322,6 +325,24 @@ def test_callback_survives_pickling_and_deep_copies_with_its_injection():
     for twin in (pickle.loads(pickle.dumps(Pickled())), copy.deepcopy(Pickled())):  # noqa: S301
         assert twin.begin_batch(rewards=2, other=1) == {"doubled": 4}
     assert "begin_batch" not in vars(Pickled())
+
+
+@pytest.mark.parametrize("name", ["end_bacth", "begin_trainig", "bakward", "restore_sate"])
+def test_misspelt_hook_is_refused_with_the_one_it_resembles(name):
+    with pytest.raises(ConfigurationTypeError, match=rf"Typo\.{name}: expected the hook '\w+', or"):
+        type("Typo", (Callback,), {name: lambda self: None})
+    names = ("end_batches", "begin_epoch", "_end_bacth", "forward", "losses", "after_end_batch")
+    type("Fine", (Callback,), {each: lambda self: None for each in names})
+
+
+def test_signature_of_a_callback_class_is_its_constructors():
+    class Own(Callback):
+        def __init__(self, rate: float, *, cycle: int = 3):
+            super().__init__(cycle)
+
+    assert str(inspect.signature(Callback)) == "(cycle: int | None = None) -> None"
+    assert str(inspect.signature(Own)) == "(rate: float, *, cycle: int = 3)"
+    assert list(inspect.signature(BackPropStepsTerminator).parameters) == ["bp_steps"]
 
 
 def test_order_of_bases_decides_which_extension_wins():

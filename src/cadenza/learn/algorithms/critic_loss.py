@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, Unpack
 
 from torch import Tensor, nn, optim
 
+from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.prioritization import (
     PrioritizedMemory,
     report_errors,
@@ -93,8 +94,16 @@ class CriticLoss(LossCallback, Generic[Critic]):
             q_target: Shape (B, 1).
             sample_weights: Importance of each rollout, shape (n,); None weights all alike.
             sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
+
+        Raises:
+            InputError: The critic returns another shape than (B, 1).
         """
         predictions, losses = self.rows(observation, actions, q_target)
+        if predictions.shape != q_target.shape:
+            raise InputError(
+                f"{self.name}: expected a critic that returns {tuple(q_target.shape)}, "
+                f"got {tuple(predictions.shape)}; return one value per row, (B, 1)."
+            )
         self.log_scalar(f"training/{self.name}_prediction", predictions.mean())
         if self._prioritized_memory is not None:
             errors = (predictions - q_target).abs()

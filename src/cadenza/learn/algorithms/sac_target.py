@@ -41,10 +41,15 @@ def n_step_target(
     """
     steps = gamma_matrix.shape[1]
     rows = len(values) * steps
-    if values.ndim != 2 or rewards.shape != (rows, 1) or values.shape[1] != 1:
+    if values.ndim != 2 or values.shape[1] != 1:
         raise InputError(
-            f"n_step_target: expected rewards (n·{steps}, 1) and values (n, 1), got "
-            f"{tuple(rewards.shape)} and {tuple(values.shape)}; the memory's rollout length "
+            f"n_step_target: expected values (n, 1), got {tuple(values.shape)}; critics, and the "
+            "policy's log-probabilities, must have one column, (B, 1)."
+        )
+    if rewards.shape != (rows, 1):
+        raise InputError(
+            f"n_step_target: expected rewards ({len(values)}·{steps}, 1) for the values of "
+            f"{len(values)} rollouts, got {tuple(rewards.shape)}; the memory's rollout length "
             "must be the target's roll_length."
         )
     if masks is not None and masks.shape != rewards.shape:

@@ -25,6 +25,9 @@ class MemoryImporterCallback(Callback):
         load_fname_override: File name to use instead, without ``.zip``; it stays inside the folder.
         id_policy: ``remap`` gives the episodes the ids -1, -2, ..., which no agent has; ``keep``
             leaves them as they are, for a run that goes on with higher ones.
+
+    Attributes:
+        memory_table: As given.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class MemoryImporterCallback(Callback):
     ) -> None:
         super().__init__()
         self._order = _ORDER
-        self._table = memory_table
+        self.memory_table = memory_table
         self._id_policy: IdPolicy = id_policy
         self._folder = Path(experiment_load_dir)
         self._file_name = load_fname_override or f"{target_memory_name}_export"
@@ -57,4 +60,4 @@ class MemoryImporterCallback(Callback):
                 f"MemoryImporterCallback: expected the exported memory {file}, got no such file; "
                 "check experiment_load_dir and the name, or export first."
             )
-        self._table.restore(str(file.with_suffix("")), id_policy=self._id_policy)
+        self.memory_table.restore(str(file.with_suffix("")), id_policy=self._id_policy)

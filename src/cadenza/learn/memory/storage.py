@@ -139,7 +139,7 @@ class _Shifted:
         return np.shape(self._item)
 
     def __getitem__(self, key: object) -> Any:
-        """Return the rows at ``key`` plus the shift.
+        """Return the rows at ``key`` plus the shift; of a tuple, every index is shifted.
 
         Raises:
             IndexError: A shifted index is outside the episode.
@@ -149,9 +149,9 @@ class _Shifted:
         if isinstance(key, Integral):
             return self._item[self._checked(int(key) + shift, length)]
         if isinstance(key, tuple):
-            indices = cast("tuple[Any, ...]", key)
-            rows = [self._checked(int(index) + shift, length) for index in indices]
-            return np.asarray(self._item)[rows]
+            indices = tuple(int(index) + shift for index in cast("tuple[Any, ...]", key))
+            self._checked(indices[0], length)
+            return self._item[indices]
         if not isinstance(key, slice):
             raise InputError(
                 "shifted column: expected an integer, a slice or a tuple of integers, got "

@@ -346,6 +346,11 @@ class EpisodeTable:
         else:
             points = self._sampler.sample(count, length)
             starts = self._contents.rows.rows_of(points, length)
+        if len(starts) != count:
+            raise ConfigurationError(
+                f"{type(self._sampler).__name__}.sample: expected {count} windows, got "
+                f"{len(starts)}; correct the strategy."
+            )
         for strategy in self._watchers:
             strategy.on_sample_rows(starts, length)
         return starts

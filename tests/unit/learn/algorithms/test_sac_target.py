@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.sac import QTarget
+from cadenza.learn.algorithms.sac import QLoss, QTarget
 from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch
 
 
@@ -16,9 +16,13 @@ def target(**kwargs):
     return QTarget(
         pi=FixedPolicy(0.5, -2.0),
         ln_alpha=torch.tensor(math.log(0.2)),
-        q1=SumCritic(2.0),
-        q2=SumCritic(3.0),
-        **{"gamma": 0.5, "use_terminal_masking": True, **kwargs},
+        **{
+            "q1": SumCritic(2.0),
+            "q2": SumCritic(3.0),
+            "gamma": 0.5,
+            "use_terminal_masking": True,
+            **kwargs,
+        },
     )
 
 
@@ -102,14 +106,33 @@ def test_state_without_target_networks_is_refused():
 
 
 def test_another_rollout_length_than_the_memorys_is_refused():
-    with pytest.raises(InputError, match=r"got \(2, 1\) and \(1, 1\); the memory's rollout length"):
+    with pytest.raises(
+        InputError, match=r"of 1 rollouts, got \(2, 1\); the memory's rollout length"
+    ):
         target_of(target(), batch([0, 0], [4], [1, 1], [1, 1]))
+
+
+class FlatCritic(SumCritic):
+    """Returns (B,), which would broadcast against (B, 1)."""
+
+    def forward(self, action, obs):
+        return super().forward(action, obs)[:, 0]
+
+
+def test_critics_without_a_column_are_named():
+    data = batch([0, 0], [4, 4], [1, 1], [1, 1], q_target=torch.ones(2, 1))
+    flat = FlatCritic(1.0)
+    with pytest.raises(InputError, match=r"expected values \(n, 1\), got \(2, 2\); critics"):
+        target_of(target(q1=flat, q2=flat), data)
+    loss = QLoss(name="q", q=flat, opt=torch.optim.SGD(flat.parameters(), 0.1))
+    with pytest.raises(InputError, match=r"q: expected a critic that returns \(2, 1\).*\(2,\)"):
+        loss.loss(default=data)
 
 
 def test_flat_rewards_or_masks_are_refused():
     data = batch([0, 0], [4, 4], [1, 1], [1, 1])
     flat = {**data, "rewards": data["rewards"].flatten()}
-    with pytest.raises(InputError, match=r"rewards \(n·1, 1\) and values \(n, 1\), got \(2,\)"):
+    with pytest.raises(InputError, match=r"rewards \(2·1, 1\) .* got \(2,\)"):
         target_of(target(), flat)
     with pytest.raises(InputError, match=r"expected masks of the shape \(2, 1\) .*, got \(2,\)"):
         target_of(target(), {**data, "masks": data["masks"].flatten()})

@@ -524,6 +524,16 @@ def test_redefining_sample_of_a_given_strategy_is_respected():
     assert table.sample(5, 1)["obs"][:, 0].tolist() == [0] * 5
 
 
+@pytest.mark.parametrize("redefined", ["sample", "sample_rows"])
+def test_sampler_that_returns_too_few_windows_is_named(redefined):
+    def fewer(self, count, transition_count):
+        return getattr(UniformSampleStrategy, redefined)(self, count - 1, transition_count)
+
+    table = filled([4, 5], sampler=type("Lazy", (UniformSampleStrategy,), {redefined: fewer})())
+    with pytest.raises(ConfigurationError, match=r"Lazy\.sample: expected 3 windows, got 2"):
+        table.sample(3, 2)
+
+
 def test_ejector_that_covers_too_little_is_an_error_and_nothing_goes():
     table = filled([4, 2], maxlen=6, ejector=NewestFirst())
     table.add_sequence(2, episode(0, 2))

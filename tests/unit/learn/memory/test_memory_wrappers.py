@@ -337,6 +337,7 @@ def test_importer_fills_the_table(tmp_path):
     export(tmp_path)
     target = table()
     importer = MemoryImporterCallback(target, "memory", str(tmp_path))
+    assert importer.memory_table is target
     assert importer._order == -1
     importer.restore_state()
     assert target.size() == 6
