@@ -43,12 +43,19 @@ def test_rows_belong_together_and_only_final_ends_are_masked(terminated, mask):
     assert (batch["masks"][~ends] == 1.0).all()
 
 
-def test_running_episodes_are_not_sampled():
-    store = memory()
+@pytest.mark.parametrize("capacity", [50, 1000])
+def test_running_episodes_are_sampled_but_for_their_last_steps(capacity):
+    store = memory(max_transitions=capacity)
     play(store, 3, boundary=False)
     assert store.size() == 0
-    play(store, 1, start=3)
-    assert store.size() == 4
+    play(store, 97, start=3, boundary=False)
+    batch = store.sample(500)
+    steps = batch["observation"]["obs"][:, 0]
+    assert (batch["next_observation"]["obs"][:, 0] == steps + 1).all()
+    assert (batch["masks"] == 1.0).all()
+    assert steps.max() >= 95.0
+    play(store, 1, start=100, terminated=True)
+    assert store.size() == min(capacity, 101) or capacity - 6 <= store.size() <= capacity
 
 
 def test_environments_keep_episodes_of_their_own():

@@ -46,6 +46,7 @@ class GymCollector(LoggingMixin, Callback):
         warmup_steps: int = 0,
         *,
         cycle: int | None = None,
+        max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
         """Keep the parts.
@@ -57,14 +58,17 @@ class GymCollector(LoggingMixin, Callback):
             render: Draw environment 0 at every call, if the environments were made with a picture.
             warmup_steps: Calls of `collect_data` before training, each of N steps.
             cycle: Steps between `begin_cycle` calls of subclasses.
+            max_episode_steps: Cut longer episodes off, for tasks that never end by themselves;
+                their last transition bootstraps.
             name: Name in logs and checkpoints; the class's name if None.
 
         Raises:
-            ConfigurationError: A negative number of warm-up steps.
+            ConfigurationError: A number out of range.
         """
-        if warmup_steps < 0:
+        if warmup_steps < 0 or (max_episode_steps is not None and max_episode_steps < 1):
             raise ConfigurationError(
-                f"{type(self).__name__}: expected warmup_steps >= 0, got {warmup_steps}."
+                f"{type(self).__name__}: expected warmup_steps >= 0 and max_episode_steps >= 1, "
+                f"got {warmup_steps} and {max_episode_steps}."
             )
         super().__init__(cycle=cycle)
         self._env = env
@@ -73,6 +77,7 @@ class GymCollector(LoggingMixin, Callback):
         self._memory = memory
         self._render = render
         self._warmup_steps = warmup_steps
+        self._max_episode_steps = max_episode_steps
         self._observations: dict[AgentId, DictObservation] = {}
         self._inf_step = 0
         self._is_restored = False
@@ -99,7 +104,7 @@ class GymCollector(LoggingMixin, Callback):
                 "or call it yourself."
             )
         responses = self._act(self._observations)
-        following, info = self._env.dict_step(responses)
+        following, info = self._env.dict_step(responses, max_episode_steps=self._max_episode_steps)
         self._memory.add(self._observations, responses)
         self._observations = following
         self._inf_step += len(responses)
@@ -221,6 +226,7 @@ class SimpleGymCollector(GymCollector):
         bp_steps_per_inf: int = 10,
         *,
         calls_per_inf: int = 1,
+        max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
         """Keep the parts; see `GymCollector`.
@@ -233,12 +239,15 @@ class SimpleGymCollector(GymCollector):
             warmup_steps: Calls of `collect_data` before training.
             bp_steps_per_inf: Training steps from one collection to the next, >= 1.
             calls_per_inf: Calls of `collect_data` per collection, >= 1.
+            max_episode_steps: See `GymCollector`.
             name: Name in logs and checkpoints.
 
         Raises:
             ConfigurationError: A number out of range.
         """
-        super().__init__(env, agent, memory, render, warmup_steps, name=name)
+        super().__init__(
+            env, agent, memory, render, warmup_steps, max_episode_steps=max_episode_steps, name=name
+        )
         if bp_steps_per_inf < 1 or calls_per_inf < 1:
             raise ConfigurationError(
                 "SimpleGymCollector: expected bp_steps_per_inf >= 1 and calls_per_inf >= 1, got "

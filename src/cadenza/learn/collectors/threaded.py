@@ -54,6 +54,7 @@ class ThreadedGymCollector(GymCollector):
         join_timeout_s: float = 30.0,
         noise_seed: int = 0,
         batch_size_key: str = "batch_size",
+        max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
         """Keep the parts; see `GymCollector`.
@@ -71,13 +72,23 @@ class ThreadedGymCollector(GymCollector):
             join_timeout_s: How long `end_training` waits for the thread.
             noise_seed: Seed of the exploration noise in the thread.
             batch_size_key: State key of the number of rows in a batch.
+            max_episode_steps: See `GymCollector`.
             name: Name in logs and checkpoints.
 
         Raises:
             ConfigurationError: A number out of range, or an agent without ``with_policy`` that
                 cannot be copied together with its policy.
         """
-        super().__init__(env, agent, memory, render, warmup_steps, cycle=pause_every, name=name)
+        super().__init__(
+            env,
+            agent,
+            memory,
+            render,
+            warmup_steps,
+            cycle=pause_every,
+            max_episode_steps=max_episode_steps,
+            name=name,
+        )
         if publish_every < 1 or not join_timeout_s > 0.0:
             raise ConfigurationError(
                 "ThreadedGymCollector: expected publish_every >= 1 and join_timeout_s > 0, got "

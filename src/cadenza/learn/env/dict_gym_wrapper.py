@@ -1,7 +1,7 @@
 """A Gymnasium vector environment as agents that live one episode each.
 
 Every episode is one agent with its own id. An episode that ended yields the final observation under
-its id, ``TERMINAL`` if it terminated and ``INTERRUPTED`` if it was only truncated, and then a new
+its id, ``TERMINAL`` if it terminated and ``INTERRUPTED`` if it was only cut off, and then a new
 id with an ``INITIAL`` observation: in the same step, or one step later in next-step mode.
 """
 
@@ -88,12 +88,14 @@ class DictGymWrapper:
         return dict(self._initial(index, observation) for index in range(self.num_envs))
 
     def dict_step(
-        self, responses: Mapping[AgentId, DictResponse]
+        self, responses: Mapping[AgentId, DictResponse], *, max_episode_steps: int | None = None
     ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
         """Step every environment.
 
         Args:
             responses: ``list_data["actions"]`` of every agent whose episode goes on.
+            max_episode_steps: An episode that goes on after so many steps is ``INTERRUPTED``; its
+                environment is reset, and the next agent's ``INITIAL`` comes in the same step.
 
         Returns:
             Observations by agent id, and ``{"reward": mean return of the episodes that ended in
@@ -101,7 +103,8 @@ class DictGymWrapper:
 
         Raises:
             NotReadyError: No `dict_reset` before.
-            InputError: A response or its actions are missing or malformed.
+            InputError: A response or its actions are missing or malformed, or the environments
+                cannot be reset one by one.
         """
         if not self._is_reset:
             raise NotReadyError(
@@ -109,14 +112,19 @@ class DictGymWrapper:
             )
         step = _Step(*self._env.step(self._actions(responses)))
         done = step.terminated | step.truncated
+        cut = np.zeros_like(done)
+        if max_episode_steps is not None:
+            running = np.array([agent is not None for agent in self._ids])
+            cut = running & ~done & (self._lengths + 1 >= max_episode_steps)
         # Copied before any reset, which may reuse the buffers of the step.
         advanced = [
-            None if agent is None else self._advanced(index, step)
+            None if agent is None else self._advanced(index, step, is_cut=bool(cut[index]))
             for index, agent in enumerate(self._ids)
         ]
         first = step.observation  # what the next episode of a finished one begins with
-        if self._mode is AutoresetMode.DISABLED and done.any():
-            first, _ = self._env.reset(options={"reset_mask": done})
+        reset = done | cut if self._mode is AutoresetMode.DISABLED else cut
+        if reset.any():
+            first = self._reset_some(reset, step.observation)
         seen: dict[AgentId, DictObservation] = {}
         finished: list[float] = []
         for index, (agent, observation) in enumerate(zip(self._ids, advanced, strict=True)):
@@ -124,10 +132,10 @@ class DictGymWrapper:
                 seen |= [self._initial(index, first)]
                 continue
             seen[agent] = observation
-            if done[index]:
+            if done[index] or cut[index]:
                 finished.append(float(self._returns[index]))
                 self._ids[index] = None
-                if self._mode is not AutoresetMode.NEXT_STEP:
+                if self._mode is not AutoresetMode.NEXT_STEP or cut[index]:
                     seen |= [self._initial(index, first)]
         return seen, {"reward": float(np.mean(finished))} if finished else {}
 
@@ -203,6 +211,24 @@ class DictGymWrapper:
         rows = [idle if row is None else row for row in rows]
         return env_actions(rows, self._action_space)
 
+    def _reset_some(self, chosen: NDArray[np.bool_], observation: Any) -> Any:
+        """Reset the ``chosen`` environments, (N,); return what all see, the others as before."""
+        others = {
+            index: self._row(observation, index)
+            for index in range(self.num_envs)
+            if not chosen[index]
+        }
+        first, _ = self._env.reset(options={"reset_mask": chosen})
+        for index, before in others.items():
+            after = self._row(first, index)
+            if not all(np.array_equal(before[key], after[key]) for key in before):
+                raise InputError(
+                    f"DictGymWrapper: expected reset(options={{'reset_mask': ...}}) to leave "
+                    f"environment {index} alone, got another observation; use SyncVectorEnv or "
+                    "AsyncVectorEnv, or environments with a time limit of their own."
+                )
+        return first
+
     def _initial(self, index: int, batch: Any) -> tuple[AgentId, DictObservation]:
         """Begin an episode in environment ``index`` under a new id."""
         agent, self._next_id = self._next_id, self._next_id + 1
@@ -212,13 +238,14 @@ class DictGymWrapper:
         arrays = self._row(batch, index)
         return agent, DictObservation({"reward": None}, EpisodeState.INITIAL, arrays)
 
-    def _advanced(self, index: int, step: "_Step") -> DictObservation:
+    def _advanced(self, index: int, step: "_Step", *, is_cut: bool) -> DictObservation:
         """Return what the agent of environment ``index`` sees after a step."""
         reward = float(step.rewards[index])
         self._returns[index] += reward
         self._lengths[index] += 1
-        if not (step.terminated[index] or step.truncated[index]):
-            arrays = self._row(step.observation, index)
+        is_done = step.terminated[index] or step.truncated[index]
+        arrays = self._final(index, step) if is_done else self._row(step.observation, index)
+        if not (is_done or is_cut):
             return DictObservation({"reward": reward}, EpisodeState.RUNNING, arrays)
         state = EpisodeState.TERMINAL if step.terminated[index] else EpisodeState.INTERRUPTED
         metadata = MetaData(
@@ -228,7 +255,7 @@ class DictGymWrapper:
             },
             {},
         )
-        return DictObservation({"reward": reward}, state, self._final(index, step), metadata)
+        return DictObservation({"reward": reward}, state, arrays, metadata)
 
     def _final(self, index: int, step: "_Step") -> dict[str, Any]:
         """Return the observation that ended the episode of environment ``index``."""

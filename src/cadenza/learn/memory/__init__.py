@@ -1,4 +1,4 @@
-"""Replay memory: whole episodes in, windows of them out.
+"""Replay memory: episodes in, windows of them out.
 
 Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
              `cadenza.learn.memory.builder` (tables for reinforcement learning),

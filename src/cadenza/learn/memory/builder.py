@@ -5,7 +5,7 @@ A sample of n windows of T steps gives B = n T rows, rollout-major:
     ================  ================================================================
     ``actions``       (B, *a)
     ``rewards``       (B, 1), or the shape of ``spaces.rewards``
-    ``dones``         (B, 1): 1 at the last step of an episode
+    ``dones``         (B, 1): 1 at the last step of an episode, or of a part of a long one
     ``masks``         (B, 1): 0 where values must not bootstrap, else 1
     ``observation``   by key, (B, *s)
     ``next_observation``  by key: 1-step table (B, *s), the observation after each row;

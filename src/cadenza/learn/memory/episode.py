@@ -4,7 +4,7 @@ Rows when it is complete, for L actions: observations L + 1, actions and rewards
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
@@ -16,9 +16,18 @@ from cadenza.core.errors import CheckpointError, InputError
 #: One value per key: an array, a list of numbers, or a number.
 StepData: TypeAlias = Mapping[str, Any]
 
+#: Most steps of a running episode that wait for their place in a memory.
+_PART_STEPS: Final = 32
+#: Parts that a small memory has room for, so that a new one does not replace all the others.
+_PARTS: Final = 8
 #: Names of the value kinds in a saved episode.
 _ARRAY: Final = "array"
 _PLAIN: Final = "plain"
+
+
+def part_steps(maxlen: int) -> int:
+    """Return after how many steps those of a running episode go to a memory of ``maxlen``."""
+    return max(1, min(_PART_STEPS, maxlen // _PARTS))
 
 
 class EpisodeError(InputError, AssertionError):
@@ -51,6 +60,18 @@ class Episode:
         """Add the last step and return all values by key."""
         self.append(observation)
         return dict(self.data)
+
+    def split(self, after: Set[str], overlap: int) -> "Episode":
+        """Return an episode that goes on with the last ``overlap`` steps of this one.
+
+        Args:
+            after: Keys with one more value, that after the last step.
+            overlap: Steps that both have.
+        """
+        rest = Episode()
+        for key, values in self.data.items():
+            rest.data[key] = values[len(values) - overlap - (key in after) :]
+        return rest
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values as tensors and plain numbers."""

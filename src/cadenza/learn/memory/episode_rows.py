@@ -82,7 +82,8 @@ class EpisodeRows(EpisodeRing):
             longest = self.windows.longest()
             raise NoWindowError(
                 f"sample: expected an episode of at least {length} steps, got {len(self._live)} "
-                f"episodes of at most {longest}; collect longer episodes or lower the length."
+                f"episodes of at most {longest}; lower the length, collect longer episodes, or let "
+                f"their parts be as long by MemoryTableProxy's minimum_length_threshold={length}."
             )
         return total
 

@@ -87,8 +87,9 @@ class MemoryLoader:
         self._prefetchers: WeakSet[Prefetcher[Batch]] = WeakSet()
 
     def is_ready(self) -> bool:
-        """Return whether the table holds at least one batch of transitions."""
-        return self.memory_table.size() >= self.rollout_count * self.rollout_length
+        """Return whether the table holds a batch of transitions, or as many as it ever will."""
+        rows = self.rollout_count * self.rollout_length
+        return self.memory_table.size() >= rows or self.memory_table.full()
 
     def __iter__(self) -> Iterator[Batch]:
         """Return an endless iterator over fresh batches.

@@ -257,7 +257,8 @@ class EpisodeTable:
         if steps > self._maxlen:
             raise InputError(
                 f"episode {identity}: expected at most maxlen = {self._maxlen} transitions, got "
-                f"{steps}; split the episode or use a larger table."
+                f"{steps}; use a larger table, or a MemoryTableProxy with use_terminal, which adds "
+                "episodes in parts."
             )
         if identity in self._contents.rows:
             raise DuplicateEpisodeError(
@@ -268,8 +269,10 @@ class EpisodeTable:
     def _eject(self, count: int) -> None:
         """Remove episodes with at least ``count`` transitions."""
         rows = self._contents.rows
-        ejected = list(dict.fromkeys(self._ejector.sample(count)))
-        covered = sum(int(rows.slots.steps[rows.slot(identity)]) for identity in ejected)
+        ejected = dict.fromkeys(self._ejector.sample(count))
+        covered = 0
+        for identity in ejected:
+            covered += int(rows.slots.steps[rows.slot(identity)])
         if covered < count:
             raise ConfigurationError(
                 f"{type(self._ejector).__name__}.sample: expected episodes with {count} "

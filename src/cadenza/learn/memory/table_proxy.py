@@ -1,4 +1,4 @@
-"""From single observations and responses to whole episodes in a table.
+"""From single observations and responses to episodes in a table.
 
 Not thread-safe: one thread adds.
 """
@@ -6,13 +6,13 @@ Not thread-safe: one thread adds.
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.load_switches import accepts_other_names
-from cadenza.learn.memory.episode import Episode, EpisodeError
+from cadenza.learn.memory.episode import Episode, EpisodeError, part_steps
 from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
 
 _LOGGER = logging.getLogger(__name__)
@@ -23,27 +23,42 @@ _REMEMBERED_IDS: Final = 65_536
 _REWARD: Final = "reward"
 _REWARDS: Final = "rewards"
 _TERMINAL: Final = "terminal"
+#: Ids of the parts of one episode are so far apart; agents count from 0.
+_PART_IDS: Final = 1 << 40
 _COUNTERS: Final = ("episodes_added", "episodes_dropped_short", "episodes_joined_late")
 _ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 
 
 @dataclass(slots=True, eq=False)
 class _OpenEpisode:
-    """An episode and the keys that each of its steps must bring."""
+    """What the table does not have of an episode yet, and the keys that each step must bring."""
 
     episode: Episode
     observation_keys: frozenset[str]
     response_keys: frozenset[str]
+    #: Parts that the table has.
+    parts: int = 0
+
+
+#: Agent, number of the part, and its values; a short episode is one part.
+_Part: TypeAlias = tuple[AgentId, int, dict[str, list[Any]]]
 
 
 class MemoryTableProxy:
-    """Builds episodes from observations by agent id and puts the finished ones into a table.
+    """Builds episodes from observations by agent id and puts them into a table.
+
+    With ``use_terminal``, a running episode enters in parts of some 32 steps, fewer in a small
+    table, so that it is sampled before it ends and may be longer than the table. Each part has an
+    id of its own and the tag 1. Neighbours share ``minimum_length_threshold - 1`` steps: every
+    window of that length is in one of them, and in one only.
 
     Args:
-        memory_table: Gets the finished episodes.
+        memory_table: Gets the episodes.
         minimum_length_threshold: Shorter episodes, in transitions, are dropped; None keeps all.
+            Give it the length of the windows that are sampled.
         use_terminal: Add a ``terminal`` tag to each episode: 1 if it was interrupted (values
             bootstrap on), 0 if it ended by itself.
+        whole_episodes: Add episodes only when they have ended, each in one piece.
         name: Name in logs and checkpoints.
         save_table: `state_dict` holds the table's content too, so that a resumed run samples what
             the first one would have. Without it, only open episodes and counters are saved.
@@ -57,9 +72,12 @@ class MemoryTableProxy:
         *,
         name: str = "memproxy",
         save_table: bool = True,
+        whole_episodes: bool = False,
     ) -> None:
         self._table = memory_table
+        self._whole_episodes = whole_episodes or not use_terminal
         self._min_length = minimum_length_threshold or 0
+        self._overlap = max(self._min_length - 1, 0)
         self._use_terminal = use_terminal
         self._name = name
         self._save_table = save_table
@@ -116,7 +134,7 @@ class MemoryTableProxy:
         observations: Mapping[AgentId, DictObservation],
         responses: Mapping[AgentId, DictResponse],
     ) -> None:
-        """Append one step of each agent; finished episodes go to the table in order.
+        """Append one step of each agent; what is finished goes to the table in order.
 
         Every step is checked before any is kept, so a refused step changes nothing. An episode that
         the table refuses is lost; the others that end in this step are kept.
@@ -132,24 +150,30 @@ class MemoryTableProxy:
         """
         for agent, observation in observations.items():
             self._check(agent, observation, responses.get(agent))
-        finished: list[tuple[AgentId, dict[str, list[Any]]]] = []
+        finished: list[_Part] = []
         for agent, observation in observations.items():
-            state = observation.episode_state
-            record = self._open.get(agent)
-            step: dict[str, Any] = dict(observation.array_data)
+            state, record = observation.episode_state, self._open.get(agent)
             if record is not None:
-                step[_REWARDS] = observation.rewards[_REWARD]
-            if state not in _ENDINGS:
-                self._append(agent, record, state, step, responses[agent])
+                rewards = {_REWARDS: observation.rewards[_REWARD]}
+                record.episode.append({**observation.array_data, **rewards})
+            if state in _ENDINGS:
+                if record is None:
+                    self._warn_without_episode(agent)
+                else:
+                    tag = {_TERMINAL: float(state is EpisodeState.INTERRUPTED)}
+                    values = record.episode.complete(tag if self._use_terminal else {})
+                    finished.append((agent, record.parts, values))
+                    del self._open[agent]
+                self._remember(agent)
             elif record is None:
-                self._warn_without_episode(agent)
-                self._remember(agent)
+                self._begin(agent, observation, responses[agent])
             else:
-                if self._use_terminal:
-                    step[_TERMINAL] = 1.0 if state is EpisodeState.INTERRUPTED else 0.0
-                finished.append((agent, record.episode.complete(step)))
-                del self._open[agent]
-                self._remember(agent)
+                if not self._whole_episodes and self._is_part(record.episode):
+                    part = record.episode
+                    record.episode = part.split(record.observation_keys, self._overlap)
+                    finished.append((agent, record.parts, part.complete({_TERMINAL: 1.0})))
+                    record.parts += 1
+                record.episode.append(_answer(responses[agent]))
         self._submit_all(finished)
 
     def _check(
@@ -180,7 +204,7 @@ class MemoryTableProxy:
                 agent, "observation", observation.array_data, record.observation_keys
             )
         if response is not None and state not in _ENDINGS:
-            keys = _response_keys(response)
+            keys = _answer(response).keys()
             if keys != record.response_keys:
                 raise self._other_keys(agent, "response", keys, record.response_keys)
 
@@ -192,32 +216,25 @@ class MemoryTableProxy:
             f"step in every step, got {sorted(got)}."
         )
 
-    def _append(
-        self,
-        agent: AgentId,
-        record: _OpenEpisode | None,
-        state: EpisodeState,
-        step: dict[str, Any],
-        response: DictResponse,
-    ) -> None:
-        """Append a step that is no ending, opening the episode if there is none."""
-        observation_keys = frozenset(step) if record is None else record.observation_keys
-        step |= response.list_data
-        step |= response.scalar_data
-        if record is not None:
-            record.episode.append(step)
-            return
-        keys = frozenset(_response_keys(response))
-        self._open[agent] = _OpenEpisode(Episode.from_initial(step), observation_keys, keys)
-        if state is not EpisodeState.INITIAL:
+    def _begin(self, agent: AgentId, observation: DictObservation, response: DictResponse) -> None:
+        """Open an episode with its first step."""
+        seen, answer = observation.array_data, _answer(response)
+        first = Episode.from_initial({**seen, **answer})
+        self._open[agent] = _OpenEpisode(first, frozenset(seen), frozenset(answer))
+        if observation.episode_state is not EpisodeState.INITIAL:
             self._counters["episodes_joined_late"] += 1
 
-    def _submit_all(self, finished: list[tuple[AgentId, dict[str, list[Any]]]]) -> None:
-        """Put every finished episode into the table, then raise what the table refused first."""
+    def _is_part(self, episode: Episode) -> bool:
+        """Return whether a running episode has the steps of a part."""
+        steps = len(episode.data[self._table.length_key]) - self._overlap
+        return steps >= part_steps(self._table.maxlen)
+
+    def _submit_all(self, finished: list[_Part]) -> None:
+        """Put what is finished into the table, then raise what the table refused first."""
         refused: list[InputError] = []
-        for agent, sequence in finished:
+        for agent, part, sequence in finished:
             try:
-                self._submit(agent, sequence)
+                self._submit(agent, part, sequence)
             except InputError as error:
                 refused.append(error)
         if refused:
@@ -225,13 +242,13 @@ class MemoryTableProxy:
                 refused[0].add_note(str(error))
             raise refused[0]
 
-    def _submit(self, agent: AgentId, sequence: dict[str, list[Any]]) -> None:
-        """Put a finished episode into the table unless it is too short."""
+    def _submit(self, agent: AgentId, part: int, sequence: dict[str, list[Any]]) -> None:
+        """Put a part into the table, unless it is a whole episode and too short."""
         if len(sequence[self._table.length_key]) < self._min_length:
             self._counters["episodes_dropped_short"] += 1
             return
-        self._table.add_sequence(agent, sequence)
-        self._counters["episodes_added"] += 1
+        self._table.add_sequence(agent + part * _PART_IDS, sequence)
+        self._counters["episodes_added"] += part == 0
 
     def _remember(self, agent: AgentId) -> None:
         self._completed[agent] = None
@@ -253,6 +270,7 @@ class MemoryTableProxy:
                     "data": record.episode.state_dict(),
                     "observation_keys": sorted(record.observation_keys),
                     "response_keys": sorted(record.response_keys),
+                    "parts": record.parts,
                 }
                 for agent, record in self._open.items()
             ],
@@ -284,6 +302,7 @@ class MemoryTableProxy:
                     Episode.from_state_dict(entry["data"]),
                     frozenset(entry["observation_keys"]),
                     frozenset(entry["response_keys"]),
+                    int(entry.get("parts", 0)),  # states of earlier versions have none
                 )
                 for entry in state_dict["open"]
             }
@@ -301,7 +320,5 @@ class MemoryTableProxy:
         self._open, self._completed, self._counters = opened, completed, counters
 
 
-def _response_keys(response: DictResponse) -> Set[str]:
-    if not response.scalar_data:
-        return response.list_data.keys()
-    return response.list_data.keys() | response.scalar_data.keys()
+def _answer(response: DictResponse) -> dict[str, Any]:
+    return {**response.list_data, **response.scalar_data}

@@ -1,10 +1,10 @@
 """A replay memory for loops that step environments in lock step and hand over transitions.
 
-Each environment's running episode is kept aside and enters the table when it ends; the samples then
-know which ends were final (mask 0) and which were cut off by a time limit (mask 1).
+Each environment's running episode enters the table in parts. The samples know which ends were final
+(mask 0); a part's end and one by a time limit are not (mask 1).
 
 Axes:    N = environments, O = observation, A = action components, B = sampled transitions.
-Limits:  transitions of running episodes are not sampled.
+Limits:  the last few transitions of running episodes, fewer than a part, are not sampled yet.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.memory.builder import DictObsMemoryTable
+from cadenza.learn.memory.episode import Episode, part_steps
 
 #: Name of the observation in samples.
 OBSERVATION_KEY: Final = "obs"
@@ -30,7 +30,7 @@ class TransitionMemory:
         observation_dim: O.
         action_dim: A.
         num_envs: N.
-        max_transitions: Most transitions kept; the oldest episodes go first.
+        max_transitions: Most transitions kept; the oldest go first.
         seed: Seed of the sampling.
         action_dtype: Element type of actions; int64 for discrete ones.
         device: Where samples go.
@@ -48,7 +48,6 @@ class TransitionMemory:
         device: torch.device | str = "cpu",
     ) -> None:
         self.num_envs = num_envs
-        self._action_dtype = action_dtype
         self.spaces = MDPSpace(
             rewards=BoxSpace(np.float32, (1,)),
             actions=BoxSpace(action_dtype, (action_dim,)),
@@ -62,7 +61,7 @@ class TransitionMemory:
             seed=seed,
         )
         self._next_identity = 0
-        self._open = [_Episode() for _ in range(num_envs)]
+        self._open = [Episode() for _ in range(num_envs)]
 
     def size(self) -> int:
         """Return the number of transitions that can be sampled."""
@@ -97,9 +96,14 @@ class TransitionMemory:
                 f"observations, {len(actions)} actions and {len(rewards)} rewards."
             )
         for row, episode in enumerate(self._open):
-            episode.append(observations[row], actions[row], float(rewards[row]))
-            if boundaries[row]:
-                self._finish(episode, next_observations[row], final=bool(terminated[row]))
+            step = {OBSERVATION_KEY: observations[row], "actions": actions[row]}
+            episode.append({**step, "rewards": float(rewards[row])})
+            if boundaries[row] or len(episode.data["rewards"]) >= part_steps(self.table.maxlen):
+                mask = 0.0 if terminated[row] else 1.0
+                last = {OBSERVATION_KEY: next_observations[row], "terminal": mask}
+                self._open[row] = Episode()
+                self.table.add_sequence(self._next_identity, episode.complete(last))
+                self._next_identity += 1
 
     def sample(self, count: int) -> dict[str, Any]:
         """Return ``count`` transitions, see `cadenza.learn.memory.builder`."""
@@ -107,7 +111,7 @@ class TransitionMemory:
 
     def drop_open_episodes(self) -> None:
         """Forget the running episodes, e.g. because the environments were reset."""
-        self._open = [_Episode() for _ in range(self.num_envs)]
+        self._open = [Episode() for _ in range(self.num_envs)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the table and the running episodes: tensors and JSON scalars."""
@@ -124,7 +128,7 @@ class TransitionMemory:
             CheckpointError: The state is incomplete or of another number of environments.
         """
         try:
-            opened = [_Episode.from_state_dict(entry) for entry in state["open"]]
+            opened = [Episode.from_state_dict(entry) for entry in state["open"]]
             identity = int(state["next_identity"])
             table = state["table"]
         except KeyError as error:
@@ -138,54 +142,3 @@ class TransitionMemory:
             )
         self.table.load_state_dict(table)
         self._open, self._next_identity = opened, identity
-
-    def _finish(self, episode: "_Episode", last: NDArray[Any], *, final: bool) -> None:
-        """Move an ended episode into the table."""
-        sequence = {
-            OBSERVATION_KEY: np.stack([*episode.observations, last]).astype(np.float32),
-            "actions": np.stack(episode.actions).astype(self._action_dtype),
-            "rewards": np.array(episode.rewards, dtype=np.float32).reshape(-1, 1),
-            "terminal": np.array([0.0 if final else 1.0], dtype=np.float32),
-        }
-        episode.clear()
-        self.table.add_sequence(self._next_identity, sequence)
-        self._next_identity += 1
-
-
-class _Episode:
-    """Observations, actions and rewards of a running episode."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.observations: list[NDArray[Any]] = []
-        self.actions: list[NDArray[Any]] = []
-        self.rewards: list[float] = []
-
-    def append(self, observation: NDArray[Any], action: NDArray[Any], reward: float) -> None:
-        self.observations.append(observation.copy())
-        self.actions.append(action.copy())
-        self.rewards.append(reward)
-
-    def state_dict(self) -> dict[str, Any]:
-        if not self.rewards:
-            return {"rewards": []}
-        return {
-            "observations": torch.tensor(np.stack(self.observations)),
-            "actions": torch.tensor(np.stack(self.actions)),
-            "rewards": list(self.rewards),
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> "_Episode":
-        episode = cls()
-        episode.rewards = list(state["rewards"])
-        if episode.rewards:
-            episode.observations = _rows(state["observations"])
-            episode.actions = _rows(state["actions"])
-        return episode
-
-
-def _rows(values: Tensor) -> list[NDArray[Any]]:
-    return [row.copy() for row in values.numpy()]

@@ -16,11 +16,14 @@ from cadenza.core.errors import (
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import DictObservation, EpisodeState, MetaData
 from cadenza.learn import Trainer
+from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors import GymCollector, SimpleGymCollector
 from cadenza.learn.collectors.observation_state import (
     observations_from_state,
     observations_state,
 )
+from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
+from cadenza.learn.memory.builder import DictObsMemoryTable
 from tests.unit.learn.collectors.collection_parts import batches, parts
 from tests.unit.learn.env.counting_env import MODES, TERMINATED, TRUNCATED
 
@@ -122,6 +125,27 @@ def test_simple_collector_collects_every_ten_steps_by_default():
     assert trainer.state["inf_step"] == 2
 
 
+@pytest.mark.parametrize("limit", [None, 9])
+def test_task_without_an_end_is_learned_from_in_a_memory_of_any_size(limit):
+    wrapper, agent, _ = parts(((10**6, TERMINATED),))
+    table = DictObsMemoryTable(
+        spaces=wrapper.dict_space, use_terminal_column=True, maxlen=20, device="cpu"
+    )
+    memory = MemoryTableProxy(table, 1, use_terminal=True)
+    collector = SimpleGymCollector(wrapper, agent, memory, False, 25, 1, max_episode_steps=limit)
+    trainer = Trainer(
+        [collector, BackPropStepsTerminator(50)], MemoryLoader(table, 32, 1, "rows"), "rows"
+    )
+    trainer.train()
+    batch = table.sample(500, 1)
+    steps = batch["observation"]["obs"][:, 2]
+    assert (batch["masks"] == 1.0).all()
+    assert torch.equal(batch["next_observation"]["obs"][:, 2], steps + 1)
+    assert steps.max() == (8 if limit else 73)  # 75 steps; two of them fill no part yet
+    ended = memory.counters()["episodes_added"]
+    assert ended == (9 if limit else 1)  # the running ninth one in part
+
+
 def test_mean_return_of_ended_episodes_is_logged():
     wrapper, agent, memory = parts(((2, TERMINATED),), LONG)
     collector = GymCollector(wrapper, agent, memory, warmup_steps=2)
@@ -143,8 +167,10 @@ def test_render_draws_once_per_call_if_asked():
 @pytest.mark.parametrize("before", range(6))
 def test_restored_collector_goes_on_bit_for_bit(mode, before):
     def build():
-        wrapper, agent, memory = parts(SHORT, SHORT[1:], mode=mode, replay=True)
-        return memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=before)
+        wrapper, agent, memory = parts(SHORT, SHORT[1:], LONG, mode=mode, replay=True)
+        return memory, SimpleGymCollector(
+            wrapper, agent, memory, warmup_steps=before, max_episode_steps=4
+        )
 
     memory, collector = build()
     collector.begin_training()
@@ -262,7 +288,8 @@ def test_observations_survive_a_checkpoint():
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (lambda *p: GymCollector(*p, warmup_steps=-1), "expected warmup_steps >= 0, got -1"),
+        (lambda *p: GymCollector(*p, warmup_steps=-1), "got -1 and None"),
+        (lambda *p: SimpleGymCollector(*p, max_episode_steps=0), "got 0 and 0"),
         (lambda *p: SimpleGymCollector(*p, bp_steps_per_inf=0), "got 0 and 1"),
         (lambda *p: SimpleGymCollector(*p, calls_per_inf=0), "got 10 and 0"),
     ],

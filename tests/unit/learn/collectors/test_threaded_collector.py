@@ -272,11 +272,11 @@ def test_hanging_environment_is_reported():
     stepping = threading.Event()
     step = wrapper.dict_step
 
-    def hang(responses):
+    def hang(responses, **options):
         if threading.current_thread() is not threading.main_thread():
             stepping.set()
             release.wait(PATIENCE_S)
-        return step(responses)
+        return step(responses, **options)
 
     wrapper.dict_step = hang
     collector = ThreadedGymCollector(wrapper, agent, memory, join_timeout_s=0.05)

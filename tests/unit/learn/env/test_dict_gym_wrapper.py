@@ -51,6 +51,37 @@ def episodes(wrapper, steps):
 
 @pytest.mark.parametrize("kind", VECTOR_CLASSES)
 @pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_cut_off_at_the_limit_and_the_next_begin_at_once(kind, mode):
+    endless, short = ((10**6, TERMINATED),), ((2, TERMINATED),)
+    makers = partial(CountingEnv, 0, endless), partial(CountingEnv, 1, short)
+    wrapper = DictGymWrapper(vector(*makers, mode=mode, kind=kind))
+    seen = wrapper.dict_reset()
+    life = {}
+    for _ in range(8):
+        for agent, each in seen.items():
+            if each.array_data["obs"][0] == 0:
+                _, episode, t = each.array_data["obs"].tolist()
+                life.setdefault(agent, []).append((each.episode_state.name, episode, t))
+        seen, _ = wrapper.dict_step(respond(seen), max_episode_steps=3)
+    cut = [("INITIAL", 0, 0), ("RUNNING", 0, 1), ("RUNNING", 0, 2), ("INTERRUPTED", 0, 3)]
+    first, second = list(life.values())[:2]
+    assert first == cut
+    assert second == [(name, 1, t) for name, _, t in cut]
+    wrapper.close()
+
+
+def test_limit_with_environments_that_cannot_be_reset_one_by_one_is_refused():
+    env = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    wrapper = DictGymWrapper(env)
+    seen = wrapper.dict_reset(seed=0)
+    wrapper._lengths[0] = 5  # the first one is ahead
+    actions = {agent: DictResponse({"actions": 0}, {}) for agent in seen}
+    with pytest.raises(InputError, match="to leave environment 1 alone"):
+        wrapper.dict_step(actions, max_episode_steps=6)
+
+
+@pytest.mark.parametrize("kind", VECTOR_CLASSES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("copies", [True, False])
 def test_every_agent_lives_one_episode_and_sees_its_own_last_observation(kind, mode, copies):
     env = vector(

@@ -204,8 +204,62 @@ def test_finished_ids_are_forgotten_beyond_the_bound(caplog, monkeypatch):
     assert "no previous sequence" in caplog.text
 
 
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("ending", [TERMINAL, INTERRUPTED])
+def test_running_episode_is_stored_in_parts_that_have_every_window_once(length, ending):
+    memory = MemoryTableProxy(table(), length, use_terminal=True)
+    play(memory, 0, 100, ending=None)
+    stored = memory.memory_table
+    assert 100 - 32 - length < stored.size() <= 100 + 3 * length  # but for the last few steps
+    memory.add({0: observation(0, 100, ending)}, {})
+    windows = []
+    for identity in stored.identities():
+        rows = stored.episode(identity)
+        steps = rows["obs"][:, 0]
+        assert rows["rewards"][:, 0].tolist() == steps[1:].tolist()
+        assert rows["actions"][:, 0].tolist() == (steps[:-1] + 0.5).tolist()
+        windows += [tuple(steps[i : i + length]) for i in range(len(steps) - length)]
+        is_last = steps[-1] == 100
+        assert rows["terminal"] == [0.0 if is_last and ending is TERMINAL else 1.0]
+    assert sorted(windows) == [tuple(range(i, i + length)) for i in range(101 - length)]
+    assert memory.counters()["episodes_added"] == 1
+
+
+def test_whole_episodes_on_request_enter_at_their_end_in_one_piece():
+    memory = proxy(whole_episodes=True)
+    play(memory, 3, 100, ending=None)
+    assert memory.size() == 0
+    memory.add({3: observation(3, 100, TERMINAL)}, {})
+    assert memory.memory_table.identities() == [3]
+    assert memory.size() == 100
+
+
+@pytest.mark.parametrize("maxlen", [1, 7, 50, 99])
+def test_table_smaller_than_an_episode_holds_its_newest_steps(maxlen):
+    memory = MemoryTableProxy(table(maxlen=maxlen), use_terminal=True)
+    play(memory, 0, 100)
+    stored = memory.memory_table
+    seen = [step for i in stored.identities() for step in stored.episode(i)["obs"][:-1, 0]]
+    assert seen == list(range(100 - len(seen), 100))
+    assert maxlen * 3 // 4 <= stored.size() <= maxlen
+
+
+def test_episode_that_is_partly_stored_goes_on_after_a_resume():
+    memory = proxy(minimum_length_threshold=3)
+    play(memory, 2, 75, ending=None)
+    other = proxy(minimum_length_threshold=3)
+    other.load_state_dict(state_through_disk(memory))
+    for each in (memory, other):
+        each.add({2: observation(2, 75, TERMINAL)}, {})
+    assert other.counters() == memory.counters()
+    assert other.memory_table.identities() == memory.memory_table.identities()
+    for identity in memory.memory_table.identities():
+        mine, theirs = (each.memory_table.episode(identity) for each in (memory, other))
+        assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
+
+
 def test_table_that_refuses_an_episode_says_why():
-    memory = MemoryTableProxy(table(maxlen=2), use_terminal=True)
+    memory = MemoryTableProxy(table(maxlen=2), use_terminal=True, whole_episodes=True)
     with pytest.raises(InputError, match="at most maxlen = 2 transitions, got 3"):
         play(memory, 1, 3)
 
@@ -319,7 +373,7 @@ def test_spoiled_open_episode_is_refused():
 
 
 def test_refused_episodes_do_not_take_the_others_of_their_step_along():
-    memory = MemoryTableProxy(table(maxlen=4), use_terminal=True)
+    memory = MemoryTableProxy(table(maxlen=4), use_terminal=True, whole_episodes=True)
     for agent, steps in ((0, 5), (1, 3), (2, 6)):
         play(memory, agent, steps, ending=None)
     ends = {agent: observation(agent, steps, TERMINAL) for agent, steps in ((0, 5), (1, 3), (2, 6))}

@@ -20,7 +20,7 @@ class Growing:
 
     def __init__(self, folder, maxlen=1000, **options):
         self.table = table(maxlen=maxlen)
-        self.proxy = MemoryTableProxy(self.table, use_terminal=True)
+        self.proxy = MemoryTableProxy(self.table, use_terminal=True, whole_episodes=True)
         self.path = folder / "memory"
         self.file = SegmentedFile(self.path, **options)
 

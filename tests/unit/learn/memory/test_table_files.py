@@ -111,7 +111,7 @@ def test_fresh_ids_can_be_added_and_old_ones_ejected_after_a_restore(tmp_path, v
     filled().store(str(tmp_path / "memory"), version)
     other = table(maxlen=50)
     other.restore(str(tmp_path / "memory"))
-    play(MemoryTableProxy(other, use_terminal=True), 100, 15)
+    play(MemoryTableProxy(other, use_terminal=True, whole_episodes=True), 100, 15)
     assert other.identities() == [2, 3, 4, 100]
     assert other.full()
 
