@@ -254,11 +254,33 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
     for line in commands:
         print_text(plain(line))
     print_text(_rules_line(summary))
+    for line in _power_lines(settings):
+        print_text(line)
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
         "policies of cycle 0 were taken to solve half of the episodes, later ones all of them; "
         "nothing was kept"
     )
+
+
+def _power_lines(settings: "LoopConfig") -> list[str]:
+    """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
+    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan
+    from cadenza.loop.orchestrator.task_counts import tasks_of
+
+    if settings.eval.metric != "success":
+        return []
+    plan = SequentialPlan.of_run(settings)
+    least = max(0.05, SEEN_DELTAS * settings.thresholds.promote_delta)
+    gains = [gain for gain in (least, 1.5 * least, 2.0 * least) if gain < 1.0]
+    needed = ", ".join(
+        f"+{100.0 * gain:.3g} points: {plan.episodes_needed(gain)}" for gain in gains
+    )
+    allowed = plan.max_episodes * tasks_of(settings)
+    return [
+        f"episodes needed to see {needed} (of each policy, in four of five first comparisons where "
+        f"it is hardest); this configuration plays up to {allowed}"
+    ]
 
 
 def _tell_advice(settings: "LoopConfig") -> None:

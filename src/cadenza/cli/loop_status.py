@@ -29,9 +29,10 @@ _REASON_WIDTH: Final = 800
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be gone on with.
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
-#: Reasons of ends by a budget that may be raised, with its key; more cycles would spend more than
-#: the run's error budget, so they are another run.
-_RAISABLE: Final = {f"budget: {key}": key for key in ("max_gpu_hours", "max_wall_hours")}
+#: Reasons of ends by a budget that may be raised, with its key.
+_RAISABLE: Final = {
+    f"budget: {key}": key for key in ("max_cycles", "max_gpu_hours", "max_wall_hours")
+}
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
@@ -90,7 +91,7 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
-    """Return how to go on with a run that ran out of hours; empty for another end.
+    """Return how to go on with a run that ran out of cycles or hours; empty for another end.
 
     Args:
         stop_reason: Why the run ended.
@@ -122,7 +123,7 @@ def past_lines(status: "RunStatus") -> list[str]:
         for cycle in status.cycles
         if cycle.reason
     ]
-    lines += [_blessed(status), _seed_data(status), _rules(status)]
+    lines += [_blessed(status), _error_budget(status), _seed_data(status), _rules(status)]
     return [line for line in lines if line]
 
 
@@ -215,6 +216,16 @@ def _blessed(status: "RunStatus") -> str:
         success = f", {status.metric} {best.score:.3f}{success}"
     source = "the run started from it" if best.cycle is None else f"cycle {best.cycle}"
     return f"blessed: {plain(best.path)} ({best.policy_type}, {source}{success})"
+
+
+def _error_budget(status: "RunStatus") -> str:
+    alpha, spent = status.error_budget, status.error_spent
+    if alpha is None or spent is None:
+        return ""
+    return (
+        f"error budget: {alpha:.2%} over all cycles, {spent:.2%} of it spent, the next comparison "
+        f"may spend {(alpha - spent) / 2.0:.2%}"
+    )
 
 
 def _seed_data(status: "RunStatus") -> str:

@@ -38,7 +38,7 @@ _NATIVE: Final[dict[str, Any]] = {
         "env_type": "crossing",
         "task_suite": "default",
         "n_episodes": 50,
-        "max_episodes": 420,
+        "max_episodes": 480,
     },
     "improve": {"device": "cpu"},
 }

@@ -198,7 +198,7 @@ class EvalConfig(Section):
         batch_size: With LeRobot, environments stepped at once; natively, episodes between two
             saves, on which no figure depends.
         max_episodes: Most episodes per policy while undecided, with LeRobot in each task;
-            ``n_episodes`` disables extension. None for 420 over all tasks.
+            ``n_episodes`` disables extension. None for 480 over all tasks.
         extension_growth: Factor from look to look, > 1.
         metric: What of an episode is compared.
         extra_args: Further arguments of the evaluation command.

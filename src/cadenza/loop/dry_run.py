@@ -200,7 +200,7 @@ class DryBackend:
     def _outcome(self, seed: int, *, success: bool) -> EpisodeOutcome:
         """Return an episode, scored so that every second success more is a gain that counts."""
         unit = max(1.0, self.thresholds.promote_delta)
-        score = self.thresholds.min_promote + (3.0 if success else 1.0) * unit
+        score = self.thresholds.min_promote + (5.0 if success else 1.0) * unit
         return EpisodeOutcome(task=_NOTES, seed=seed, success=success, score=score)
 
     def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:

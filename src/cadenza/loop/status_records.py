@@ -194,6 +194,9 @@ class RunStatus(Record):
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
         blessed: Best policy; None before a promotion.
+        error_budget: Probability that the run blesses any policy that is no better; None if the
+            stored configuration names none.
+        error_spent: What its comparisons spent of it; None in a run of an earlier version.
         pending: Questions to a person.
         jobs: Jobs that run now.
         failed_log: Log of the job that failed last; None if none did.
@@ -217,6 +220,8 @@ class RunStatus(Record):
     cycles: tuple[CycleStatus, ...]
     seed_data: Literal["reserved", "unknown"] | None = None
     blessed: BlessedPolicy | None
+    error_budget: float | None = None
+    error_spent: float | None = None
     pending: tuple[PendingApproval, ...]
     jobs: tuple[LiveJob, ...]
     failed_log: str | None

@@ -53,6 +53,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
     config = _object(run["config_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
     cycles = _cycles(store, run_id, jobs)
+    state = _object(run["state_json"])
     return RunStatus(
         run_id=run_id,
         status=run["status"],
@@ -60,7 +61,7 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         worked_on_by=worked_on_by(store, run_id),
         stop_requested=run["stop_requested_at"] is not None,
         created_at=run["created_at"],
-        step=str(_object(run["state_json"]).get("step", "")),
+        step=str(state.get("step", "")),
         max_cycles=_section(config, "budgets").get("max_cycles"),
         metric=_section(config, "eval").get("metric", "success"),
         constitution=config.get("constitution"),
@@ -68,6 +69,8 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         cycles=cycles,
         seed_data=_seed_data(store, run_id),
         blessed=_blessed(store.blessed_checkpoint(run_id), cycles),
+        error_budget=_section(config, "thresholds").get("alpha"),
+        error_spent=state.get("spent"),
         pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
         jobs=tuple(
             _live(job, estimates)

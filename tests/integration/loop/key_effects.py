@@ -268,7 +268,7 @@ def looks(lab, config):
 
 
 def level(lab, config):
-    return round(sum(SequentialPlan.of_run(config).alphas), 9)
+    return round(sum(SequentialPlan.of_run(config).alphas(0.0)), 9)
 
 
 def first_measure(lab, config):

@@ -404,6 +404,36 @@ def test_finished_run_is_finished(new, workdir):
     assert outcome_of(loop, workdir) == left
 
 
+def test_finished_run_goes_on_with_more_cycles_in_the_same_error_budget(new, workdir):
+    stack = FakeStack([0.5, 0.5, 0.5, 0.95, 0.5])
+    new(stack=stack, budgets={"max_cycles": 2}).run()
+    longer = new(stack=stack, budgets={"max_cycles": 5})
+    summary = longer.run()
+    assert summary.decisions == ["promote", "iterate", "escalate", "promote", "rollback"]
+    assert summary.stop_reason == "budget: max_cycles"
+    # each comparison costs half of what is left of 0.2, but the promotion: 0.1, 0.05, -, 0.025
+    assert longer.state().spent == pytest.approx(0.175)
+    (told,) = payloads(longer, "run_extended")
+    assert told == {"max_cycles": 5, "alpha": 0.2, "spent": pytest.approx(0.1)}
+    left = outcome_of(longer, workdir)
+    assert new(stack=stack, budgets={"max_cycles": 5}).run() == summary
+    assert outcome_of(longer, workdir) == left
+
+
+def test_run_of_an_earlier_version_keeps_the_cycles_that_its_error_budget_was_for(new):
+    new(0.5, 0.5, options={"stop": lambda: StopLevel.END}).run()
+    again = new(0.5, 0.5)
+    state, version = again.store.load_state("run")
+    lease = again.store.leases.acquire("run", "me", ttl_s=9.0)
+    again.store.commit(lease, version, state.model_copy(update={"spent": None}))
+    again.store.leases.release(lease)
+    with pytest.raises(ConfigurationError, match=r"expected budgets\.max_cycles 2, got 3: an"):
+        new(0.5, 0.5, budgets={"max_cycles": 3}).run()
+    assert again.run().decisions == ["promote", "iterate"]
+    # equal parts, as it began: both of its cycles are over, so nothing is left
+    assert again.state().spent == pytest.approx(0.1)
+
+
 def test_run_is_not_resumed_with_another_configuration(new):
     new(0.5, 0.9, budgets={"max_cycles": 2}).run()
     other = new(0.5, 0.9, budgets={"max_cycles": 2}, train={"steps": 11})

@@ -139,7 +139,7 @@ CASES = [
         "escalate", "iterate",
     ),
     Case("thresholds.min_promote", 0.9, see.decisions(0.5), "promote", "provisional"),
-    Case("thresholds.alpha", 0.2, see.level, 0.05, 0.2),
+    Case("thresholds.alpha", 0.2, see.level, 0.025, 0.1),
     Case(
         # no better twice, so the second rung begins; its first policy is much worse
         "thresholds.warm_up_cycles", 0, see.decisions(0.9, 0.9, 0.9, 0.1),

@@ -159,7 +159,16 @@ def test_a_failed_run_tells_its_sentence_and_a_log_that_the_sentence_does_not_na
     assert len(shown) == len("failed: ") + 800 + len("...")
 
 
-def test_a_run_out_of_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, tmp_path):
+def test_a_run_tells_what_is_left_of_its_error_budget(run, tmp_path):
+    _, status = run
+    told = status.model_copy(update={"error_budget": 0.05, "error_spent": 0.025})
+    assert (
+        "error budget: 5.00% over all cycles, 2.50% of it spent, the next comparison may spend "
+        "1.25%" in notes(told, tmp_path, None)
+    )
+
+
+def test_a_run_out_of_cycles_or_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, tmp_path):
     store, _ = run
     store.finish_run(RUN, "finished", "budget: max_gpu_hours")
     status = run_status(store, RUN, workdir=tmp_path)
@@ -168,7 +177,9 @@ def test_a_run_out_of_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, t
         "to go on, raise budgets.max_gpu_hours in a copy of its configuration, then: cadenza loop "
         f"resume {RUN} --workdir {tmp_path} --config COPY.yaml"
     )
-    ended = status.model_copy(update={"stop_reason": "budget: max_cycles"})
+    spent = status.model_copy(update={"stop_reason": "budget: max_cycles"})
+    assert notes(spent, tmp_path, None)[-1].startswith("to go on, raise budgets.max_cycles in a ")
+    ended = status.model_copy(update={"stop_reason": "policy ladder exhausted"})
     assert not [line for line in notes(ended, tmp_path, None) if "resume" in line]
 
 

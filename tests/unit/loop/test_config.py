@@ -93,7 +93,7 @@ def test_lerobot_backend_has_the_promised_default(key, default):
         ("eval.env_type", "crossing"),
         ("eval.task_suite", "default"),
         ("eval.n_episodes", 50),
-        ("eval.max_episodes", 420),
+        ("eval.max_episodes", 480),
         ("train.steps", 2000),
         ("train.batch_size", 256),
         ("improve.device", "cpu"),

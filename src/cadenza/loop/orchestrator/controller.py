@@ -63,15 +63,8 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 #: Keys of a configuration that may differ when a run is resumed: how and where it runs, and how
 #: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
 #: The folder of all runs may be written in another way, but must be the one that the run began in.
-_MAY_CHANGE: Final = (
-    ("constitution",),
-    ("workdir",),
-    ("store",),
-    ("jobs",),
-    ("approval",),
-    ("llm_calls",),
-    ("budgets", "max_gpu_hours"),
-    ("budgets", "max_wall_hours"),
+_MAY_CHANGE: Final = frozenset(
+    ("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets")
 )
 #: Beginnings of the stages of the jobs that a step runs.
 _STAGES_OF_STEP: Final = {
@@ -216,6 +209,15 @@ class LoopController:
                 f"run {row['id']!r}: expected the configuration it was started with, got other "
                 f"values for {', '.join(changed)}; restore them, or start a new run."
             )
+        cycles = self.cfg.budgets.max_cycles
+        begun_with: Any = stored.get("budgets", {}).get("max_cycles", cycles)
+        if begun_with != cycles and self.store.load_state(row["id"])[0].spent is None:
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected budgets.max_cycles {begun_with}, got "
+                f"{cycles}: an earlier version of cadenza began it and gave "
+                "its error budget to that many cycles; go on from its blessed policy in a new run, "
+                f"with reference: {row['id']}."
+            )
         rules = self._workers.train.constitution.sha256
         if row["constitution_sha256"] not in (None, rules):
             raise ConfigurationError(
@@ -256,7 +258,11 @@ class LoopController:
         settings = placed(self.cfg, session.folder)
         self.store.apply(session.lease, changes.set_config(settings.model_dump_json()))
         if state.step == "finished":
-            return False
+            if not machine.may_extend(state, self.cfg):
+                return False
+            with session.step(f"{_name_of(state)}/extended"):
+                session.commit(machine.extended(state, self.cfg))
+            return True
         if state.stop_reason is not None:
             try:
                 self._meter(session).require(self._device)
@@ -364,13 +370,11 @@ def _lasting(document: dict[str, Any]) -> dict[str, Any]:
     """Return what of a configuration must not change during a run, by dotted key."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
+        if key in _MAY_CHANGE:
+            continue
         if isinstance(value, dict):
             section = cast("dict[str, Any]", value)
-            flat |= {
-                f"{key}.{name}": entry
-                for name, entry in section.items()
-                if (key,) not in _MAY_CHANGE and (key, name) not in _MAY_CHANGE
-            }
-        elif (key,) not in _MAY_CHANGE:
+            flat |= {f"{key}.{name}": entry for name, entry in section.items()}
+        else:
             flat[key] = value
     return flat

@@ -12,6 +12,7 @@ from cadenza.core.errors import InputError
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.orchestrator.evidence import Evidence
+from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS
 from cadenza.loop.orchestrator.state import PastCandidate
 
 
@@ -84,12 +85,16 @@ def decide(
 
 def past_candidate(evidence: Evidence) -> PastCandidate:
     """Return what later cycles need to know of a candidate that was not promoted."""
-    lower, upper = evidence.lower, evidence.upper
     return PastCandidate(
         score=evidence.candidate,
         difference=evidence.difference,
-        half_width=None if lower is None or upper is None else (upper - lower) / 2.0,
+        half_width=_half_width(evidence.lower, evidence.upper),
+        likely_half_width=_half_width(evidence.likely_lower, evidence.likely_upper),
     )
+
+
+def _half_width(lower: float | None, upper: float | None) -> float | None:
+    return None if lower is None or upper is None else (upper - lower) / 2.0
 
 
 def judge(
@@ -105,8 +110,9 @@ def judge(
 
     Promotion needs bounds above 0 and a gain of ``promote_delta``; a rollback needs bounds below 0
     and a loss of ``regression_delta``. While the bounds hold differences that would lead to
-    either, and looks are left, nothing is decided. After that a plateau escalates as in `decide`:
-    the last ``plateau_cycles`` candidates, this one included, each level with the reference by the
+    either, a gain worth further episodes is likely enough, see `SequentialPlan`, and looks are
+    left, nothing is decided. After that a plateau escalates as in `decide`: the last
+    ``plateau_cycles`` candidates, this one included, each level with the reference by the
     episodes of its own cycle, see `_is_level`.
 
     As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
@@ -146,7 +152,9 @@ def judge(
         )
     gain_possible = upper >= thresholds.promote_delta
     loss_possible = lower <= -thresholds.regression_delta and not warm_up
-    if looks_left and (gain_possible or loss_possible):
+    likely = evidence.likely_upper
+    futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
+    if looks_left and not futile and (gain_possible or loss_possible):
         return Judgement(decision=None, reason=f"Further episodes may decide: {found}.")
     if provisional and _reaches_bar(evidence, thresholds):
         return Judgement(
@@ -253,12 +261,16 @@ def _is_level(candidate: PastCandidate, thresholds: ThresholdConfig) -> bool:
     Two equal policies rarely measure within ``plateau_epsilon`` of each other, so what the bounds
     cannot resolve, a difference up to their half-width, counts as none too; but never a difference
     as large as ``promote_delta`` or ``regression_delta``. A delta of 0 names no size: the bounds
-    alone tell what counts then. A candidate whose difference is not known is not level.
+    alone tell what counts then. Candidates that are given up early mostly measured a loss: one that
+    the likely bounds cannot resolve counts as none, too. A candidate whose difference is not known
+    is not level.
     """
     if candidate.difference is None:
         return False
     size = abs(candidate.difference)
-    if size < thresholds.plateau_epsilon:
+    likely = candidate.likely_half_width
+    given_up_by_chance = likely is not None and size <= likely and candidate.difference < 0.0
+    if size < thresholds.plateau_epsilon or given_up_by_chance:
         return True
     unresolved = candidate.half_width is None or size <= candidate.half_width
     deltas = (thresholds.promote_delta, thresholds.regression_delta)

@@ -38,9 +38,14 @@ class Evidence(Record):
         difference: Mean of candidate - reference; None without a reference.
         lower: Lower bound of the difference; None if unbounded or without a reference.
         upper: Upper bound of the difference; None if unbounded or without a reference.
+        likely_lower: Lower bound of the difference at the level of the plan's futility; None if
+            unbounded or not asked.
+        likely_upper: Upper bound at the same level.
         n_pairs: Initial states.
         look: Look of the sequential plan, from 0.
         confidence: Nominal two-sided coverage of the bounds of the difference.
+        spent: Part of the run's error budget that is spent after this comparison, unless it shows
+            a gain; None if not told.
         candidate_lower: Lower bound of the candidate's own mean; None if unbounded or not asked.
         candidate_upper: Upper bound of the candidate's own mean; None if unbounded or not asked.
         candidate_confidence: Nominal two-sided coverage of these two; None if not asked.
@@ -52,9 +57,12 @@ class Evidence(Record):
     difference: float | None = None
     lower: float | None = None
     upper: float | None = None
+    likely_lower: float | None = None
+    likely_upper: float | None = None
     n_pairs: int = Field(ge=1)
     look: int = Field(default=0, ge=0)
     confidence: float | None = None
+    spent: float | None = None
     candidate_lower: float | None = None
     candidate_upper: float | None = None
     candidate_confidence: float | None = None
@@ -103,6 +111,7 @@ def paired_evidence(
     look: int,
     seed: int,
     own_alpha: float | None = None,
+    likely_alpha: float | None = None,
 ) -> Evidence:
     """Return what candidate and reference showed on the same initial states.
 
@@ -115,26 +124,33 @@ def paired_evidence(
         seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
         own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean; None asks
             for none.
+        likely_alpha: The same for a second pair of bounds of the difference.
 
     Raises:
         EvidenceError: No episode, two of one task and seed on one side, one without counterpart,
             or one without the metric.
-        InputError: ``alpha`` or ``own_alpha`` out of range.
+        InputError: A level is out of range.
     """
-    _require_level("paired_evidence.alpha", alpha)
-    if own_alpha is not None:
-        _require_level("paired_evidence.own_alpha", own_alpha)
+    levels = {"alpha": alpha, "own_alpha": own_alpha, "likely_alpha": likely_alpha}
+    for name, level in levels.items():
+        if level is not None:
+            _require_level(f"paired_evidence.{name}", level)
     left = _by_key("candidate", candidate, metric)
     right = _by_key("reference", reference, metric)
     _require_counterparts(left, right)
     one, other = _in_order(left), _in_order(right)
     bounds, method = _difference_bounds(one, other, metric, alpha, seed)
+    likely: Bounds = (None, None)
+    if likely_alpha is not None:
+        likely, _ = _difference_bounds(one, other, metric, likely_alpha, seed)
     return Evidence(
         candidate=_mean(one),
         baseline=_mean(other),
         difference=_mean([a - b for a, b in zip(one, other, strict=True)]),
         lower=bounds[0],
         upper=bounds[1],
+        likely_lower=likely[0],
+        likely_upper=likely[1],
         n_pairs=len(one),
         look=look,
         confidence=1.0 - 2.0 * alpha,

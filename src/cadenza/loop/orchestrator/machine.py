@@ -275,6 +275,25 @@ def restarted(state: LoopState) -> Transition:
     )
 
 
+def may_extend(state: LoopState, config: LoopConfig) -> bool:
+    """Return whether a run that ended after its last cycle may make more of them now."""
+    return state.stop_reason == CYCLES_SPENT and state.cycle < config.budgets.max_cycles
+
+
+def extended(state: LoopState, config: LoopConfig) -> Transition:
+    """Go on after the last cycle of a run that now may have more; its error budget stays."""
+    payload = {
+        "max_cycles": config.budgets.max_cycles,
+        "alpha": config.thresholds.alpha,
+        "spent": state.spent,
+    }
+    return Transition(
+        state=moved(state, "propose", stop_reason=None),
+        events=(Notice(stage="orchestrator", kind="run_extended", payload=payload),),
+        rows=(changes.set_run_status("running"),),
+    )
+
+
 def _with_notice(transition: Transition, notice: Notice) -> Transition:
     return Transition(
         state=transition.state, events=(notice, *transition.events), rows=transition.rows

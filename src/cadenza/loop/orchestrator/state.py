@@ -12,6 +12,7 @@ from typing import Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
@@ -76,11 +77,13 @@ class PastCandidate(Record):
         difference: Mean of candidate - reference on the same initial states; None if it is not
             known, as of a candidate without reference.
         half_width: Half the width of the bounds of the difference; None if they are open.
+        likely_half_width: The same of the likely bounds; None if they were not asked for, too.
     """
 
     score: float
     difference: float | None = None
     half_width: float | None = Field(default=None, ge=0.0)
+    likely_half_width: float | None = Field(default=None, ge=0.0)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -107,6 +110,8 @@ class LoopState(Record):
         unmerged: Harvests that still wait to be joined to ``mix``.
         last_report: Evaluation of the last cycle, for the proposer.
         decisions: Decisions of completed cycles.
+        spent: Part of the run's error budget that its comparisons spent, see `SequentialPlan`;
+            None in a run that an earlier version began, see `spent_of`.
         current: The present cycle.
         stop_reason: Why the run ended; None while it goes on. A run that a budget ended keeps the
             step that is to be done when there is more.
@@ -126,6 +131,7 @@ class LoopState(Record):
     unmerged: tuple[DatasetRef, ...] = ()
     last_report: EvalReport | None = None
     decisions: tuple[str, ...] = ()
+    spent: float | None = Field(default=None, ge=0.0)
     current: CycleState = CycleState()
     stop_reason: str | None = None
     restarts: int = Field(default=0, ge=0)
@@ -134,6 +140,17 @@ class LoopState(Record):
     def reference(self) -> CheckpointRecord | None:
         """Policy that candidates are compared with; None before the first evaluation."""
         return self.blessed or self.provisional
+
+
+def spent_of(state: LoopState, config: LoopConfig) -> float:
+    """Return the part of the error budget ``thresholds.alpha`` that a run has spent.
+
+    Earlier versions gave equal parts of it to all comparisons, those of every cycle but the first.
+    """
+    if state.spent is not None:
+        return state.spent
+    comparisons = max(1, config.budgets.max_cycles - 1)
+    return config.thresholds.alpha * min(1.0, max(0, len(state.decisions) - 1) / comparisons)
 
 
 def needed(value: _Value | None, what: str) -> _Value:

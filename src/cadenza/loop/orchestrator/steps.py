@@ -45,7 +45,7 @@ from cadenza.loop.orchestrator.reports import mean_value, pooled_report
 from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.state import LoopState, Step, needed
+from cadenza.loop.orchestrator.state import LoopState, Step, needed, spent_of
 from cadenza.loop.orchestrator.training_seeds import reserve_training_seeds
 from cadenza.loop.orchestrator.transitions import Transition
 from cadenza.loop.store import changes
@@ -356,18 +356,22 @@ class CycleSteps:
         candidate = store.episodes(state.run_id, state.cycle, "candidate")
         stream = f"loop.evidence.{state.cycle}.{look}"
         seed = derive_substream(stream, root_seed=self._config.seed).integer_seed()
-        bar = self._plan.bar_alphas[look]
+        bar = self._plan.bar_alphas(state.cycle)[look]
         if state.current.baseline_report is None:
             return first_evidence(candidate, metric=metric, alpha=bar, look=look, seed=seed)
-        return paired_evidence(
+        spent = spent_of(state, self._config)
+        alphas = self._plan.alphas(spent)
+        found = paired_evidence(
             candidate,
             store.episodes(state.run_id, state.cycle, "baseline"),
             metric=metric,
-            alpha=self._plan.alphas[look],
+            alpha=alphas[look],
             look=look,
             seed=seed,
             own_alpha=bar if state.blessed is None else None,
+            likely_alpha=None if state.blessed is None else self._plan.futility,
         )
+        return found.model_copy(update={"spent": spent + sum(alphas)})
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
         """Return the answer of a person, or of the timeout policy.

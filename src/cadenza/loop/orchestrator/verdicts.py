@@ -86,6 +86,9 @@ def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evid
         "decisions": (*state.decisions, decision.value),
         "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
     }
+    shown_better = decision is Decision.PROMOTE and (evidence.lower or 0.0) > 0.0
+    if evidence.spent is not None and not shown_better:
+        update["spent"] = evidence.spent
     rows = [changes.finish_cycle(state.cycle, decision.value)]
     match decision:
         case Decision.PROMOTE:

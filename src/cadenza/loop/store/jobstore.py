@@ -132,7 +132,7 @@ class JobStore:
                 config_sha256=sha256_bytes(kept.encode()),
                 constitution_sha256=constitution_sha256,
                 capabilities_json=changes.canonical_text(dict(capabilities or {})),
-                state_json=LoopState(run_id=run_id, blessed=reference).model_dump_json(),
+                state_json=LoopState(run_id=run_id, blessed=reference, spent=0.0).model_dump_json(),
             )
             if connection.scalar(statement.returning(Run.id)) is None:
                 raise DuplicateRunError(

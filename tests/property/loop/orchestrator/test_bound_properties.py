@@ -116,11 +116,12 @@ def test_nothing_is_blessed_first_that_is_not_shown_to_reach_the_bar(
     growth=st.floats(1.01, 10.0),
     more=st.integers(0, 2_000),
     alpha=st.floats(1e-4, 0.49),
-    comparisons=st.integers(1, 4096),
+    cycles=st.integers(1, 40),
 )
-def test_levels_of_first_blessings_sum_to_the_runs_level(first, growth, more, alpha, comparisons):
-    plan = SequentialPlan(
-        first=first, growth=growth, max_episodes=first + more, alpha=alpha, comparisons=comparisons
-    )
-    assert len(plan.bar_alphas) == len(plan.sizes)
-    assert sum(plan.bar_alphas) * (comparisons + 1) == pytest.approx(alpha)
+def test_levels_of_first_blessings_sum_to_no_more_than_the_runs_level(
+    first, growth, more, alpha, cycles
+):
+    plan = SequentialPlan(first=first, growth=growth, max_episodes=first + more, alpha=alpha)
+    levels = [plan.bar_alphas(cycle) for cycle in range(cycles)]
+    assert {len(level) for level in levels} == {len(plan.sizes)}
+    assert sum(map(sum, levels)) == pytest.approx(alpha * cycles / (cycles + 1))

@@ -1,6 +1,5 @@
 """Invariants of decisions, evidence, sequential plans and seed ranges."""
 
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
@@ -194,8 +193,6 @@ plans = st.builds(
     growth=st.floats(1.01, 10.0),
     max_episodes=st.integers(200, 5_000),
     alpha=st.floats(1e-4, 0.49),
-    comparisons=st.integers(1, 4096),
-    spending=st.sampled_from(["late", "even"]),
 )
 
 
@@ -206,19 +203,25 @@ def test_plan_sizes_increase_from_the_first_to_the_budget(plan):
     assert all(before < after for before, after in pairwise(sizes))
 
 
-@given(plan=plans)
-def test_plan_levels_sum_to_no_more_than_the_runs_level(plan):
-    assert len(plan.alphas) == len(plan.sizes)
-    assert all(alpha >= 0.0 for alpha in plan.alphas)
-    assert sum(plan.alphas) * plan.comparisons <= plan.alpha * (1 + 1e-12)
-    assert sum(plan.alphas) * plan.comparisons == pytest.approx(plan.alpha)
+@given(plan=plans, promoted=st.lists(st.booleans(), min_size=1, max_size=40))
+def test_comparisons_that_do_not_promote_spend_no_more_than_the_runs_level(plan, promoted):
+    spent = 0.0
+    for better in promoted:
+        alphas = plan.alphas(spent)
+        assert len(alphas) == len(plan.sizes)
+        assert all(alpha >= 0.0 for alpha in alphas)
+        assert sum(alphas) == pytest.approx((plan.alpha - spent) / 2)
+        spent += 0.0 if better else sum(alphas)
+    assert spent <= plan.alpha * (1 + 1e-12)
 
 
-@given(plan=plans)
-def test_plan_with_more_comparisons_has_spent_less_by_every_look(plan):
-    stricter = replace(plan, comparisons=plan.comparisons + 1)
-    spent = zip(accumulate(stricter.alphas), accumulate(plan.alphas), strict=True)
-    assert all(less <= more * (1 + 1e-12) for less, more in spent)
+@given(plan=plans, share=st.floats(0.0, 1.0))
+def test_comparison_after_more_was_spent_has_spent_less_by_every_look(plan, share):
+    later = accumulate(plan.alphas(plan.alpha * share))
+    assert all(
+        less <= more * (1 + 1e-12) + 1e-300
+        for less, more in zip(later, accumulate(plan.alphas(0.0)), strict=True)
+    )
 
 
 places = st.tuples(

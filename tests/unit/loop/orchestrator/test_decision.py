@@ -265,9 +265,9 @@ def test_judge_without_bar_blesses_a_first_candidate_without_any_success():
 
 def test_one_success_in_ten_is_not_enough_to_bless():
     outcomes = [EpisodeOutcome(task="t", seed=i, success=i == 0) for i in range(10)]
-    plan = SequentialPlan(first=10, growth=2.0, max_episodes=20, alpha=0.05, comparisons=2)
+    plan = SequentialPlan(first=10, growth=2.0, max_episodes=20, alpha=0.05)
     for look in (0, 1):
-        alpha = plan.bar_alphas[look]
+        alpha = plan.bar_alphas(2)[look]
         found = first_evidence(outcomes, metric="success", alpha=alpha, look=look, seed=0)
         left = plan.looks_left(look)
         decision = judge(found, (), THRESHOLDS, warm_up=False, looks_left=left).decision
@@ -426,3 +426,33 @@ def test_judge_refuses_a_baseline_without_difference():
     found = Evidence(candidate=0.5, baseline=0.5, n_pairs=1, method="test")
     with pytest.raises(InputError, match="expected a difference beside the baseline"):
         judge(found, (), THRESHOLDS, warm_up=False, looks_left=0)
+
+
+def likely(difference: float, half_width: float) -> Evidence:
+    """Return evidence whose bounds leave everything open and whose likely ones are narrower."""
+    return evidence(difference, -0.6, 0.6).model_copy(
+        update={"likely_lower": difference - half_width, "likely_upper": difference + half_width}
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "half_width", "expected"),
+    [
+        (0.0, 0.12, None),  # a gain of twice promote_delta is still likely enough
+        (0.0, 0.09, Decision.ITERATE),
+        (-0.15, 0.20, Decision.ITERATE),
+        (0.2, 0.1, None),
+    ],
+)
+def test_judge_gives_up_once_twice_the_smallest_gain_is_unlikely(difference, half_width, expected):
+    limits = ThresholdConfig(promote_delta=0.05, regression_delta=0.05)
+    found = likely(difference, half_width)
+    assert judge(found, (), limits, warm_up=False, looks_left=2).decision is expected
+    assert judge(found, (), limits, warm_up=False, looks_left=0).decision is Decision.ITERATE
+
+
+@pytest.mark.parametrize(("difference", "decision"), [(-0.15, "escalate"), (-0.25, "iterate")])
+def test_judge_counts_as_level_what_was_given_up_by_chance(difference, decision):
+    earlier = past_candidate(likely(-0.1, 0.2))
+    found = likely(difference, 0.2)
+    assert judge(found, (earlier,), THRESHOLDS, warm_up=False, looks_left=2).decision == decision

@@ -49,8 +49,8 @@ def dataset(tmp_path):
 @pytest.mark.parametrize(
     ("purpose", "cycle", "last", "use"),
     [
-        ("compare", 0, 419, "judge policies in cycle 0"),
-        ("compare", 2, 419, "judge policies in cycle 2"),
+        ("compare", 0, 479, "judge policies in cycle 0"),
+        ("compare", 2, 479, "judge policies in cycle 2"),
         ("select", 1, 49, "choose between candidates in cycle 1"),
         ("harvest", 2, 99, "harvest in cycle 2"),
     ],

@@ -7,7 +7,7 @@ from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
 
 def plan(**changes) -> SequentialPlan:
-    settings = {"first": 10, "growth": 2.0, "max_episodes": 80, "alpha": 0.05, "comparisons": 2}
+    settings = {"first": 10, "growth": 2.0, "max_episodes": 80, "alpha": 0.05}
     return SequentialPlan(**(settings | changes))
 
 
@@ -21,21 +21,38 @@ def test_sizes_grow_by_the_factor_to_the_budget():
     assert plan(growth=1e308).sizes == (10, 80)
 
 
-def test_late_spending_follows_its_formula():
-    share = 0.05 / 2
+@pytest.mark.parametrize("before", [0.0, 0.025, 0.0375])
+def test_a_comparison_spends_half_of_what_is_left_late(before):
+    share = (0.05 - before) / 2
     z = stats.norm.ppf(1 - share / 2)
     spent = [2 * stats.norm.sf(z / (t**0.5)) for t in (1 / 8, 1 / 4, 1 / 2, 1)]
     expected = [spent[0], spent[1] - spent[0], spent[2] - spent[1], spent[3] - spent[2]]
-    assert plan().alphas == pytest.approx(expected, rel=1e-9)
-    assert sum(plan().alphas) == pytest.approx(share)
+    assert plan().alphas(before) == pytest.approx(expected, rel=1e-9)
+    assert sum(plan().alphas(before)) == pytest.approx(share)
 
 
-def test_even_spending_gives_every_look_the_same():
-    assert plan(spending="even").alphas == pytest.approx([0.00625] * 4)
+def test_one_look_spends_all_of_a_comparison_and_nothing_is_left_to_spend_of_nothing():
+    assert plan(max_episodes=10).alphas(0.0) == pytest.approx((0.025,))
+    assert plan().alphas(0.05) == (0.0,) * 4
 
 
-def test_one_look_spends_all():
-    assert plan(max_episodes=10, comparisons=1).alphas == pytest.approx((0.05,))
+def test_futility_is_shared_by_all_looks_but_the_last():
+    assert plan().futility == pytest.approx(0.2 / 3)
+    assert plan(max_episodes=10).futility == pytest.approx(0.2)
+
+
+def test_first_blessings_of_all_cycles_together_spend_the_level():
+    assert plan().bar_alphas(0) == pytest.approx([0.05 / 2 / 4] * 4)
+    assert plan().bar_alphas(2) == pytest.approx([0.05 / 12 / 4] * 4)
+    assert sum(sum(plan().bar_alphas(cycle)) for cycle in range(999)) == pytest.approx(0.04995)
+
+
+def test_episodes_needed_follow_their_formula():
+    # z(0.975) = 1.960, z(0.8) = 0.842; half of (1 + 0.1^2) differ, so n = 394, with Fleiss'
+    # correction 414, with the looks 476
+    assert plan().episodes_needed(0.1) == 476
+    with pytest.raises(InputError, match=r"gain: expected in \(0, 1\), got 1\.0"):
+        plan().episodes_needed(1.0)
 
 
 def test_plan_of_a_run_reads_its_configuration():
@@ -50,25 +67,11 @@ def test_plan_of_a_run_reads_its_configuration():
         }
     )
     assert SequentialPlan.of_run(config) == SequentialPlan(
-        first=16, growth=4.0, max_episodes=64, alpha=0.1, comparisons=4
+        first=16, growth=4.0, max_episodes=64, alpha=0.1
     )
 
 
-def test_plan_of_a_run_of_one_cycle_has_a_comparison_left():
-    config = LoopConfig.model_validate(
-        {
-            "run_name": "r",
-            "seed_dataset": "d",
-            "policy_ladder": [{"name": "bc"}],
-            "budgets": {"max_cycles": 1},
-            "eval": {"n_episodes": 7, "max_episodes": 7},
-        }
-    )
-    made = SequentialPlan.of_run(config)
-    assert (made.comparisons, made.sizes) == (1, (7,))
-
-
-@pytest.mark.parametrize(("n_episodes", "budget"), [(10, 420), (500, 500)])
+@pytest.mark.parametrize(("n_episodes", "budget"), [(10, 480), (500, 500)])
 def test_plan_of_a_run_without_budget_takes_the_recommended_one(n_episodes, budget):
     config = LoopConfig.model_validate(
         {
@@ -101,7 +104,6 @@ def test_looks_left_refuses_a_look_that_is_not_planned(look):
         ({"growth": float("nan")}, "growth: expected > 1, got nan"),
         ({"alpha": 0.0}, r"alpha: expected a probability in \(0, 0\.5\), got 0\.0"),
         ({"alpha": 0.5}, r"alpha: expected a probability in \(0, 0\.5\), got 0\.5"),
-        ({"comparisons": 0}, "comparisons: expected >= 1, got 0"),
     ],
 )
 def test_plan_refuses_settings_out_of_range(changes, message):
