@@ -122,6 +122,8 @@ class FakeBackend:
 
     def plan_train(self, request):
         extra = {} if request.init is None else {"init": request.init}
+        if request.learning_rate is not None:
+            extra["learning_rate"] = request.learning_rate
         if request.mix is not None:
             extra |= {"mix": request.mix.root, "mix_ratio": request.mix_ratio}
         return self._plan(
@@ -154,10 +156,11 @@ class FakeBackend:
         )  # fmt: skip
 
     def plan_harvest(self, request):
+        extra = {"starts": "failed"} if request.starts == "failed" else {}
         return self._plan(
             request.folder, "harvest", policy=request.checkpoint.path, task="crossing",
             episodes=request.episodes, seed_start=request.seeds.start,
-            seed_count=request.seeds.count, repo_id=request.repo_id,
+            seed_count=request.seeds.count, repo_id=request.repo_id, **extra,
         )  # fmt: skip
 
     def read_harvest(self, request):

@@ -45,7 +45,7 @@ def configured(folder, more=""):
     return path
 
 
-@pytest.mark.parametrize("name", ["native_crossing", "lerobot_pusht", "demo"])
+@pytest.mark.parametrize("name", ["native_crossing", "native_failures", "lerobot_pusht", "demo"])
 def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing(name, tmp_path):
     config = REPOSITORY / "configs" / "loop" / f"{name}.yaml"
     words = ("loop", "run", "--config", config, "--dry-run", "--run-id", "dry", "--json")

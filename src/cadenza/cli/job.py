@@ -81,6 +81,10 @@ def harvest(
     partners: _Partners = "default",
     focus: _Focus = "",
     filter_: _Filter = None,
+    starts: Annotated[
+        str,
+        typer.Option(help="solved, or failed: the expert's episodes where the policy failed."),
+    ] = "solved",
 ) -> None:
     """Collect a policy's own successful episodes; none at all is a result too."""
     with typed_exits(go_on=_GO_ON):
@@ -89,7 +93,7 @@ def harvest(
         collection = _collection(
             task, partners, focus, episodes, seed_start, seed_count, repo_id, out, result_json
         )
-        result = collecting.harvest(collection, policy=policy, filtered=filter_)
+        result = collecting.harvest(collection, policy=policy, filtered=filter_, starts=starts)
         _show_collected(result, result_json)
 
 
@@ -115,6 +119,9 @@ def train(
     max_epochs: Annotated[
         float | None, typer.Option("--max-epochs", help="Most passes over either dataset.")
     ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Step size at the first update.")
+    ] = None,
     init: Annotated[
         Path | None, typer.Option("--init", help="Checkpoint of the same rung to start from.")
     ] = None,
@@ -135,6 +142,7 @@ def train(
                 steps=steps,
                 batch_size=batch_size,
                 max_epochs=max_epochs,
+                learning_rate=learning_rate,
                 init=init,
                 seed=seed,
                 out=out,

@@ -118,13 +118,33 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
 
 def past_lines(status: "RunStatus") -> list[str]:
     """Return what a run decided, what it blessed, and what it obeys."""
-    lines = [
-        f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}"
-        for cycle in status.cycles
-        if cycle.reason
-    ]
+    lines: list[str] = []
+    for cycle in status.cycles:
+        if cycle.reason:
+            lines.append(f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}")
+        lines += _training_lines(cycle)
     lines += [_blessed(status), _error_budget(status), _seed_data(status), _rules(status)]
     return [line for line in lines if line]
+
+
+def _training_lines(cycle: "CycleStatus") -> list[str]:
+    """Return what a cycle's harvests brought: those trained on in it, and its own for later."""
+    lines: list[str] = []
+    if cycle.adapted is not None:
+        plain_one, copy = cycle.adapted
+        kept = "taken" if copy > plain_one else "left"
+        lines.append(
+            f"cycle {cycle.idx}: the copy trained on harvests was {kept}: {copy:.3f} against "
+            f"{plain_one:.3f} without"
+        )
+    found = cycle.harvest
+    if found is not None and found.starts == "failed":
+        failed = found.attempts - found.successes
+        lines.append(
+            f"cycle {cycle.idx}: the policy failed at {failed} of {found.attempts} further starts; "
+            f"the expert showed {found.kept} of them, for later cycles"
+        )
+    return lines
 
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:

@@ -159,6 +159,11 @@ class LoopConfig(Section):
                 "improve.enabled: expected true or false beside improve.adapt_steps, got nothing; "
                 "without a harvest there is nothing to adapt to"
             )
+        if self.improve.starts == "failed" and self.backend == "lerobot":
+            found.append(
+                "improve.starts: expected 'solved' with LeRobot, which has no expert to show the "
+                "rest, got 'failed'; correct it, or set backend: native"
+            )
         if found:
             raise ValueError(*found)
         return self

@@ -226,10 +226,12 @@ class EvalConfig(Section):
 
 
 class ImproveConfig(Section):
-    """Harvest of the blessed policy's own successes.
+    """Harvest of the blessed policy's own successes, or of what it fails at.
 
     Attributes:
-        enabled: Whether to harvest after a promotion.
+        enabled: Whether to harvest: own successes after a promotion, failed starts in every cycle.
+        starts: ``"solved"`` keeps the policy's own successes, ``"failed"`` what the task's expert
+            shows from initial states at which the policy failed; natively only.
         episodes: Successful episodes wanted.
         adapt_steps: Gradient steps on the blend of data and harvest; 0 disables.
         mix_ratio: Share of samples that come from the harvest while adapting.
@@ -239,6 +241,7 @@ class ImproveConfig(Section):
     """
 
     enabled: _Truth = False
+    starts: Literal["solved", "failed"] = "solved"
     episodes: _Episodes = 20
     adapt_steps: _Whole = 0
     mix_ratio: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5

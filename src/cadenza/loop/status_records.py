@@ -33,6 +33,23 @@ class Measurement(Record):
     score: float | None = None
 
 
+class Harvested(Record):
+    """What a cycle harvested for later training.
+
+    Attributes:
+        starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
+            from initial states at which the policy failed.
+        kept: Episodes kept.
+        successes: Attempts that the policy solved.
+        attempts: Attempts of the policy.
+    """
+
+    starts: str
+    kept: int
+    successes: int
+    attempts: int
+
+
 class CycleStatus(Record):
     """One cycle.
 
@@ -46,6 +63,9 @@ class CycleStatus(Record):
         baseline: What the reference solved on the same initial states; None without one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
+        harvest: What it harvested; None for nothing.
+        adapted: What of candidate and of its copy that was trained on the harvests was compared to
+            choose between them; None where there was no copy.
         checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
         started_at: When it began.
         finished_at: When it ended; None while it goes on.
@@ -60,6 +80,8 @@ class CycleStatus(Record):
     baseline: Measurement | None
     difference: tuple[float | None, float | None] | None
     seconds: dict[Device, float]
+    harvest: Harvested | None = None
+    adapted: tuple[float, float] | None = None
     checkpoint: str | None
     started_at: float
     finished_at: float | None

@@ -17,6 +17,7 @@ from cadenza.loop.jobs.spec import Device
 from cadenza.loop.status_records import (
     BlessedPolicy,
     CycleStatus,
+    Harvested,
     LiveJob,
     Measurement,
     ModelUse,
@@ -127,9 +128,10 @@ def measure(outcomes: Sequence[EpisodeOutcome]) -> Measurement | None:
 
 
 def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
-    decided_events = store.events.of_kind(run_id, "decide", "decision")
-    decisions = {event.cycle: _object(event.payload) for event in decided_events}
+    decisions = _payloads(store, run_id, "decide", "decision")
     checkpoints = _checkpoints(store, run_id)
+    harvests = _payloads(store, run_id, "improve", "rollouts_collected")
+    chosen = _payloads(store, run_id, "eval", "candidate_selected")
     found: list[CycleStatus] = []
     for row in store.cycles_for(run_id):
         idx = row["idx"]
@@ -145,6 +147,8 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
                 baseline=measure(store.episodes(run_id, idx, "baseline")),
                 difference=_bounds(decided),
                 seconds=_seconds([job for job in jobs if job.key.cycle == idx]),
+                harvest=_harvest(harvests.get(idx)),
+                adapted=_adapted(chosen.get(idx)),
                 checkpoint=checkpoints.get(idx),
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
@@ -153,16 +157,32 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
     return tuple(found)
 
 
+def _payloads(
+    store: JobStore, run_id: str, stage: str, kind: str
+) -> dict[int | None, dict[str, Any]]:
+    """Return what the last event of a kind told in each cycle."""
+    events = store.events.of_kind(run_id, stage, kind)
+    return {event.cycle: _object(event.payload) for event in events}
+
+
+def _harvest(told: dict[str, Any] | None) -> Harvested | None:
+    if told is None:
+        return None
+    counts = {name: told[name] for name in ("kept", "successes", "attempts")}
+    return Harvested(starts=told.get("starts", "solved"), **counts)
+
+
+def _adapted(told: dict[str, Any] | None) -> tuple[float, float] | None:
+    return None if told is None else (told["candidate"], told["adapted"])
+
+
 def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:
     """Return the policy of each cycle: its candidate, or the adapted copy where that was chosen."""
-    chosen = {
-        event.cycle: _object(event.payload).get("chosen")
-        for event in store.events.of_kind(run_id, "eval", "candidate_selected")
-    }
+    chosen = _payloads(store, run_id, "eval", "candidate_selected")
     paths: dict[int, str] = {}
     for row in store.checkpoints_for(run_id):
         cycle = row["cycle_idx"]
-        if cycle not in paths or chosen.get(cycle) == "adapted":
+        if cycle not in paths or chosen.get(cycle, {}).get("chosen") == "adapted":
             paths[cycle] = row["path"]
     return paths
 

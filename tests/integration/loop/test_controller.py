@@ -12,6 +12,8 @@ from cadenza.loop.constitution import ConstitutionError
 from cadenza.loop.errors import EvalError
 from cadenza.loop.events import read_events
 from cadenza.loop.orchestrator.checkpoints import initial_reference
+from cadenza.loop.status_records import Harvested
+from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
 
@@ -310,6 +312,47 @@ def test_harvest_follows_promotion_and_feeds_the_next_adaptation(new):
     assert flags["dataset"] == str(loop.folder / "cycle_1" / "data")
     assert (flags["steps"], float(flags["mix-ratio"])) == ("5", 0.5)
     assert "episodes" not in flags
+
+
+def test_failed_starts_of_the_policy_that_the_run_stands_on_are_harvested_in_every_cycle(new):
+    loop = new(0.5, 0.5, 0.9, improve={**IMPROVE, "starts": "failed"})
+    assert loop.run().decisions == ["promote", "iterate", "promote"]
+    own = [str(loop.folder / f"cycle_{cycle}/train/policy.json") for cycle in (0, 0, 2)]
+    assert [loop.stack.flags(cycle, "harvest")["policy"] for cycle in range(3)] == own
+    assert loop.stack.flags(0, "harvest")["starts"] == "failed"
+    assert loop.stack.flags(2, "adapt")["mix"] == str(loop.folder / "cycle_1" / "merge")
+    cycle = run_status(loop.store, "run", workdir=loop.folder.parent).cycles[1]
+    assert cycle.harvest == Harvested(starts="failed", kept=4, successes=4, attempts=8)
+    assert cycle.adapted == pytest.approx((0.5, 0.5), abs=0.05)
+
+
+class Mover(FakeProposer):
+    """Moves everything, ever farther."""
+
+    def propose(self, cycle, last_report):
+        moved = {"learning_rate": 10.0**-cycle, "steps": 7 * 10 ** (3 * cycle), "batch_size": 64}
+        rung = ("bc", "bc_large", "smolvla")[cycle]
+        return super().propose(cycle, last_report).model_copy(update={**moved, "rung": rung})
+
+
+def test_proposals_move_training_and_rung_within_the_bounds_of_the_rules(new):
+    loop = new(0.5, 0.9, 0.5, proposer=Mover(), improve=IMPROVE)
+    loop.run()
+    trained = [loop.stack.flags(cycle, "train") for cycle in range(3)]
+    assert [flags["learning-rate"] for flags in trained] == ["0.01", "0.01", "0.01"]
+    assert [flags["steps"] for flags in trained] == ["100", "7000", "20000"]
+    assert [flags["batch-size"] for flags in trained] == ["64"] * 3
+    assert [flags["rung"] for flags in trained] == ["bc", "bc_large", "bc_large"]
+    assert [row["rung"] for row in loop.store.cycles_for("run")] == ["bc", "bc_large", "bc_large"]
+    assert payloads(loop, "rung_proposed") == [{"to": "bc_large"}]
+    assert "init" not in trained[1]  # the blessed policy is of another type
+    assert loop.stack.flags(1, "adapt")["steps"] == "5"
+
+
+def test_proposals_climb_no_ladder_that_a_person_is_asked_about(new):
+    loop = new(0.5, 0.9, proposer=Mover(), approval={"gates": ["escalate"]})
+    loop.run()
+    assert loop.stack.flags(1, "train")["rung"] == "bc"
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,7 @@ CASES = [
     ),
     Case("eval.env_args", ["--filter=on"], flag("harvest", "filter"), None, "on", HARVEST),
     Case("improve.enabled", True, see.stage_runs("harvest"), 0, 1),
+    Case("improve.starts", "failed", flag("harvest", "starts"), None, "failed", HARVEST),
     Case("improve.episodes", 7, flag("harvest", "episodes"), "20", "7", HARVEST),
     Case("improve.adapt_steps", 9, flag("adapt", "steps", cycle=1), "7", "9", ADAPT),
     Case("improve.mix_ratio", 0.25, flag("adapt", "mix-ratio", cycle=1), "0.5", "0.25", ADAPT),

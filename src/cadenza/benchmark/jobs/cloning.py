@@ -104,6 +104,6 @@ def cloning_loss(predicted: Tensor, done: Tensor, valid: Tensor | None = None) -
     return errors.mean() if valid is None else errors[valid].mean()
 
 
-def cosine_rate(step: int, steps: int) -> float:
+def cosine_rate(step: int, steps: int, first: float = LEARNING_RATE) -> float:
     """Return the step size of update ``step`` of ``steps``."""
-    return LEARNING_RATE * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+    return first * 0.5 * (1.0 + math.cos(math.pi * step / steps))

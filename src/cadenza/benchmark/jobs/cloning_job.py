@@ -10,7 +10,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cadenza.benchmark.jobs.cloning import Clone, cloning_loss, cosine_rate, state_moments
+from cadenza.benchmark.jobs.cloning import (
+    LEARNING_RATE,
+    Clone,
+    cloning_loss,
+    cosine_rate,
+    state_moments,
+)
 from cadenza.benchmark.jobs.cloning_data import TrainingData, batch_rows, load_data, updates_of
 from cadenza.benchmark.jobs.cloning_files import (
     finished_policy,
@@ -105,7 +111,7 @@ def _fit(training: Training, data: TrainingData, clone: Clone, folder: JobFolder
         optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         for group in optimizer.param_groups:
-            group["lr"] = cosine_rate(update, updates)
+            group["lr"] = cosine_rate(update, updates, training.learning_rate or LEARNING_RATE)
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         if (update + 1) % SAVE_EVERY == 0 and update + 1 < updates:
             save_state(clone, optimizer, folder, update + 1)

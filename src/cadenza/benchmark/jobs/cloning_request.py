@@ -25,6 +25,7 @@ class Training:
         mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
         steps: Updates.
         batch_size: Samples per update.
+        learning_rate: Step size of Adam at the first update; None for `cloning.LEARNING_RATE`.
         max_epochs: Most passes over either dataset; None for no cap.
         init: Checkpoint of the same rung to start from; None starts afresh.
         seed: Seed of weights and batches.
@@ -40,6 +41,7 @@ class Training:
     mix_ratio: float = 0.5
     steps: int
     batch_size: int
+    learning_rate: float | None = None
     max_epochs: float | None = None
     init: Path | None = None
     seed: int
@@ -60,6 +62,10 @@ class Training:
             raise ConfigurationError(
                 f"--mix-ratio: expected a share in [0, 1], got {self.mix_ratio}."
             )
+        if self.learning_rate is not None and not 0.0 < self.learning_rate < math.inf:
+            raise ConfigurationError(
+                f"--learning-rate: expected > 0 and finite, got {self.learning_rate}."
+            )
         if self.max_epochs is not None and not 0.0 < self.max_epochs < math.inf:
             raise ConfigurationError(
                 f"--max-epochs: expected > 0 and finite, got {self.max_epochs}."
@@ -72,7 +78,9 @@ class Training:
 
     def flags(self) -> dict[str, Any]:
         """Return what determines the product beside the files that are read, as JSON values."""
+        moved = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
         return {
+            **moved,
             "rung": self.rung,
             "episodes": list(self.episodes),
             "first_episodes": self.first_episodes,

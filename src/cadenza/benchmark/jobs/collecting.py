@@ -2,12 +2,14 @@
 
 Attempt i starts from the initial-state seed ``seed_start + i`` beside partner i of the rounds of
 `encounters.partner_round`, until as many succeeded as are wanted or the seeds are used up. So a
-larger collection begins with the smaller one.
+larger collection begins with the smaller one. A harvest of failed starts keeps what the task's
+expert shows from the initial states, beside the partners, with which the policy failed.
 """
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +102,8 @@ class _Player:
         filtered: Whether the safety filter is on.
         make_policy: Builds the ego for its seat.
         must_succeed: Whether too few successes are an error.
+        expert: Builds the ego whose episodes are kept, from starts that the other one failed at;
+            None keeps that one's own.
     """
 
     kind: str
@@ -107,6 +111,7 @@ class _Player:
     filtered: bool
     make_policy: Callable[[EgoSeat], EgoPolicy]
     must_succeed: bool
+    expert: Callable[[EgoSeat], EgoPolicy] | None = None
 
 
 @dataclass(slots=True)
@@ -115,11 +120,13 @@ class _Gathered:
 
     Attributes:
         kept: Successful episodes.
-        attempts: Episodes played.
+        attempts: Episodes played, of the expert of failed starts not counted.
+        successes: Attempts that succeeded.
     """
 
     kept: list[KeptEpisode]
     attempts: int = 0
+    successes: int = 0
 
 
 def collect(collection: Collection, *, expert: str | None = None) -> dict[str, Any]:
@@ -147,13 +154,16 @@ def collect(collection: Collection, *, expert: str | None = None) -> dict[str, A
     return _run(collection, task, player)
 
 
-def harvest(collection: Collection, *, policy: Path, filtered: str | None) -> dict[str, Any]:
+def harvest(
+    collection: Collection, *, policy: Path, filtered: str | None, starts: str = "solved"
+) -> dict[str, Any]:
     """Keep a policy's own successes and return the result; none at all is a result too.
 
     Args:
         collection: What to collect; its seed count bounds the attempts.
         policy: Checkpoint.
         filtered: ``on`` or ``off``: the safety filter; None for on wherever the task has one.
+        starts: ``solved``, or ``failed`` to keep what the task's expert shows from failed starts.
 
     Raises:
         CheckpointError: The policy is missing, damaged or of another task.
@@ -171,6 +181,14 @@ def harvest(collection: Collection, *, policy: Path, filtered: str | None) -> di
         make_policy=trained.load,
         must_succeed=False,
     )
+    if starts == "failed":
+        name = _expert_of(task, None)
+        law = find_expert(name).law
+        facts = {**player.facts, "starts": starts, "expert": name}
+        expert: Callable[[EgoSeat], EgoPolicy] = lambda seat: NoisyExpert(seat, law)  # noqa: E731
+        player = replace(player, facts=facts, expert=expert)
+    elif starts != "solved":
+        raise ConfigurationError(f"--starts: expected solved or failed, got {starts!r}.")
     with single_torch_thread():
         return _run(collection, task, player)
 
@@ -193,15 +211,19 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
     request = {**collection.flags(partners), **player.facts}
     with (
         Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
+        ExitStack() as stack,
         open_job_folder(
             collection.out, player.kind, request, code_sha256=code_digest(task, partners)
         ) as folder,
     ):
+        egos = [encounters]
+        if player.expert is not None:
+            expert = Encounters(task, filtered=task.supports_safety, make_policy=player.expert)
+            egos.append(stack.enter_context(expert))
         dataset = folder.root / DATASET
-        attempts = 0
+        gathered = _Gathered(kept=[])
         if not dataset.exists():
-            gathered = _gather(collection, partners, encounters, folder)
-            attempts = gathered.attempts
+            gathered = _gather(collection, partners, egos, folder)
             if player.must_succeed and len(gathered.kept) < collection.episodes:
                 raise NotReadyError(
                     f"{player.kind}: expected {collection.episodes} successful episodes within "
@@ -212,11 +234,11 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
                 _publish(collection, gathered, encounters, folder, player.facts)
         if dataset.exists():
             folder.drop_work()
-        return folder.write_result(collection.result, _facts(collection, dataset, attempts))
+        return folder.write_result(collection.result, _facts(collection, dataset, gathered))
 
 
 def _gather(
-    collection: Collection, partners: Sequence[str], encounters: Encounters, folder: JobFolder
+    collection: Collection, partners: Sequence[str], egos: Sequence[Encounters], folder: JobFolder
 ) -> _Gathered:
     """Play, or read what an earlier process has played, until enough was kept."""
     blocks = Blocks(folder=folder.work / "blocks", request_sha256=folder.request_sha256)
@@ -226,10 +248,11 @@ def _gather(
         if stored is None:
             wanted = collection.episodes - len(gathered.kept)
             last = min(first + BLOCK, collection.seed_count)
-            stored = {"attempts": _play(collection, partners, encounters, first, last, wanted)}
+            stored = {"attempts": _play(collection, partners, egos, first, last, wanted)}
             blocks.write(number, stored)
         for attempt in stored["attempts"]:
             gathered.attempts += 1
+            gathered.successes += attempt.get("success", attempt["arrays"] is not None)
             if attempt["arrays"] is not None:
                 gathered.kept.append(_kept(attempt))
         if len(gathered.kept) >= collection.episodes:
@@ -240,19 +263,27 @@ def _gather(
 def _play(
     collection: Collection,
     partners: Sequence[str],
-    encounters: Encounters,
+    egos: Sequence[Encounters],
     first: int,
     last: int,
     wanted: int,
 ) -> list[dict[str, Any]]:
-    """Play the attempts from ``first`` up to ``last``, or until ``wanted`` have succeeded."""
+    """Play the attempts from ``first`` up to ``last``, or until ``wanted`` are kept.
+
+    A second ego plays what the first one failed at, and its successes alone are kept.
+    """
     attempts: list[dict[str, Any]] = []
     for index in range(first, last):
         partner, seed = partners[index % len(partners)], collection.seed_start + index
-        result, recording = encounters.play(partner, seed)
-        arrays = _packed(recording) if result.success else None
-        attempts.append({"seed": seed, "partner": partner, "arrays": arrays})
-        wanted -= result.success
+        result, recording = egos[0].play(partner, seed)
+        success = keeps = result.success
+        for expert in egos[1:]:
+            if not success:
+                result, recording = expert.play(partner, seed)
+            keeps = not success and result.success
+        arrays = _packed(recording) if keeps else None
+        attempts.append({"seed": seed, "partner": partner, "success": success, "arrays": arrays})
+        wanted -= keeps
         if not wanted:
             break
     return attempts
@@ -304,14 +335,20 @@ def _publish(
         gathered.kept,
         task=collection.task,
         fps=encounters.control_rate_hz(),
-        page={"repo_id": collection.repo_id, "source": facts, "attempts": gathered.attempts},
+        page={
+            "repo_id": collection.repo_id,
+            "source": facts,
+            "attempts": gathered.attempts,
+            "successes": gathered.successes,
+        },
     )
     folder.publish(draft, DATASET)
 
 
-def _facts(collection: Collection, dataset: Path, attempts: int) -> dict[str, Any]:
+def _facts(collection: Collection, dataset: Path, gathered: _Gathered) -> dict[str, Any]:
     """Return what the result file says."""
-    facts: dict[str, Any] = {"kept": 0, "successes": 0, "attempts": attempts, "dataset": None}
+    counts = {"successes": gathered.successes, "attempts": gathered.attempts}
+    facts: dict[str, Any] = {"kept": 0, **counts, "dataset": None}
     if dataset.exists():
         page, kept = read_page(dataset), 0
         if page is None:
@@ -320,7 +357,8 @@ def _facts(collection: Collection, dataset: Path, attempts: int) -> dict[str, An
                 "folder of the job and run it again."
             )
         kept = len(page["episodes"])
-        facts = {"kept": kept, "successes": kept, "attempts": page["attempts"]}
+        successes = page.get("successes", kept)  # earlier pages name none
+        facts = {"kept": kept, "successes": successes, "attempts": page["attempts"]}
         facts["dataset"] = dataset_facts(dataset, collection.repo_id)
     used = {"start": collection.seed_start, "count": facts["attempts"]}
     return {**facts, "seeds": used}

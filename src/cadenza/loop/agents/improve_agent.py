@@ -138,7 +138,8 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
             harvest = self.backend.read_harvest(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error
-        self._desk.emit(place, "rollouts_collected", _summary(harvest))
+        told = {"starts": request.starts, **_summary(harvest)}
+        self._desk.emit(place, "rollouts_collected", told)
         return harvest
 
     def merge(
@@ -182,6 +183,7 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
             cycle=cycle,
             checkpoint=checkpoint,
             episodes=self.cfg.episodes,
+            starts=self.cfg.starts,
             seeds=_LEDGER.range("harvest", cycle, count=attempts_for(self.cfg.episodes)),
             repo_id=repo_id,
             device=self.cfg.device,

@@ -9,7 +9,7 @@ from cadenza.loop.agents.job_desk import JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, TrainRequest
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import JobFailedError, TrainError, TrainOutputError
 from cadenza.loop.jobs.spec import JobRunner
 
@@ -52,6 +52,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
         stage: str = "train",
         mix: DatasetRef | None = None,
         mix_ratio: float = 0.5,
+        proposal: Proposal | None = None,
         jobs: JobRunner | None = None,
     ) -> CheckpointRecord:
         """Return the trained policy.
@@ -67,6 +68,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
             stage: Name of the job within the cycle.
             mix: Harvested episodes to blend in; None for none.
             mix_ratio: Share of samples drawn from them, in [0, 1].
+            proposal: What else it moves: batch and step size, and the steps where none are given.
             jobs: Runs the command; None for one call of the worker's own runner.
 
         Raises:
@@ -79,6 +81,13 @@ class TrainAgent(CommandWorker[TrainConfig]):
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, rung, dataset, init_override, steps)
         request = request.model_copy(update={"mix": mix, "mix_ratio": mix_ratio})
+        if proposal is not None:
+            moved = {
+                "steps": steps or proposal.steps or request.steps,
+                "batch_size": proposal.batch_size or request.batch_size,
+                "learning_rate": proposal.learning_rate,
+            }
+            request = request.model_copy(update=moved)
         self._check_features(request, init_override)
         try:
             plan = self.backend.plan_train(request)

@@ -5,7 +5,7 @@ the plan with the constitution, runs it, and asks the back end to read the outco
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field
 
@@ -81,6 +81,7 @@ class TrainRequest(Record):
         mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
         steps: Gradient steps.
         batch_size: Samples per step.
+        learning_rate: Step size at the first update; None for the back end's own.
         extra_args: Further arguments of the user's configuration.
         folder: Folder of this step.
     """
@@ -93,6 +94,7 @@ class TrainRequest(Record):
     mix_ratio: float = Field(default=0.5, ge=0.0, le=1.0)
     steps: int = Field(gt=0)
     batch_size: int = Field(gt=0)
+    learning_rate: float | None = None
     extra_args: tuple[str, ...] = ()
     folder: Path
 
@@ -119,7 +121,7 @@ class EvalRequest(Record):
 
 
 class HarvestRequest(Record):
-    """Collect successful episodes of a policy.
+    """Collect successful episodes of a policy, or of an expert where the policy failed.
 
     Attributes:
         cycle: The cycle.
@@ -127,6 +129,7 @@ class HarvestRequest(Record):
         episodes: Successful episodes wanted.
         seeds: Initial states it may use; its count bounds the attempts.
         focus: Tasks to play more of.
+        starts: ``"failed"`` for what an expert shows where the policy failed.
         repo_id: Name of the dataset it writes.
         device: Torch device.
         task_text: Instruction stored with each frame; None for the back end's own.
@@ -139,6 +142,7 @@ class HarvestRequest(Record):
     episodes: int = Field(gt=0)
     seeds: SeedRange
     focus: tuple[str, ...] = ()
+    starts: Literal["solved", "failed"] = "solved"
     repo_id: str
     device: str = "cpu"
     task_text: str | None = None

@@ -224,6 +224,8 @@ class NativeBackend:
         }
         if request.focus:
             flags["focus"] = ",".join(request.focus)
+        if request.starts == "failed":
+            flags["starts"] = "failed"
         return self._plan("harvest", flags, request.folder, request.extra_args)
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
@@ -240,9 +242,12 @@ class NativeBackend:
         }
         if request.checkpoint.sha256 is not None:
             expected["policy_sha256"] = request.checkpoint.sha256
+        if request.starts == "failed":
+            expected["starts"] = "failed"
         facts = read_result(request.folder, "harvest", expected)
         dataset = facts["dataset"]
-        notes = f"successes of {request.checkpoint.policy_type}, cycle {request.cycle}"
+        what = "starts failed by" if request.starts == "failed" else "successes of"
+        notes = f"{what} {request.checkpoint.policy_type}, cycle {request.cycle}"
         return Harvest(
             kept=facts["kept"],
             successes=facts["successes"],

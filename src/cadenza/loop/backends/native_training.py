@@ -63,6 +63,8 @@ class NativeTraining:
             flags |= {"mix": local_root(request.mix), "mix-ratio": repr(request.mix_ratio)}
         if self.max_epochs is not None:
             flags["max-epochs"] = repr(self.max_epochs)
+        if request.learning_rate is not None:
+            flags["learning-rate"] = repr(request.learning_rate)
         if request.init is not None:
             flags["init"] = request.init
         return flags
@@ -86,6 +88,8 @@ class NativeTraining:
             "max_epochs": self.max_epochs,
             "init_sha256": None if request.init is None else _digest(Path(request.init)),
         }
+        if request.learning_rate is not None:
+            expected["learning_rate"] = request.learning_rate
         if request.dataset.sha256 is not None:
             expected["dataset_sha256"] = request.dataset.sha256
         if mix is None or mix.sha256 is not None:

@@ -34,7 +34,7 @@ from cadenza.loop.constitution.suites import tasks_played
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
-_LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args")
+_LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
 _LOG = logging.getLogger(__name__)
 
 #: Every program there is; a file of rules chooses among them.

@@ -58,7 +58,12 @@ COLLECT: Final = Program(
 HARVEST: Final = Program(
     words=("cadenza", "job", "harvest"),
     job=HarvestJob,
-    keys={"policy": _READ, **_COLLECTING, "filter": _FILTER},
+    keys={
+        "policy": _READ,
+        **_COLLECTING,
+        "filter": _FILTER,
+        "starts": Choice(("solved", "failed")),
+    },
     fields={"policy": "policy", **_COLLECTING_FIELDS, "seed-count": "attempts"},
     required=(*each("policy"), *_COLLECTING_REQUIRED),
     weakening=_UNGUARDED,
@@ -75,6 +80,7 @@ TRAIN: Final = Program(
         "mix-ratio": Number(0.0, 1.0),
         "steps": _COUNT,
         "batch-size": _BATCH,
+        "learning-rate": Number(0.0, 1.0),
         "max-epochs": Number(0.0, 1e6),
         "init": _READ,
         "seed": _SEED,

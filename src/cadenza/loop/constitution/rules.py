@@ -41,6 +41,8 @@ _NEVER: Final = (
 )
 
 _Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
+_Positive = Annotated[float, Field(gt=0)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)]
 _Limit = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
 _HubRepository = Annotated[
     str,
@@ -98,6 +100,32 @@ class ExtraKey(BaseModel):
         return kinds[self.kind]
 
 
+class ProposalBounds(BaseModel):
+    """What proposals may move beside the data; what is not named stays as configured.
+
+    Attributes:
+        learning_rate: Least and largest step size at the first update.
+        steps: Least and most gradient steps.
+        batch_size: Least and most samples per step.
+        rungs: Policy types, of those of the run's ladder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    learning_rate: tuple[_Positive, _Positive] | None = None
+    steps: tuple[_Count, _Count] | None = None
+    batch_size: tuple[_Count, _Count] | None = None
+    rungs: tuple[_Word, ...] = ()
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        for name in ("learning_rate", "steps", "batch_size"):
+            bounds: tuple[float, float] | None = getattr(self, name)
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ValueError(f"{name}: expected [least, most], got {list(bounds)}")
+        return self
+
+
 class Rules(BaseModel):
     """The rules of one file.
 
@@ -115,6 +143,7 @@ class Rules(BaseModel):
         allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
         allowed_hub_datasets: The same of data.
         extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
+        proposals: What proposals may move; None for data alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -130,6 +159,7 @@ class Rules(BaseModel):
     allowed_hub_policies: tuple[_HubRepository, ...] = ()
     allowed_hub_datasets: tuple[_HubRepository, ...] = ()
     extra_keys: dict[str, dict[str, ExtraKey]] = Field(default_factory=dict)
+    proposals: ProposalBounds | None = None
 
     @model_validator(mode="after")
     def _extra_keys_are_flags(self) -> Self:

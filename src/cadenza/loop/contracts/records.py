@@ -31,6 +31,10 @@ class Proposal(Record):
         num_episodes: Episodes to train on, >= 1; None for all there are.
         notes: Why, for people.
         focus: Names of tasks that fail, worst first; empty means all tasks evenly.
+        learning_rate: Step size at the first update; None for the back end's own.
+        steps: Gradient steps; None for the configuration's.
+        batch_size: Samples per step; None for the configuration's.
+        rung: Policy type of the ladder to train from now on; None for the present one.
     """
 
     action: ProposalAction
@@ -38,6 +42,10 @@ class Proposal(Record):
     num_episodes: int | None = Field(default=None, ge=1)
     notes: Annotated[str, StringConstraints(max_length=MAX_NOTES)] = ""
     focus: tuple[Name, ...] = ()
+    learning_rate: float | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    rung: Name | None = None
 
 
 class DatasetRef(Record):

@@ -54,14 +54,25 @@ def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
 
 
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
-    """Begin the cycle with a proposal."""
+    """Begin the cycle with a proposal, which may move the run to another rung of the ladder."""
+    ladder = [rung.name for rung in config.policy_ladder]
+    events: tuple[Notice, ...] = ()
+    if proposal.rung in ladder and proposal.rung != ladder[state.rung]:
+        update = {"rung": ladder.index(proposal.rung), "rung_cycles": 0, "history": ()}
+        state = state.model_copy(update=update)
+        payload = {"to": proposal.rung}
+        events = (
+            Notice(stage="orchestrator", kind="rung_proposed", cycle=state.cycle, payload=payload),
+        )
     row = changes.start_cycle(
         state.cycle,
         rung=rung_of(state, config).name,
         proposal_json=proposal.model_dump_json(),
     )
     return Transition(
-        state=moved(state, "data", current=CycleState(proposal=proposal)), rows=(row,)
+        state=moved(state, "data", current=CycleState(proposal=proposal)),
+        events=events,
+        rows=(row,),
     )
 
 
@@ -171,7 +182,10 @@ def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transiti
     """
     report = needed(state.current.candidate_report, "a report")
     promoted = state.current.decision == Decision.PROMOTE.value
-    if improves and promoted and report.success_rate > 0.0:
+    worth_it = promoted and report.success_rate > 0.0
+    if config.improve.starts == "failed":
+        worth_it = state.reference is not None
+    if improves and worth_it:
         return Transition(state=moved(state, "harvest"))
     return _merge_or_end(state, config, improves=improves)
 

@@ -11,6 +11,7 @@ from typing import Final
 from cadenza.loop.agents.improve_agent import ATTEMPTS_PER_SUCCESS, attempts_for
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
+from cadenza.loop.constitution.rules import ProposalBounds
 from cadenza.loop.contracts.records import Proposal
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
 from cadenza.loop.orchestrator.seeds import BLOCK
@@ -33,6 +34,27 @@ def schedule_of(config: LoopConfig, rules: Constitution) -> DeterministicPropose
         data.growth,
         data.max_episodes,
         most_proposed=most_proposed(config, rules),
+        moves=moves_of(config, rules),
+    )
+
+
+def moves_of(config: LoopConfig, rules: Constitution) -> ProposalBounds:
+    """Return what proposals of a run may move beside its data.
+
+    No rung where a person is asked before the ladder is climbed, none that is not on it, no more
+    steps than a job may make, and a step size natively alone: LeRobot's policies have their own.
+    """
+    moves = rules.rules.proposals or ProposalBounds()
+    ladder = {rung.name for rung in config.policy_ladder}
+    asked = "escalate" in config.approval.gates
+    limit, steps = rules.rules.limit("max_train_steps") or 1, moves.steps
+    native = config.backend == "native"
+    return moves.model_copy(
+        update={
+            "rungs": () if asked else tuple(name for name in moves.rungs if name in ladder),
+            "steps": steps and (min(steps[0], limit), min(steps[1], limit)),
+            "learning_rate": moves.learning_rate if native else None,
+        }
     )
 
 
@@ -55,7 +77,11 @@ def attempts_within(rules: Constitution, episodes: int | None) -> int:
 
 
 def bounded(proposal: Proposal, schedule: DeterministicProposer, cycle: int) -> Proposal:
-    """Return ``proposal`` with no more episodes than the schedule has or anybody may ask for."""
+    """Return ``proposal`` with no more episodes than the schedule has or anybody may ask for.
+
+    What it moves beside the data is within its bounds, too.
+    """
+    proposal = schedule.within(proposal)
     most = max(schedule.scheduled_episodes(cycle) or 1, schedule.most_proposed or 1)
     asked = proposal.num_episodes
     if asked is None or asked <= most:

@@ -96,6 +96,7 @@ class CuratedProposer:
             fallback.growth,
             min(caps, default=None),
             fallback.failing_threshold,
+            moves=fallback.moves,
         )
         self._candidates = candidates
         self._bus = bus
@@ -177,6 +178,7 @@ class CuratedProposer:
                 f"The only allowed dataset: {json.dumps(self._bounds.seed_dataset)}",
                 f"Episodes that the schedule suggests: {scheduled or 'all'}",
                 f"Most episodes: {'all there are, and no fewer' if most is None else most}",
+                self._bounds.told_moves(),
                 "The last evaluation and pages about earlier runs follow.",
             ]
         )

@@ -28,7 +28,8 @@ SYSTEM: Final = (
     "You plan the next training cycle of a robot policy. Reply with only a JSON object "
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
     '"num_episodes": whole number or null, "notes": one sentence, "focus": names of failing '
-    "tasks}. Its JSON schema: " + json.dumps(Plan.model_json_schema(), sort_keys=True)
+    "tasks}, and learning_rate, steps, batch_size or rung where they may be set. Its JSON schema: "
+    + json.dumps(Plan.model_json_schema(), sort_keys=True)
 )
 
 
@@ -92,6 +93,7 @@ class LLMProposer:
                 f"Cycle: {cycle}",
                 f"Seed dataset, the only one allowed: {json.dumps(self._fallback.seed_dataset)}",
                 f"Most episodes: {'all there are, and no fewer' if most is None else most}",
+                self._fallback.told_moves(),
                 "The last evaluation and pages about earlier runs follow.",
             ]
         )

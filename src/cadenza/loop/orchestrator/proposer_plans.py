@@ -23,6 +23,8 @@ from cadenza.loop.orchestrator.proposer_schedule import (
 
 #: Longest reply that is parsed, characters.
 MAX_REPLY_CHARS: Final = 1 << 18
+#: What a plan may move beside the data.
+_MOVES: Final = ("learning_rate", "steps", "batch_size", "rung")
 #: Problems that a repair turn is told.
 _MAX_PROBLEMS: Final = 5
 #: Characters of one problem.
@@ -39,6 +41,10 @@ class Plan(BaseModel):
     num_episodes: int | None = Field(default=None, ge=1)
     notes: str = ""
     focus: list[str] = []
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    rung: str | None = None
 
 
 def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
@@ -78,13 +84,20 @@ def bounded_proposal(
     plan: Plan, bounds: DeterministicProposer, cycle: int, report: EvalReport | None
 ) -> Proposal:
     """Return a plan as a proposal within ``bounds``; without a count it takes all it may."""
-    return Proposal(
+    proposal = Proposal(
         action=plan.action,
         dataset=bounds.seed_dataset,
         num_episodes=bounds.allowed_episodes(cycle, plan.num_episodes),
         notes=clean_line(plan.notes, MAX_NOTES),
         focus=_focus(plan.action, plan.focus, bounds, report),
     )
+    return _moved(proposal, plan, bounds)
+
+
+def _moved(proposal: Proposal, plan: Plan, bounds: DeterministicProposer) -> Proposal:
+    """Return ``proposal`` with what ``plan`` moves beside the data, within ``bounds``."""
+    moved = {name: getattr(plan, name) for name in _MOVES}
+    return bounds.within(proposal.model_copy(update=moved))
 
 
 def lenient_proposal(
@@ -111,7 +124,7 @@ def lenient_proposal(
     if count is None:
         count = bounds.scheduled_episodes(cycle)
     notes, focus = plan.get("notes"), plan.get("focus")
-    return Proposal(
+    proposal = Proposal(
         action=action,
         dataset=bounds.seed_dataset,
         num_episodes=bounds.allowed_episodes(cycle, count),
@@ -120,6 +133,11 @@ def lenient_proposal(
             action, cast("list[Any]", focus) if isinstance(focus, list) else [], bounds, report
         ),
     )
+    named = {key: plan[key] for key in _MOVES if key in plan}
+    try:
+        return _moved(proposal, Plan.model_validate({"action": action, **named}), bounds)
+    except ValidationError:
+        return proposal
 
 
 def _whole(value: object) -> int | None:

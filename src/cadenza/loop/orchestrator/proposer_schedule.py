@@ -4,10 +4,12 @@ Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap
            without an initial number, and all there are without either.
 """
 
+import json
 import math
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.loop.constitution.rules import ProposalBounds
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 
 #: Most episodes that any proposal asks for, even without a cap: beyond any dataset of this kind.
@@ -16,6 +18,8 @@ MAX_EPISODES: Final = 1_000_000
 MAX_FOCUS: Final = 5
 #: Longest name of a task that a record takes, characters.
 MAX_NAME: Final = 200
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Proposer(Protocol):
@@ -37,6 +41,7 @@ class DeterministicProposer:
         failing_threshold: Success below which a task fails.
         most_proposed: Most episodes that a language model may ask for; None for what the schedule
             or the cap allows.
+        moves: What else proposals may move, and how far.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class DeterministicProposer:
         failing_threshold: float = 0.5,
         *,
         most_proposed: int | None = None,
+        moves: ProposalBounds | None = None,
     ) -> None:
         """Check and keep the schedule.
 
@@ -76,6 +82,7 @@ class DeterministicProposer:
         self.max_episodes = max_episodes
         self.failing_threshold = failing_threshold
         self.most_proposed = most_proposed
+        self.moves = moves or ProposalBounds()
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the schedule's count, with a focus on the tasks that failed last."""
@@ -127,6 +134,23 @@ class DeterministicProposer:
         cap = MAX_EPISODES if self.max_episodes is None else self.max_episodes
         return max(1, min(count, cap))
 
+    def within(self, proposal: Proposal) -> Proposal:
+        """Return ``proposal`` with what it moves within the bounds, and nothing else moved."""
+        moves, near = self.moves, _nearest
+        return proposal.model_copy(
+            update={
+                "learning_rate": near(proposal.learning_rate, moves.learning_rate),
+                "steps": near(proposal.steps, moves.steps),
+                "batch_size": near(proposal.batch_size, moves.batch_size),
+                "rung": proposal.rung if proposal.rung in moves.rungs else None,
+            }
+        )
+
+    def told_moves(self) -> str:
+        """Return what a language model may move, as a line for it; empty for nothing."""
+        named = self.moves.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
+        return f"May also be set, within [least, most]: {json.dumps(named)}" if named else ""
+
     def focus(self, report: EvalReport | None) -> tuple[str, ...]:
         """Return the tasks that failed, worst first, equally bad ones by name, at most five."""
         if report is None:
@@ -140,3 +164,8 @@ class DeterministicProposer:
             for task, rate in report.per_task.items()
             if rate < self.failing_threshold and 1 <= len(task) <= MAX_NAME
         ]
+
+
+def _nearest(value: _Number | None, bounds: tuple[_Number, _Number] | None) -> _Number | None:
+    """Return the allowed value next to ``value``; None where none may be set."""
+    return None if value is None or bounds is None else min(max(value, bounds[0]), bounds[1])

@@ -187,6 +187,7 @@ class CycleSteps:
             dataset=needed(state.current.dataset, "a dataset"),
             workdir=self._session.folder,
             init_override=None if blessed is None else require_intact(blessed).path,
+            proposal=state.current.proposal,
             jobs=self._jobs(worker.runner),
         )
         return machine.trained(state, self._config, require_intact(checkpoint))
@@ -205,6 +206,7 @@ class CycleSteps:
             stage="adapt",
             mix=state.mix,
             mix_ratio=improve.mix_ratio,
+            proposal=state.current.proposal,
             jobs=self._jobs(worker.runner),
         )
         return machine.adapted(state, require_intact(checkpoint))
@@ -289,7 +291,7 @@ class CycleSteps:
             harvest = worker.harvest(
                 run_id=state.run_id,
                 cycle=state.cycle,
-                checkpoint=require_intact(needed(state.current.candidate, "a candidate")),
+                checkpoint=require_intact(needed(state.reference, "a reference")),
                 workdir=self._session.folder,
                 seeds=self._session.reserve("harvest", seeds),
                 focus=proposal.focus,

@@ -1,6 +1,7 @@
 """Collections keep successes only, in order, and a larger one begins with the smaller one."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,24 @@ def test_failures_are_left_out(clone, tmp_path):
     assert result["attempts"] == 16
     assert result["kept"] < 16
     assert result["kept"] == result["successes"]
+
+
+def test_harvest_of_failed_starts_keeps_what_the_expert_shows_from_them(clone, tmp_path):
+    wanted = collection(tmp_path, episodes=16, seed_count=16)
+    own = harvest(wanted, policy=clone.path, filtered="off")
+    solved = {one["seed"] for one in read_page(wanted.out / "dataset")["episodes"]}
+    again = replace(wanted, out=tmp_path / "failed", result=tmp_path / "failed.json")
+    shown = harvest(again, policy=clone.path, filtered="off", starts="failed")
+    page = read_page(again.out / "dataset")
+    assert {one["seed"] for one in page["episodes"]} <= set(range(10, 26)) - solved
+    assert (shown["successes"], shown["attempts"]) == (own["kept"], 16)
+    assert 0 < shown["kept"] == len(page["episodes"]) <= 16 - own["kept"]
+    assert page["source"]["expert"] == "swerve"
+
+
+def test_harvest_of_unknown_starts_is_refused(clone, tmp_path):
+    with pytest.raises(ConfigurationError, match="--starts: expected solved or failed, got 'all'"):
+        harvest(collection(tmp_path), policy=clone.path, filtered="off", starts="all")
 
 
 def test_harvest_without_success_is_a_result(clone, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import Constitution
+from cadenza.loop.constitution import Constitution, ConstitutionError
 from cadenza.loop.contracts.records import Proposal
 from cadenza.loop.orchestrator.proposal_bounds import (
     MOST_LISTED,
@@ -82,4 +82,46 @@ def test_proposal_of_anybody_is_cut_to_what_the_rules_allow():
     assert bounded(wild, schedule, 2).num_episodes == 240  # the schedule's, checked before the run
     for fine in (200, None):
         proposal = wild.model_copy(update={"num_episodes": fine})
-        assert bounded(proposal, schedule, 0) is proposal
+        assert bounded(proposal, schedule, 0) == proposal
+
+
+MOVES = {"learning_rate": [1e-4, 1e-2], "steps": [10, 500], "rungs": ["bc_large", "act"]}
+REPLY = {"action": "reuse_seed", "learning_rate": 5.0, "steps": 1, "batch_size": 9}
+
+
+def moving(**changes):
+    content = {"max_train_steps": 200, "proposals": {**MOVES, **changes}}
+    return schedule_of(config(), Constitution.from_rules(content))
+
+
+def moved(proposal):
+    assert proposal is not None
+    return (proposal.learning_rate, proposal.steps, proposal.batch_size, proposal.rung)
+
+
+def test_models_may_move_what_the_rules_name_as_far_as_they_say():
+    strict = bounded_proposal(
+        strict_plan(json.dumps({**REPLY, "steps": 900, "rung": "bc_large"})), moving(), 0, None
+    )
+    assert moved(strict) == (1e-2, 200, None, "bc_large")  # no job may make more steps than 200
+    lenient = lenient_proposal({**REPLY, "rung": "act"}, moving(), 0, None)
+    assert moved(lenient) == (1e-2, 10, None, None)  # which is on no rung of the ladder
+    assert moved(lenient_proposal({**REPLY, "rung": 3}, moving(), 0, None)) == (None,) * 4
+    assert json.dumps({"steps": [10, 200]})[1:-1] in moving().told_moves()
+
+
+def test_rules_that_name_no_moves_allow_none():
+    plain = schedule_of(config(), rules(1000))
+    assert moved(bounded_proposal(strict_plan(json.dumps(REPLY)), plain, 0, None)) == (None,) * 4
+    assert plain.told_moves() == ""
+
+
+def test_step_sizes_of_lerobot_stay_as_they_are():
+    found = schedule_of(config(**LEROBOT), Constitution.from_rules({"proposals": MOVES}))
+    assert (found.moves.learning_rate, found.moves.rungs) == (None, ("act",))
+
+
+@pytest.mark.parametrize("bounds", [{"steps": [5, 4]}, {"steps": [0, 4]}, {"speed": [1, 2]}])
+def test_malformed_bounds_are_refused(bounds):
+    with pytest.raises(ConstitutionError, match="proposals"):
+        Constitution.from_rules({"proposals": bounds})
