@@ -75,7 +75,7 @@ def test_dry_run_prints_every_command_and_event(tmp_path):
     out = f"--out={tmp_path}/runs/dry/cycle_0/data"
     assert lines[0].startswith("cadenza job collect --task=crossing")
     assert out in lines[0]
-    assert lines[-2].startswith("rules: the shipped ones, SHA-256 ")
+    assert lines[-3].startswith("rules: the shipped ones, SHA-256 ")
     assert lines[-2].startswith("episodes needed to see +10 points: 476, +15 points: 218, ")
     assert lines[-1].startswith("dry run: 4 commands in 1 cycles, none of them run;")
     assert "[cycle 0] orchestrator/cycle_started" in done.err

@@ -173,7 +173,9 @@ def _harvest(told: dict[str, Any] | None) -> Harvested | None:
 
 
 def _adapted(told: dict[str, Any] | None) -> tuple[float, float] | None:
-    return None if told is None else (told["candidate"], told["adapted"])
+    if told is None or "adapted" not in told:
+        return None
+    return told["candidate"], told["adapted"]
 
 
 def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:

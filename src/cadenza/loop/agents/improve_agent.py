@@ -138,7 +138,9 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
             harvest = self.backend.read_harvest(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error
-        told = {"starts": request.starts, **_summary(harvest)}
+        told = _summary(harvest)
+        if request.starts == "failed":
+            told["starts"] = request.starts
         self._desk.emit(place, "rollouts_collected", told)
         return harvest
 
