@@ -1,13 +1,19 @@
-"""Progress bars on stderr with the time left; silent when stderr is not a terminal."""
+"""Progress on stderr: bars with the time left, or a plain line now and then without a terminal."""
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Final
 
 #: Called with (work done, work in all, what was last seen).
 ProgressReport = Callable[[int, int, str], None]
 #: Called with (stage, work done, work in all, what was last seen).
 StageReport = Callable[[str, int, int, str], None]
+
+#: Time between two lines where there is no terminal, s.
+LINE_EVERY_S: Final = 30.0
 
 
 @contextmanager
@@ -16,7 +22,7 @@ def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport
 
     Args:
         label: What is being done, e.g. ``"training"``.
-        quiet: Draw nothing, as when stderr is not a terminal.
+        quiet: Show nothing.
     """
     with stage_bars(quiet=quiet) as report:
         yield lambda done, total, detail: report(label, done, total, detail)
@@ -27,10 +33,14 @@ def stage_bars(*, quiet: bool = False) -> Generator[StageReport]:
     """Yield a function that moves one bar per stage, a new bar for a new stage.
 
     Args:
-        quiet: Draw nothing, as when stderr is not a terminal.
+        quiet: Show nothing.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield _ignore
+        return
+    if not sys.stderr.isatty():
+        with _plain_lines() as report_plainly:
+            yield report_plainly
         return
     from rich.console import Console
     from rich.progress import (
@@ -61,6 +71,29 @@ def stage_bars(*, quiet: bool = False) -> Generator[StageReport]:
             display.update(bars[stage], completed=done, total=total, detail=detail)
 
         yield report
+
+
+@contextmanager
+def _plain_lines() -> Generator[StageReport]:
+    """Yield a function whose last report goes to stderr as a line every `LINE_EVERY_S`."""
+    last = "started"
+    began, ended, stream = time.monotonic(), threading.Event(), sys.stderr
+
+    def report(stage: str, done: int, total: int, detail: str) -> None:
+        nonlocal last
+        last = f"{stage}: {done} of {total}" + (f", {detail}" if detail else "")
+
+    def write() -> None:
+        while not ended.wait(LINE_EVERY_S):
+            print(f"{last} ({time.monotonic() - began:.0f} s)", file=stream, flush=True)
+
+    writer = threading.Thread(target=write, name="cadenza-progress", daemon=True)
+    writer.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        writer.join()
 
 
 def _ignore(stage: str, done: int, total: int, detail: str) -> None:
