@@ -25,6 +25,7 @@ import numpy as np
 
 from cadenza.aht.types import RewardCurve
 from cadenza.core.arrays import FloatArray
+from cadenza.core.deprecation import deprecated
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes, finite_or_none
 from cadenza.core.quantiles import student_quantile
@@ -117,6 +118,17 @@ class SlopeReport:
     def __post_init__(self) -> None:
         """Derive ``passed`` from ``status`` so that the two cannot differ."""
         object.__setattr__(self, "passed", self.status is CheckStatus.PASSED)
+
+
+@deprecated(reason="call check_positive_learning_slope, which returns the same report")
+def assert_positive_learning_slope(
+    curve: RewardCurve,
+    *,
+    alpha: float = DEFAULT_ALPHA,
+    min_episodes: int = DEFAULT_MIN_EPISODES,
+) -> SlopeReport:
+    """Return what `check_positive_learning_slope` does; despite its name it raises nothing."""
+    return check_positive_learning_slope(curve, alpha=alpha, min_episodes=min_episodes)
 
 
 def check_positive_learning_slope(

@@ -13,6 +13,7 @@ from cadenza.aht.learning_signal_check import (
     GuaranteeReport,
     SlopeReport,
     assert_non_decreasing_window,
+    assert_positive_learning_slope,
     check_positive_learning_slope,
     cohens_d,
     moving_means,
@@ -205,3 +206,11 @@ def test_folder_offers_the_check(name):
 def test_folder_of_an_unknown_name_says_so():
     with pytest.raises(AttributeError, match="no attribute 'assert_positive_learning_slope'"):
         _ = cadenza.aht.assert_positive_learning_slope
+
+
+def test_old_name_of_the_slope_test_warns_and_returns_the_same_report():
+    flat = curve([1.0, 2.0] * 20)
+    with pytest.warns(DeprecationWarning, match="call check_positive_learning_slope"):
+        report = assert_positive_learning_slope(flat, alpha=0.01)
+    assert report == check_positive_learning_slope(flat, alpha=0.01)
+    assert report.status is CheckStatus.FAILED
