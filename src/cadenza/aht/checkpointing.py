@@ -1,8 +1,8 @@
 """Checkpoints of a run: the policy for others to load, the training state for resuming.
 
-Order of a save:  policy checkpoint, ``checkpoint_saved`` event, training state. The state records
-                  the length of the log behind that event; a resume cuts the log there, so a kill
-                  at any point repeats nothing and loses nothing but the steps since the last state.
+Order of a save:  policy checkpoint, ``checkpoint_saved`` event, training state. A resume cuts the
+                  log behind that event, so a kill at any point repeats nothing and loses nothing
+                  but the steps since the last state. A state holds nothing that a resume changes.
 Damage:           a state counts as intact if its own digest and those of all policy checkpoints
                   before it hold. A resume takes the newest intact one and reports those it skipped;
                   the steps after it are trained again, which restores what was damaged. If states
@@ -88,6 +88,7 @@ class Checkpointer:
         self._policy_digests[step] = metadata.sha256
         self._state.curve.checkpoint_paths.append(path)
         self._log.info("checkpoint_saved", step=step, path=str(path))
+        self._log.offset()  # makes the event durable before the state that counts on it
         if isinstance(self._trainer, ResumableTrainer):
             save_checkpoint(
                 state_dict=self._training_state(self._trainer, obs),
@@ -107,7 +108,6 @@ class Checkpointer:
             "safety": None if self._station is None else self._station.state_dict(),
             "observation": None if state.awaiting_reset else observation_digest(obs),
             "policies": dict(self._policy_digests),
-            "log_offset": self._log.offset(),
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:

@@ -1,8 +1,10 @@
 """One run of `cadenza.aht.train`: its parts, the opening of its log, its end."""
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from cadenza.aht.checkpointing import StoredState
@@ -16,6 +18,7 @@ from cadenza.aht.types import (
     RunOutcome,
     TrainerFactory,
 )
+from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json, finite_or_none
 from cadenza.core.log_sinks import LogSink, TensorboardSink
 from cadenza.core.provenance import RunContext
@@ -77,7 +80,27 @@ def open_log(run: Run, stored: StoredState | None) -> RunLogger:
             resume=resumed,
         ),
         sinks=sinks,
-        resume_offset=None if stored is None else int(stored.content["log_offset"]),
+        resume_offset=None if stored is None else _end_of_checkpoint(run.files.log, stored.step),
+    )
+
+
+def _end_of_checkpoint(log: Path, step: int) -> int:
+    """Return the length of the run log up to the event of the checkpoint of ``step``, in bytes.
+
+    Raises:
+        StorageError: The log cannot be read, or has no such event.
+    """
+    length = 0
+    try:
+        with log.open("rb") as lines:
+            for line in lines:
+                length += len(line)
+                if b'"checkpoint_saved"' in line and json.loads(line)["step"] == step:
+                    return length
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{log}: expected the run's log, got: {error}; restore it.") from error
+    raise StorageError(
+        f"{log}: expected the event of the checkpoint of step {step}, got none; restore the log."
     )
 
 

@@ -224,6 +224,18 @@ def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
     }
 
 
+def test_states_of_a_resumed_run_are_those_of_an_unbroken_one(tmp_path):
+    run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
+    stopped(tmp_path)
+    run(tmp_path, resume=True)
+    states = [
+        {path.name: path.read_bytes() for path in files_of(folder).folder.glob("*-state_step*.pt")}
+        for folder in (tmp_path / "whole", tmp_path)
+    ]
+    assert len(states[0]) == 2
+    assert states[1] == states[0]
+
+
 def test_log_of_a_resumed_run_says_where_it_went_on(tmp_path):
     with pytest.raises(StopError):
         run(tmp_path, stop_at=20)
