@@ -14,6 +14,7 @@ conditions:
   - name: filter_off
 seeds: [0, 1]
 episodes_per_seed: 2
+block_size: 20
 """
 
 
@@ -33,6 +34,23 @@ def test_eval_run_reports_every_combination(evaluated):
     assert len(combinations) == len(summary["results"]) == 2 * 2 * 2
     assert {row["n_episodes"] for row in summary["results"]} == {4}
     assert sum(r["contacts"] for r in summary["results"] if r["condition"] == "filter_on") == 0
+
+
+def test_eval_run_shows_rates_with_intervals(evaluated):
+    folder, summary = evaluated
+    (row,) = [
+        r
+        for r in summary["results"]
+        if (r["policy"], r["condition"], r["partner"]) == ("zero", "filter_on", "crossing_chaser")
+    ]
+    assert (row["successes"], row["success_rate"]) == (0, 0.0)
+    # Clopper-Pearson for 0 of 4: 1 - 0.025 ** (1 / 4)
+    assert (row["success_ci_low"], row["success_ci_high"]) == (
+        0.0,
+        pytest.approx(0.60236, abs=1e-5),
+    )
+    shown = cadenza("eval", "run", "small.yaml", "--out", "run", "--resume", cwd=folder)
+    assert "0.0% [0.0, 60.2]" in shown.out
 
 
 def test_eval_run_again_needs_resume_and_then_reuses_every_cell(evaluated):
@@ -81,7 +99,7 @@ def test_eval_verify_fails_on_one_flipped_byte_and_names_the_file(evaluated, tmp
 
 def test_eval_verify_without_a_bundle_fails_with_one_row(tmp_path):
     done = cadenza("eval", "verify", "nowhere", "--json", cwd=tmp_path)
-    assert done.code == 1
+    assert done.code == 10
     assert [check["ok"] for check in done.json["checks"]] == [False]
 
 
@@ -92,6 +110,13 @@ def test_eval_verify_without_a_bundle_fails_with_one_row(tmp_path):
         (("seeds:", "seedz:"), "seedz", 2),
         (("goal_pd", '{name: ego, source: "local://absent.pt"}'), "absent.pt", 10),
         (("crossing_chaser", "soloist"), "soloist", 2),
+        (("crossing_chaser", "crossing_chasr"), "did you mean 'crossing_chaser'?", 2),
+        (("block_size", "block_sise"), "did you mean 'block_size'?", 2),
+        (
+            ("filter_on\n    safety: {enabled", "on\n    safety: {enable"),
+            "'conditions.safety.enabled'",
+            2,
+        ),
         (("episodes_per_seed: 2", "episodes_per_seed: 0"), "episodes_per_seed", 2),
     ],
 )

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Final, cast
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.core.near_names import did_you_mean
 from cadenza.core.plug_ins import PlugIns
 
 if TYPE_CHECKING:
@@ -82,4 +83,5 @@ def load_algorithm(name: str) -> "TrainerFactory":
 
 def unknown_algorithm_message(name: str) -> str:
     """Return the sentence that refuses ``name`` and lists the known algorithms."""
-    return f"algo: expected one of {', '.join(list_algorithms())}, got {name!r}."
+    known = list_algorithms()
+    return f"algo: expected one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}."

@@ -20,6 +20,7 @@ from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
@@ -246,7 +247,8 @@ def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:
     for partner in _partners(config):
         _require(
             partner.class_name in known,
-            f"partners: expected class_name among {', '.join(known)}, got {partner.class_name!r}",
+            f"partners: expected class_name among {', '.join(known)}, got {partner.class_name!r}"
+            f"{did_you_mean(partner.class_name, known)}",
         )
         require_player(task, partner.class_name)
     if any(condition.safety.enabled for condition in config.conditions):

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.core.near_names import did_you_mean
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.types import ActionDict
 
@@ -335,7 +336,8 @@ def get_task(task_id: str, version: int | None = None) -> TaskSpec:
         known = ", ".join(sorted(f"{name}@v{number}" for name, number in _tasks)) or "<none>"
         asked = task_id if version is None else f"{task_id}@v{version}"
         raise UnknownNameError(
-            f"Unknown env task {asked!r}: expected one of {known}.{_plug_ins.complaint()}"
+            f"Unknown env task {asked!r}: expected one of {known}"
+            f"{did_you_mean(task_id, {name for name, _ in _tasks})}.{_plug_ins.complaint()}"
         )
     return task
 

@@ -27,6 +27,8 @@ __all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]
 
 #: Name of the check that the sources behind a bundle are known.
 ELIGIBILITY: Final = "bundle:eligibility"
+#: Name of the only row when there is no bundle to check.
+UNREADABLE: Final = "bundle"
 #: File names a bundle may hold: plain, visible, confined to the folder.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: One line of ``SHA256SUMS.txt``, newline excluded.
@@ -52,7 +54,7 @@ def verify_bundle_dir(
     try:
         files = _read_files(folder)
     except MALFORMED as error:
-        return [CheckResult(name="bundle", ok=False, detail=str(error))]
+        return [CheckResult(name=UNREADABLE, ok=False, detail=str(error))]
     rows = guarded("sha256sums", lambda: _check_sums(files))
     try:
         content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)

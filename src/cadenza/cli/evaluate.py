@@ -15,10 +15,11 @@ from cadenza.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
+    from cadenza.evaluation.bundle_schema import CellSummary, IntervalRecord
     from cadenza.evaluation.results import EpisodeResult
 
-#: Columns of the table of `eval run`.
-_COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contacts", "mean return")
+#: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
+_COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")
 
 
 def run(
@@ -41,12 +42,12 @@ def run(
 ) -> None:
     """Play every policy with every partner under every condition, and seal the results."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.evaluation_config import load_evaluation_config
+        from cadenza.benchmark.evaluation_config import EvaluationConfig, load_evaluation_config
         from cadenza.benchmark.evaluation_run import run_evaluation
         from cadenza.core.shipped_configs import find_config
 
         config = find_config(config, "eval")
-        settings = explained(config, lambda: load_evaluation_config(config))
+        settings = explained(config, EvaluationConfig, lambda: load_evaluation_config(config))
         with progress_bar("evaluating", quiet=quiet or as_json) as report:
             outcome = run_evaluation(
                 settings,
@@ -91,7 +92,7 @@ def verify(
     """Check a result bundle: every byte, every figure, every partner."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.check_rows import all_ok, render_check_table
-        from cadenza.benchmark.verify import verify_bundle_dir
+        from cadenza.benchmark.verify import UNREADABLE, verify_bundle_dir
 
         rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
         if as_json:
@@ -99,7 +100,8 @@ def verify(
         else:
             print_text(render_check_table(rows))
     if not all_ok(rows):
-        raise typer.Exit(ExitCode.CHECK_FAILED)
+        unreadable = rows[0].name == UNREADABLE
+        raise typer.Exit(ExitCode.DAMAGED_DATA if unreadable else ExitCode.CHECK_FAILED)
 
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
@@ -123,6 +125,10 @@ def _rows(episodes: Sequence["EpisodeResult"], *, has_success: bool) -> list[dic
 
     What the task does not define, success or contact, is None.
     """
+    from cadenza.evaluation.summary import compute_summary
+
+    summary = compute_summary(episodes)
+    cells: dict[Any, CellSummary] = {(cell.condition, cell.partner): cell for cell in summary.cells}
     groups: dict[tuple[str | None, str | None], list[EpisodeResult]] = {}
     for episode in episodes:
         groups.setdefault((episode.condition, episode.partner), []).append(episode)
@@ -131,18 +137,33 @@ def _rows(episodes: Sequence["EpisodeResult"], *, has_success: bool) -> list[dic
             "condition": condition,
             "partner": partner,
             "n_episodes": len(group),
-            "successes": sum(episode.success for episode in group) if has_success else None,
-            "contacts": _count([episode.contact for episode in group]),
+            **_rate("success", "successes", cell.success if has_success else None),
+            **_rate("contact", "contacts", cell.contact),
             "mean_return": sum(episode.episode_return or 0.0 for episode in group) / len(group),
         }
         for (condition, partner), group in groups.items()
+        for cell in [cells[condition, partner]]
     ]
 
 
-def _count(outcomes: list[bool | None]) -> int | None:
-    """Return how many are true; None if the task does not define them."""
-    known = [outcome for outcome in outcomes if outcome is not None]
-    return sum(known) if len(known) == len(outcomes) else None
+def _rate(name: str, count: str, rate: "IntervalRecord | None") -> dict[str, Any]:
+    """Return a rate with its 95 % bounds and how many episodes are behind it, None if undefined."""
+    if rate is None or rate.value is None:
+        return dict.fromkeys((count, f"{name}_rate", f"{name}_ci_low", f"{name}_ci_high"))
+    return {
+        count: round(rate.value * rate.n),
+        f"{name}_rate": rate.value,
+        f"{name}_ci_low": rate.low,
+        f"{name}_ci_high": rate.high,
+    }
+
+
+def _shown(row: dict[str, Any], name: str) -> str:
+    """Return a rate and its bounds in percent."""
+    rate, low, high = (row[f"{name}_{end}"] for end in ("rate", "ci_low", "ci_high"))
+    if rate is None:
+        return "-"
+    return f"{rate:.1%}" + ("" if low is None else f" [{100 * low:.1f}, {100 * high:.1f}]")
 
 
 def _print_outcome(payload: dict[str, Any]) -> None:
@@ -152,8 +173,8 @@ def _print_outcome(payload: dict[str, Any]) -> None:
             row["condition"],
             row["partner"],
             str(row["n_episodes"]),
-            "-" if row["successes"] is None else f"{row['successes'] / row['n_episodes']:.1%}",
-            "-" if row["contacts"] is None else str(row["contacts"]),
+            _shown(row, "success"),
+            _shown(row, "contact"),
             f"{row['mean_return']:.2f}",
         )
         for row in payload["results"]

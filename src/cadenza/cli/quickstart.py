@@ -45,12 +45,13 @@ def quickstart(
     with typed_exits(
         as_json=as_json, go_on="finished work is kept, run the same command again to go on"
     ):
+        from cadenza.aht.config import EgoAHTConfig
         from cadenza.benchmark.quickstart import run_quickstart, training_config
         from cadenza.benchmark.verify import ELIGIBILITY
         from cadenza.cli.configuration import explained
 
         changes = overrides or []
-        explained(Path("quickstart"), lambda: training_config(out, seed, changes))
+        explained(Path("quickstart"), EgoAHTConfig, lambda: training_config(out, seed, changes))
         with stage_bars(quiet=quiet or as_json) as report:
             result = run_quickstart(
                 out=out,

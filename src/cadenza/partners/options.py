@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.near_names import did_you_mean
 
 #: Keys that describe a partner without changing what it does; every class accepts them.
 METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note", "checkpoint_tier"})
@@ -68,6 +69,7 @@ def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable
     unknown = sorted(set(extra) - allowed)
     if unknown:
         raise ConfigurationError(
-            f"{owner}: unknown option {unknown[0]!r}; known options: {', '.join(sorted(allowed))}. "
+            f"{owner}: unknown option {unknown[0]!r}{did_you_mean(unknown[0], allowed)}; known "
+            f"options: {', '.join(sorted(allowed))}. "
             f"Remove it; on a command line: '~partner.extra.{unknown[0]}'."
         )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.near_names import did_you_mean
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.source_identity import outside_code
 from cadenza.partners.interface import FrozenPartner, PartnerCard, require_no_training_surface
@@ -90,8 +91,9 @@ def partner_class(class_name: str) -> type:
     if cls is None:
         known = ", ".join(sorted(_classes)) or "<none>"
         raise UnknownNameError(
-            f"Partner {class_name!r}: expected one of: {known}; check the spelling, or install "
-            f"the package that registers it.{_plug_ins.complaint()}"
+            f"Partner {class_name!r}: expected one of: {known}{did_you_mean(class_name, _classes)}"
+            f"; check the spelling, or install the package that registers it."
+            f"{_plug_ins.complaint()}"
         )
     return cls
 

@@ -37,8 +37,8 @@ def test_closed_range_includes_its_low_end():
 def test_unknown_option_lists_the_known_ones():
     with pytest.raises(
         ConfigurationError,
-        match=r"Partner: unknown option 'gian'; known options: checkpoint_tier, gain, note, role, "
-        r"task, uid\. "
+        match=r"Partner: unknown option 'gian' \(did you mean 'gain'\?\); known options: "
+        r"checkpoint_tier, gain, note, role, task, uid\. "
         r"Remove it; on a command line: '~partner\.extra\.gian'",
     ):
         refuse_unknown_options("Partner", {"gian": "1", "uid": "x"}, ["gain"])
