@@ -50,3 +50,13 @@ def test_a_setting_without_effect_is_an_error(tmp_path):
     done = cadenza(*short("sac"), "+happo.lr=0.1", cwd=tmp_path)
     assert done.code == 2
     assert "algo=sac: expected only settings that it reads, got happo.lr" in done.err
+    assert "artifacts_root" not in done.err  # the key that is wrong, not the whole configuration
+
+
+def test_misspelt_algorithm_and_key_are_named_once_with_what_was_probably_meant(tmp_path):
+    done = cadenza("train", "crossing", "algo=scac", cwd=tmp_path)
+    assert done.code == 2
+    assert "sac, td3, got 'scac' (did you mean 'sac'?)." in done.err
+    assert done.err.count("algo:") == 1
+    done = cadenza("train", "crossing", "happo.lrr=0.1", cwd=tmp_path)
+    assert (done.code, "(did you mean 'happo.lr'?)" in done.err) == (2, True)

@@ -41,7 +41,7 @@ def test_train_reports_the_run_as_one_json_object(trained):
     assert (folder / summary["checkpoint"]).is_file()
     name = Path(summary["checkpoint"]).name
     assert summary["policy"] == f"local://artifacts/{name}"
-    assert (folder / "artifacts" / "artifacts" / name).is_file()  # below artifacts_root
+    assert (folder / "artifacts" / name).is_file()  # below artifacts_root
     assert (folder / summary["plot"]).read_bytes().startswith(b"\x89PNG")
     last_line = (folder / summary["log"]).read_text(encoding="utf-8").splitlines()[-1]
     assert json.loads(last_line)["event"] == "training_end"

@@ -7,7 +7,8 @@ Example:
 """
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -82,7 +83,8 @@ class EgoAHTConfig(FrozenModel):
         seed: Root seed of every random stream of the run, >= 0.
         total_frames: Training budget in environment frames, > 0.
         checkpoint_every: Frames between checkpoints, > 0.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
+        artifacts_root: Folder that ``local://`` addresses are relative to; a run's files go to the
+            folder ``artifacts`` in it.
         log_dir: Folder of the run logs.
         wandb: Weights & Biases sink.
         env: Task.
@@ -110,7 +112,7 @@ class EgoAHTConfig(FrozenModel):
     seed: int = Field(default=0, ge=0)
     total_frames: int = Field(default=100_000, gt=0)
     checkpoint_every: int = Field(default=10_000, gt=0)
-    artifacts_root: Path = Path("./artifacts")
+    artifacts_root: Path = Path()
     log_dir: Path = Path("./logs")
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     env: EnvConfig
@@ -176,6 +178,9 @@ def config_fingerprint(config: EgoAHTConfig) -> str:
 def load_config(*, config_path: Path, overrides: list[str] | None = None) -> EgoAHTConfig:
     """Compose one YAML file with Hydra overrides and check the result.
 
+    A file may hold a mapping ``algorithms`` from names to further settings: those of the chosen
+    ``algo`` are taken over the file's, and the overrides over both.
+
     Args:
         config_path: The YAML file; its folder is Hydra's config folder.
         overrides: Hydra overrides, e.g. ``["seed=7", "+env.options.num_robots=3"]``; a key that
@@ -200,13 +205,35 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             f"load_config: expected a mapping at the root of {config_path}, got "
             f"{'an empty file' if root is None else type(root).__name__}."
         )
-    _check_keys([*cast("dict[object, object]", root)], overrides or [])
+    settings = cast("dict[str, Any]", root)
+    _check_keys([*settings], overrides or [])
+    changes = [*_settings_of_algorithm(settings, overrides or []), *(overrides or [])]
     hydra = load_extra("hydra")
     load_extra("hydra.core.global_hydra").GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
-        composed = hydra.compose(config_name=path.stem, overrides=list(overrides or []))
+        composed = hydra.compose(config_name=path.stem, overrides=changes)
     content = load_extra("omegaconf").OmegaConf.to_container(composed, resolve=True)
     return EgoAHTConfig.model_validate(content)
+
+
+def _settings_of_algorithm(file: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return overrides that put the file's settings of the chosen algorithm in their place."""
+    algorithms = file.get("algorithms")
+    if not isinstance(algorithms, dict):
+        return []
+    named = [text.lstrip("+").partition("=") for text in overrides]
+    chosen = [value.strip("'\"") for key, _, value in named if key == "algo"] or [file.get("algo")]
+    own = cast("dict[object, Any]", algorithms).get(chosen[-1], {})
+    return ["~algorithms", *(f"++{key}={json.dumps(value)}" for key, value in _leaves(own))]
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of a nested mapping with its key, dots between its parts."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _check_keys(keys: Sequence[object], overrides: Sequence[str]) -> None:

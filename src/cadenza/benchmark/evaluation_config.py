@@ -137,7 +137,7 @@ class EvaluationConfig(_ConfigModel):
     cell_timeout_s: float | None = Field(default=None, gt=0.0)
     n_resamples: int = Field(default=0, ge=0)
     bootstrap_root_seed: int = Field(default=0, ge=0)
-    artifacts_root: Path = Path("./artifacts")
+    artifacts_root: Path = Path()
 
 
 def load_evaluation_config(path: Path) -> EvaluationConfig:

@@ -32,7 +32,7 @@ class RunFolder:
 
     @property
     def artifacts(self) -> Path:
-        return self.folder / "artifacts" / "artifacts"
+        return self.folder / "artifacts"
 
     def log(self) -> list[dict[str, Any]]:
         """Return the events, without a line that is just being written."""
@@ -93,12 +93,11 @@ class RunFolder:
         }
 
     def last_state(self) -> dict[str, Any]:
-        """Return the last training state, without the length of the log, which resumes change."""
+        """Return the last training state."""
         (card,) = self.artifacts.glob("*.run.json")
         run_id = card.name.partition(".")[0]
         uri = f"local://artifacts/{run_id}-state_step{self.checkpoints('-state')[-1]}.pt"
-        content, _ = load_checkpoint(uri=uri, artifacts_root=self.folder / "artifacts")
-        del content["log_offset"]
+        content, _ = load_checkpoint(uri=uri, artifacts_root=self.folder)
         return content
 
 

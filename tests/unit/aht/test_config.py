@@ -4,9 +4,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hydra.errors import ConfigCompositionException
+import yaml
+from hydra.errors import ConfigCompositionException, HydraException
 from pydantic import ValidationError
 
+from cadenza.aht.algorithms import list_algorithms
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.core.errors import ConfigurationError
 
@@ -89,6 +91,26 @@ def test_shipped_configuration_loads(path):
     assert load_config(config_path=path).algo == (named or "ego_aht_happo")
 
 
+@pytest.mark.parametrize("algorithm", list_algorithms())
+def test_crossing_is_shipped_for_every_algorithm_and_the_name_alone_switches(algorithm):
+    path = CONFIGS / "crossing.yaml"
+    config = load_config(config_path=path, overrides=["seed=7", f"algo={algorithm}"])
+    assert (config.algo, config.seed, config.env.task) == (algorithm, 7, "crossing")
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))["algorithms"][algorithm]
+    assert config.total_frames == own["total_frames"]
+    if "replay" in own:
+        assert (config.replay.gamma, config.replay.hidden_sizes) == (0.97, (64, 64))
+    shorter = load_config(config_path=path, overrides=["total_frames=9", f"algo={algorithm}"])
+    assert shorter.total_frames == 9
+
+
+def test_settings_of_another_algorithm_cannot_be_overridden_without_effect():
+    with pytest.raises(HydraException, match="algorithms"):
+        load_config(
+            config_path=CONFIGS / "crossing.yaml", overrides=["algorithms.sac.replay.gamma=0.5"]
+        )
+
+
 def test_shipped_crossing_configuration_turns_the_filter_on():
     config = load_config(config_path=CONFIGS / "crossing.yaml")
     assert config.safety.enabled
@@ -98,7 +120,7 @@ def test_shipped_crossing_configuration_turns_the_filter_on():
 def test_defaults_are_the_promised_ones():
     config = minimal()
     assert (config.algo, config.seed, config.total_frames) == ("ego_aht_happo", 0, 100_000)
-    assert (config.checkpoint_every, config.artifacts_root) == (10_000, Path("./artifacts"))
+    assert (config.checkpoint_every, config.artifacts_root) == (10_000, Path())
     assert config.log_dir == Path("./logs")
     assert (config.happo.gamma, config.happo.gae_lambda, config.happo.clip_eps) == (0.99, 0.95, 0.2)
     assert (config.env.episode_length, config.env.agent_uids) == (50, ("ego", "partner"))
