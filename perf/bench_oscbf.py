@@ -1,8 +1,9 @@
-"""Operational-space filter of a seven-joint arm: the whole solve call, 20 rows and a joint box.
+"""Operational-space filter of a seven-joint arm: the whole step, 20 rows and a joint box.
 
-Ours:      `solve()` from a prepared arm state and prepared rows to the command and its record: cost
-           matrix, joint box, programme, slack per row. The state and the rows are timed on lines
-           of their own.
+Ours:      the whole step, from joint positions and velocities to the command: state of the arm with
+           the manipulability that the singularity rule needs, rows, solve. Beside the peers
+           `solve()` alone, from a prepared state and prepared rows, where they start as well; state
+           and rows are timed on lines of their own too.
 Peers:     Clarabel through qpsolvers on the same cost, rows and box, solve only; and cbfpy, jitted
            and warmed up, whose barriers are the same 20 rows as affine functions of the state,
            under the velocity limits as its box, from NumPy arrays to a NumPy array.
@@ -88,6 +89,14 @@ class Bench:
     def solve_velocity(self, scene: Scene) -> object:
         return self.velocity.solve(scene.state, nu_nom=scene.twist, rows=scene.rows)
 
+    def velocity_step(self, scene: Scene) -> object:
+        state = self.arm.state(scene.state.q, scene.state.q_dot, with_manipulability=True)
+        return self.velocity.solve(state, nu_nom=scene.twist, obstacles=scene.obstacles)
+
+    def torque_step(self, scene: Scene) -> object:
+        state = self.arm.state(scene.state.q, scene.state.q_dot, with_manipulability=True)
+        return self.torque.solve(state, a_nom=scene.acceleration, obstacles=scene.obstacles)
+
     def solve_torque(self, scene: Scene) -> object:
         return self.torque.solve(scene.state, a_nom=scene.acceleration, rows=scene.rows)
 
@@ -131,7 +140,7 @@ class Bench:
         self, state: ArmState, rows: BarrierRows, twist: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Return P, q, A, b, lower and upper of the velocity filter's programme."""
-        frame = task_frame(TaskCost(), state.ee_jacobian, state.mass_matrix)
+        frame = task_frame(TaskCost(), state)
         nominal = frame.command(twist, np.zeros(7))
         box = velocity_box(
             self.arm.limits,
@@ -157,8 +166,15 @@ def rows() -> list[Row]:
         over(scenes, lambda s: bench.velocity.rows(s.state, s.obstacles)), REPEATS, warmup=WARMUP
     )
     state = measure(
-        over(scenes, lambda s: bench.arm.state(s.state.q, s.state.q_dot)), REPEATS, warmup=WARMUP
+        over(
+            scenes,
+            lambda s: bench.arm.state(s.state.q, s.state.q_dot, with_manipulability=True),
+        ),
+        REPEATS,
+        warmup=WARMUP,
     )
+    whole = measure(over(scenes, bench.velocity_step), REPEATS, warmup=WARMUP)
+    whole_torque = measure(over(scenes, bench.torque_step), REPEATS, warmup=WARMUP)
     name = "7 joints, 20 rows"
     table = [
         Row(
@@ -171,6 +187,10 @@ def rows() -> list[Row]:
         Row(f"velocity, {name}: p99", velocity.p99, wrapped.p99, peer_name=WRAPPED_PEER),
         Row(f"torque, {name} and 14 of torque: p50", torque.p50, budget=BUDGET_US),
         Row(f"all rows soft, {name}: p50", soft.p50, budget=BUDGET_US),
+        Row("velocity, whole step: p50", whole.p50),
+        Row("velocity, whole step: p99", whole.p99),
+        Row("torque, whole step: p50", whole_torque.p50),
+        Row("torque, whole step: p99", whole_torque.p99),
         Row("building the 20 rows: p50", build.p50),
         Row(f"state of the arm, {len(bench.arm.sphere_radii)} spheres: p50", state.p50),
     ]

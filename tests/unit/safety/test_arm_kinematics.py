@@ -1,5 +1,7 @@
 """Kinematics and dynamics of the arm against hand calculation, finite differences and MuJoCo."""
 
+import dataclasses
+
 import mujoco
 import numpy as np
 import pytest
@@ -154,6 +156,31 @@ def test_manipulability_is_the_product_of_singular_values_with_its_derivatives()
     assert state.manipulability_gradient @ q_dot == pytest.approx(slope, abs=1e-8)
     curvature = (value(1e-3) - 2 * value(0.0) + value(-1e-3)) / 1e-6
     assert state.manipulability_curvature == pytest.approx(curvature, rel=1e-4)
+
+
+def test_what_is_read_late_belongs_to_the_instant_of_the_state():
+    robot, (q, q_dot) = MujocoArm(), random_state(arm(), 4)
+    late = robot.state(q, q_dot, with_manipulability=True)
+    robot.state(robot.home(), np.zeros(7), with_manipulability=True)  # the arm has moved on
+    fresh = robot.state(q, q_dot, with_manipulability=True)
+    for field in dataclasses.fields(fresh):
+        value = getattr(fresh, field.name)
+        assert np.array_equal(getattr(late, field.name), value), field.name
+    with pytest.raises(AttributeError, match="no attribute 'torques'"):
+        _ = late.torques
+
+
+def test_manipulability_gradient_is_that_of_the_singular_values_near_a_singularity():
+    # The elbow nearly stretched: the short way over the Cholesky factor is left there.
+    for bend in (0.4, 0.05, 1e-3):
+        q = np.array([0.3, 0.5, -0.4, bend, 0.2, bend, 0.7])
+        state, step = arm().state(q, np.zeros(7), with_manipulability=True), 1e-5
+        values = [
+            np.linalg.svd(arm().state(q + t, np.zeros(7)).ee_jacobian)[1].prod()
+            for t in (*(step * np.eye(7)), *(-step * np.eye(7)))
+        ]
+        slopes = (np.array(values[:7]) - values[7:]) / (2 * step)
+        assert state.manipulability_gradient == pytest.approx(slopes, abs=1e-8)
 
 
 def test_manipulability_gradient_is_finite_in_a_singular_configuration():

@@ -158,6 +158,16 @@ def test_offsets_to_segments_by_hand():
     assert not inside[0, 0]
 
 
+@pytest.mark.parametrize("name", ["self", "half_space"])
+def test_rows_of_a_state_built_field_by_field_are_the_same(name):
+    state = arm().state(arm().home() + 0.3, np.full(7, 0.1))
+    builder = RowBuilder(arm(), RULES[name])
+    quick = builder.build(state, obstacles_at(0.0))
+    plain = builder.build(dataclasses.replace(state), obstacles_at(0.0))
+    assert plain.gradient == pytest.approx(quick.gradient, abs=1e-13)
+    assert plain.bias == pytest.approx(quick.bias, abs=1e-13)
+
+
 def test_without_rules_there_are_no_rows():
     rows = RowBuilder(arm(), ArmConstraints()).build(arm().state(arm().home(), np.zeros(7)), [])
     assert rows.gradient.shape == (0, 7)

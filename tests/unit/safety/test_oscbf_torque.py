@@ -63,7 +63,7 @@ def test_cost_over_accelerations_is_the_cost_over_torques():
     # projector of torques, is M^-1 P M^-1, because M^-1 N = (I - Jbar J) M^-1.
     state = state_at()
     cost = TaskCost(weight_joint=2.0, weight_operational=7.0, inverse="dynamic", damping=1e-9)
-    frame = task_frame(cost, state.ee_jacobian, state.mass_matrix)
+    frame = task_frame(cost, state)
     J, W = state.ee_jacobian, np.linalg.inv(state.mass_matrix)
     N = np.eye(7) - J.T @ frame.inverse.T
     over_torques = 4.0 * N.T @ W @ W @ N + 49.0 * W @ J.T @ J @ W

@@ -74,7 +74,7 @@ def test_posture_does_not_disturb_the_task():
 def test_cost_of_null_space_motion_is_the_posture_weight_alone(inverse):
     state = state_at()
     cost = TaskCost(weight_joint=2.0, weight_operational=30.0, inverse=inverse, damping=1e-6)
-    frame = task_frame(cost, state.ee_jacobian, state.mass_matrix)
+    frame = task_frame(cost, state)
     still = np.linalg.svd(state.ee_jacobian)[2][-1]  # unit vector with J x = 0
     assert still @ frame.P @ still == pytest.approx(4.0)
     pure = frame.inverse @ np.array([0.3, 0.1, -0.2, 0.0, 0.5, 0.1])  # no posture part
@@ -100,7 +100,7 @@ def test_row_is_met_in_the_null_space_when_that_suffices():
 def test_soft_row_is_relaxed_as_the_closed_form_says():
     state, nominal = state_at(), np.linspace(-0.2, 0.2, 7)
     a, b = np.linspace(1.0, -1.0, 7), -1.0
-    P = task_frame(TaskCost(), state.ee_jacobian, state.mass_matrix).P
+    P = task_frame(TaskCost(), state).P
     step = np.linalg.solve(P, a)
     for weight in (50.0, 500.0):
         soft = Priority(hard=False, weight=weight)

@@ -2,24 +2,49 @@
 
 Geometry:  joint i has axis a_i and anchor o_i in the world frame; h_i = 1 for a hinge, 0 for a
            slide. A point p carried by joint i moves with J_i = h_i a_i x (p - o_i) + (1 - h_i) a_i.
+           As this is linear in (p, 1), n . J_i for any n is one product of the outer product of n
+           and (p, 1) with a matrix of the configuration, `velocity_map`.
 Rates:     a_i' = W_i x a_i, where W_i is the angular velocity of what carries joint i, hence
            J' q' = sum_i q'_i [h_i (a_i' x (p - o_i) + a_i x (p' - o_i')) + (1 - h_i) a_i'].
-Hessian:   dJ_i / dq_k = a_min x J_max for the linear part (min, max of i and k along the chain)
-           and a_k x a_i for k < i in the angular part; Bruyninckx and De Schutter, Symbolic
-           differentiation of the velocity mapping for a serial kinematic chain (1996).
 Manipulability: w = sqrt(det(J J^T)) = product of the singular values of J, Yoshikawa (1985),
-           doi:10.1177/027836498500400201, with dw / dq_k = w trace(dJ/dq_k J^+).
-Axes:      n joints, S points.
+           doi:10.1177/027836498500400201, with dw / dq_k = w trace(dJ/dq_k J^+). Joint k turns the
+           columns behind it, and moves the end effector under those before it:
+           dw / dq_k = w [w_k . (sum_{i>=k} v_i x Xv_i + sum_{i>k} w_i x Xw_i)
+                          + v_k . sum_{i<k} Xv_i x w_i]
+           with linear and angular columns v and w of J, and Xv and Xw of X = (J J^T)^-1 J; see
+           Bruyninckx and De Schutter, Symbolic differentiation of the velocity mapping for a serial
+           kinematic chain (1996).
+Axes:      n joints, S points; vectors are columns, shape (3, n) or (3, S).
 Units:     m, rad, s.
-Limits:    hinges and slides only; the end effector's chain must be serial for the Hessian.
+Limits:    hinges and slides only; the end effector's chain must be serial for the manipulability.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.extras import load_extra
+
+#: Which row of (axis, moment) holds the factor of n_j p_k in (a x p + m) . n, by 4 j + k with
+#: p_3 = 1, and its sign.
+_ROW: Final = np.array([0, 2, 1, 3, 2, 0, 0, 4, 1, 0, 0, 5])
+_SIGN: Final = np.array([0.0, -1, 1, 1, 1, 0, -1, 1, -1, 1, 0, 1])[:, None]
+#: Sums the products a_i b_j, by 3 i + j, to the components of a x b.
+_CROSS: Final = np.zeros((3, 9))
+_CROSS[[0, 1, 2], [5, 6, 1]], _CROSS[[0, 1, 2], [7, 2, 3]] = 1.0, -1.0
+#: The same from (axis, sliding axis, products of axis and anchor), as the moment is s - a x o.
+_MAP: Final = (np.eye(6)[_ROW] * _SIGN) @ np.block(
+    [[np.eye(3), np.zeros((3, 12))], [np.zeros((3, 3)), np.eye(3), -_CROSS]]
+)
+#: LAPACK's solver for a symmetric positive matrix; NumPy's takes three times as long around it.
+dposv: Final[Any] = load_extra("scipy.linalg.lapack").dposv
+#: Smallest over largest entry of the Cholesky factor's diagonal below which the singular values
+#: decide: the gradient of the short way is then off by 1e-10, with 1e-4 already by 1e-2.
+_WELL_CONDITIONED: Final = 1e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +65,8 @@ class JointFrames:
     """Where the joints are at one instant.
 
     Attributes:
-        axis: Unit axes in the world frame, shape (n, 3).
-        anchor: Points on the axes in the world frame, shape (n, 3), m.
+        axis: Unit axes in the world frame, shape (3, n).
+        anchor: Points on the axes in the world frame, shape (3, n), m.
     """
 
     axis: FloatArray
@@ -49,117 +74,84 @@ class JointFrames:
 
 
 def cross(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return the cross product along the last axis; `numpy.cross` takes ten times as long."""
-    out = np.empty(np.broadcast_shapes(a.shape, b.shape))
-    out[..., 0] = a[..., 1] * b[..., 2] - a[..., 2] * b[..., 1]
-    out[..., 1] = a[..., 2] * b[..., 0] - a[..., 0] * b[..., 2]
-    out[..., 2] = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    return out
+    """Return the cross products of columns; `numpy.cross` takes twenty times as long."""
+    return _CROSS @ (a[:, None] * b).reshape(9, -1)
 
 
-def point_jacobians(
-    chain: Chain, frames: JointFrames, points: FloatArray, carried: FloatArray
-) -> FloatArray:
-    """Return the Jacobians of ``points``, shape (S, 3, n), m/rad.
-
-    Args:
-        chain: The tree.
-        frames: Its joints at this instant.
-        points: World positions, shape (S, 3), m.
-        carried: Entry (s, i) is 1 if joint i carries point s, shape (S, n).
-    """
-    turning = frames.axis * chain.hinge[:, None]
-    sliding = frames.axis - turning
-    moment = sliding - cross(turning, frames.anchor)
-    columns = cross(turning, points[:, None, :])  # (S, n, 3)
-    columns += moment
-    columns *= carried[:, :, None]
-    return np.ascontiguousarray(columns.transpose(0, 2, 1))
+def velocity_map(chain: Chain, frames: JointFrames) -> FloatArray:
+    """Return the matrix that gives n . J_i of any point, by 4 j + k for n_j p_k, shape (12, n)."""
+    turning = frames.axis * chain.hinge
+    crossed = (turning[:, None] * frames.anchor).reshape(9, -1)
+    return _MAP @ np.concatenate((turning, frames.axis - turning, crossed))
 
 
 def bias_accelerations(
-    chain: Chain,
-    frames: JointFrames,
-    q_dot: FloatArray,
-    points: FloatArray,
-    velocities: FloatArray,
-    carried: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Return J' q' of points and of the bodies' orientation: what moves without joint acceleration.
+    chain: Chain, frames: JointFrames, q_dot: FloatArray, points: FloatArray, carried: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return velocities of points, and J' q' of them and of the orientation of their bodies.
 
     Args:
         chain: The tree.
         frames: Its joints at this instant.
         q_dot: Joint velocities, shape (n,), rad/s.
-        points: World positions, shape (S, 3), m.
-        velocities: Their velocities J q', shape (S, 3), m/s.
-        carried: Entry (s, i) is 1 if joint i carries point s, shape (S, n).
+        points: World positions, shape (3, S), m.
+        carried: Entry (i, s) is 1 if joint i carries point s, shape (n, S).
 
     Returns:
-        Linear part, shape (S, 3), m/s^2; angular part, shape (S, 3), rad/s^2.
+        Velocities, m/s, what moves the points without joint acceleration, m/s^2, and what turns
+        their bodies, rad/s^2; each of shape (3, S).
     """
-    hinge = chain.hinge[:, None]
-    rate = frames.axis * q_dot[:, None]
-    turning = rate * hinge
-    carrier_spin = chain.carries_joint @ turning
-    # Velocity of each anchor: spin x o_i - sum_j turning_j x o_j + sliding of what carries it.
+    rate = frames.axis * q_dot
+    turning = rate * chain.hinge
+    before = chain.carries_joint.T
+    carrier_spin = turning @ before
+    # Velocity of a point: spin x p - sum_j turning_j x o_j + sliding of what carries it.
     offset = cross(turning, frames.anchor) - (rate - turning)
-    anchor_velocity = cross(carrier_spin, frames.anchor) - chain.carries_joint @ offset
+    anchor_velocity = cross(carrier_spin, frames.anchor) - offset @ before
     axis_rate = cross(carrier_spin, rate)  # q'_i a_i'
-    turning_rate = axis_rate * hinge
+    turning_rate = axis_rate * chain.hinge
     constant = (
         axis_rate
         - turning_rate
         - cross(turning_rate, frames.anchor)
         - cross(turning, anchor_velocity)
     )
-    spin_rate = carried @ turning_rate
-    linear = cross(spin_rate, points) + cross(carried @ turning, velocities) + carried @ constant
-    return linear, spin_rate
+    spin, spin_rate = turning @ carried, turning_rate @ carried
+    velocities = cross(spin, points) - offset @ carried
+    linear = cross(spin_rate, points) + cross(spin, velocities) + constant @ carried
+    return velocities, linear, spin_rate
 
 
-def end_effector_hessian(
-    chain: Chain, frames: JointFrames, jacobian: FloatArray, on_path: NDArray[np.intp]
-) -> FloatArray:
-    """Return dJ / dq of the end effector, shape (6, n, n); last axis: the joint that moves.
-
-    Args:
-        chain: The tree.
-        frames: Its joints at this instant.
-        jacobian: Linear rows over angular rows, shape (6, n).
-        on_path: Joints that carry the end effector, from the base outwards.
-    """
-    n = jacobian.shape[1]
-    size = on_path.shape[0]
-    order = np.arange(size, dtype=np.intp)
-    nearer = on_path[np.minimum(order[:, None], order)]
-    farther = on_path[np.maximum(order[:, None], order)]
-    turning = frames.axis * chain.hinge[:, None]
-    hessian = np.zeros((6, n, n))
-    grid = np.ix_(on_path, on_path)
-    linear = cross(turning[nearer], jacobian[:3].T[farther])  # (size, size, 3)
-    angular = cross(turning[on_path][None, :, :], turning[on_path][:, None, :])
-    angular *= (order[:, None] > order)[:, :, None]
-    for row in range(3):
-        hessian[row][grid] = linear[:, :, row]
-        hessian[3 + row][grid] = angular[:, :, row]
-    return hessian
-
-
-def manipulability(jacobian: FloatArray, hessian: FloatArray) -> tuple[float, FloatArray]:
+def manipulability(jacobian: FloatArray) -> tuple[float, FloatArray]:
     """Return w = product of the singular values of J, and dw / dq, shape (n,).
 
-    The gradient uses w J^+ = sum_k (product of the other singular values) v_k u_k^T, which stays
-    finite where J loses rank.
+    Where J is nearly singular, w X comes from w J^+ = sum_k (product of the other singular values)
+    v_k u_k^T, which stays finite where J loses rank.
 
     Args:
-        jacobian: J, shape (k, n) with k <= n.
-        hessian: dJ / dq, shape (k, n, n).
+        jacobian: J, linear rows over angular rows, shape (6, n), n >= 6, joints from the base
+            outwards.
     """
-    u, singular, v_transposed = np.linalg.svd(jacobian, full_matrices=False)
-    size = singular.shape[0]
-    others = np.where(np.eye(size, dtype=bool), 1.0, singular).prod(axis=1)
-    scaled_inverse = (v_transposed.T * others) @ u.T  # (n, k)
-    # sum over rows a and columns i of dJ_ai/dq_k (w J^+)_ia
-    gradient = scaled_inverse.T.reshape(-1) @ hessian.reshape(-1, hessian.shape[2])
-    return float(singular.prod()), gradient
+    factor, scaled, failed = dposv(jacobian @ jacobian.T, jacobian)
+    diagonal = factor.diagonal().tolist()
+    if not failed and min(diagonal) >= _WELL_CONDITIONED * max(diagonal):
+        value = math.prod(diagonal)
+        scaled *= value
+    else:
+        u, singular, v_transposed = np.linalg.svd(jacobian, full_matrices=False)
+        others = np.where(np.eye(len(singular), dtype=bool), 1.0, singular).prod(axis=1)
+        value = float(singular.prod())
+        scaled = np.asarray((u * others) @ v_transposed, dtype=np.float64)
+    v, w, xv, xw = jacobian[:3], jacobian[3:], scaled[:3], scaled[3:]
+    n = jacobian.shape[1]
+    moments = cross(np.concatenate((v, w, xv), axis=1), np.concatenate((xv, xw, w), axis=1))
+    behind, before = _sums(n)
+    turned = w * (moments[:, : 2 * n] @ behind) + v * (moments[:, 2 * n :] @ before)
+    return value, np.add.reduce(turned)
+
+
+@cache
+def _sums(n: int) -> tuple[FloatArray, FloatArray]:
+    """Return what adds up, for each k, v_i x Xv_i (i >= k) and w_i x Xw_i (i > k); and i < k."""
+    before = np.triu(np.ones((n, n)), 1)
+    return np.concatenate((before.T + np.eye(n), before.T)), before

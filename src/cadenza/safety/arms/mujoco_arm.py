@@ -1,7 +1,8 @@
 """An arm read from a MuJoCo model.
 
-MuJoCo computes where the joints are, the inertia matrix and the bias forces; the Jacobians of all
-collision spheres, and their rates, come from the joint axes in one vectorised pass (`kinematics`).
+MuJoCo computes where the joints are, the inertia matrix and the bias forces; the motion of all
+collision spheres comes from the joint axes in one vectorised pass (`kinematics`). A state knows
+where everything is; what else is asked of it is computed then, from the same instant.
 Every geom must be a capsule or a sphere; each is covered by spheres (`spheres`).
 
 Units:   those of the model: m, kg, s, rad.
@@ -16,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.safety.arms.kinematics import (
     Chain,
     JointFrames,
     bias_accelerations,
-    end_effector_hessian,
     manipulability,
-    point_jacobians,
+    velocity_map,
 )
 from cadenza.safety.arms.limits import JointLimits
 from cadenza.safety.arms.spheres import LinkSpheres, allowed_pairs, link_spheres
@@ -73,12 +74,13 @@ class MujocoArm:
         _require_simple_joints(self._mujoco, self._model)
         self._site = _site_index(self._mujoco, self._model, ee_site)
         self._chain, self._carried_by_body = _tree(self._mujoco, self._model)
-        self._ee_carried = self._carried_by_body[self._model.site_bodyid[self._site]][None, :]
-        self._on_path = np.flatnonzero(self._ee_carried[0])
+        self._ee_carried = self._carried_by_body[self._model.site_bodyid[self._site]]
         self._limits = _limits(self._mujoco, self._model)
         self._spheres: LinkSpheres = link_spheres(self._mujoco, self._model, inflation)
         self._pairs = allowed_pairs(self._mujoco, self._model, self._spheres.bodies, exclude)
-        self._carried = np.vstack([self._ee_carried, self._carried_by_body[self._spheres.bodies]])
+        by_sphere = self._carried_by_body[self._spheres.bodies]
+        self._carried = np.vstack([self._ee_carried, by_sphere])
+        self._carried_or_not = np.vstack([by_sphere, np.zeros(self.n_joints)])  # -1: by none
         self._movable = self._find_movable()
 
     @property
@@ -124,52 +126,61 @@ class MujocoArm:
         Args:
             q: Joint positions, shape (n,), rad.
             q_dot: Joint velocities, shape (n,), rad/s.
-            with_manipulability: Also compute the manipulability with gradient and curvature, which
-                about doubles the work; only a singularity rule needs it.
+            with_manipulability: Also compute the manipulability with its gradient; only a
+                singularity rule needs it.
 
         Raises:
             InputError: Wrong shape, or an entry is not finite.
         """
         n = self.n_joints
-        q, q_dot = np.array(q, dtype=np.float64), np.array(q_dot, dtype=np.float64)
+        q = np.array(real_array("MujocoArm.state: q", q), dtype=np.float64)
+        q_dot = np.array(real_array("MujocoArm.state: q_dot", q_dot), dtype=np.float64)
         require_shape("MujocoArm.state: q", q, (n,))
         require_shape("MujocoArm.state: q_dot", q_dot, (n,))
         require_finite("MujocoArm.state: q", q)
         require_finite("MujocoArm.state: q_dot", q_dot)
         frames = self._move_to(q, q_dot)
-        mass_matrix, bias_forces = self._dynamics()
-        points = np.vstack([self._data.site_xpos[self._site], self._sphere_centers()])
-        jacobians = point_jacobians(self._chain, frames, points, self._carried)
-        velocities = jacobians @ q_dot
-        linear, angular = bias_accelerations(
-            self._chain, frames, q_dot, points, velocities, self._carried
-        )
-        ee_jacobian = np.empty((6, n))
-        ee_jacobian[:3] = jacobians[0]
-        ee_jacobian[3:] = self._turning_columns(frames)
-        ee_rotation = self._data.site_xmat[self._site].reshape(3, 3).copy()
-        gradient: FloatArray | None = None
-        value: float | None = None
-        curvature = 0.0
-        if with_manipulability:
-            value, gradient = self._manipulability(frames, ee_jacobian)
-            curvature = self._manipulability_curvature(q, q_dot)
-        return ArmState(
+        velocities, centers = velocity_map(self._chain, frames), self._sphere_centers()
+        site: FloatArray = self._data.site_xpos[self._site].copy()
+        places = np.ones((1 + len(centers), 4))  # of the end effector, then of the spheres
+        places[0, :3], places[1:, :3] = site, centers
+        jacobian = self._ee_jacobian(frames, places[0], velocities)
+        value, gradient = manipulability(jacobian) if with_manipulability else (None, None)
+
+        def rates() -> dict[str, FloatArray]:
+            moved, linear, angular = bias_accelerations(
+                self._chain, frames, q_dot, places[:, :3].T, self._carried.T
+            )
+            return {
+                "ee_bias": np.concatenate((linear[:, 0], angular[:, 0])),
+                "sphere_velocities": moved.T[1:],
+                "sphere_bias": linear.T[1:],
+            }
+
+        def jacobians() -> dict[str, FloatArray]:
+            every = np.tensordot(places[1:], velocities.reshape(3, 4, n), (1, 1))
+            return {"sphere_jacobians": every * self._carried[1:, None, :]}
+
+        def curvature() -> dict[str, float]:
+            turn = 0.0 if value is None else self._manipulability_curvature(q, q_dot)
+            return {"manipulability_curvature": turn}
+
+        later = dict.fromkeys(("ee_bias", "sphere_velocities", "sphere_bias"), rates)
+        dynamics = dict.fromkeys(("mass_matrix", "bias_forces"), lambda: self._dynamics(q, q_dot))
+        later |= {"sphere_jacobians": jacobians, "manipulability_curvature": curvature}
+        return _MujocoState.deferred(
+            later | dynamics,
             q=q,
             q_dot=q_dot,
-            ee_position=points[0],
-            ee_rotation=ee_rotation,
-            ee_jacobian=ee_jacobian,
-            ee_bias=np.concatenate([linear[0], angular[0]]),
-            mass_matrix=mass_matrix,
-            bias_forces=bias_forces,
-            sphere_centers=points[1:],
-            sphere_jacobians=jacobians[1:],
-            sphere_velocities=velocities[1:],
-            sphere_bias=linear[1:],
+            ee_position=site,
+            ee_rotation=self._data.site_xmat[self._site].reshape(3, 3).copy(),
+            ee_jacobian=jacobian,
+            sphere_centers=centers,
             manipulability=value,
             manipulability_gradient=gradient,
-            manipulability_curvature=curvature,
+            _places=places[1:],
+            _velocity_map=velocities,
+            _carried=self._carried_or_not,
         )
 
     def _find_movable(self) -> NDArray[np.bool_]:
@@ -187,14 +198,17 @@ class MujocoArm:
         return movable
 
     def _move_to(self, q: FloatArray, q_dot: FloatArray) -> JointFrames:
+        self._at = q
         self._data.qpos[:] = q
         self._data.qvel[:] = q_dot
         self._mujoco.mj_kinematics(self._model, self._data)
-        return JointFrames(self._data.xaxis.copy(), self._data.xanchor.copy())
+        return JointFrames(self._data.xaxis.T.copy(), self._data.xanchor.T.copy())
 
-    def _dynamics(self) -> tuple[FloatArray, FloatArray]:
-        """Return M(q) and c + g less passive forces at the state that was moved to."""
+    def _dynamics(self, q: FloatArray, q_dot: FloatArray) -> dict[str, FloatArray]:
+        """Return M(q) and c + g less passive forces."""
         mujoco, model, data = self._mujoco, self._model, self._data
+        if self._at is not q:
+            self._move_to(q, q_dot)
         mujoco.mj_comPos(model, data)
         mujoco.mj_makeM(model, data)
         mass_matrix = np.empty((self.n_joints, self.n_joints))
@@ -203,22 +217,24 @@ class MujocoArm:
         mujoco.mj_passive(model, data)
         bias = np.empty(self.n_joints)
         mujoco.mj_rne(model, data, 0, bias)
-        return mass_matrix, bias - data.qfrc_passive
+        bias_forces: FloatArray = bias - data.qfrc_passive
+        return {"mass_matrix": mass_matrix, "bias_forces": bias_forces}
 
     def _sphere_centers(self) -> FloatArray:
-        rotations = self._data.xmat[self._spheres.bodies].reshape(-1, 3, 3)
-        offsets = (rotations @ self._spheres.offsets[:, :, None])[:, :, 0]
-        return self._data.xpos[self._spheres.bodies] + offsets
+        bodies = self._spheres.bodies
+        rotations: FloatArray = self._data.xmat.take(bodies, axis=0).reshape(-1, 3, 3)
+        positions: FloatArray = self._data.xpos.take(bodies, axis=0)
+        return positions + np.matvec(rotations, self._spheres.offsets)
 
-    def _turning_columns(self, frames: JointFrames) -> FloatArray:
-        """Return the angular rows of the end effector's Jacobian, shape (3, n)."""
-        return (frames.axis * (self._chain.hinge * self._ee_carried[0])[:, None]).T
-
-    def _manipulability(
-        self, frames: JointFrames, ee_jacobian: FloatArray
-    ) -> tuple[float, FloatArray]:
-        hessian = end_effector_hessian(self._chain, frames, ee_jacobian, self._on_path)
-        return manipulability(ee_jacobian, hessian)
+    def _ee_jacobian(
+        self, frames: JointFrames, place: FloatArray, velocities: FloatArray
+    ) -> FloatArray:
+        """Return the Jacobian of the end effector at ``place`` (x, y, z, 1), shape (6, n)."""
+        jacobian = np.empty((6, self.n_joints))
+        jacobian[:3] = place @ velocities.reshape(3, 4, -1)
+        jacobian[3:] = frames.axis * self._chain.hinge
+        jacobian *= self._ee_carried
+        return jacobian
 
     def _manipulability_curvature(self, q: FloatArray, q_dot: FloatArray) -> float:
         """Return q'^T (d^2 w / dq^2) q' from the gradients a little ahead and a little behind."""
@@ -229,12 +245,29 @@ class MujocoArm:
         slopes: list[float] = []
         for sign in (1.0, -1.0):
             frames = self._move_to(q + sign * step * q_dot, q_dot)
-            jacobian = np.empty((6, self.n_joints))
-            site = self._data.site_xpos[self._site][None, :]
-            jacobian[:3] = point_jacobians(self._chain, frames, site, self._ee_carried)[0]
-            jacobian[3:] = self._turning_columns(frames)
-            slopes.append(float(self._manipulability(frames, jacobian)[1] @ q_dot))
+            place = np.append(self._data.site_xpos[self._site], 1.0)
+            jacobian = self._ee_jacobian(frames, place, velocity_map(self._chain, frames))
+            slopes.append(float(manipulability(jacobian)[1] @ q_dot))
         return (slopes[0] - slopes[1]) / (2.0 * step)
+
+
+class _MujocoState(ArmState):
+    """State that multiplies the rows of all gaps at once; see `velocity_map`."""
+
+    __slots__ = ("_carried", "_places", "_velocity_map")
+    _carried: FloatArray
+    _places: FloatArray
+    _velocity_map: FloatArray
+
+    def gap_gradients(
+        self, normal: FloatArray, sphere: NDArray[np.intp], other: NDArray[np.intp]
+    ) -> FloatArray:
+        if not hasattr(self, "_places"):  # a copy with other fields
+            return super().gap_gradients(normal, sphere, other)
+        # The other sphere lies along the normal, where n . J_i is the same.
+        outer = (normal[:, :, None] * self._places.take(sphere, axis=0)[:, None, :]).reshape(-1, 12)
+        carried = self._carried.take(sphere, axis=0) - self._carried.take(other, axis=0)
+        return (outer @ self._velocity_map) * carried
 
 
 def _compile(mujoco: Any, model: str | Path) -> Any:

@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.deferred import Deferred
 from cadenza.safety.arms.limits import JointLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArmState:
+class ArmState(Deferred):
     """Everything a filter asks about one configuration and velocity.
+
+    `MujocoArm` computes most of it when it is read: a filter of velocities reads no dynamics.
 
     Attributes:
         q: Joint positions, shape (n,).
@@ -52,6 +55,20 @@ class ArmState:
     manipulability: float | None = None
     manipulability_gradient: FloatArray | None = None
     manipulability_curvature: float = 0.0
+
+    def gap_gradients(
+        self, normal: FloatArray, sphere: NDArray[np.intp], other: NDArray[np.intp]
+    ) -> FloatArray:
+        """Return the gradients of gaps between spheres, shape (m, n).
+
+        Args:
+            normal: Unit vectors that point to ``sphere`` out of what it may not touch, (m, 3).
+            sphere: Index of a sphere per gap, shape (m,).
+            other: Index of the other sphere, shape (m,); -1 where the joints do not move it.
+        """
+        jacobian = self.sphere_jacobians[sphere]
+        jacobian = jacobian - self.sphere_jacobians[other] * (other >= 0)[:, None, None]
+        return np.vecmat(normal, jacobian)
 
 
 class ArmModel(Protocol):

@@ -15,15 +15,19 @@ Axes:      n joints.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.arms.limits import JointLimits
 
 #: Room for rounding when a bound is compared with what the acceleration limit reaches, rad/s.
 _ROUNDING: Final = 1e-9
+#: Turns a motion of a joint into one towards its upper and towards its lower limit.
+_SIDES: Final = np.array([[1.0], [-1.0]])
 #: Distance to a limit that does not exist, rad: larger than any, and its products stay finite.
 _FAR: Final = 1e12
 
@@ -62,8 +66,7 @@ def velocity_box(
         gain: Rate at which a limit may be approached, 1/s, at most 1 / dt.
         braking_share: Part of the acceleration limit that stopping distances count on, in (0, 1].
     """
-    braking = braking_share * limits.acceleration
-    return _speed_box(limits, q, q_dot, dt, gain, braking, "semi_implicit")
+    return _speed_box(_constants(limits, dt, gain, braking_share), q, q_dot, "semi_implicit")
 
 
 def acceleration_box(
@@ -79,8 +82,7 @@ def acceleration_box(
 
     The acceleration limits must be finite.
     """
-    braking = braking_share * limits.acceleration
-    speeds = _speed_box(limits, q, q_dot, dt, gain, braking, "zoh")
+    speeds = _speed_box(_constants(limits, dt, gain, braking_share), q, q_dot, "zoh")
     most = limits.acceleration
     return JointBox(
         lower=np.minimum(np.maximum((speeds.lower - q_dot) / dt, -most), most),
@@ -89,60 +91,65 @@ def acceleration_box(
     )
 
 
+class _Constants(NamedTuple):
+    """What does not change from step to step; `bounds` are as seen from their side, upper first."""
+
+    bounds: FloatArray  # (2, n), rad
+    velocity: FloatArray  # (n,), as all below
+    change: FloatArray  # largest change of the speed in one step
+    braking: FloatArray  # a
+    slowing: FloatArray  # a dt
+    half_over: FloatArray  # 1 / (2 a)
+    unlimited: NDArray[np.bool_] | None  # where a is infinite; None if nowhere
+    dt: float
+    gain: float
+
+
+@lru_cache(maxsize=32)
+def _constants(limits: JointLimits, dt: float, gain: float, braking_share: float) -> _Constants:
+    a, most = braking_share * limits.acceleration, limits.acceleration
+    bounds = np.minimum(np.stack((limits.upper, -limits.lower)), _FAR)
+    unlimited = np.isinf(a) if np.isinf(a).any() else None
+    return _Constants(bounds, limits.velocity, most * dt, a, a * dt, 0.5 / a, unlimited, dt, gain)
+
+
 def _speed_box(
-    limits: JointLimits,
-    q: FloatArray,
-    q_dot: FloatArray,
-    dt: float,
-    gain: float,
-    braking: FloatArray,
-    plant: Literal["zoh", "semi_implicit"],
+    known: _Constants, q: FloatArray, q_dot: FloatArray, plant: Literal["zoh", "semi_implicit"]
 ) -> JointBox:
     """Return the interval of the next joint velocities for a plant."""
-    change = limits.acceleration * dt
-    slowest, fastest = q_dot - change, q_dot + change
-    excess = np.empty((2, q.shape[0]))
-    np.subtract(limits.upper, q, out=excess[0])
-    np.subtract(q, limits.lower, out=excess[1])
-    towards = np.minimum(
-        _approach_limit(excess, np.stack((q_dot, -q_dot)), braking, dt, gain, plant),
-        limits.velocity,
-    )
-    upper: FloatArray = towards[0]
-    lower: FloatArray = -towards[1]
-    empty = (
-        (upper < slowest - _ROUNDING) | (lower > fastest + _ROUNDING) | (lower > upper + _ROUNDING)
-    )
-    if (lower > upper).any():  # the limits themselves contradict each other: between them
-        crossed, middle = lower > upper, 0.5 * (lower + upper)
-        lower = np.where(crossed, middle, lower)
-        upper = np.where(crossed, middle, upper)
-    return JointBox(
-        lower=np.minimum(np.maximum(lower, slowest), fastest),
-        upper=np.minimum(np.maximum(upper, slowest), fastest),
-        conflicting=tuple(np.flatnonzero(empty).tolist()) if empty.any() else (),
-    )
+    speed = _SIDES * q_dot
+    limit = _approach_limit(known, known.bounds - _SIDES * q, speed, plant)
+    towards = np.minimum(limit, known.velocity)
+    slowest, width = speed - known.change, towards[0] + towards[1]
+    conflicting: tuple[int, ...] = ()
+    if not np.minimum.reduce(np.minimum(towards - slowest, width), axis=None) >= 0.0:
+        empty = (towards < slowest - _ROUNDING).any(axis=0) | (width < -_ROUNDING)
+        conflicting = tuple(np.flatnonzero(empty).tolist())
+        # Where the limits themselves contradict each other: between them.
+        middle = _SIDES * (0.5 * (towards[0] - towards[1]))
+        towards = np.maximum(np.where(width < 0.0, middle, towards), slowest)
+    upper, lower = np.minimum(towards, speed + known.change)
+    return JointBox(lower=-lower, upper=upper, conflicting=conflicting)
 
 
 def _approach_limit(
+    known: _Constants,
     excess: FloatArray,
     speed: FloatArray,
-    acceleration: FloatArray,
-    dt: float,
-    gain: float,
     plant: Literal["zoh", "semi_implicit"],
 ) -> FloatArray:
     """Return the largest next speed towards a limit; negative beyond the limit.
 
     Excess and speed have shape (2, n): towards the upper and towards the lower limits.
     """
-    room = np.minimum(np.maximum(excess, 0.0), _FAR)
-    # c (3 dt + sqrt(9 dt^2 + 8 e / a)) = 4 e: divided by a, so that an unlimited a gives e / dt
+    dt, acceleration = known.dt, known.braking
+    at_gain = known.gain * excess
+    room = np.maximum(excess, 0.0)
+    # c (3 dt + sqrt(9 dt^2 + 8 e / a)) / 4 = e: divided by a, so that an unlimited a gives e / dt
     # after the reduction below, and no infinity is subtracted from another.
-    stopping = 4.0 * room / (3.0 * dt + np.sqrt(9.0 * dt * dt + 8.0 * room / acceleration))
-    unlimited = np.isinf(acceleration)
-    if unlimited.any():
-        stopping = np.where(unlimited, room / dt, stopping)
+    stopping = room / (0.75 * dt + np.sqrt(0.5625 * dt * dt + known.half_over * room))
+    if known.unlimited is not None:
+        stopping = np.where(known.unlimited, room / dt, stopping)
     if plant == "zoh":
         faster = speed > stopping
         if faster.any():
@@ -151,8 +158,8 @@ def _approach_limit(
             slowing = np.where(
                 radicand > 0.0,
                 acceleration * spare / (dt + np.sqrt(np.maximum(radicand, 0.0))),
-                -acceleration * dt,
+                -known.slowing,
             )
             stopping = np.where(faster, slowing, stopping)
-    at_rate = np.maximum(gain * excess, speed - acceleration * dt)
-    return np.where(excess < 0.0, gain * excess, np.minimum(stopping, at_rate))
+    at_rate = np.maximum(at_gain, speed - known.slowing)
+    return np.where(excess < 0.0, at_gain, np.minimum(stopping, at_rate))

@@ -15,12 +15,15 @@ Axes:      n joints, k task rows.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.arms.kinematics import dposv
+from cadenza.safety.arms.state import ArmState
 
 #: How the Jacobian is inverted.
 Inverse = Literal["damped", "dynamic"]
@@ -72,25 +75,26 @@ class TaskFrame:
     inverse: FloatArray
     projector: FloatArray
 
-    def command(self, task: FloatArray, posture: FloatArray) -> FloatArray:
+    def command(self, task: FloatArray, posture: FloatArray | None) -> FloatArray:
         """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left."""
-        return self.inverse @ task + self.projector @ posture
+        command = self.inverse @ task
+        return command if posture is None else command + self.projector @ posture
 
 
-def task_frame(cost: TaskCost, jacobian: FloatArray, mass_matrix: FloatArray) -> TaskFrame:
-    """Return the cost at one configuration.
-
-    Args:
-        cost: Weights.
-        jacobian: J, shape (k, n).
-        mass_matrix: M, shape (n, n); only the dynamic inverse reads it.
-    """
+def task_frame(cost: TaskCost, state: ArmState) -> TaskFrame:
+    """Return the cost at one configuration; only the dynamic inverse reads the mass matrix."""
+    jacobian = weighted = state.ee_jacobian
+    if cost.inverse == "dynamic":
+        weighted = np.asarray(np.linalg.solve(state.mass_matrix, jacobian.T).T, dtype=np.float64)
     k, n = jacobian.shape
-    weighted = jacobian.T if cost.inverse == "damped" else np.linalg.solve(mass_matrix, jacobian.T)
-    gram = jacobian @ weighted
-    gram[np.arange(k), np.arange(k)] += cost.damping * cost.damping
-    inverse: FloatArray = np.asarray(np.linalg.solve(gram.T, weighted.T).T, dtype=np.float64)
-    projector = np.eye(n) - inverse @ jacobian
+    gram = jacobian @ weighted.T + cost.damping * cost.damping * _identity(k)
+    inverse = dposv(gram, weighted)[1].T
+    projector = _identity(n) - inverse @ jacobian
     joint, operational = cost.weight_joint**2, cost.weight_operational**2
     P = joint * (projector.T @ projector) + operational * (jacobian.T @ jacobian)
     return TaskFrame(P, inverse, projector)
+
+
+@cache
+def _identity(n: int) -> FloatArray:
+    return np.eye(n)

@@ -21,7 +21,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.oscbf.box import JointBox
-from cadenza.safety.oscbf.rules import Priority
+from cadenza.safety.oscbf.rules import Priorities, Priority
 from cadenza.safety.solvers import QPSolution, QPSolver, SolveStatus
 
 #: Cost of a squared violation of a hard row in stage 3, against 1 for a squared change of the
@@ -67,7 +67,7 @@ class Cone:
         return direction @ self.B, level
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Programme:
     """One problem; see the module's text.
 
@@ -131,8 +131,8 @@ class ProgrammeSolver:
 
     def _with_cuts(self, problem: Programme) -> tuple[FloatArray | None, str]:
         """Return the optimum and ``optimal``, or None and why there is none."""
-        hard = np.array([priority.hard for priority in problem.priorities], dtype=bool)
-        weights = np.array([priority.weight for priority in problem.priorities])
+        priorities = Priorities.of(problem.priorities)
+        hard, weights = priorities.hard, priorities.numbers[3]
         linear = -(problem.P @ problem.nominal)
         normals, levels, cone = problem.A, problem.b, problem.cone
         probe = problem.nominal
@@ -178,18 +178,19 @@ class ProgrammeSolver:
         """Solve with slack on the rows that are not hard; x holds u first, then scaled slack."""
         n, m = linear.shape[0], b.shape[0]
         slots = m - int(np.count_nonzero(hard))
+        lower, upper = np.maximum(box.lower, -_FREE), np.minimum(box.upper, _FREE)
+        if not slots:
+            return self._solver.run(P, linear, A, b, lower, upper)
         work = self._workspaces.get((n, m, slots))
         if work is None:
             work = self._workspaces[n, m, slots] = _Workspace(n, m, slots)
         work.P[:n, :n] = P
         work.q[:n] = linear
         work.A[:, :n] = A
-        if slots:
-            work.A[:, n:] = 0.0
-            soft = np.flatnonzero(~hard)
-            work.A[soft, n + np.arange(slots)] = -1.0 / np.sqrt(weights[soft])
-        np.maximum(box.lower, -_FREE, out=work.lower[:n])
-        np.minimum(box.upper, _FREE, out=work.upper[:n])
+        work.A[:, n:] = 0.0
+        soft = np.flatnonzero(~hard)
+        work.A[soft, n + np.arange(slots)] = -1.0 / np.sqrt(weights[soft])
+        work.lower[:n], work.upper[:n] = lower, upper
         return self._solver.run(work.P, work.q, work.A, b, work.lower, work.upper)
 
 
@@ -207,9 +208,9 @@ class _Workspace:
 def _is_admissible(problem: Programme) -> bool:
     """Say whether the nominal command needs no change; NaN anywhere says no."""
     u, box = problem.nominal, problem.box
-    if not (bool((u >= box.lower).all()) and bool((u <= box.upper).all())):
+    if not np.minimum.reduce(np.minimum(u - box.lower, box.upper - u)) >= 0.0:
         return False
-    if not bool((problem.A @ u <= problem.b).all()):
+    if np.count_nonzero(problem.A @ u <= problem.b) < len(problem.b):
         return False
     return problem.cone is None or problem.cone.excess(u) <= 0.0
 
@@ -222,7 +223,11 @@ def _answer(problem: Programme, u: FloatArray, status: str, solve_ms: float) -> 
         residual = np.append(residual, problem.cone.excess(u))
         scale = np.append(scale, 1.0 + problem.cone.limit)
     # Rows that are no numbers compare false both times: they count as missed without measure.
-    slack = np.where(residual <= _MET * scale, 0.0, residual)
-    slack[np.isnan(residual)] = np.inf
+    met = residual <= _MET * scale
+    if np.count_nonzero(met) == len(met):
+        slack = np.zeros(len(met))
+    else:
+        slack = np.where(met, 0.0, residual)
+        slack[np.isnan(residual)] = np.inf
     binding = np.flatnonzero(~(residual < -_BINDING * scale))
     return Answer(u, status, slack, tuple(binding.tolist()), solve_ms)

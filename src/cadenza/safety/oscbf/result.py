@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.deferred import Deferred
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
 SLACK_ACTIVE_FLOOR: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OSCBFResult:
-    """Command of one step and how it came about.
+class OSCBFResult(Deferred):
+    """Command of one step and how it came about; what follows from it is made when it is read.
 
     Attributes:
         q_dot: Joint velocities to command, or at torque level those after the step, shape (n,).

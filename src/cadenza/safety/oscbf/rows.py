@@ -12,21 +12,29 @@ Axes:            n joints, S spheres, O obstacles, m rows.
 Units:           m and m/s for distances; the unit of h for the singularity margin.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.deferred import Deferred
 from cadenza.core.errors import InputError
 from cadenza.safety.arms.state import ArmModel, ArmState
 from cadenza.safety.oscbf.constraints import COINCIDENT_DISTANCE
-from cadenza.safety.oscbf.rules import ArmConstraints, HalfSpaceRule, Obstacle, Priority
+from cadenza.safety.oscbf.rules import (
+    ArmConstraints,
+    HalfSpaceRule,
+    Obstacle,
+    Priorities,
+    Priority,
+)
 
 
 @dataclass(slots=True, eq=False)
-class BarrierRows:
+class BarrierRows(Deferred):
     """Barriers of one step, m of them.
 
     Attributes:
@@ -47,15 +55,38 @@ class BarrierRows:
 
     def velocity_rows(self) -> tuple[FloatArray, FloatArray]:
         """Return A, shape (m, n), and b, shape (m,), of A q' <= b."""
-        gain = np.array([priority.gain for priority in self.priorities])
+        gain = Priorities.of(self.priorities).numbers[0]
         return -self.gradient, gain * self.h + self.drift
 
     def acceleration_rows(self, q_dot: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return A, shape (m, n), and b, shape (m,), of A q'' <= b."""
-        gains = np.array([priority.gains for priority in self.priorities]).reshape(-1, 2)
+        _, total, product, _ = Priorities.of(self.priorities).numbers
         rate = self.gradient @ q_dot + self.drift
-        level = self.bias + gains.sum(axis=1) * rate + gains.prod(axis=1) * self.h
-        return -self.gradient, level
+        return -self.gradient, self.bias + total * rate + product * self.h
+
+
+class _Gaps(NamedTuple):
+    """Gaps that one rule looks at: the nearest ones, m of them.
+
+    Attributes:
+        normal: Unit vectors towards ``sphere``, shape (m, 3) or (3,).
+        sphere: A sphere of the arm per gap, shape (m,).
+        other: The other sphere, shape (m,); None if the arm does not carry it.
+        h: Gaps less the margin, shape (m,), m.
+        drift: As in `BarrierRows`.
+        bias: Computes the bias.
+        names: Makes the names.
+        priority: How the rows enter.
+    """
+
+    normal: FloatArray
+    sphere: NDArray[np.intp]
+    other: NDArray[np.intp] | None
+    h: FloatArray
+    drift: FloatArray | float
+    bias: Callable[[], FloatArray]
+    names: Callable[[], list[str]]
+    priority: Priority
 
 
 class RowBuilder:
@@ -71,8 +102,10 @@ class RowBuilder:
         self._links = arm.sphere_links
         self._radii = arm.sphere_radii
         self._movable = np.flatnonzero(arm.movable_spheres)
-        self._pairs = arm.self_collision_pairs
-        self._pair_radii = self._radii[self._pairs].sum(axis=1)
+        self._movable_radii = self._radii[self._movable]
+        self._pairs = np.ascontiguousarray(arm.self_collision_pairs.T)
+        self._pair_radii = self._radii[self._pairs].sum(axis=0)
+        self._priorities: dict[tuple[int, ...], Priorities] = {}
 
     def given_or_built(
         self, state: ArmState, obstacles: Sequence[Obstacle], rows: BarrierRows | None
@@ -93,119 +126,143 @@ class RowBuilder:
     def build(self, state: ArmState, obstacles: Sequence[Obstacle]) -> BarrierRows:
         """Return the rows at ``state``; the end effector's speed limit is no barrier.
 
+        Their ``bias`` and ``names`` are made when they are read.
+
         Raises:
             InputError: A singularity rule, and a state without manipulability.
         """
         n, rules = state.q.shape[0], self._constraints
-        parts: list[BarrierRows] = []
-        if rules.self_collision is not None and len(self._pairs):
-            parts.append(self._self_collision(state))
+        gaps: list[_Gaps] = []
+        if rules.self_collision is not None and self._pairs.size:
+            gaps.append(self._self_collision(state))
         if obstacles:
-            parts.append(self._obstacles(state, obstacles))
-        parts.extend(self._half_space(state, plane) for plane in rules.half_spaces)
-        if rules.singularity is not None:
-            parts.append(self._singularity(state))
-        if not parts:
-            return BarrierRows(np.zeros((0, n)), np.zeros(0), np.zeros(0), np.zeros(0))
-        return BarrierRows(
-            gradient=np.concatenate([part.gradient for part in parts]),
-            h=np.concatenate([part.h for part in parts]),
-            drift=np.concatenate([part.drift for part in parts]),
-            bias=np.concatenate([part.bias for part in parts]),
-            priorities=[priority for part in parts for priority in part.priorities],
-            names=[name for part in parts for name in part.names],
+            gaps.append(self._obstacles(state, obstacles))
+        gaps.extend(self._half_space(state, plane) for plane in rules.half_spaces)
+        singularity = rules.singularity
+        priorities = self._priorities_of(gaps)
+        total = len(priorities)
+        m = total if singularity is None else total - 1
+        gradient, normal = np.empty((total, n)), np.empty((m, 3))
+        h, drift = np.empty((2, total))
+        sphere, other = np.empty((2, m), np.intp)
+        other[:] = -1
+        start = 0
+        for gap in gaps:
+            part = slice(start, start := start + len(gap.h))
+            normal[part], sphere[part], h[part], drift[part] = (
+                gap.normal,
+                gap.sphere,
+                gap.h,
+                gap.drift,
+            )
+            if gap.other is not None:
+                other[part] = gap.other
+        gradient[:m] = state.gap_gradients(normal, sphere, other)
+        drift[m:] = 0.0
+        if singularity is not None:
+            if state.manipulability is None or state.manipulability_gradient is None:
+                raise InputError(
+                    "SingularityRule: expected a state with its manipulability, got none; call "
+                    "arm.state(q, q_dot, with_manipulability=True)."
+                )
+            gradient[m], h[m] = state.manipulability_gradient, state.manipulability
+            h[m] -= singularity.minimum
+
+        def bias() -> dict[str, FloatArray]:
+            last = [] if singularity is None else [[state.manipulability_curvature]]
+            return {"bias": np.concatenate([np.zeros(0), *(gap.bias() for gap in gaps), *last])}
+
+        def names() -> dict[str, list[str]]:
+            found = [name for gap in gaps for name in gap.names()]
+            return {"names": found if singularity is None else [*found, "singularity"]}
+
+        return BarrierRows.deferred(
+            {"bias": bias, "names": names},
+            gradient=gradient,
+            h=h,
+            drift=drift,
+            priorities=priorities,
         )
 
-    def _self_collision(self, state: ArmState) -> BarrierRows:
+    def _priorities_of(self, gaps: list[_Gaps]) -> Priorities:
+        """Return how the rows enter; the rules are fixed, so only their numbers of rows count."""
+        counts = tuple([len(gap.h) for gap in gaps])
+        if counts not in self._priorities:
+            rule = self._constraints.singularity
+            self._priorities[counts] = Priorities(
+                [gap.priority for gap in gaps for _ in gap.h] + ([rule.priority] if rule else [])
+            )
+        return self._priorities[counts]
+
+    def _self_collision(self, state: ArmState) -> _Gaps:
         rule = self._constraints.self_collision
         assert rule is not None  # noqa: S101 - only called with the rule
-        first, second = self._pairs[:, 0], self._pairs[:, 1]
-        offset = state.sphere_centers[first] - state.sphere_centers[second]
-        distance = np.sqrt(np.einsum("ij,ij->i", offset, offset))
-        chosen = smallest(distance - self._pair_radii, rule.nearest)
-        i, j = first[chosen], second[chosen]
-        distance = distance[chosen]
-        normal = directions(offset[chosen], distance)
-        jacobian = state.sphere_jacobians[i] - state.sphere_jacobians[j]
-        velocity = state.sphere_velocities[i] - state.sphere_velocities[j]
-        bias = state.sphere_bias[i] - state.sphere_bias[j]
-        return BarrierRows(
-            gradient=along(normal, jacobian),
-            h=distance - self._pair_radii[chosen] - rule.margin_m,
-            drift=np.zeros(len(chosen)),
-            bias=np.einsum("ij,ij->i", normal, bias) + turning(normal, velocity, distance),
-            priorities=[rule.priority] * len(chosen),
-            names=[f"self:{self._links[a]}/{self._links[b]}" for a, b in zip(i, j, strict=True)],
-        )
+        centers = state.sphere_centers
+        ends = centers.take(self._pairs, axis=0)
+        offset = ends[0] - ends[1]
+        distance = np.sqrt(np.vecdot(offset, offset))
+        gap = distance - self._pair_radii
+        chosen = smallest(gap, rule.nearest)
+        (i, j), distance = self._pairs.take(chosen, axis=1), distance.take(chosen)
+        normal = directions(offset.take(chosen, axis=0), distance)
 
-    def _obstacles(self, state: ArmState, obstacles: Sequence[Obstacle]) -> BarrierRows:
+        def bias() -> FloatArray:
+            velocity = state.sphere_velocities[i] - state.sphere_velocities[j]
+            pull = np.vecdot(normal, state.sphere_bias[i] - state.sphere_bias[j])
+            return pull + turning(normal, velocity, distance)
+
+        def names() -> list[str]:
+            return [f"self:{self._links[a]}/{self._links[b]}" for a, b in zip(i, j, strict=True)]
+
+        h = gap.take(chosen) - rule.margin_m
+        return _Gaps(normal, i, j, h, 0.0, bias, names, rule.priority)
+
+    def _obstacles(self, state: ArmState, obstacles: Sequence[Obstacle]) -> _Gaps:
         rule = self._constraints.obstacles
         start = np.array([obstacle.shape.start for obstacle in obstacles])
         axis = np.array([obstacle.shape.end for obstacle in obstacles]) - start
         radius = np.array([obstacle.shape.radius for obstacle in obstacles])
-        offset, inside = offsets_to_segments(state.sphere_centers[self._movable], start, axis)
-        distance = np.sqrt(np.einsum("soj,soj->so", offset, offset))
-        gap = distance - self._radii[self._movable][:, None] - radius
+        points = state.sphere_centers.take(self._movable, axis=0)
+        offset, inside = offsets_to_segments(points, start, axis)
+        distance = np.sqrt(np.vecdot(offset, offset))
+        gap = distance - self._movable_radii[:, None] - radius
         flat = smallest(gap.reshape(-1), rule.nearest)
         row, which = np.divmod(flat, len(obstacles))
-        sphere = self._movable[row]
-        distance = distance[row, which]
-        normal = directions(offset[row, which], distance)
-        met = [obstacles[int(o)] for o in which]
-        drift_velocity = np.array([obstacle.velocity for obstacle in met])
-        velocity = state.sphere_velocities[sphere] - drift_velocity
-        # Sliding along the axis of a capsule does not turn the normal.
-        length = np.sqrt(np.einsum("ij,ij->i", axis, axis))
-        unit = axis[which] / np.maximum(length, COINCIDENT_DISTANCE)[which][:, None]
-        beside = inside[row, which][:, None] * unit
-        across = velocity - np.einsum("ij,ij->i", velocity, beside)[:, None] * beside
-        bounds = np.array([obstacle.acceleration_bound for obstacle in met])
-        names = [
-            f"obstacle:{obstacle.name}/{self._links[s]}"
-            for obstacle, s in zip(met, sphere, strict=True)
-        ]
-        return BarrierRows(
-            gradient=along(normal, state.sphere_jacobians[sphere]),
-            h=gap[row, which] - rule.margin_m,
-            drift=-np.einsum("ij,ij->i", normal, drift_velocity),
-            bias=np.einsum("ij,ij->i", normal, state.sphere_bias[sphere])
-            + turning(normal, across, distance)
-            - bounds,
-            priorities=[rule.priority] * len(sphere),
-            names=names,
-        )
+        sphere, distance = self._movable.take(row), distance.take(flat)
+        normal = directions(offset.reshape(-1, 3).take(flat, axis=0), distance)
+        velocities = np.array([obstacle.velocity for obstacle in obstacles]).take(which, axis=0)
 
-    def _half_space(self, state: ArmState, plane: HalfSpaceRule) -> BarrierRows:
+        def bias() -> FloatArray:
+            velocity = state.sphere_velocities[sphere] - velocities
+            # Sliding along the axis of a capsule does not turn the normal.
+            length = np.sqrt(np.vecdot(axis, axis))
+            unit = axis[which] / np.maximum(length, COINCIDENT_DISTANCE)[which][:, None]
+            beside = inside.take(flat)[:, None] * unit
+            across = velocity - np.vecdot(velocity, beside)[:, None] * beside
+            bounds = np.array([obstacle.acceleration_bound for obstacle in obstacles])[which]
+            pull = np.vecdot(normal, state.sphere_bias[sphere])
+            return pull + turning(normal, across, distance) - bounds
+
+        def names() -> list[str]:
+            found = zip(which, sphere, strict=True)
+            return [f"obstacle:{obstacles[int(o)].name}/{self._links[s]}" for o, s in found]
+
+        h, drift = gap.take(flat) - rule.margin_m, -np.vecdot(normal, velocities)
+        return _Gaps(normal, sphere, None, h, drift, bias, names, rule.priority)
+
+    def _half_space(self, state: ArmState, plane: HalfSpaceRule) -> _Gaps:
         normal = plane.solid.normal
-        gap = state.sphere_centers[self._movable] @ normal
-        gap -= plane.solid.offset + self._radii[self._movable]
+        gap = (state.sphere_centers @ normal - self._radii).take(self._movable) - plane.solid.offset
         nearest = smallest(gap, plane.nearest)
-        sphere = self._movable[nearest]
-        return BarrierRows(
-            gradient=normal @ state.sphere_jacobians[sphere],
-            h=gap[nearest],
-            drift=np.zeros(len(sphere)),
-            bias=state.sphere_bias[sphere] @ normal,
-            priorities=[plane.priority] * len(sphere),
-            names=[f"half_space:{plane.name}/{self._links[s]}" for s in sphere],
-        )
+        sphere = self._movable.take(nearest)
 
-    def _singularity(self, state: ArmState) -> BarrierRows:
-        rule = self._constraints.singularity
-        assert rule is not None  # noqa: S101 - only called with the rule
-        if state.manipulability is None or state.manipulability_gradient is None:
-            raise InputError(
-                "SingularityRule: expected a state with its manipulability, got none; call "
-                "arm.state(q, q_dot, with_manipulability=True)."
-            )
-        return BarrierRows(
-            gradient=state.manipulability_gradient[None, :],
-            h=np.array([state.manipulability - rule.minimum]),
-            drift=np.zeros(1),
-            bias=np.array([state.manipulability_curvature]),
-            priorities=[rule.priority],
-            names=["singularity"],
-        )
+        def names() -> list[str]:
+            return [f"half_space:{plane.name}/{self._links[s]}" for s in sphere]
+
+        def bias() -> FloatArray:
+            return state.sphere_bias[sphere] @ normal
+
+        return _Gaps(normal, sphere, None, gap.take(nearest), 0.0, bias, names, plane.priority)
 
 
 def smallest(values: FloatArray, count: int) -> NDArray[np.intp]:
@@ -219,21 +276,17 @@ def smallest(values: FloatArray, count: int) -> NDArray[np.intp]:
 
 def directions(offset: FloatArray, distance: FloatArray) -> FloatArray:
     """Return unit vectors, shape (m, 3); +x where the distance is too small to tell."""
-    coincident = distance < COINCIDENT_DISTANCE
+    if min(distance.tolist()) >= COINCIDENT_DISTANCE:
+        return offset / distance[:, None]
     normal: FloatArray = offset / np.maximum(distance, COINCIDENT_DISTANCE)[:, None]
-    normal[coincident] = (1.0, 0.0, 0.0)
+    normal[distance < COINCIDENT_DISTANCE] = (1.0, 0.0, 0.0)
     return normal
-
-
-def along(normal: FloatArray, jacobian: FloatArray) -> FloatArray:
-    """Return n^T J per row; shapes (m, 3) and (m, 3, n) to (m, n)."""
-    return np.vecmat(normal, jacobian)
 
 
 def turning(normal: FloatArray, velocity: FloatArray, distance: FloatArray) -> FloatArray:
     """Return |velocity across the normal|^2 / distance, shape (m,), m/s^2; always >= 0."""
-    radial = np.einsum("ij,ij->i", normal, velocity)
-    across: FloatArray = np.einsum("ij,ij->i", velocity, velocity) - radial * radial
+    radial = np.vecdot(normal, velocity)
+    across: FloatArray = np.vecdot(velocity, velocity) - radial * radial
     return np.maximum(across, 0.0) / np.maximum(distance, COINCIDENT_DISTANCE)
 
 
@@ -251,8 +304,10 @@ def offsets_to_segments(
         Shapes (S, O, 3) and (S, O).
     """
     offset = points[:, None, :] - start
-    length_squared = np.einsum("oj,oj->o", axis, axis)
-    place = np.einsum("soj,oj->so", offset, axis)
+    if not np.count_nonzero(axis):  # nothing but points
+        return offset, np.zeros(offset.shape[:2], dtype=bool)
+    length_squared = np.vecdot(axis, axis)
+    place = np.vecdot(offset, axis)
     place /= np.maximum(length_squared, COINCIDENT_DISTANCE * COINCIDENT_DISTANCE)
     clipped = np.clip(place, 0.0, 1.0)
     inside = (place > 0.0) & (place < 1.0) & (length_squared > 0.0)

@@ -6,8 +6,10 @@ Units:  m, m/s, rad, s.
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import ConfigurationError, InputError
@@ -47,6 +49,26 @@ class Priority:
     def gains(self) -> tuple[float, float]:
         """Both rates of the torque level, 1/s."""
         return self.gain, self.gain if self.second_gain is None else self.second_gain
+
+
+class Priorities(list[Priority]):
+    """How each row enters, with the numbers of all rows as arrays, which are made once."""
+
+    @cached_property
+    def numbers(self) -> FloatArray:
+        """Gain, sum and product of both gains, and weight of each row, shape (4, m)."""
+        rows = [(p.gain, sum(p.gains), math.prod(p.gains), p.weight) for p in self]
+        return np.array(rows).reshape(-1, 4).T
+
+    @cached_property
+    def hard(self) -> NDArray[np.bool_]:
+        """Which rows are hard, shape (m,)."""
+        return np.array([priority.hard for priority in self], dtype=bool)
+
+    @staticmethod
+    def of(priorities: list[Priority]) -> "Priorities":
+        """Return priorities with their arrays."""
+        return priorities if isinstance(priorities, Priorities) else Priorities(priorities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

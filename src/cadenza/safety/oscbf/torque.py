@@ -155,7 +155,7 @@ class TorqueOSCBF:
         check_nominals(
             "TorqueOSCBF.solve", n, torque_nom=torque_nom, q_ddot_nom=q_ddot_nom, a_nom=a_nom
         )
-        frame = task_frame(self._cost, state.ee_jacobian, state.mass_matrix)
+        frame = task_frame(self._cost, state)
         if torque_nom is not None:
             if q_ddot_nom is not None or a_nom is not None:
                 raise InputError(
@@ -165,8 +165,7 @@ class TorqueOSCBF:
             free = torque_nom - state.bias_forces
             return np.asarray(np.linalg.solve(state.mass_matrix, free), np.float64), frame.P
         if a_nom is not None:
-            posture = np.zeros(n) if q_ddot_nom is None else q_ddot_nom
-            return frame.command(a_nom - state.ee_bias, posture), frame.P
+            return frame.command(a_nom - state.ee_bias, q_ddot_nom), frame.P
         assert q_ddot_nom is not None  # noqa: S101 - check_nominals has seen to it
         return q_ddot_nom, frame.P
 

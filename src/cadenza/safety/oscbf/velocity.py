@@ -9,6 +9,7 @@ Proof and limits: docs/oscbf.md.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -86,10 +87,9 @@ class VelocityOSCBF:
         n = self._limits.n_joints
         check_nominals("VelocityOSCBF.solve", n, q_dot_nom=q_dot_nom, nu_nom=nu_nom)
         barriers = self._rows.given_or_built(state, obstacles, rows)
-        frame = task_frame(self._cost, state.ee_jacobian, state.mass_matrix)
+        frame = task_frame(self._cost, state)
         if nu_nom is not None:
-            posture = np.zeros(n) if q_dot_nom is None else q_dot_nom
-            nominal = frame.command(nu_nom, posture)
+            nominal = frame.command(nu_nom, q_dot_nom)
         else:
             assert q_dot_nom is not None  # noqa: S101 - check_nominals has seen to it
             nominal = q_dot_nom
@@ -144,21 +144,30 @@ def make_result(
         torque: Torques, shape (n,).
         extra_names: Names of hard rows after the barriers.
     """
-    names = (*barriers.names, *extra_names)
-    hard = (*(row.hard for row in barriers.priorities), *(True for _ in extra_names))
-    if cone is not None:
-        names, hard = (*names, "ee_speed"), (*hard, cone.priority.hard)
     slack = answer.slack
-    return OSCBFResult(
+
+    def sizes() -> dict[str, Any]:
+        active = np.flatnonzero(slack > SLACK_ACTIVE_FLOOR)
+        return {
+            "active_rows": tuple(active.tolist()),
+            "max_slack": float(slack.max(initial=0.0)),
+            "slack_l2": float(np.linalg.norm(slack)),
+        }
+
+    def rows() -> dict[str, Any]:
+        names = (*barriers.names, *extra_names)
+        hard = (*(row.hard for row in barriers.priorities), *(True for _ in extra_names))
+        if cone is not None:
+            names, hard = (*names, "ee_speed"), (*hard, cone.priority.hard)
+        return {"row_names": names, "hard_rows": hard}
+
+    later = {"active_rows": sizes, "max_slack": sizes, "slack_l2": sizes}
+    return OSCBFResult.deferred(
+        later | {"row_names": rows, "hard_rows": rows},
         q_dot=q_dot,
         slack=slack,
         solve_ms=answer.solve_ms,
-        active_rows=tuple(np.flatnonzero(slack > SLACK_ACTIVE_FLOOR).tolist()),
-        max_slack=float(slack.max(initial=0.0)),
-        slack_l2=float(np.linalg.norm(slack)),
         solver_status=answer.status,
-        row_names=names,
-        hard_rows=hard,
         binding_rows=answer.binding,
         conflicting_joints=conflicting,
         q_ddot=q_ddot,

@@ -103,9 +103,13 @@ class _Workspace:
         self._upper[:n] = upper
         self._upper[n:] = b
         self._lower[:n] = lower
-        # NaN compares false everywhere inside the solver, which then calls it optimal.
-        total = float(q.sum() + A.sum() + self._upper.sum() + lower.sum() + P.sum())
-        if not math.isfinite(total):
+        # NaN compares false everywhere inside the solver, which then calls it optimal. A finite sum
+        # of squares proves finite entries; only overflow needs the slow look.
+        above = self._upper
+        total = q.dot(q) + above.dot(above) + lower.dot(lower) + np.vdot(A, A) + np.vdot(P, P)
+        if not math.isfinite(total) and not all(
+            np.isfinite(each).all() for each in (q, A, above, lower, P)
+        ):
             return failure(n, SolveStatus.BAD_INPUT)
         if P.ndim == 1:
             self._diagonal[:] = P

@@ -168,7 +168,7 @@ def largest_residual(A: FloatArray, b: FloatArray, x: FloatArray) -> float:
     """Return max over rows of (A x - b) / (1 + |b|); -inf without rows, NaN if x is."""
     if b.shape[0] == 0:
         return -math.inf
-    return float(np.max((A @ x - b) / (1.0 + np.abs(b))))
+    return float(np.maximum.reduce((A @ x - b) / (1.0 + np.abs(b))))
 
 
 def failure(n: int, status: SolveStatus, iterations: int = 0) -> QPSolution:
