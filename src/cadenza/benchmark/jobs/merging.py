@@ -224,8 +224,8 @@ def _moved_rows(root: Path, joined: _Joined, numbers: Mapping[str, int]) -> Any:
         for key, offset in (("episode_index", joined.episodes), ("index", joined.frames)):
             column = f"stats/{key}/{name}"
             new[column] = table.column(column).combine_chunks().flatten().to_numpy() + offset
-        dtype = table.column(f"stats/task_index/{name}").type.value_type.to_pandas_dtype()
-        new[f"stats/task_index/{name}"] = tasks.astype(dtype)
+        column = f"stats/task_index/{name}"
+        new[column] = tasks.astype(table.column(column).combine_chunks().flatten().to_numpy().dtype)
     return _with_columns(table, new)
 
 

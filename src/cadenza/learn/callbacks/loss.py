@@ -1,5 +1,6 @@
 """A loss as a callback: one optimiser step per batch."""
 
+import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -179,9 +180,12 @@ class LossCallback(DeferredLogging, Callback):
             )
         signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
         function = type(self).loss if signature is None else signature.function
-        # isolated: losses of one class must not use up each other's limit of compilations
+        # isolated: losses of one class must not use up each other's limit of compilations. Torch
+        # before 2.13 cannot: what is beyond the limit runs there as it is, with a warning.
         compiler = cast("Any", torch).compile  # its type lacks the last argument
-        return compiler(function, backend=backend, isolate_recompiles=True)
+        isolated = "isolate_recompiles" in inspect.signature(compiler).parameters
+        options = {"isolate_recompiles": True} if isolated else {}
+        return compiler(function, backend=backend, **options)
 
     def _shorten_gradients(self) -> Tensor:
         """Shorten the gradients to the longest allowed norm; return the norm they had.
