@@ -109,7 +109,10 @@ class TimedBlock:
         traceback: TracebackType | None,
     ) -> None:
         """Stop the clock and add the sample."""
-        elapsed = time.perf_counter() - self._starts.stack.pop()
+        self.add(time.perf_counter() - self._starts.stack.pop())
+
+    def add(self, elapsed: float) -> None:
+        """Add a duration that was measured otherwise, s."""
         with self._lock:
             self._tracker.add(elapsed)
 

@@ -84,7 +84,8 @@ def checked_sequence(
         if finite and array.dtype.kind in "fc" and not isfinite(np.vdot(array, array)):
             require_finite(f"sequence[{name!r}]", array)
         values[name] = array
-    extra_rows = [len(values[name]) - steps for name in layout.flexible]
+    flexible = layout.flexible
+    extra_rows = [len(values[name]) - steps for name in flexible] if flexible else []
     return SequenceRows(steps, max(usable, 0), rows, values, extra_rows)
 
 

@@ -6,6 +6,7 @@ Axes: n = windows, T = rows per window, B = n T rows, rollout-major (row = windo
 import threading
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -243,15 +244,19 @@ class EpisodeTable:
             InputError: The id is no integer; a column is missing or has another length, shape or
                 type than it should; the episode is longer than ``maxlen``.
         """
-        with self._time_add:
-            key = _checked_identity(identity)
-            episode = checked_sequence(self._layout, sequence, finite=self._check_finite)
-            with self._lock, self._time_inner:
-                self._require_room(key, episode.steps)
-                excess = self._contents.rows.steps + episode.steps - self._maxlen
-                if excess > 0:
-                    self._eject(excess)
-                self._write(key, episode)
+        begin = perf_counter()
+        key = _checked_identity(identity)
+        episode = checked_sequence(self._layout, sequence, finite=self._check_finite)
+        with self._lock:
+            inner = perf_counter()
+            self._require_room(key, episode.steps)
+            excess = self._contents.rows.steps + episode.steps - self._maxlen
+            if excess > 0:
+                self._eject(excess)
+            self._write(key, episode)
+            end = perf_counter()
+        self._time_inner.add(end - inner)
+        self._time_add.add(end - begin)
 
     def _require_room(self, identity: int, steps: int) -> None:
         if steps > self._maxlen:
