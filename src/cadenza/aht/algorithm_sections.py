@@ -58,6 +58,8 @@ class ReplaySection(FrozenModel):
         batch_size: Transitions per update, > 0.
         hidden_sizes: Width of the hidden layers of every network.
         max_gradient_norm: Global norm to which gradients are shortened, > 0.
+        compile: Compile the updates (sac, hlgauss, td3, dqn, mbpo); needs a C++ compiler.
+        precision: ``bf16`` rounds the inputs of large products, where the processor can.
     """
 
     memory_size: int = Field(default=100_000, gt=0)
@@ -70,6 +72,8 @@ class ReplaySection(FrozenModel):
     batch_size: int = Field(default=256, gt=0)
     hidden_sizes: tuple[int, ...] = (128, 128)
     max_gradient_norm: float = Field(default=10.0, gt=0.0)
+    compile: bool = False
+    precision: Literal["float32", "bf16"] = "float32"
 
     def numbers(self) -> "LearnerNumbers":
         """Return the numbers of the updates as the learners take them."""

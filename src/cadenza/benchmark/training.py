@@ -24,7 +24,7 @@ from cadenza.benchmark.builders import (
 )
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
 from cadenza.benchmark.tasks import get_task
-from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thread
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
@@ -62,7 +62,7 @@ def run_training(
     """
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.partner)
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
-    with closing(env), single_torch_thread():
+    with closing(env), single_torch_thread(), flushed_denormals():
         return train(
             cfg,
             env=env,

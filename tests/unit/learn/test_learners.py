@@ -144,9 +144,9 @@ def test_policy_is_the_learner_without_noise(name):
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "hatd3"])
 def test_foreign_states_are_refused(name):
     learner = BUILDERS[name]()
-    with pytest.raises(CheckpointError, match="expected a state of this algorithm, version 1"):
+    with pytest.raises(CheckpointError, match="expected a state of this algorithm, version 2"):
         learner.load_state_dict({"version": 1, "algorithm": "other"})
-    state = {"version": 1, "algorithm": "sac" if name == "mbpo" else name}
+    state = {"version": 2, "algorithm": "sac" if name == "mbpo" else name}
     with pytest.raises(CheckpointError, match="complete state of a learner of these sizes"):
         learner.load_state_dict(state)
 

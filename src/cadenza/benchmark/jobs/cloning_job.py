@@ -28,7 +28,7 @@ from cadenza.benchmark.jobs.cloning_files import (
 from cadenza.benchmark.jobs.cloning_request import RUNGS, Training
 from cadenza.benchmark.jobs.dataset_files import ACTION, STATE, read_page
 from cadenza.benchmark.jobs.job_folder import JobFolder, open_job_folder
-from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thread
 from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
@@ -48,7 +48,7 @@ def train(training: Training) -> dict[str, Any]:
         NotReadyError: Another process works in the folder.
         StorageError: The file system refused.
     """
-    with single_torch_thread(), deterministic_algorithms():
+    with single_torch_thread(), flushed_denormals(), deterministic_algorithms():
         data, digests = load_data(training)
         initial, init_sha256 = load_initial(training.init)
         shapes = {STATE: [data.states.shape[1]], ACTION: [data.actions.shape[1]]}

@@ -104,7 +104,7 @@ class CriticLoss(LossCallback, Generic[Critic]):
                 f"{self.name}: expected a critic that returns {tuple(q_target.shape)}, "
                 f"got {tuple(predictions.shape)}; return one value per row, (B, 1)."
             )
-        self.log_scalar(f"training/{self.name}_prediction", predictions.mean())
+        self.log_mean(f"training/{self.name}_prediction", predictions)
         if self._prioritized_memory is not None:
             errors = (predictions - q_target).abs()
             report_errors(self._prioritized_memory, sample_ids, errors)

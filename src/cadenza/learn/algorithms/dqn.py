@@ -16,7 +16,7 @@ from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.polyak import Followers
 from cadenza.learn.algorithms.prioritization import (
     PrioritizedMemory,
     report_errors,
@@ -24,7 +24,7 @@ from cadenza.learn.algorithms.prioritization import (
 )
 from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.deferred_logging import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 from cadenza.learn.gamma_matrix import make_gamma_matrix
 from cadenza.learn.loaded_state import require_parts
@@ -91,7 +91,7 @@ def regression_loss(
     return nn.functional.huber_loss(predicted, target, reduction="none", delta=huber_delta)
 
 
-class QTarget(LoggingMixin, Callback):
+class QTarget(DeferredLogging, Callback):
     """Computes ``q_target`` for every row of a batch and keeps the target network.
 
     The mask of a rollout's last row decides whether the state after it has a value, so an episode
@@ -137,6 +137,7 @@ class QTarget(LoggingMixin, Callback):
         self.q_net = q_net
         self.target_q_net = copy.deepcopy(q_net) if target_q_net is None else target_q_net
         self.target_q_net.requires_grad_(False)
+        self._followers = Followers((q_net, self.target_q_net))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
@@ -165,15 +166,15 @@ class QTarget(LoggingMixin, Callback):
             scaled = self.reward_scale * rewards
             self._gamma_matrix = self._gamma_matrix.to(rewards.device)
             q_target = n_step_target(scaled, values, masks, self._gamma_matrix)
-        self.log_scalar("training/scaled_reward", scaled.mean())
-        self.log_scalar("training/q_target", q_target.mean())
+        self.log_mean("training/scaled_reward", scaled)
+        self.log_mean("training/q_target", q_target)
         return {self.data_group: {"q_target": q_target}}
 
     def end_batch(self) -> None:
         """Move the target network, every ``target_period`` steps."""
         self._steps += 1
         if self._steps % self._target_period == 0:
-            soft_update_from_to(self.q_net, self.target_q_net, self.tau)
+            self._followers.move(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, target network and the number of steps taken."""
@@ -287,7 +288,7 @@ class QLoss(LossCallback):
         """
         predicted = chosen_values(self.q_network(**observation), actions)
         rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
-        self.log_scalar(f"training/{self.name}_prediction", predicted.detach().mean())
+        self.log_mean(f"training/{self.name}_prediction", predicted)
         self._errors = (predicted - q_target).detach().abs()
         return weighted_mean(rows, sample_weights)
 

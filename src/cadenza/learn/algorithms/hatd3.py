@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
+from cadenza.learn.algorithms.polyak import soft_update_from_to
 from cadenza.learn.algorithms.td3 import smoothed_actions
 from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.generator_state import generator_state, set_generator_state
@@ -260,8 +260,7 @@ class HATD3Learner:
             actor = self.actors[robot]
             own = states[:, start:stop]
             joint = [*actions[:robot], actor(own), *actions[robot + 1 :]]
-            with frozen(list(self.critics.parameters())):
-                loss = -self.critics[0](torch.cat(joint, dim=1), states).mean()
+            loss = -self.critics[0](torch.cat(joint, dim=1), states).mean()
             self._step(self._actor_optimizers[robot], loss, actor)
             losses.append(float(loss.detach()))
             with torch.no_grad():
@@ -275,6 +274,6 @@ class HATD3Learner:
                 f"update {self.updates}; lower learning_rate or scale the rewards."
             )
         optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss, inputs=list(module.parameters()))
         nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)
         optimizer.step()

@@ -22,7 +22,7 @@ from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
 from cadenza.learn.algorithms.prioritization import PrioritizedMemory
 from cadenza.learn.callbacks.loss import LossOptions
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 #: How a target value becomes a distribution over bins.
 TargetEncoding = Literal["hl_gauss", "two_hot"]
@@ -116,8 +116,7 @@ class LogitMlp(LogitNet):
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
         """Return logits, shape (B, b), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""
-        logits: Tensor = self.mlp(torch.cat((obs, action), dim=1))
-        return logits
+        return apply_layers(self.mlp, torch.cat((obs, action), dim=1))
 
 
 class QNet(nn.Module):

@@ -1,10 +1,7 @@
-"""Networks that others train: targets that follow slowly, and critics held still meanwhile.
+"""Target networks that follow slowly.
 
 Equation:  θ_target ← (1 - τ) θ_target + τ θ_source   (arXiv:1509.02971, section 3)
 """
-
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -73,22 +70,3 @@ def _require_same_layout(source: nn.Module, target: nn.Module) -> None:
             f"{sum(p.numel() for p in new)} numbers and {len(old)} with "
             f"{sum(p.numel() for p in old)}; make the target a deep copy of the source."
         )
-
-
-def foreign_parameters(networks: Iterable[nn.Module], own: Iterable[Tensor]) -> list[nn.Parameter]:
-    """Return the parameters of ``networks`` that are not among ``own``."""
-    known = {id(parameter) for parameter in own}
-    return [p for network in networks for p in network.parameters() if id(p) not in known]
-
-
-@contextmanager
-def frozen(parameters: list[nn.Parameter]) -> Generator[None]:
-    """Build graphs that give ``parameters`` no gradient, and cost no time for it."""
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Adam
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.critic_loss import CriticLoss
@@ -16,6 +15,7 @@ from cadenza.learn.algorithms.sac_losses import PolicyLoss
 from cadenza.learn.algorithms.sac_target import QTarget
 from cadenza.learn.algorithms.sac_temperature import AlphaLoss
 from cadenza.learn.callback import Callback
+from cadenza.learn.optimizers import FusedAdam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class ActorCriticNumbers:
     data_group: str = "default"
 
 
-def adam(network: nn.Module, learning_rate: float) -> Adam:
+def adam(network: nn.Module, learning_rate: float) -> FusedAdam:
     """Return an optimiser, in one kernel per step, of all in ``network`` that is not frozen."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return Adam(trained, learning_rate, fused=True)
+    return FusedAdam(trained, learning_rate)
 
 
 def soft_actor_critic(
@@ -87,7 +87,7 @@ def soft_actor_critic(
     alpha_loss = AlphaLoss(
         pi=policy,
         ln_alpha=ln_alpha,
-        opt=Adam([ln_alpha], numbers.learning_rate),
+        opt=FusedAdam([ln_alpha], numbers.learning_rate),
         n_actions=action_dim,
         max_alpha=numbers.max_alpha,
         max_grad_norm=numbers.max_alpha_grad_norm,

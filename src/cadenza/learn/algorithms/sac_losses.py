@@ -6,13 +6,12 @@ Source:     arXiv:1812.05905, equations 5 and 7.
 Axes:       B = rows of a batch, A = action.
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
-from cadenza.learn.algorithms.polyak import foreign_parameters, frozen
 from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 
 
@@ -39,8 +38,7 @@ class QLoss(CriticLoss[nn.Module]):
 class PolicyLoss(LossCallback):
     """Makes the policy choose actions of high soft value.
 
-    The critics are frozen meanwhile, except for parameters that ``opt`` trains itself (a shared
-    encoder, say).
+    Of the critics, only parameters that ``opt`` trains itself (a shared encoder, say) learn.
 
     Args:
         pi: Policy.
@@ -88,28 +86,25 @@ class PolicyLoss(LossCallback):
         self.ln_alpha = ln_alpha
         self.q1 = q
         self.q2 = q2
-        critics = [q] if q2 is None else [q, q2]
-        self._frozen = foreign_parameters(critics, self.parameters)
-        self._critics_own = foreign_parameters(critics, [*self.parameters, *pi.parameters()])
         self._evaluated: tuple[Observations, Tensor] | None = None
 
-    def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Do one optimiser step on the loss of the batch."""
-        with frozen(self._critics_own):  # already here, since torch cannot trace it in `loss`
-            super().backward(*args, **kwargs)
+    def loss(self, observation: Observations, policy_noise: Tensor | None = None) -> Tensor:
+        """Return mean(α log π - Q), shape (), for the B rows of ``observation``.
 
-    def loss(self, observation: Observations) -> Tensor:
-        """Return mean(α log π - Q), shape (), for the B rows of ``observation``."""
-        actions, log_probabilities = self.policy(**observation)
-        with frozen(self._frozen):
-            q_value: Tensor = self.q1(actions, **observation)
-            if self.q2 is not None:
-                q_value = torch.minimum(q_value, self.q2(actions, **observation))
+        Args:
+            observation: B rows.
+            policy_noise: Standard normal draws for the policy, (B, A); None lets it draw.
+        """
+        noise = {} if policy_noise is None else {"epsilon": policy_noise}
+        actions, log_probabilities = self.policy(**observation, **noise)
+        q_value: Tensor = self.q1(actions, **observation)
+        if self.q2 is not None:
+            q_value = torch.minimum(q_value, self.q2(actions, **observation))
         alpha = self.ln_alpha.detach().exp()
         self._evaluated = (observation, log_probabilities.detach())
-        self.log_scalar("policy/q_pi_min", q_value.detach().mean())
-        self.log_scalar("policy/logp_pi", self._evaluated[1].mean())
-        self.log_scalar("policy/alpha", alpha.mean())
+        self.log_mean("policy/q_pi_min", q_value)
+        self.log_mean("policy/logp_pi", self._evaluated[1])
+        self.log_mean("policy/alpha", alpha)
         return policy_objective(log_probabilities, q_value, alpha)
 
     def log_probabilities_of(self, observation: Observations) -> Tensor | None:

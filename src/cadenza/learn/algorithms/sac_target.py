@@ -18,7 +18,7 @@ from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.polyak import Followers
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.deferred_logging import DeferredLogging
 from cadenza.learn.gamma_matrix import discount, make_gamma_matrix, split_rollouts
 
 
@@ -62,7 +62,7 @@ def n_step_target(
     return discount(split_rollouts(rewards, steps).squeeze(2), values, gamma_matrix)
 
 
-class QTarget(LoggingMixin, Callback):
+class QTarget(DeferredLogging, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow.
 
     Args:
@@ -121,6 +121,7 @@ class QTarget(LoggingMixin, Callback):
         rewards: Tensor,
         masks: Tensor,
         terminal: Tensor | None = None,
+        next_policy_noise: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
@@ -129,10 +130,12 @@ class QTarget(LoggingMixin, Callback):
             rewards: Shape (B, 1).
             masks: 0 where a step ended its episode for good, shape (B, 1).
             terminal: Only says that the memory knows final states from interrupted ones.
+            next_policy_noise: Standard normal draws for the policy, (n, A); None lets it draw.
         """
         if terminal is not None and not self._unmasked_terminal_reported:
             self._report_unmasked_terminal()
-        actions, log_probabilities = self.policy(**next_observation)
+        noise = {} if next_policy_noise is None else {"epsilon": next_policy_noise}
+        actions, log_probabilities = self.policy(**next_observation, **noise)
         next_q = torch.minimum(
             self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)
         )
@@ -145,10 +148,10 @@ class QTarget(LoggingMixin, Callback):
             masks if self.use_terminal_masking else None,
             self.gamma_matrix,
         )
-        self.log_scalar("training/next_logp_pi", log_probabilities.mean())
-        self.log_scalar("training/min_next_q_target", next_q.mean())
-        self.log_scalar("training/scaled_reward", scaled_reward.mean())
-        self.log_scalar("training/q_target", q_target.mean())
+        self.log_mean("training/next_logp_pi", log_probabilities)
+        self.log_mean("training/min_next_q_target", next_q)
+        self.log_mean("training/scaled_reward", scaled_reward)
+        self.log_mean("training/q_target", q_target)
         return {self.data_group: {"q_target": q_target}}
 
     def end_batch(self) -> None:

@@ -96,14 +96,14 @@ class AlphaLoss(LossCallback):
     def loss(self, observation: Observations) -> Tensor:
         """Return mean(ln α · (-log π - H_target)), shape ()."""
         log_probabilities = self._log_probabilities(observation)
-        self.log_scalar("training/entropy", -log_probabilities.mean())
+        self.log_mean("training/entropy", -log_probabilities)
         return temperature_objective(log_probabilities, self.ln_alpha, self.t_entropy.value)
 
     def end_batch(self) -> None:
         """Cap α, log it, and step the target entropy."""
         with torch.no_grad():
             self.ln_alpha.clamp_(max=self._max_ln_alpha)
-        self.log_scalar("training/alpha_value", self.ln_alpha.detach().exp().mean())
+        self.log_mean("training/alpha_value", self.ln_alpha.detach().exp())
         self.log_scalar("training/target_entropy", self.t_entropy.value)
         self.t_entropy.step()
 

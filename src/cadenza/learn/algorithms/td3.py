@@ -17,11 +17,11 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.critic_loss import Observations
-from cadenza.learn.algorithms.polyak import Followers, foreign_parameters, frozen
+from cadenza.learn.algorithms.polyak import Followers
 from cadenza.learn.algorithms.sac_losses import QLoss
 from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.deferred_logging import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback, LossOptions
 from cadenza.learn.gamma_matrix import make_gamma_matrix
 
@@ -40,7 +40,7 @@ def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) 
     return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
-class QTarget(LoggingMixin, Callback):
+class QTarget(DeferredLogging, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
 
     Args:
@@ -114,7 +114,11 @@ class QTarget(LoggingMixin, Callback):
 
     @torch.no_grad()
     def begin_batch(
-        self, next_observation: Observations, rewards: Tensor, masks: Tensor
+        self,
+        next_observation: Observations,
+        rewards: Tensor,
+        masks: Tensor,
+        next_policy_noise: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
@@ -122,9 +126,12 @@ class QTarget(LoggingMixin, Callback):
             next_observation: State after every rollout (n rows; after every step if T = 1).
             rewards: Shape (B, 1).
             masks: 0 where a step ended its episode for good, shape (B, 1).
+            next_policy_noise: Standard normal draws for the target actions, (n, A); None draws.
         """
         actions: Tensor = self.targets["pi"](**next_observation)
-        epsilon = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
+        epsilon = next_policy_noise
+        if epsilon is None:
+            epsilon = self.draw(len(actions), actions.shape[1])
         actions = smoothed_actions(actions, epsilon.to(actions), self.target_noise, self.noise_clip)
         values = torch.minimum(
             self.targets["q1"](actions, **next_observation),
@@ -135,10 +142,15 @@ class QTarget(LoggingMixin, Callback):
         q_target = n_step_target(
             scaled_reward, values, masks if self.use_terminal_masking else None, self.gamma_matrix
         )
-        self.log_scalar("training/min_next_q_target", values.mean())
-        self.log_scalar("training/scaled_reward", scaled_reward.mean())
-        self.log_scalar("training/q_target", q_target.mean())
+        self.log_mean("training/min_next_q_target", values)
+        self.log_mean("training/scaled_reward", scaled_reward)
+        self.log_mean("training/q_target", q_target)
         return {self.data_group: {"q_target": q_target}}
+
+    def draw(self, rows: int, action_dim: int) -> Tensor:
+        """Return the next standard normal draws, (``rows``, A)."""
+        device = self.generator.device
+        return torch.randn((rows, action_dim), generator=self.generator, device=device)
 
     def end_batch(self, bp_step: int) -> None:
         """Move the target networks in every ``policy_delay``-th step."""
@@ -186,7 +198,7 @@ class PolicyLoss(LossCallback):
 
     Args:
         pi: Policy, returning actions in [-1, 1].
-        q: Critic; frozen meanwhile.
+        q: Critic; learns nothing here.
         opt: Optimiser of the policy's parameters.
         lr_schedule: Learning-rate schedule of ``opt``; it steps with the policy.
         max_grad_norm: Bound of the gradient's norm.
@@ -231,8 +243,6 @@ class PolicyLoss(LossCallback):
         self.policy = pi
         self.q1 = q
         self.policy_delay = policy_delay
-        self._frozen = foreign_parameters([q], self.parameters)
-        self._critic_own = foreign_parameters([q], [*self.parameters, *pi.parameters()])
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Step the policy if it is its turn.
@@ -245,16 +255,18 @@ class PolicyLoss(LossCallback):
                 f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says "
                 "whose turn it is."
             )
-        if kwargs["bp_step"] % self.policy_delay == 0:
-            with frozen(self._critic_own):  # already here, since torch cannot trace it in `loss`
-                super().backward(*args, **kwargs)
+        if self.is_due(kwargs["bp_step"]):
+            super().backward(*args, **kwargs)
+
+    def is_due(self, bp_step: int) -> bool:
+        """Return whether it is the policy's turn."""
+        return bp_step % self.policy_delay == 0
 
     def loss(self, observation: Observations) -> Tensor:
         """Return -mean Q1(π(o), o), shape (), for the B rows of ``observation``."""
         actions: Tensor = self.policy(**observation)
-        with frozen(self._frozen):
-            values: Tensor = self.q1(actions, **observation)
-        self.log_scalar("policy/q_pi", values.detach().mean())
+        values: Tensor = self.q1(actions, **observation)
+        self.log_mean("policy/q_pi", values)
         return -values.mean()
 
 

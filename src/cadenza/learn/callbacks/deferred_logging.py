@@ -42,6 +42,13 @@ class DeferredLogging(LoggingMixin):
         else:
             self._waiting.append(("log_scalar", key, _copy(value)))
 
+    def log_mean(self, key: str, values: torch.Tensor) -> None:
+        """As in `LoggingMixin`, later if calls wait."""
+        if self._waiting is None:
+            super().log_mean(key, values)
+        else:
+            self._waiting.append(("log_mean", key, values.detach()))
+
     def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
         """As in `LoggingMixin`, later if calls wait."""
         if self._waiting is None:

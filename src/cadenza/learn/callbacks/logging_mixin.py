@@ -38,9 +38,13 @@ class LazyScalars(MutableMapping[str, float]):
         """Return the value as a float."""
         value = self._values[key]
         if isinstance(value, torch.Tensor):
-            value = float(value.item())
+            value = float((value if value.numel() == 1 else value.mean()).item())
             self._values[key] = value
         return value
+
+    def keep_mean(self, key: str, values: torch.Tensor) -> None:
+        """Keep the mean of ``values``, computed when it is read."""
+        self._values[key] = values.detach()
 
     def __setitem__(self, key: str, value: Scalar) -> None:
         """Keep a number, or a copy of a tensor of one element."""
@@ -130,6 +134,10 @@ class LoggingMixin:
             InputError: ``value`` is not one number.
         """
         self.scalar_logs[key] = value
+
+    def log_mean(self, key: str, values: torch.Tensor) -> None:
+        """Keep the mean of floating-point ``values``, which must not change until it is read."""
+        self.scalar_logs.keep_mean(key, values)
 
     def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
         """Add to the window of ``key``; loggers write its mean and the sum of all values ever.

@@ -28,7 +28,7 @@ _NETWORK: Final = "network_state_dict"
 _EXTRA_STATE: Final = "_extra_state"
 _SCHEDULE: Final = "lr_schedule_state_dict"
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
-_NORM_MARGIN: Final = 1e-6
+NORM_MARGIN: Final = 1e-6
 #: Steps from one look at a loss to the next where looking waits for a device.
 _LOOK_EVERY: Final = 100
 
@@ -114,7 +114,7 @@ class LossCallback(DeferredLogging, Callback):
         self.named_parameters: dict[str, nn.Parameter] = {
             path: parameter for path, parameter in named.items() if id(parameter) in stepped
         }
-        self._max_grad_norm = max_grad_norm
+        self.max_grad_norm = max_grad_norm
         self._log_per_param_weights = log_per_param_weights
         self._log_per_param_grads = log_per_param_grads
 
@@ -126,12 +126,10 @@ class LossCallback(DeferredLogging, Callback):
             InputError: The loss or its gradient is not finite; no weight has changed. On another
                 device than the CPU, where looking means waiting, some steps are looked at.
         """
-        if self.optimizer is None or self.lr_schedule is None:
-            raise NotReadyError(
-                f"{self.name}: expected an optimizer to step, got none; pass one or override "
-                "backward."
-            )
-        self.optimizer.zero_grad()
+        self._stepped()
+        learning = self.learning()
+        for parameter in learning:
+            parameter.grad = None
         if self._autocast_dtype is None:
             loss = self._evaluate(*args, **kwargs)
         else:
@@ -139,21 +137,57 @@ class LossCallback(DeferredLogging, Callback):
                 loss = self._evaluate(*args, **kwargs)
             loss = loss.float()
         loss = loss if loss.dim() == 0 else loss.mean()
-        loss.backward()  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
+        # into these parameters alone: networks that others train cost no gradients of weights
+        torch.autograd.backward(loss, inputs=learning)
+        self.take_step(loss)
+
+    def learning(self) -> list[Tensor]:
+        """Return the parameters that are not frozen."""
+        return [parameter for parameter in self.parameters if parameter.requires_grad]
+
+    def is_due(self, bp_step: int) -> bool:
+        """Return whether this loss takes part in step ``bp_step``; in every one by default."""
+        return bp_step > 0
+
+    def take_step(self, loss: Tensor) -> None:
+        """Step optimiser and schedule by the gradients that the parameters hold, and log."""
+        optimizer, _ = self._stepped()
         norm = self._shorten_gradients()
-        may_look = norm.is_cpu or self.lr_schedule.last_epoch % _LOOK_EVERY == 0
+        self.require_finite(loss, norm)
+        optimizer.step()
+        self.note_step(loss, norm)
+
+    def require_finite(self, loss: Tensor, norm: Tensor) -> None:
+        """Refuse a loss or a norm of gradients that is not finite.
+
+        Raises:
+            InputError: See `backward`.
+        """
+        _, schedule = self._stepped()
+        may_look = norm.is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
         if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
             raise InputError(
                 f"{self.name}: expected a finite loss and gradient, got {float(loss.detach())} and "
                 f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
             )
-        self.optimizer.step()
-        self.lr_schedule.step()
-        self.log_scalar(f"loss/{self.name}_lr", self.lr_schedule.get_last_lr()[0])
+
+    def note_step(self, loss: Tensor, norm: Tensor) -> None:
+        """Step the schedule, and log a step that has been taken."""
+        _, schedule = self._stepped()
+        schedule.step()
+        self.log_scalar(f"loss/{self.name}_lr", schedule.get_last_lr()[0])
         self.log_scalar(f"loss/{self.name}_loss", loss)
         self.log_scalar(f"loss/{self.name}_gradient_norm", norm)
         if self._log_per_param_weights or self._log_per_param_grads:
             self.log_per_param_weights_and_grads()
+
+    def _stepped(self) -> tuple[optim.Optimizer, LRScheduler]:
+        if self.optimizer is None or self.lr_schedule is None:
+            raise NotReadyError(
+                f"{self.name}: expected an optimizer to step, got none; pass one or override "
+                "backward."
+            )
+        return self.optimizer, self.lr_schedule
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss, compiled if so wished."""
@@ -195,9 +229,9 @@ class LossCallback(DeferredLogging, Callback):
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        is_short = norm.is_cpu and float(norm) + _NORM_MARGIN <= self._max_grad_norm
+        is_short = norm.is_cpu and float(norm) + NORM_MARGIN <= self.max_grad_norm
         if not is_short:
-            nn.utils.clip_grads_with_norm_(self.parameters, self._max_grad_norm, norm)
+            nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, norm)
         return norm
 
     def log_per_param_weights_and_grads(self) -> None:

@@ -18,6 +18,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
+from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.learners.replay_learner import CallbackLearner, LearnerNumbers, linear_weights
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
@@ -111,25 +112,17 @@ class DQNLearner(CallbackLearner):
             observation_dim, len(self._grid), list(numbers.hidden_sizes), generator=self.weights
         )
         self._explorer = EpsilonGreedyPolicy(self._q, generator=self.noise)
-        self.run(
-            [
-                QLoss(
-                    name="q",
-                    q=self._q,
-                    opt=torch.optim.Adam(
-                        self._q.parameters(), lr=numbers.learning_rate, fused=True
-                    ),
-                    max_grad_norm=numbers.max_gradient_norm,
-                    huber_delta=dqn.huber_delta,
-                ),
-                QTarget(
-                    q_net=self._q,
-                    gamma=numbers.gamma,
-                    target_q_tau=numbers.tau,
-                    double=dqn.double,
-                ),
-            ]
+        loss = QLoss(
+            name="q",
+            q=self._q,
+            opt=adam(self._q, numbers.learning_rate),
+            max_grad_norm=numbers.max_gradient_norm,
+            huber_delta=dqn.huber_delta,
         )
+        target = QTarget(
+            q_net=self._q, gamma=numbers.gamma, target_q_tau=numbers.tau, double=dqn.double
+        )
+        self.run([[loss]], target)
 
     @property
     def action_width(self) -> int:

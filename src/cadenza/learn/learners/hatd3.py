@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
 from cadenza.learn.learners.replay_learner import LearnerNumbers, linear_weights
 from cadenza.learn.learners.td3 import TD3Numbers
@@ -43,6 +44,11 @@ class CentralTD3Learner:
         td3: TD3Numbers,
         seed: int = 0,
     ) -> None:
+        if numbers.compile or numbers.precision != "float32":
+            raise ConfigurationError(
+                "hatd3: expected compile = false and precision = float32, got "
+                f"{numbers.compile} and {numbers.precision}; td3 has both options."
+            )
         self._batch_size = numbers.batch_size
         self._action_dim = action_dim
         self._learner = HATD3Learner(

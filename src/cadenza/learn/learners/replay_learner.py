@@ -4,7 +4,7 @@ Axes:  B = batch, N = environments, O = observation, A = action components,
        W = width of an action as the memory stores it (A, or 1 for an index).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,9 @@ from torch import Tensor
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.update_step import Precision, UpdateStep
 from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
@@ -24,7 +26,7 @@ from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.trainer import Trainer
 
 #: Layout version of `CallbackLearner.state_dict`.
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class LearnerNumbers:
         batch_size: Transitions per update, >= 1.
         hidden_sizes: Width of the hidden layers of every network.
         max_gradient_norm: Global norm to which each gradient is shortened, > 0.
+        compile: Compile the updates, see `UpdateStep`.
+        precision: ``"float32"`` or ``"bf16"``, see `UpdateStep`.
     """
 
     learning_rate: float = 3e-4
@@ -46,6 +50,8 @@ class LearnerNumbers:
     batch_size: int = 256
     hidden_sizes: tuple[int, ...] = (128, 128)
     max_gradient_norm: float = 10.0
+    compile: bool = False
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         """Check every number; NaN fails too."""
@@ -56,6 +62,7 @@ class LearnerNumbers:
             "batch_size": self.batch_size >= 1,
             "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
             "max_gradient_norm": self.max_gradient_norm > 0.0,
+            "precision": self.precision in ("float32", "bf16"),
         }
         require_ranges(self, checks)
 
@@ -130,22 +137,33 @@ class CallbackLearner:
             derive_substream(f"learn.{name}.noise", root_seed=seed).integer_seed()
         )
         self._name = name
-        self._callbacks: list[Any] = []
+        self._callbacks: list[Callback] = []
+        self._losses: list[LossCallback] = []
         self._trainer = Trainer([], [])
 
-    def run(self, callbacks: Sequence[Callback]) -> None:
-        """Take the callbacks that make up the algorithm; their names must differ."""
-        self._callbacks = list(callbacks)
-        self._trainer = Trainer(self._callbacks, [])
+    def run(
+        self,
+        stages: Sequence[Sequence[LossCallback]],
+        target: Any,
+        draw: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        """Take the parts of the algorithm, whose names must differ; see `UpdateStep`."""
+        numbers = self.numbers
+        step = UpdateStep(
+            target, stages, draw=draw, compile=numbers.compile, precision=numbers.precision
+        )
+        self._losses = [loss for losses in stages for loss in losses]
+        self._callbacks = [*self._losses, target, step]
+        self._trainer = Trainer([step], [])
 
     def train_on(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Do one step on ``batch``; return the losses by name."""
         self._trainer.train_on({"default": batch, "batch_size": len(batch["rewards"])})
         figures: dict[str, float] = {}
-        for callback in self._callbacks:
-            for key, value in callback.scalar_logs.items():
-                if key.startswith("loss/") and key.endswith("_loss"):
-                    figures[key.removeprefix("loss/")] = float(value)
+        for loss in self._losses:
+            key = f"{loss.name}_loss"
+            if f"loss/{key}" in loss.scalar_logs:
+                figures[key] = loss.scalar_logs[f"loss/{key}"]
         return figures
 
     def state_dict(self) -> dict[str, Any]:

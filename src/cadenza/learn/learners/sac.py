@@ -5,8 +5,9 @@ Axes:     B = batch, N = environments, O = observation, A = action.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms import hlgauss
 from cadenza.learn.algorithms.sac import QLoss
 from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
@@ -101,23 +103,28 @@ class SACLearner(BoxLearner):
             observation_dim, action_dim, sizes, generator=self.noise, init_generator=self.weights
         )
         critics = [self._critic(observation_dim, histogram) for _ in range(2)]
-        self.run(
-            soft_actor_critic(
-                self._policy,
-                [self._critic_loss(f"q{i + 1}", c, histogram) for i, c in enumerate(critics)],
-                torch.tensor(math.log(sac.initial_alpha), requires_grad=True),
-                action_dim,
-                ActorCriticNumbers(
-                    learning_rate=numbers.learning_rate,
-                    gamma=numbers.gamma,
-                    tau=numbers.tau,
-                    max_alpha=sac.max_alpha,
-                    target_entropy=sac.target_entropy,
-                    max_grad_norm=numbers.max_gradient_norm,
-                    max_alpha_grad_norm=numbers.max_gradient_norm,
-                ),
-            )
+        *losses, target = soft_actor_critic(
+            self._policy,
+            [self._critic_loss(f"q{i + 1}", c, histogram) for i, c in enumerate(critics)],
+            torch.tensor(math.log(sac.initial_alpha), requires_grad=True),
+            action_dim,
+            ActorCriticNumbers(
+                learning_rate=numbers.learning_rate,
+                gamma=numbers.gamma,
+                tau=numbers.tau,
+                max_alpha=sac.max_alpha,
+                target_entropy=sac.target_entropy,
+                max_grad_norm=numbers.max_gradient_norm,
+                max_alpha_grad_norm=numbers.max_gradient_norm,
+            ),
         )
+        stages = cast("list[LossCallback]", losses)
+        self.run([stages[:2], stages[2:]], target, self._draw)
+
+    def _draw(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the policy's noise of one update."""
+        rows, head = len(batch["rewards"]), self._policy.policy
+        return {"next_policy_noise": head.draw(rows), "policy_noise": head.draw(rows)}
 
     @torch.no_grad()
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
+from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.algorithms.td3 import PolicyLoss, QLoss, QTarget
 from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
 from cadenza.learn.memory.transitions import TransitionMemory
@@ -76,36 +77,32 @@ class TD3Learner(BoxLearner):
             ActionValueMlp(observation_dim, action_dim, sizes, generator=self.weights)
             for _ in range(2)
         ]
+        critic_losses = [
+            QLoss(name=f"q{i + 1}", q=critic, opt=adam(critic, rate), max_grad_norm=norm)
+            for i, critic in enumerate(critics)
+        ]
+        policy_loss = PolicyLoss(
+            pi=self._policy,
+            q=critics[0],
+            opt=adam(self._policy, rate),
+            max_grad_norm=norm,
+            policy_delay=td3.policy_delay,
+        )
+        target = QTarget(
+            pi=self._policy,
+            q1=critics[0],
+            q2=critics[1],
+            gamma=numbers.gamma,
+            target_q_tau=numbers.tau,
+            target_noise=td3.target_noise,
+            noise_clip=td3.noise_clip,
+            policy_delay=td3.policy_delay,
+            generator=self.noise,
+        )
         self.run(
-            [
-                *(
-                    QLoss(
-                        name=f"q{i + 1}",
-                        q=critic,
-                        opt=torch.optim.Adam(critic.parameters(), lr=rate, fused=True),
-                        max_grad_norm=norm,
-                    )
-                    for i, critic in enumerate(critics)
-                ),
-                PolicyLoss(
-                    pi=self._policy,
-                    q=critics[0],
-                    opt=torch.optim.Adam(self._policy.parameters(), lr=rate, fused=True),
-                    max_grad_norm=norm,
-                    policy_delay=td3.policy_delay,
-                ),
-                QTarget(
-                    pi=self._policy,
-                    q1=critics[0],
-                    q2=critics[1],
-                    gamma=numbers.gamma,
-                    target_q_tau=numbers.tau,
-                    target_noise=td3.target_noise,
-                    noise_clip=td3.noise_clip,
-                    policy_delay=td3.policy_delay,
-                    generator=self.noise,
-                ),
-            ]
+            [critic_losses, [policy_loss]],
+            target,
+            lambda batch: {"next_policy_noise": target.draw(len(batch["rewards"]), action_dim)},
         )
 
     @torch.no_grad()

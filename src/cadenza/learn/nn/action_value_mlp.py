@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 
 class ActionValueMlp(nn.Module):
@@ -57,8 +57,7 @@ class ActionValueMlp(nn.Module):
                 f"(B, {self.obs_dim}) with equal B, got {tuple(action.shape)} and "
                 f"{tuple(obs.shape)}; the action comes first."
             )
-        value: Tensor = self.q(torch.cat((obs, action), dim=1))
-        return value
+        return apply_layers(self.q, torch.cat((obs, action), dim=1))
 
 
 class SharedEncoderActionValueNet(nn.Module):

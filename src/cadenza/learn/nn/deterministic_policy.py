@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 #: Gain of the output layer: the first actions are close to zero.
 OUTPUT_GAIN = 0.01
@@ -45,7 +45,7 @@ class DeterministicMlpPolicy(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions in (-1, 1), shape (B, A), for ``obs``, shape (B, O)."""
-        return torch.tanh(self.mlp(obs))
+        return torch.tanh(apply_layers(self.mlp, obs))
 
 
 class ExploringPolicy(nn.Module):

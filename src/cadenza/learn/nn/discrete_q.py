@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 
 def dueling_values(state_value: Tensor, advantages: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class DiscreteQMlp(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values, shape (B, A), for ``obs``, shape (B, O)."""
         features = self.trunk(obs)
-        advantages = self.advantages(features)
+        advantages = apply_layers([self.advantages], features)
         if self.state_value is None:
             return advantages
-        return dueling_values(self.state_value(features), advantages)
+        return dueling_values(apply_layers([self.state_value], features), advantages)

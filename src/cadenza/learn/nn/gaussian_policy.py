@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
 from cadenza.learn.nn.noise_state import let_noise_go_on
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -116,11 +116,11 @@ class GaussianPolicyHead(nn.Module):
             Training mode: actions (B, A), differentiable through the draw, and log-probabilities
             (B, 1). Evaluation mode: actions (B, A) only.
         """
-        mean = self.mean(x).clamp(-MAX_MEAN, MAX_MEAN)
+        mean = apply_layers([self.mean], x).clamp(-MAX_MEAN, MAX_MEAN)
         if not self.training and epsilon is None:
             return torch.tanh(mean)
-        log_std = self.log_std(x).clamp(MIN_LOG_STD, MAX_LOG_STD)
-        noise = self._noise(mean) if epsilon is None else epsilon
+        log_std = apply_layers([self.log_std], x).clamp(MIN_LOG_STD, MAX_LOG_STD)
+        noise = self.draw(len(mean)).to(mean) if epsilon is None else epsilon
         u = torch.addcmul(mean, log_std.exp(), noise)
         if not self.training:
             return torch.tanh(u)
@@ -137,11 +137,10 @@ class GaussianPolicyHead(nn.Module):
         """Continue the noise where `get_extra_state` was taken."""
         self.generator.set_state(state.cpu())
 
-    def _noise(self, like: Tensor) -> Tensor:
-        drawn = torch.randn(
-            like.shape, generator=self.generator, device=self.generator.device, dtype=like.dtype
-        )
-        return drawn.to(like.device)
+    def draw(self, rows: int) -> Tensor:
+        """Return the next standard normal draws, (``rows``, A), on the generator's device."""
+        device = self.generator.device
+        return torch.randn((rows, self.action_dim), generator=self.generator, device=device)
 
 
 class GaussianMlpPolicy(nn.Module):

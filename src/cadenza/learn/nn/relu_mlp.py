@@ -1,12 +1,12 @@
 """Perceptrons with ReLU: x_{i+1} = max(0, W_i x_i + b_i); a linear layer may come last."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
@@ -46,5 +46,19 @@ def relu_mlp(
         gain = RELU_GAIN if index < last else 1.0
         layers.append(initialised_linear(width_in, width_out, gain=gain, generator=generator))
         if index < last:
-            layers.append(nn.ReLU())
+            layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)
+
+
+def apply_layers(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """Return what ``layers`` make of ``x``; where autocast rounds, the last stays in float32.
+
+    Rounded to bfloat16, a value of 100 would be known to 0.5 only.
+    """
+    *hidden, output = layers
+    for layer in hidden:
+        x = layer(x)
+    if not torch.is_autocast_enabled(x.device.type):
+        return output(x)
+    with torch.autocast(x.device.type, enabled=False):
+        return output(x.float())

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.polyak import frozen, soft_update_from_to
+from cadenza.learn.algorithms.polyak import soft_update_from_to
 
 
 def pair():
@@ -67,14 +67,3 @@ def test_networks_without_parameters_copy_their_buffers():
     source(torch.tensor([[1.0], [3.0]]))
     soft_update_from_to(source, target, 0.5)
     assert torch.equal(target.running_mean, source.running_mean)
-
-
-def test_frozen_thaws_what_it_froze_only_even_after_an_error():
-    layer = nn.Linear(2, 1)
-    layer.bias.requires_grad_(False)
-    seen = []
-    with pytest.raises(RuntimeError, match=r"does not require grad"), frozen([*layer.parameters()]):
-        seen.append(layer.weight.requires_grad) or layer.weight.sum().backward()
-    assert seen == [False]
-    assert layer.weight.requires_grad
-    assert not layer.bias.requires_grad

@@ -1,0 +1,147 @@
+"""The update as a whole, against its parts one by one, in every mode."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.learners.dqn import DQNLearner, DQNNumbers
+from cadenza.learn.learners.replay_learner import LearnerNumbers
+from cadenza.learn.learners.sac import HLGaussNumbers, SACLearner, SACNumbers
+from cadenza.learn.learners.td3 import TD3Learner, TD3Numbers
+from cadenza.learn.trainer import Trainer
+
+BATCH, OBSERVATION, ACTION = 32, 3, 2
+NUMBERS = LearnerNumbers(batch_size=BATCH, hidden_sizes=(16, 16), max_gradient_norm=0.5)
+LEARNERS = {
+    "sac": lambda n: SACLearner(**sizes(n), sac=SACNumbers()),
+    "hlgauss": lambda n: SACLearner(**sizes(n), sac=SACNumbers(), histogram=HLGaussNumbers()),
+    "td3": lambda n: TD3Learner(**sizes(n), td3=TD3Numbers()),
+    "dqn": lambda n: DQNLearner(**sizes(n), dqn=DQNNumbers(action_bins=3)),
+}
+
+
+def sizes(numbers):
+    return {"observation_dim": OBSERVATION, "action_dim": ACTION, "numbers": numbers}
+
+
+def batches(learner, count, start=0):
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(start + count):
+        states = torch.tensor(rng.normal(size=(2, BATCH, OBSERVATION)), dtype=torch.float32)
+        rewards, ends = rng.normal(size=(BATCH, 1)), rng.random((BATCH, 1)) < 0.1
+        stored = learner.random_actions(1).dtype
+        actions = rng.uniform(-1.0, 1.0, (BATCH, ACTION))
+        if stored == np.int64:
+            actions = rng.integers(9, size=(BATCH, 1))
+        drawn.append(
+            {
+                "observation": {"obs": states[0]},
+                "next_observation": {"obs": states[1]},
+                "actions": torch.from_numpy(actions.astype(stored)),
+                "rewards": torch.tensor(10.0 * rewards, dtype=torch.float32),
+                "masks": torch.tensor(~ends, dtype=torch.float32),
+            }
+        )
+    return drawn[start:]
+
+
+def weights(learner):
+    state = learner.state_dict()["callbacks"]
+    return {
+        f"{part}.{name}": value
+        for part, inner in state.items()
+        for name, value in flat(inner.get("network_state_dict", {}))
+        if value.is_floating_point()
+    }
+
+
+def flat(state):
+    if isinstance(state, torch.Tensor):
+        return [("", state)]
+    return [
+        (f"{key}.{name}", value)
+        for key, inner in state.items()
+        if isinstance(inner, dict | torch.Tensor)
+        for name, value in flat(inner)
+    ]
+
+
+def trained(name, count, *, start=0, learner=None, one_by_one=False, **mode):
+    torch.manual_seed(0)
+    learner = learner or LEARNERS[name](dataclasses.replace(NUMBERS, **mode))
+    if one_by_one:
+        learner._trainer = Trainer(learner._callbacks[:-1], [])
+    for batch in batches(LEARNERS[name](NUMBERS), count, start):
+        learner.train_on(batch)
+    return learner
+
+
+def assert_equal(first, second, **tolerance):
+    ours, theirs = weights(first), weights(second)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        if tolerance:
+            torch.testing.assert_close(value, theirs[key], **tolerance)
+        else:
+            assert torch.equal(value, theirs[key]), key
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_whole_update_equals_its_callbacks_one_by_one_to_the_bit(name):
+    whole, parts = trained(name, 6), trained(name, 6, one_by_one=True)
+    assert_equal(whole, parts)
+    start = LEARNERS[name](NUMBERS)
+    assert any(not torch.equal(weights(start)[k], v) for k, v in weights(whole).items())
+    logs = [
+        {k: v for loss in learner._losses for k, v in loss.scalar_logs.items()}
+        for learner in (whole, parts)
+    ]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn"])
+def test_compiled_update_learns_the_same_and_resumes_to_the_bit(name):
+    whole = trained(name, 4, compile=True)
+    assert_equal(whole, trained(name, 4), atol=1e-4, rtol=1e-3)
+    half = trained(name, 2, compile=True)
+    resumed = LEARNERS[name](dataclasses.replace(NUMBERS, compile=True))
+    resumed.load_state_dict(half.state_dict())
+    assert_equal(whole, trained(name, 2, start=2, learner=resumed))
+    with pytest.raises(CheckpointError, match="updates are eager, float32, got compiled, float32"):
+        LEARNERS[name](NUMBERS).load_state_dict(half.state_dict())
+    poisoned = batches(LEARNERS[name](NUMBERS), 1)[0]
+    poisoned["rewards"][0] = torch.nan
+    before = {key: value.clone() for key, value in weights(whole).items()}
+    with pytest.raises(ValueError, match="expected a finite loss"):
+        whole.train_on(poisoned)
+    assert all(torch.equal(before[key], value) for key, value in weights(whole).items())
+
+
+def test_without_a_compiler_the_update_runs_uncompiled_and_says_so(monkeypatch):
+    from torch._inductor import cpp_builder, exc
+
+    def missing():
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
+    with pytest.warns(UserWarning, match=r"expected a C\+\+ compiler"):
+        learner = trained("sac", 3, compile=True)
+    assert_equal(learner, trained("sac", 3))
+    LEARNERS["sac"](NUMBERS).load_state_dict(learner.state_dict())  # it is an uncompiled run
+
+
+def test_bf16_rounds_products_and_is_a_mode_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    rounded, exact = trained("sac", 3, precision="bf16"), trained("sac", 3)
+    assert_equal(rounded, exact, atol=5e-3, rtol=0.0)
+    assert any(not torch.equal(v, weights(exact)[k]) for k, v in weights(rounded).items())
+    with pytest.raises(CheckpointError, match="got eager, bf16"):
+        exact.load_state_dict(rounded.state_dict())
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    with pytest.raises(ConfigurationError, match="processor with bfloat16"):
+        LEARNERS["sac"](dataclasses.replace(NUMBERS, precision="bf16"))
