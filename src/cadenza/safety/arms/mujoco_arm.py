@@ -80,6 +80,7 @@ class MujocoArm:
         self._pairs = allowed_pairs(self._mujoco, self._model, self._spheres.bodies, exclude)
         by_sphere = self._carried_by_body[self._spheres.bodies]
         self._carried = np.vstack([self._ee_carried, by_sphere])
+        self._places = np.ones((len(self._carried), 4))
         self._carried_or_not = np.vstack([by_sphere, np.zeros(self.n_joints)])  # -1: by none
         self._movable = self._find_movable()
 
@@ -142,7 +143,7 @@ class MujocoArm:
         frames = self._move_to(q, q_dot)
         velocities, centers = velocity_map(self._chain, frames), self._sphere_centers()
         site: FloatArray = self._data.site_xpos[self._site].copy()
-        places = np.ones((1 + len(centers), 4))  # of the end effector, then of the spheres
+        places = self._places.copy()  # of the end effector, then of the spheres
         places[0, :3], places[1:, :3] = site, centers
         jacobian = self._ee_jacobian(frames, places[0], velocities)
         value, gradient = manipulability(jacobian) if with_manipulability else (None, None)

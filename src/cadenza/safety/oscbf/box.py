@@ -162,4 +162,5 @@ def _approach_limit(
             )
             stopping = np.where(faster, slowing, stopping)
     at_rate = np.maximum(at_gain, speed - known.slowing)
-    return np.where(excess < 0.0, at_gain, np.minimum(stopping, at_rate))
+    most, beyond = np.minimum(stopping, at_rate), excess < 0.0
+    return np.where(beyond, at_gain, most) if np.count_nonzero(beyond) else most

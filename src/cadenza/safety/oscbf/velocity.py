@@ -162,8 +162,9 @@ def make_result(
         return {"row_names": names, "hard_rows": hard}
 
     later = {"active_rows": sizes, "max_slack": sizes, "slack_l2": sizes}
+    later["row_names"] = later["hard_rows"] = rows
     return OSCBFResult.deferred(
-        later | {"row_names": rows, "hard_rows": rows},
+        later,
         q_dot=q_dot,
         slack=slack,
         solve_ms=answer.solve_ms,
