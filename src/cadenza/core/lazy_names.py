@@ -5,6 +5,7 @@ In the package's ``__init__``: ``__dir__, __getattr__ = lazy_names(__name__, _EX
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import resolve_name
 from typing import Any
 
 from cadenza.core.extras import load_extra
@@ -17,7 +18,8 @@ def lazy_names(
 
     Args:
         package: Its full name.
-        exports: Offered names, and the modules below the package that define them.
+        exports: Offered names, and the modules below the package that define them; a leading dot
+            for one beside it.
 
     Returns:
         What lists all names of the package, the lazy ones included; and what imports the module
@@ -31,6 +33,6 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(load_extra(f"{package}.{exports[name]}"), name)
+        return getattr(load_extra(resolve_name(f".{exports[name]}", package)), name)
 
     return names, load

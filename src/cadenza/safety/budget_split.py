@@ -22,7 +22,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 
 #: Names `make_budget_split` knows.
-SUPPORTED_STRATEGIES: Final = ("proportional", "relative_degree_aware")
+SUPPORTED_STRATEGIES: Final = ("proportional",)
 #: How far the sum of two shares may be from 1: rounding of the divisions.
 _SUM_TOLERANCE: Final = 1e-12
 #: Largest relative degree a split accepts; no drive is a chain of a hundred integrators.
@@ -132,36 +132,16 @@ class RelativeDegreeAwareBudgetSplit:
         return _shares(self.name, alpha_i, alpha_j, own, other)
 
 
-def make_budget_split(
-    name: str, *, relative_degrees: tuple[int, int] | None = None
-) -> BudgetSplitStrategy:
-    """Return a strategy by name.
-
-    Args:
-        name: One of `SUPPORTED_STRATEGIES`.
-        relative_degrees: Degrees of the asking agent and of its partner, for
-            "relative_degree_aware", which needs them, and for it only.
+def make_budget_split(name: str) -> BudgetSplitStrategy:
+    """Return a strategy by name; `RelativeDegreeAwareBudgetSplit` has none, it needs degrees.
 
     Raises:
-        ConfigurationError: Unknown name, degrees out of range, missing, or for a strategy without.
+        ConfigurationError: Unknown name.
     """
-    if name == "relative_degree_aware":
-        if not (isinstance(relative_degrees, tuple | list) and len(relative_degrees) == 2):
-            raise ConfigurationError(
-                'budget_split: "relative_degree_aware" expects relative_degrees, the degree of the '
-                f"agent that asks and that of its partner, got {relative_degrees!r}; with degree 2 "
-                'on both sides take "proportional", otherwise pass '
-                "RelativeDegreeAwareBudgetSplit(own, other) itself."
-            )
-        return RelativeDegreeAwareBudgetSplit(*relative_degrees)
-    if name != "proportional":
+    if name not in SUPPORTED_STRATEGIES:
         raise ConfigurationError(
-            f"budget_split: expected one of {SUPPORTED_STRATEGIES}, got {name!r}."
-        )
-    if relative_degrees is not None:
-        raise ConfigurationError(
-            'budget_split: relative degrees belong to "relative_degree_aware", got '
-            f'{relative_degrees} for "proportional".'
+            f"budget_split: expected one of {SUPPORTED_STRATEGIES}, got {name!r}; agents whose "
+            "acceleration ramps up take RelativeDegreeAwareBudgetSplit(own, other) itself."
         )
     return ProportionalBudgetSplit()
 

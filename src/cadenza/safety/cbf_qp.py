@@ -8,15 +8,11 @@ names that code written for the original module imports are here as well.
 from collections.abc import Mapping
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import BudgetSplitStrategy
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
-from cadenza.safety.filters.ego_options import Barrier, Compat, OnInfeasible, RateLimit
 from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
 from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant, pair_h_value
-from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, pair_h_value
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
 
@@ -45,7 +41,8 @@ class ExpCBFQP:
             mode: Whose actions may change.
             solver: Solves several active rows; None means DAQP.
             cbf_gamma: Rate at which overlap is undone, 1/s.
-            dt: Control step, s, of the joint modes; the ego-only filter takes it in every call.
+            dt: Control step, s, of the joint modes, whose row is the continuous-time one without;
+                the ego-only filter takes it in every call.
 
         Raises:
             ConfigurationError: As the constructors of the mode, ``dt`` for the ego-only mode, or
@@ -59,106 +56,16 @@ class ExpCBFQP:
                 )
             return cls.ego_only(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma)
         if mode is SafetyMode.CENTRALIZED:
-            build = cls.centralized
+            build: type[CentralizedCBFQP | SharedControlCBFQP] = cls.centralized
         elif mode is SafetyMode.SHARED_CONTROL:
             build = cls.shared_control
         else:
             raise ConfigurationError(f"ExpCBFQP: mode: expected a SafetyMode, got {mode!r}.")
         return build(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt)
 
-    @classmethod
-    def ego_only(
-        cls,
-        *,
-        control_models: Mapping[str, AgentControlModel],
-        solver: QPSolver | None = None,
-        cbf_gamma: float = DEFAULT_CBF_GAMMA,
-        plant: Plant = "zoh",
-        margin_m: float = 0.0,
-        prediction_error: float | None = None,
-        on_infeasible: OnInfeasible = "least_violation",
-        barrier: Barrier = "sampled",
-        compat: Compat | None = None,
-        cbf_power: CbfPower = 1,
-        max_age_s: float = 0.0,
-        budget_split: BudgetSplitStrategy | str | None = None,
-        rate_limit: RateLimit = "off",
-    ) -> EgoOnlyCBFQP:
-        """Return the filter that changes the ego's action only; see `EgoOnlyCBFQP`."""
-        return EgoOnlyCBFQP(
-            control_models=control_models,
-            solver=solver,
-            cbf_gamma=cbf_gamma,
-            plant=plant,
-            margin_m=margin_m,
-            prediction_error=prediction_error,
-            on_infeasible=on_infeasible,
-            barrier=barrier,
-            compat=compat,
-            cbf_power=cbf_power,
-            max_age_s=max_age_s,
-            budget_split=budget_split,
-            rate_limit=rate_limit,
-        )
-
-    @classmethod
-    def centralized(
-        cls,
-        *,
-        control_models: Mapping[str, AgentControlModel],
-        solver: QPSolver | None = None,
-        cbf_gamma: float = DEFAULT_CBF_GAMMA,
-        dt: float | None = None,
-        plant: Plant = "zoh",
-        margin_m: float = 0.0,
-        on_infeasible: OnInfeasible = "least_violation",
-        barrier: Barrier = "sampled",
-        compat: Compat | None = None,
-        cbf_power: CbfPower = 1,
-        bounds_by_uid: Mapping[str, Bounds] | None = None,
-    ) -> CentralizedCBFQP:
-        """Return the filter that changes every agent's action; see `CentralizedCBFQP`."""
-        return CentralizedCBFQP(
-            control_models=control_models,
-            solver=solver,
-            cbf_gamma=cbf_gamma,
-            dt=dt,
-            plant=plant,
-            margin_m=margin_m,
-            on_infeasible=on_infeasible,
-            barrier=barrier,
-            compat=compat,
-            cbf_power=cbf_power,
-            bounds_by_uid=bounds_by_uid,
-        )
-
-    @classmethod
-    def shared_control(
-        cls,
-        *,
-        control_models: Mapping[str, AgentControlModel],
-        solver: QPSolver | None = None,
-        cbf_gamma: float = DEFAULT_CBF_GAMMA,
-        dt: float | None = None,
-        plant: Plant = "zoh",
-        margin_m: float = 0.0,
-        on_infeasible: OnInfeasible = "least_violation",
-        barrier: Barrier = "sampled",
-        compat: Compat | None = None,
-        cbf_power: CbfPower = 1,
-        bounds_by_uid: Mapping[str, Bounds] | None = None,
-    ) -> SharedControlCBFQP:
-        """Return the filter that changes partners' actions a little; see `SharedControlCBFQP`."""
-        return SharedControlCBFQP(
-            control_models=control_models,
-            solver=solver,
-            cbf_gamma=cbf_gamma,
-            dt=dt,
-            plant=plant,
-            margin_m=margin_m,
-            on_infeasible=on_infeasible,
-            barrier=barrier,
-            compat=compat,
-            cbf_power=cbf_power,
-            bounds_by_uid=bounds_by_uid,
-        )
+    #: The filter that changes the ego's action only.
+    ego_only = EgoOnlyCBFQP
+    #: The filter that changes every agent's action.
+    centralized = CentralizedCBFQP
+    #: The filter that changes partners' actions a little.
+    shared_control = SharedControlCBFQP

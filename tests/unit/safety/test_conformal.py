@@ -13,7 +13,7 @@ from cadenza.safety.conformal import (
     update_lambda_from_predictor,
     update_margin,
 )
-from cadenza.safety.state import SafetyState
+from cadenza.safety.state import DEFAULT_EPSILON, DEFAULT_ETA, SafetyState
 from tests.unit.safety.scenes import agent
 
 AB = ("a", "b")
@@ -115,14 +115,18 @@ def test_one_sided_rule_clamp_keeps_the_bits_of_inner_values():
         assert s.lambda_[AB] == sign * 0.5
 
 
+def test_one_sided_rule_takes_the_default_target_without_a_bound():
+    s = SafetyState({AB: 0.0})
+    update_lambda(s, {AB: 0.0})
+    assert s.lambda_[AB] == pytest.approx(DEFAULT_ETA * DEFAULT_EPSILON)  # 0.01 * -0.05
+
+
 @pytest.mark.parametrize(
     ("epsilon", "loss", "bound", "message"),
     [
         (0.05, {}, None, "key set mismatch"),
         (0.05, {AB: 0.0}, 0.0, "strictly positive"),
         (0.05, {AB: math.inf}, None, "expected a finite number"),
-        (-0.05, {AB: 0.0}, None, "expected epsilon > 0 or a lambda_bound"),
-        (0.0, {AB: 0.0}, None, "expected epsilon > 0 or a lambda_bound"),
     ],
 )
 def test_one_sided_rule_malformed_update_is_refused_without_a_trace(epsilon, loss, bound, message):

@@ -389,7 +389,7 @@ def test_modes_satisfy_the_protocol_and_name_themselves():
     [
         ({"control_models": {}}, "at least one control model"),
         ({"control_models": {"x": DoubleIntegratorControlModel("a", 2)}}, "control model of 'x'"),
-        ({"dt": None}, 'expected dt, the control step.*or barrier="wae"'),
+        ({"dt": None, "barrier": "sampled"}, "expected dt, the control step.*leave barrier out"),
         ({"dt": 0.0}, r"filter: dt: expected seconds in \[1e-06, 1000\], got 0.0"),
         ({"dt": math.nan}, "filter: dt: expected seconds"),
         ({"barrier": "wae"}, 'dt belongs to barrier="sampled"'),
@@ -407,6 +407,27 @@ def test_modes_satisfy_the_protocol_and_name_themselves():
 def test_constructor_refuses(build, options, message):
     with pytest.raises(ConfigurationError, match=message):
         build(**({"control_models": models(), "dt": DT} | options))
+
+
+@pytest.mark.parametrize("build", [ExpCBFQP.centralized, ExpCBFQP.shared_control])
+def test_filter_without_dt_takes_the_row_of_continuous_time_and_says_so(build):
+    state, proposed = SafetyState({("a", "b"): 0.0}), {"a": np.array([2.0, 0.0])}
+    proposed["b"] = -proposed["a"]
+    rows = {}
+    for name, options in (
+        ("none", {}),
+        ("wae", {"barrier": "wae"}),
+        ("dt", {"dt": DT}),
+        ("sampled", {"dt": DT, "barrier": "sampled"}),
+    ):
+        guard = build(control_models=models(), **options)
+        rows[name] = guard.filter(
+            proposed, {"agent_states": HEAD_ON}, state, box(), ego_uid="a", partner_action_bound=4.0
+        )
+    assert rows["none"][0]["a"].tolist() == rows["wae"][0]["a"].tolist()
+    assert rows["dt"][0]["a"].tolist() == rows["sampled"][0]["a"].tolist()
+    assert rows["none"][0]["a"].tolist() != rows["dt"][0]["a"].tolist()
+    assert [rows[name][1]["uncertified"] for name in ("none", "dt")] == [True, False]
 
 
 STATE = SafetyState({("a", "b"): 0.0})

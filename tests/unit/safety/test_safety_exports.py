@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import cadenza.safety
-from cadenza.safety import api, conformal
+from cadenza.safety import affine, api, batched, conformal, oscbf, verifier
 
 
 def test_package_names_lead_to_their_definitions():
@@ -22,6 +22,12 @@ def test_package_unknown_name_is_an_attribute_error():
 def test_api_gathers_names_without_renaming():
     for name in api.__all__:
         assert hasattr(api, name), name
+
+
+@pytest.mark.parametrize("package", [affine, batched, conformal, oscbf, verifier])
+def test_package_lists_the_names_it_imports_at_first_use(package):
+    assert set(package._EXPORTS) <= set(dir(package))
+    assert all(hasattr(package, name) for name in dir(package))
 
 
 def test_package_import_loads_no_library():

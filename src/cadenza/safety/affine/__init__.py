@@ -8,8 +8,9 @@ May import:  the solvers, projections and contracts of `safety`, `core`, torch.
 Adding one:  a robot in `models`, a barrier in `shapes`, a fallback with `FALLBACKS.register`.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use, for torch is slow to load.
 _EXPORTS: Final = {
@@ -41,9 +42,4 @@ _EXPORTS: Final = {
     "turning_circle_clearance": "shapes",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

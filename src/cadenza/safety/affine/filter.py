@@ -41,7 +41,7 @@ from cadenza.safety.affine.lifting import (
 from cadenza.safety.affine.rows import missed, scaled, stacked_rows, traced
 from cadenza.safety.affine.sampling import SampledData
 from cadenza.safety.filters.projection import RowSet, project
-from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
+from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
 #: Time left of every row: the order of urgency comes from how far the rows are missed.
 _NO_DEADLINE: Final = float("inf")
@@ -107,7 +107,7 @@ class AffineCBFFilter:
         self._lower, self._upper = parse_box(box, dynamics.action_dim)
         self._fallback_name = fallback
         self._fallback = FALLBACKS.get(fallback, dynamics)
-        self._solver: QPSolver = DaqpSolver() if solver is None else solver
+        self._solver = as_solver(solver)
         margins = sampled_data.margins(self._names) if sampled_data else [0.0] * len(self._names)
         self._margins = torch.tensor(margins, dtype=torch.float64)
         self._weights = torch.tensor([b.weight for b in barriers], dtype=torch.float64)

@@ -8,8 +8,9 @@ May import:  `core` and `safety`.  Must not import: any other folder of the pack
 Adding one:  a class with the methods of `ArmModel`; the operational-space filter asks for no more.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -21,9 +22,4 @@ _EXPORTS: Final = {
     "MujocoArm": "mujoco_arm",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -7,8 +7,9 @@ Promise:     in float64 the same actions as the filter of one environment, to 1e
 May import:  the row maths, contracts and solvers of `safety`, `core`, torch.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use, for torch is slow to load.
 _EXPORTS: Final = {
@@ -23,9 +24,4 @@ _EXPORTS: Final = {
     "project_batch": "projection",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -11,8 +11,9 @@ May import:  `core`, and the barrier, pairs, snapshots and state of this folder.
              filters, runtime, driver.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Public names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -32,9 +33,4 @@ _EXPORTS: Final = {
     "update_margin": "margin",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

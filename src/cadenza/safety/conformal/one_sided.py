@@ -5,13 +5,12 @@ Source:     Huriot and Sibai, "Safe decentralized multi-agent control using onli
             prediction", theorem 3.
 Promise:    for epsilon > 0, (1/K) sum l <= epsilon + (lambda_1 - lambda_safe + eta) / (eta K), if
             the loss is 0 whenever lambda <= lambda_safe.
-Limits:     epsilon <= 0 lowers lambda in every step whatever happens, so it requires a clamp. The
-            rule adds m/s (epsilon, l) to m/s^2 (lambda): eta carries 1/s.
+Limits:     epsilon <= 0 lowers lambda in every step whatever happens, down to the clamp. The rule
+            adds m/s (epsilon, l) to m/s^2 (lambda): eta carries 1/s.
 """
 
 from collections.abc import Mapping
 
-from cadenza.core.errors import InputError
 from cadenza.safety.conformal.checks import require_pairs, require_positive
 from cadenza.safety.conformal.margin import WARMUP_FACTOR
 from cadenza.safety.conformal.scores import (
@@ -36,19 +35,14 @@ def update_lambda(
         state: Slack, target loss and step size; its warm-up counter falls only if ``in_warmup``.
         loss_k: Loss per pair, m/s.
         in_warmup: Use the stricter target of the warm-up.
-        lambda_bound: Clamp to +-this, m/s^2; None does not clamp.
+        lambda_bound: Clamp to +-this, m/s^2; None does not clamp, and a target <= 0, as the
+            default one, then lowers lambda for ever.
 
     Raises:
-        InputError: The pairs differ, the bound is not positive, a loss is not finite, or the
-            target is <= 0 without a bound.
+        InputError: The pairs differ, the bound is not positive, or a loss is not finite.
     """
     if lambda_bound is not None:
         require_positive("lambda_bound", lambda_bound)
-    elif state.epsilon <= 0.0:
-        raise InputError(
-            f"update_lambda: expected epsilon > 0 or a lambda_bound, got epsilon "
-            f"{state.epsilon}: lambda would fall for ever; use update_margin or set a bound."
-        )
     require_pairs(state.lambda_, loss_k)
     target = WARMUP_FACTOR * state.epsilon if in_warmup else state.epsilon
     for key, loss in loss_k.items():

@@ -25,7 +25,6 @@ from cadenza.safety.filters.arguments import (
     MIN_DT,
     require_kind,
     require_models,
-    require_solver,
 )
 from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
 from cadenza.safety.filters.joint_arguments import JointCall, require_joint_call, require_share
@@ -47,7 +46,7 @@ from cadenza.safety.rows.barrier import (
     barrier_violation,
 )
 from cadenza.safety.rows.wae import CbfPower
-from cadenza.safety.solvers import QPSolver, SolveStatus
+from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
 
 
@@ -68,12 +67,13 @@ class _JointCBFQP:
         solver: Solves several active rows; None means DAQP.
         cbf_gamma: Rate at which overlap is undone, 1/s; with "wae" the gain of the class-K
             function.
-        dt: Control step, s; the sampled row needs it, the classical one has none.
+        dt: Control step, s, that the sampled row is exact for.
         plant: How the plant integrates one control step; "zoh" covers both kinds.
         margin_m: Distance kept in addition to the radii, m.
         on_infeasible: "least_violation" returns the least unsafe actions, flagged; "raise" raises
             `ConcertoSafetyInfeasible`.
-        barrier: "sampled" is the proved row; "wae" the classical one, never certified.
+        barrier: "sampled" is the proved row; "wae" the classical one in continuous time, every step
+            of which is ``uncertified``. None takes the first with ``dt``, the second without.
         compat: "upstream", with "wae" only: agents are credited with what they declare, lambda
             enters as it is, infeasible raises.
         cbf_power: Exponent of h in the classical row, 1 or 3.
@@ -94,12 +94,14 @@ class _JointCBFQP:
         plant: Plant = "zoh",
         margin_m: float = 0.0,
         on_infeasible: OnInfeasible = "least_violation",
-        barrier: Barrier = "sampled",
+        barrier: Barrier | None = None,
         compat: Compat | None = None,
         cbf_power: CbfPower = 1,
         bounds_by_uid: Mapping[str, Bounds] | None = None,
     ) -> None:
         require_models(control_models)
+        if barrier is None:
+            barrier = "wae" if dt is None else "sampled"
         options = EgoOnlyOptions(
             cbf_gamma=cbf_gamma,
             plant=plant,
@@ -111,7 +113,7 @@ class _JointCBFQP:
         )
         self._models = dict(control_models)
         self._own_bounds = _checked_own_bounds(bounds_by_uid, control_models.keys())
-        self._solver = require_solver(solver)
+        self._solver = as_solver(solver)
         self._options = options
         self._rule = JointRule(
             level=options.level_function(),
@@ -382,7 +384,7 @@ def _checked_dt(dt: float | None, barrier: Barrier) -> float:
     if dt is None:
         raise ConfigurationError(
             "joint filter: expected dt, the control step in seconds, which the sampled row is "
-            'exact for; pass dt=..., or barrier="wae" for the classical row.'
+            "exact for; pass dt=..., or leave barrier out for the classical row."
         )
     if not (is_real(dt) and MIN_DT <= dt <= MAX_DT):
         raise ConfigurationError(

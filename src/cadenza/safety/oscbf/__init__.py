@@ -9,8 +9,9 @@ May import:  `core` and `safety`.  Must not import: any other folder of the pack
 Adding one:  a rule in `rules`, its gradient in `rows`; both controllers then have it.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them, a leading dot for a sibling of this package;
 #: imported at first use.
@@ -39,9 +40,4 @@ _EXPORTS: Final = {
     "joint_limit_constraint_row": "constraints",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

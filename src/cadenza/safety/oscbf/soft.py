@@ -20,7 +20,7 @@ from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
 from cadenza.safety.oscbf.constraints import OSCBFConstraints
 from cadenza.safety.oscbf.result import SLACK_ACTIVE_FLOOR, OSCBFResult
-from cadenza.safety.solvers import DaqpSolver, QPSolver, SolveStatus
+from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
 #: Most joints a programme takes; a larger count is a mistake, not a robot.
 MAX_JOINTS: Final = 1000
@@ -76,7 +76,7 @@ class OSCBF:
         self._joint = weight_joint * weight_joint
         self._operational = weight_operational * weight_operational
         self._penalty = slack_penalty
-        self._solver = DaqpSolver() if solver is None else solver
+        self._solver = as_solver(solver)
         self._workspaces: dict[int, _Workspace] = {}
 
     @property

@@ -8,8 +8,9 @@ Layout:      `rows` and `details` (values), `report` (the report and its hashes)
              (versions and checks), `files`, `tables` and `rendering` (text), `slack`.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -31,9 +32,4 @@ _EXPORTS: Final = {
     "verify_markdown": "files",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -8,8 +8,9 @@ Layout:      options, observation and packet ages, forecasts (`predictors`, `kal
              of lambda, filter, braking, record, saved state.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 _EXPORTS: Final = {
     "SafetyDriver": "driver",
@@ -18,9 +19,4 @@ _EXPORTS: Final = {
     "SafetyStep": "safety_step",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

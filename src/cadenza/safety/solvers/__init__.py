@@ -7,9 +7,10 @@ May import:  `core`, `cadenza.safety.errors`.  Must not import: the filters.
 Adding one:  one file, one line in `registry`, then the contract tests of the registered solvers.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
 
+from cadenza.core.lazy_names import lazy_names
+from cadenza.safety.solvers.approximate import as_solver
 from cadenza.safety.solvers.closed_form import project_one_row
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import (
@@ -30,6 +31,7 @@ __all__ = [
     "QPSolution",
     "QPSolver",
     "SolveStatus",
+    "as_solver",
     "largest_residual",
     "make_solver",
     "project_one_row",
@@ -45,9 +47,4 @@ _EXPORTS: Final = {
     "QuadprogSolver": "quadprog_solver",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

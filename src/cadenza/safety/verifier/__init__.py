@@ -7,8 +7,9 @@ May import:  `core` and the rest of `safety`.  Must not import: any other folder
 Adding an opponent: one pure function in `adversaries.py` and its name in `ADVERSARIES`.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -20,9 +21,4 @@ _EXPORTS: Final = {
     "verify": "run",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -6,8 +6,9 @@ Promise:     the action space stays as it was; an action that needs no change re
 May import:  `safety`, `core`, gymnasium.  Must not import: any other folder of the package.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
@@ -15,9 +16,4 @@ _EXPORTS: Final = {
     "VectorSafetyFilterWrapper": "vector",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
