@@ -153,7 +153,7 @@ def test_batch_equals_single_filter(case: str, seed: int, partners: int, dim: in
             continue
         action, info = answer
         assert STATUS_NAMES[int(step.status[i])] == info["status"]
-        tolerance = 1e-12 if int(step.status[i]) <= OPTIMAL else 1e-5
+        tolerance = 1e-12 if int(step.status[i]) <= OPTIMAL else 1e-8
         if tolerance == 1e-12 and (step.lambda_[i].numpy() != crowd.lambda_[i]).any():
             tolerance = 1e-9  # held at 1e-9 from infeasibility, where rounding is amplified
         np.testing.assert_allclose(step.action[i].numpy(), action, rtol=0.0, atol=tolerance)
@@ -207,7 +207,7 @@ def test_order_of_partners_and_environments_changes_nothing(seed: int) -> None:
     solved = moved.status <= OPTIMAL
     difference = (step.action[environments] - moved.action).abs()
     assert bool((difference[solved] <= 1e-12).all())
-    assert bool((difference <= 1e-5).all())
+    assert bool((difference <= 1e-8).all())
     torch.testing.assert_close(step.h[environments][:, partners], moved.h, rtol=0.0, atol=0.0)
 
 

@@ -23,6 +23,8 @@ from cadenza.safety.solvers import ROUNDING, QPSolver, SolveStatus, project_one_
 SLACK_WEIGHT: Final = 1e3
 #: Room left around the most urgent row when the others are fitted around it, relative to |b|.
 _HARD_ROW_ROOM: Final = 1e-9
+#: Share of a row's largest coefficient below which it does not see a component.
+UNSEEN: Final = 1e-9
 #: Bound of a variable that has none.
 _FREE: Final = 1e30
 
@@ -123,17 +125,27 @@ def _least_violation(
 ) -> list[float]:
     """Return the action that serves the most urgent row first and the others as well as it can.
 
-    The others get explicit slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with
+    Where no action meets that one, it fixes all components that it sees. The others get explicit
+    slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with
     rho_j = SLACK_WEIGHT (1 + 1 s / time left).
     """
     n, m = len(u), len(rows.b)
     first = min(range(m), key=lambda j: (rows.h[j], rows.time_left[j], j))
-    alone, _ = project_one_row(u, rows.a[first], rows.b[first], lower, upper)
+    alone, feasible = project_one_row(u, rows.a[first], rows.b[first], lower, upper)
+    urgent = rows.a[first]
+    if not feasible:
+        seen = UNSEEN * max(map(abs, urgent))
+        fixed = [abs(a_k) > seen for a_k in urgent]
+        if all(fixed):
+            return alone
+        lower = [x if held else low for x, held, low in zip(alone, fixed, lower, strict=True)]
+        upper = [x if held else high for x, held, high in zip(alone, fixed, upper, strict=True)]
+        urgent = [0.0] * n  # whatever is left does not change this row
     others = [j for j in range(m) if j != first]
-    hard_level = rows.b[first] + max(0.0, rows.residual(first, alone))
+    hard_level = rows.b[first] if feasible else 0.0
     A = np.zeros((m, n + m - 1))
     b = np.empty(m)
-    A[0, :n] = rows.a[first]
+    A[0, :n] = urgent
     b[0] = hard_level + _HARD_ROW_ROOM * (1.0 + abs(hard_level))
     weights = np.ones(n + m - 1)
     for slot, j in enumerate(others):
