@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.filters.ego_options import Barrier, Compat, RateLimit
+from cadenza.safety.filters.ego_options import Barrier, Compat, MultiPartner, RateLimit
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions
 
@@ -213,6 +213,8 @@ class SafetyConfig(FrozenModel):
         cbf_power: Exponent of the classical row.
         budget_split: How rows are shared with partners that run the same filter.
         rate_limit: Whether the action's rate of change is limited.
+        multi_partner: How several partners at once are met.
+        contact_speed: Own speed tolerated at a contact, m/s.
         solver: Solver of several active rows.
         brake_stopping: Also brake when the stopping distance runs short.
         brake_latency_s: Time until a brake command acts, s.
@@ -255,6 +257,8 @@ class SafetyConfig(FrozenModel):
     cbf_power: CbfPower = _own(_DEFAULTS.cbf_power)
     budget_split: str | None = _own(_DEFAULTS.budget_split)
     rate_limit: RateLimit = _own(_DEFAULTS.rate_limit)
+    multi_partner: MultiPartner = _own(_DEFAULTS.multi_partner)
+    contact_speed: float = _own(_DEFAULTS.contact_speed)
     solver: str = _own(_DEFAULTS.solver)
     brake_stopping: bool = _own(_DEFAULTS.brake_stopping)
     brake_latency_s: float = _own(_DEFAULTS.brake_latency_s)

@@ -228,6 +228,9 @@ def _print_report(report: "VerificationReport", elapsed_s: float) -> None:
         counts = [(str(n), report.several(n)) for n in report.config.partners if n > 1]
         rows = [_total_cells(name, entry) for name, entry in counts]
         print_table("Several partners: rates, no guarantee", _TOTAL_COLUMNS, rows)
+        if report.config.multi_partner == "passive":
+            fastest, tolerated = report.several().largest_contact_speed, report.config.contact_speed
+            print_text(f"Own speed in a contact: {fastest:.3g} m/s, tolerated {tolerated:g} m/s\n")
     for name, entry in (
         ("One adversarial partner", report.single_adversarial()),
         ("One standing partner", report.stationary()),
@@ -290,6 +293,8 @@ def _paragraph(name: str, counts: "Counts") -> str:
         f"  unfiltered actions  {counts.unfiltered_steps}; 95 %: at most {unfiltered_bound:.1e} of "
         "the steps\n"
         f"  missed rows         {counts.missed_steps}\n"
+        f"  left the safe set   {counts.exited_steps} steps, barrier at least "
+        f"{counts.min_barrier:.1e} m/s\n"
         f"  infeasible steps    {counts.infeasible_steps}\n"
         f"  uncertified steps   {counts.uncertified_steps}\n"
         f"  changed actions     {counts.share(counts.changed_steps):.1%} of the steps\n"

@@ -56,7 +56,7 @@ def partner_views(draw):
         taste=unit(draw(vectors), np.eye(dim)[:1]),
         phase=draw(scalars),
         draw=draw(vectors),
-        step=draw(st.integers(0, 300)),
+        step=draw(st.integers(0, 300)) + draw(st.floats(0.0, 0.99)),
         dt=0.05,
         bound=draw(st.sampled_from([0.0, 0.5, 3.0])),
     )

@@ -9,7 +9,7 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.protocols import EgoOnlySafetyFilter
-from cadenza.safety.solvers import QPSolution, SolveStatus
+from cadenza.safety.solvers import QPSolution, SolveStatus, make_solver
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
@@ -359,6 +359,31 @@ def test_filter_barrier_values_match_the_violation_it_reports():
     _, info = call(guard, [0.0, 0.0], agents)
     assert values["ego", "p"] < 0.0
     assert info["constraint_violation"] == pytest.approx([-values["ego", "p"]])
+
+
+class SolveOnly:
+    """A solver that offers one method: rows in, minimiser and milliseconds out."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def solve(self, P, q, A, b, *, warm_start=True):
+        self.calls += 1
+        x, elapsed_ms = make_solver("clarabel").solve(P, q, A, b, warm_start=warm_start)
+        return x + 1e-8, elapsed_ms  # as close as such methods come
+
+
+def test_filter_takes_a_solver_that_offers_solve_only():
+    open_ = {"ego": agent([0, 0], [0.9, 0.9]), "p": agent([0.75, 0.1]), "q": agent([0.1, 0.75])}
+    p, q = agent([0.34, -0.19], [0.4, 0.7]), agent([-0.22, 0.43], [0.4, -0.3])
+    closed = {"ego": agent([0, 0]), "p": p, "q": q}
+    for scene, status in ((open_, "optimal"), (closed, "infeasible")):
+        mine = SolveOnly()
+        expected, _ = call(ego_filter(partners=("p", "q")), [2.0, 2.0], scene)
+        action, info = call(ego_filter(partners=("p", "q"), solver=mine), [2.0, 2.0], scene)
+        assert mine.calls > 0
+        assert info["status"] == status
+        assert action == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ EFFECTS = {
     "cbf_power": (chase, 3, WAE),
     "budget_split": (chase, "proportional", {}),
     "rate_limit": (chase, "soft", {}),
+    "multi_partner": (squeezed, "passive", {}),
+    "contact_speed": (squeezed, 0.25, {"multi_partner": "passive"}),
     "solver": (solver_in_use, "auto", {}),
     "brake_stopping": (squeezed_with_room, True, {}),
     "brake_latency_s": (squeezed, 0.05, {}),

@@ -158,6 +158,7 @@ CHANGES = [
     (dataclasses.replace(SMALL, dts=(0.05,)), {"stationary": True}),
     (SMALL, {"adversaries": ("orbit",)}),
     (SMALL, {"ego_nominals": ("to_goal",)}),
+    (SMALL, {"pieces": 1}),
     (SMALL, {"episode_s": 12.0}),
     (SMALL, {"ego_accel": 3.0}),
     (SMALL, {"partner_accel": 0.7}),
@@ -170,6 +171,8 @@ CHANGES = [
     (CLASSIC, {"cbf_gamma": 1.0}),
     (SMALL, {"margin_m": 0.01}),
     (SMALL, {"filter_plant": "semi_implicit"}),
+    (SMALL, {"multi_partner": "passive"}),
+    (dataclasses.replace(SMALL, multi_partner="passive"), {"contact_speed": 0.25}),
     (SMALL, {"compared_share": 0.0}),
 ]
 

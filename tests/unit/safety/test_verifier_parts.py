@@ -107,6 +107,18 @@ def test_delay_exploiter_pushes_from_beside_the_expected_line():
     assert y < -0.1
 
 
+def test_switching_opponents_swing_their_push_across_the_line_within_each_step():
+    # phase 0.5: 0.5^3 = 0.125 rad; to the right of the line of sight first, then to the left.
+    swings = {"phase": np.array([0.5])}
+    for part, angle in ((0.25, -0.125), (0.75, 0.125)):
+        expected = (0.5 * math.cos(angle), 0.5 * math.sin(angle))
+        assert push("bang_bang", step=7 + part, **swings) == pytest.approx(expected)
+    for part, share in ((0.0, -1.0), (0.25, -0.5), (0.5, 0.0), (0.75, 0.5)):
+        angle = math.atan(share * math.tan(0.125))
+        expected = (0.5 * math.cos(angle), 0.5 * math.sin(angle))
+        assert push("turning", step=7 + part, **swings) == pytest.approx(expected)
+
+
 def test_standing_opponent_brakes_to_rest_and_no_harder():
     # 0.01 m/s within 0.05 s takes 0.2 m/s^2 of its 0.5.
     assert push("stand_still", own_velocity=np.array([[0.01, 0.0]])) == pytest.approx([-0.2, 0.0])

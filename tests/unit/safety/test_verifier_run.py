@@ -9,7 +9,9 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json
+from cadenza.safety.filters import ego_constants
 from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS
 from cadenza.safety.verifier.guards import Answer, batched_guard
 from cadenza.safety.verifier.run import verify
 
@@ -43,6 +45,82 @@ def test_filter_holds_against_one_partner():
     assert 0.0 <= counts.min_margin_m + 1e-9 < 1e-3  # and the opponents came all the way
     assert counts.compared_steps > 30
     assert counts.largest_difference <= 1e-10
+
+
+#: (ego's and partner's accelerations, control steps): from usual to nearly equally strong.
+SWITCHING = [
+    (2.0, 0.7, (0.05, 0.02)),
+    (5.0, 4.99, (0.3,)),
+    (5.0, 4.8, (0.3, 0.1)),
+    (20.0, 15.0, (0.3, 0.05)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ego", "partner", "dts"), SWITCHING)
+def test_partner_that_switches_within_steps_neither_touches_nor_leaves_the_safe_set(
+    ego, partner, dts
+):
+    config = dataclasses.replace(
+        ONE,
+        steps=250_000,  # a million in all
+        dims=(2, 3),
+        dts=dts,
+        delays=("none",),
+        ego_accel=ego,
+        partner_accel=partner,
+        ego_nominals=tuple(EGO_NOMINALS),
+        compared_share=0.001,
+    )
+    report = verify(config)
+    counts = report.everything()
+    assert report.failures == []
+    assert counts.steps >= 250_000
+    assert (counts.penetrated_steps, counts.exited_steps, counts.uncertified_steps) == (0, 0, 0)
+    assert counts.min_barrier >= -1e-10
+    assert counts.min_barrier < 1e-9  # and they come all the way to its edge
+    assert counts.changed_steps > 50_000
+
+
+def test_filter_for_a_partner_that_holds_its_push_is_found_out(monkeypatch):
+    """A long step against a weak authority; with kappa = 1 rows are too loose."""
+    config = dataclasses.replace(
+        ONE, dts=(0.3,), delays=("none",), ego_accel=5.0, partner_accel=4.99, compared_share=0.0
+    )
+    assert verify(config).holds
+    real = ego_constants.pair_parameters
+    monkeypatch.setattr(
+        ego_constants,
+        "pair_parameters",
+        lambda *args, **kwargs: dataclasses.replace(real(*args, **kwargs), unheld_accel=0.0),
+    )
+    report = verify(config)
+    assert not report.holds
+    assert report.everything().missed_steps > 100
+
+
+@pytest.mark.parametrize("contact_speed", [0.0, 0.25])
+def test_passive_filter_is_hit_by_several_partners_but_never_faster_than_tolerated(contact_speed):
+    config = dataclasses.replace(
+        SEVERAL, multi_partner="passive", contact_speed=contact_speed, compared_share=0.05
+    )
+    report = verify(config)
+    counts = report.several(3)
+    assert report.failures == []
+    assert counts.penetrated_episodes > 5
+    assert (counts.fast_steps, counts.uncertified_steps) == (0, 0)
+    assert counts.largest_contact_speed == pytest.approx(contact_speed, abs=1e-9)
+    assert counts.compared_steps > 100
+    assert counts.largest_difference < 1e-8
+    loose = verify(dataclasses.replace(config, contact_speed=0.0), make_guard=passing_at(0.3))
+    assert any("faster in a contact than tolerated" in sentence for sentence in loose.failures)
+
+
+def passing_at(contact_speed):
+    """Return a passive filter that tolerates more than it says."""
+    return lambda scenario, config: batched_guard(
+        scenario, dataclasses.replace(config, contact_speed=contact_speed)
+    )
 
 
 def test_several_partners_get_in_but_never_past_the_filter():

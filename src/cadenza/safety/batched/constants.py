@@ -21,7 +21,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.batched.levels import PairTensors, root
 from cadenza.safety.bounds import MIN_BOUND, Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters.ego_constants import PairConstants, pair_constants
+from cadenza.safety.filters.ego_constants import PairConstants, no_passive_ego, pair_constants
 from cadenza.safety.filters.ego_options import EgoOnlyOptions
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import (
@@ -95,6 +95,8 @@ class ConstantsSource:
         self.fixed_map = isinstance(ego_model, DoubleIntegratorControlModel)
         self._bounds, self._options, self._dt = bounds, options, dt
         self._capacity = ego_model.max_cartesian_accel(bounds)
+        if options.passive and not self.fixed_map:
+            raise no_passive_ego(ego_model)
         if options.strategy is not None and not all(
             isinstance(model, DoubleIntegratorControlModel)
             for model in (ego_model, *partner_models)

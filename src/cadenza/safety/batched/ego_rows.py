@@ -53,6 +53,7 @@ class EgoRowsBatch(NamedTuple):
         margin: Free distance less the safety margin, shape (B, N), m.
         time_left: Time until the margin is used up at today's speed, shape (B, N), s.
         uncovered: The certificate does not cover the step, shape (B,).
+        outside: A state is outside the safe set, shape (B,).
     """
 
     a: Tensor
@@ -61,6 +62,7 @@ class EgoRowsBatch(NamedTuple):
     margin: Tensor
     time_left: Tensor
     uncovered: Tensor
+    outside: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +92,20 @@ def build_ego_rows_batch(
     level, h = rule.level(distance, contact, closing, tangential, constants.pair)
     level = level if constants.shares is None else constants.shares * level
     level = level - push
-    uncovered = (h < -CERTIFICATE_TOLERANCE) | (distance - contact < -OVERLAP_TOLERANCE)
+    outside = (h < -CERTIFICATE_TOLERANCE) | (distance - contact < -OVERLAP_TOLERANCE)
     if motion.age_s is not None:
         old_level, old_h, old_uncovered = _stale(
             geometry, motion.age_s, contact, push, constants, rule
         )
         old = motion.age_s > 0.0
         level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
-        uncovered = torch.where(old, old_uncovered, uncovered)
+        outside, broken = outside & ~old, broken | (old & old_uncovered)
     if constants.bias is not None:
         level = level + (normal * constants.bias.unsqueeze(1)).sum(-1)
     margin = distance - contact
     a = -normal if constants.jacobian is None else -(normal @ constants.jacobian)
-    lost = (uncovered | broken).any(1) | ~constants.covered
-    return EgoRowsBatch(a, level, h, margin, time_left(margin, closing), lost)
+    lost = broken.any(1) | ~constants.covered
+    return EgoRowsBatch(a, level, h, margin, time_left(margin, closing), lost, outside.any(1))
 
 
 def _push(

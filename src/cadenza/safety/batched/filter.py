@@ -40,14 +40,21 @@ from cadenza.safety.batched.inputs import (
 from cadenza.safety.batched.levels import root, sampled_level, wae_level_batch
 from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
 from cadenza.safety.batched.stale import derated_batch
-from cadenza.safety.batched.status import INFEASIBLE, NOT_CONVERGED
+from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import BudgetSplitStrategy
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
-from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.filters.ego_options import (
+    Barrier,
+    Compat,
+    EgoOnlyOptions,
+    MultiPartner,
+    RateLimit,
+)
 from cadenza.safety.filters.projection import SLACK_WEIGHT
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.rows.wae import CbfPower
 
 
@@ -125,6 +132,8 @@ class BatchedEgoFilter:
         max_age_s: Packet age the guarantee covers, s.
         budget_split: Share rows with partners that run the same filter.
         rate_limit: What ``bounds.action_rate`` does.
+        multi_partner: What several partners are met by.
+        contact_speed: Own speed tolerated at a contact, m/s.
         rescue: See `project_batch`.
         fixed_shape: See `project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
@@ -152,6 +161,8 @@ class BatchedEgoFilter:
         max_age_s: float = 0.0,
         budget_split: BudgetSplitStrategy | str | None = None,
         rate_limit: RateLimit = "off",
+        multi_partner: MultiPartner = "rows",
+        contact_speed: float = 0.0,
         rescue: Rescue = "daqp",
         fixed_shape: bool | None = None,
         validate: bool = True,
@@ -171,6 +182,8 @@ class BatchedEgoFilter:
             max_age_s=max_age_s,
             budget_split=budget_split,
             rate_limit=rate_limit,
+            multi_partner=multi_partner,
+            contact_speed=contact_speed,
         )
         self._rule = BatchRowRule(
             level=sampled_level if barrier == "sampled" else wae_level_batch(cbf_power),
@@ -188,8 +201,9 @@ class BatchedEgoFilter:
         self._sizes = (len(partner_models), ego_model.position_dim, ego_model.action_dim)
         self._bounds = bounds
         lone = len(partner_models) == 1 and self._source.fixed_map
-        credit = min(ego_model.max_cartesian_accel(bounds), bounds.action_linf_component)
-        self._radial_accel = credit if lone and self._options.brakes_radially else None
+        self._credit = min(ego_model.max_cartesian_accel(bounds), bounds.action_linf_component)
+        self._radial_accel = self._credit if lone and self._options.brakes_radially else None
+        self._passive = self._options.passive and len(partner_models) > 1
         self._rescue: Rescue = rescue
         self._fixed_shape, self._validate = fixed_shape, validate
 
@@ -290,6 +304,9 @@ class BatchedEgoFilter:
         if self._options.rate_limit == "off" or previous_action is None:
             nobody = torch.zeros_like(rows.uncovered)
             solution = self._solve(nominal, rows, lambda_, box)
+            if self._passive:
+                solution = self._passively(step, solution, rows)
+                rows = rows._replace(outside=nobody)
             return _report(nominal, rows, self._braked(solution, rows), nobody, nobody)
         narrow = rate_box(previous_action, self._bounds.action_rate, box)
         solution = self._solve(nominal, rows, lambda_, narrow)
@@ -378,6 +395,30 @@ class BatchedEgoFilter:
         )
         return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)
 
+    def _passively(self, step: StepInput, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
+        """Return the solution where it keeps passive safety, and elsewhere what does."""
+        pair = self._source.of_step(step.nominal, None).pair
+        scene = PassiveScene(
+            step.ego_position.unsqueeze(1) - step.partner_positions,
+            step.ego_velocity,
+            step.partner_velocities,
+            pair.partner_accel,
+            step.ego_radius + self._options.margin_m + step.partner_radii,
+            self._credit,
+            pair.dt,
+            self._options.contact_speed,
+        )
+        u, kept = passive_action(torch, scene, solution.u, look=not self._is_fixed(step.nominal))
+        missed = ((rows.a * u.unsqueeze(1)).sum(-1) - solution.b).amax(1) > PASSIVE_MET
+        status = torch.where(missed, INFEASIBLE, OPTIMAL).to(torch.int8)
+        bad = solution.status == BAD_INPUT
+        same = bad | (u == solution.u).all(1)
+        return solution._replace(
+            u=torch.where(same.unsqueeze(1), solution.u, u),
+            status=torch.where(same, solution.status, status),
+            proved=kept & ~bad,
+        )
+
     def _braked(self, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
         """Return the solution with a lone row that cannot be met answered by a push straight away.
 
@@ -385,7 +426,7 @@ class BatchedEgoFilter:
         """
         if self._radial_accel is None:
             return solution
-        braked = (solution.status == INFEASIBLE) & ~rows.uncovered
+        braked = (solution.status == INFEASIBLE) & ~(rows.uncovered | rows.outside)
         radial = -self._radial_accel * rows.a[:, 0]
         u = torch.where(braked.unsqueeze(1), radial, solution.u)
         return solution._replace(u=u, proved=solution.proved | braked)
@@ -410,7 +451,7 @@ def _report(
         margin=rows.margin,
         lambda_=solution.lambda_,
         intervention=root((solution.u - nominal).square().sum(1)),
-        uncertified=~solution.proved | relaxed | rows.uncovered,
+        uncertified=~solution.proved | relaxed | rows.uncovered | rows.outside,
         rate_active=rate_active,
         rate_exceeded=rate_exceeded,
     )

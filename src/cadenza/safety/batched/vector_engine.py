@@ -47,6 +47,8 @@ VECTORISED: Final = frozenset(
         "barrier",
         "cbf_power",
         "budget_split",
+        "multi_partner",
+        "contact_speed",
         "brake_stopping",
         "brake_latency_s",
         "brake_hysteresis",

@@ -14,7 +14,6 @@ from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
-from cadenza.safety.solvers import DaqpSolver, QPSolver
 
 #: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.
 MIN_DT: Final = 1e-6
@@ -82,22 +81,6 @@ def require_member(uid: str, known: Collection[str], what: str) -> None:
     """Raise UnknownNameError unless ``uid`` is in ``known``; ``what`` names the collection."""
     if uid not in known:
         raise UnknownNameError(f"filter: expected {uid!r} in {what}, got {sorted(known)}.")
-
-
-def require_solver(solver: object) -> QPSolver:
-    """Return the solver, DAQP for None.
-
-    Raises:
-        ConfigurationError: Not a solver.
-    """
-    if solver is None:
-        return DaqpSolver()
-    if not callable(getattr(solver, "run", None)):
-        raise ConfigurationError(
-            f"filter: solver: expected a QPSolver or None, got {type(solver).__name__}; "
-            "take one from cadenza.safety.solvers.make_solver(name)."
-        )
-    return cast("QPSolver", solver)
 
 
 def require_models(control_models: object) -> None:

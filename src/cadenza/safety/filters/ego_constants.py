@@ -104,6 +104,8 @@ def pair_constants(
         InputError: A model returns a wrong shape or something that is not finite.
     """
     fixed_map = authority.jacobian is None
+    if options.passive and not fixed_map:
+        raise no_passive_ego(ego_model)
     covered = options.barrier == "sampled" and authority.certified
     base = PairParameters(
         alpha=MIN_BOUND,
@@ -131,6 +133,7 @@ def pair_constants(
             gamma=options.cbf_gamma,
             plant=options.plant,
             prediction_error=options.prediction_error,
+            refuse=not (options.passive and len(partners) > 1),  # braking needs no authority
         )
         for model in partners
     ]
@@ -150,6 +153,14 @@ def pair_constants(
             dt,
         )
     return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
+
+
+def no_passive_ego(ego_model: AgentControlModel) -> ConfigurationError:
+    """Return the error for an ego that cannot be braked along a straight line."""
+    return ConfigurationError(
+        f'filter: multi_partner="passive": expected a DoubleIntegratorControlModel of '
+        f"{ego_model.uid!r}, got {type(ego_model).__name__}; leave the option out."
+    )
 
 
 def _require_short_step(

@@ -31,13 +31,13 @@ from cadenza.safety.filters.arguments import (
     require_previous,
     require_snapshot,
     require_snapshots,
-    require_solver,
 )
 from cadenza.safety.filters.ego_constants import EgoPairs, StepConstants, pair_constants
 from cadenza.safety.filters.ego_options import (
     Barrier,
     Compat,
     EgoOnlyOptions,
+    MultiPartner,
     OnInfeasible,
     RateLimit,
 )
@@ -49,14 +49,16 @@ from cadenza.safety.filters.ego_rows import (
     pair_barriers,
 )
 from cadenza.safety.filters.mode import SafetyMode
+from cadenza.safety.filters.projection import RowSet
 from cadenza.safety.filters.row_solution import Box, Solution, solve_rows
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import measure_authority
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.solvers import QPSolver, SolveStatus
+from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
 
 
@@ -78,6 +80,8 @@ class EgoOnlyCBFQP:
         max_age_s: Packet age the guarantee covers, s.
         budget_split: Share rows with partners that run the same filter.
         rate_limit: What ``Bounds.action_rate`` does.
+        multi_partner: What several partners are met by.
+        contact_speed: Own speed tolerated at a contact, m/s.
 
     Raises:
         ConfigurationError: No control models, a model filed under another id, or options that
@@ -100,6 +104,8 @@ class EgoOnlyCBFQP:
         max_age_s: float = 0.0,
         budget_split: BudgetSplitStrategy | str | None = None,
         rate_limit: RateLimit = "off",
+        multi_partner: MultiPartner = "rows",
+        contact_speed: float = 0.0,
     ) -> None:
         require_models(control_models)
         self._options = EgoOnlyOptions(
@@ -114,6 +120,8 @@ class EgoOnlyCBFQP:
             max_age_s=max_age_s,
             budget_split=budget_split,
             rate_limit=rate_limit,
+            multi_partner=multi_partner,
+            contact_speed=contact_speed,
         )
         self._models = dict(control_models)
         #: Agents whose declared capacity is asked for in every step: their models may change.
@@ -122,7 +130,7 @@ class EgoOnlyCBFQP:
             for uid, model in control_models.items()
             if type(model) is not DoubleIntegratorControlModel
         }
-        self._solver = require_solver(solver)
+        self._solver = as_solver(solver)
         self._rule = RowRule(
             level=self._options.level_function(),
             margin_m=margin_m,
@@ -234,6 +242,8 @@ class EgoOnlyCBFQP:
         wanted = [state.lambda_[key] for key in pairs.keys]
         started = time.perf_counter()
         solution = self._solve(u, rows, wanted, narrow, box)
+        if rows.passive is not None:
+            solution = _passively(solution, rows, rows.passive)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         changed = solution.x != u
         action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
@@ -322,6 +332,19 @@ class EgoOnlyCBFQP:
             rows.uncovered = True
         if len(now) == 1 and authority.jacobian is None and self._brakes_radially:
             rows.radial_accel = authority.every_direction
+        elif len(now) > 1 and self._options.passive:
+            partners = [(s.position, s.velocity) for s in now]
+            positions, velocities = (np.array(values) for values in zip(*partners, strict=True))
+            rows.passive = PassiveScene(
+                ego.position - positions,
+                ego.velocity,
+                velocities,
+                np.array([pair.partner_accel for pair in of_pairs.parameters]),
+                np.array(self._contacts(ego, now)),
+                authority.every_direction,
+                dt,
+                self._options.contact_speed,
+            )
         return rows
 
     def _states(
@@ -408,7 +431,18 @@ class EgoOnlyCBFQP:
                 f"filter: no action in the box meets every row ({solution.status.value}); "
                 "use the braking fallback for this step."
             )
-        if rows.radial_accel is None or rows.uncovered:
+        if rows.radial_accel is None or rows.uncovered or rows.outside:
             return solution
         radial = [-rows.radial_accel * a_k for a_k in rows.a[0]]
         return replace(solution, x=radial, proved=True)
+
+
+def _passively(solution: Solution, rows: EgoRows, scene: PassiveScene) -> Solution:
+    """Return ``solution`` where it keeps passive safety, else what does."""
+    action, kept = passive_action(np, scene, np.array(solution.x))
+    x, status = action.tolist(), solution.status
+    if x != solution.x:
+        row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
+        _, missed = row_set.most_violated(x)
+        status = SolveStatus.OPTIMAL if missed <= PASSIVE_MET else SolveStatus.INFEASIBLE
+    return replace(solution, x=x, status=status, proved=bool(kept))

@@ -21,6 +21,8 @@ Barrier: TypeAlias = Literal["sampled", "wae"]
 Compat: TypeAlias = Literal["upstream"]
 #: What to do when no action meets every row.
 OnInfeasible: TypeAlias = Literal["least_violation", "raise"]
+#: Against several partners: the rows as far as they can be met, or passive safety.
+MultiPartner: TypeAlias = Literal["rows", "passive"]
 #: What `Bounds.action_rate` does: nothing, give way to the rows, or never give way.
 RateLimit: TypeAlias = Literal["off", "soft", "hard"]
 
@@ -52,6 +54,10 @@ class EgoOnlyOptions:
             partners that run the same filter.
         rate_limit: "soft" keeps every action component within ``Bounds.action_rate`` of the
             previous one unless the rows need more; "hard" keeps it always; "off" never.
+        multi_partner: With two or more partners, "rows" meets as many rows as it can; "passive"
+            brakes where nothing else keeps the ego's own speed at any contact to
+            ``contact_speed``, which is another guarantee and not a stronger one.
+        contact_speed: Own speed tolerated at a contact, m/s; "passive" only.
 
     Raises:
         ConfigurationError: A value is out of range, or an option has no effect beside another.
@@ -68,6 +74,8 @@ class EgoOnlyOptions:
     max_age_s: float = 0.0
     budget_split: BudgetSplitStrategy | str | None = None
     rate_limit: RateLimit = "off"
+    multi_partner: MultiPartner = "rows"
+    contact_speed: float = 0.0
 
     def __post_init__(self) -> None:
         _check_range("cbf_gamma", self.cbf_gamma, MIN_BOUND, MAX_BOUND)
@@ -81,6 +89,8 @@ class EgoOnlyOptions:
         _check_choice("compat", self.compat, (None, "upstream"))
         _check_choice("cbf_power", self.cbf_power, CBF_POWERS)
         _check_choice("rate_limit", self.rate_limit, ("off", "soft", "hard"))
+        _check_choice("multi_partner", self.multi_partner, ("rows", "passive"))
+        _check_range("contact_speed", self.contact_speed, 0.0, MAX_BOUND)
         self._check_combinations()
         if isinstance(self.budget_split, str):
             object.__setattr__(self, "budget_split", make_budget_split(self.budget_split))
@@ -111,6 +121,20 @@ class EgoOnlyOptions:
                 "two agents that see each other late do not keep the same row; leave max_age_s "
                 "or budget_split out",
             ),
+            (
+                self.passive
+                and (split or not sampled or self.plant != "zoh" or self.max_age_s > 0.0),
+                'multi_partner="passive" is for current packets and plant="zoh"; leave barrier, '
+                "budget_split and max_age_s out",
+            ),
+            (
+                self.passive and (self.raises or self.rate_limit != "off"),
+                'multi_partner="passive" always brakes; leave on_infeasible and rate_limit out',
+            ),
+            (
+                not self.passive and self.contact_speed != 0.0,
+                'contact_speed belongs to multi_partner="passive"',
+            ),
         ):
             if broken:
                 raise ConfigurationError(f"filter: {message}.")
@@ -134,6 +158,11 @@ class EgoOnlyOptions:
     def always_feasible(self) -> bool:
         """Whether a lone row is met in every step that starts in the safe set."""
         return self.rate_limit != "hard" and self.prediction_error is None
+
+    @property
+    def passive(self) -> bool:
+        """Whether several partners are met by passive safety."""
+        return self.multi_partner == "passive"
 
     @property
     def brakes_radially(self) -> bool:

@@ -62,7 +62,10 @@ def report(
         "margin": np.array(rows.margin),
         "status": solution.status.value if changed or not solved else "inactive",
         "intervention": math.dist(solution.x, u) if changed else 0.0,
-        "uncertified": not (solved or solution.proved) or relaxed or rows.uncovered,
+        "uncertified": not solution.proved
+        or relaxed
+        or rows.uncovered
+        or (rows.outside and rows.passive is None),
         "rate_active": False,
         "rate_exceeded": False,
     }

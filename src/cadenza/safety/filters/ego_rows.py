@@ -22,6 +22,7 @@ from cadenza.safety.rows.barrier import (
     pair_geometry,
     row_level,
 )
+from cadenza.safety.rows.passive import PassiveScene
 from cadenza.safety.rows.stale import stale_row_level, staleness, worst_closing_speed
 from cadenza.safety.snapshot import AgentSnapshot
 
@@ -65,12 +66,14 @@ class EgoRows:
         h: Barrier values at the best estimate of the state, m/s.
         margin: Free distance less the safety margin, at the same estimate, m.
         time_left: Time until the margin is used up at today's closing speed, s; inf if never.
-        uncovered: The certificate does not cover the step: a state is outside the safe set for
-            sure, a packet older than declared, the ego's own state old, a partner forecast to
-            break its bound, or a level raised to the floor of `cadenza.safety.rows.stale` where an
-            earlier step may have left the safe set.
+        uncovered: The certificate does not cover the step: a packet older than declared, the ego's
+            own state old, a partner forecast to break its bound, an old packet that puts a state
+            outside the safe set for sure, or a level raised to the floor of
+            `cadenza.safety.rows.stale` where an earlier step may have left the safe set.
+        outside: A state is outside the safe set.
         radial_accel: Push straight away from a lone partner that keeps the safe set where no
             action meets the row, m/s^2; None where none is proved to.
+        passive: What passive safety against several partners is judged by; None without it.
     """
 
     a: list[list[float]]
@@ -79,7 +82,9 @@ class EgoRows:
     margin: list[float]
     time_left: list[float]
     uncovered: bool
+    outside: bool = False
     radial_accel: float | None = None
+    passive: PassiveScene | None = None
 
 
 def build_ego_rows(
@@ -138,7 +143,7 @@ def build_ego_rows(
             level, h = level_of(distance, contact, closing, tangential, pair)
             level = share * level - push
             if h < -CERTIFICATE_TOLERANCE or distance - contact < -OVERLAP_TOLERANCE:
-                rows.uncovered = True
+                rows.outside = True
         if bias is not None:
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
         margin = distance - contact

@@ -29,14 +29,14 @@ class Solution:
         status: How the solve ended.
         lambda_: Slack that entered the rows, one entry per row, m/s^2.
         b: Right-hand sides, likewise, m/s^2.
-        proved: The action keeps what is guaranteed although it misses a row.
+        proved: The action keeps what is guaranteed: it meets the rows, or needs not to.
     """
 
     x: list[float]
     status: SolveStatus
     lambda_: list[float]
     b: list[float]
-    proved: bool = False
+    proved: bool
 
     def missed(self, rows: LeveledRows) -> list[float]:
         """Return how far the action misses each row, m/s^2; zeros after a solve that succeeded."""
@@ -80,4 +80,4 @@ def solve_rows(
         used = [max(0.0, value) for value in used]
         b = [level + value for level, value in zip(rows.level, used, strict=True)]
         x, status = project(u, RowSet(rows.a, b, rows.h, rows.time_left), lower, upper, solver)
-    return Solution(x, status, used, b)
+    return Solution(x, status, used, b, status is SolveStatus.OPTIMAL)

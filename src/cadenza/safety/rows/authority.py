@@ -194,11 +194,13 @@ def pair_parameters(
     gamma: float,
     plant: Plant,
     prediction_error: float | None = None,
+    refuse: bool = True,
 ) -> PairParameters:
     """Return the constants of the row against one partner.
 
     An ego that merely passes a posture without authority gets the smallest alpha instead of an
-    error: its row then asks for all the box can give, and `EgoAuthority.certified` is False.
+    error: its row then asks for all the box can give, and `EgoAuthority.certified` is False. So
+    does any ego without ``refuse``.
 
     Raises:
         ConfigurationError: The partner's bound is not a finite number >= 0, or leaves the ego no
@@ -207,7 +209,7 @@ def pair_parameters(
     partner_accel = _partner_bound(partner, bounds)
     alpha = authority.every_direction - partner_accel
     if not alpha >= MIN_BOUND:
-        if not _only_this_posture(authority, partner_accel):
+        if refuse and not _only_this_posture(authority, partner_accel):
             raise _no_authority(authority, partner, partner_accel)
         alpha = MIN_BOUND
     return PairParameters(

@@ -12,7 +12,13 @@ from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
-from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, RateLimit
+from cadenza.safety.filters.ego_options import (
+    Barrier,
+    Compat,
+    EgoOnlyOptions,
+    MultiPartner,
+    RateLimit,
+)
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.runtime.option_kinds import require_kinds
@@ -107,6 +113,9 @@ class SafetyOptions:
             guards against them.
         rate_limit: What ``Bounds.action_rate`` does: ``off``, ``soft`` (gives way to the rows) or
             ``hard``.
+        multi_partner: With two or more partners, ``rows`` meets as many rows as it can; ``passive``
+            keeps the ego's own speed at any contact to ``contact_speed``.
+        contact_speed: Own speed tolerated at a contact, m/s, >= 0; ``passive`` only.
         solver: Solves several active rows; a name of `cadenza.safety.solvers`.
         brake_stopping: Also brake, in a step no action can make safe, when the stopping distance
             runs short, not only on time to collision.
@@ -148,6 +157,8 @@ class SafetyOptions:
     cbf_power: CbfPower = 1
     budget_split: str | None = None
     rate_limit: RateLimit = "off"
+    multi_partner: MultiPartner = "rows"
+    contact_speed: float = 0.0
     solver: str = "daqp"
     brake_stopping: bool = False
     brake_latency_s: float = 0.0
@@ -175,6 +186,8 @@ class SafetyOptions:
             "max_age_s": self.max_age_s,
             "budget_split": self.budget_split,
             "rate_limit": self.rate_limit,
+            "multi_partner": self.multi_partner,
+            "contact_speed": self.contact_speed,
             "prediction_error": self.prediction_error,
         }
 

@@ -77,6 +77,16 @@ def exploit_delay(view: PartnerView) -> FloatArray:
     return np.where(view.phase[:, None] < 0.5, feint, aside)
 
 
+def bang_bang(view: PartnerView) -> FloatArray:
+    """Push at the ego from one side, and from the middle of each step on from the other."""
+    return _swung(view, -1.0 if view.step % 1.0 < 0.5 else 1.0)
+
+
+def turning(view: PartnerView) -> FloatArray:
+    """Push at the ego and turn the push from one side to the other within each step."""
+    return _swung(view, 2.0 * (view.step % 1.0) - 1.0)
+
+
 def stand_still(view: PartnerView) -> FloatArray:
     """Brake to rest and stay there."""
     return -view.own_velocity / (view.bound * view.dt) if view.bound > 0.0 else 0.0 * view.toward
@@ -90,6 +100,13 @@ def late_brake(view: PartnerView) -> FloatArray:
     return np.where(charges[:, None], view.toward, -view.toward)
 
 
+def _swung(view: PartnerView, share: float) -> FloatArray:
+    """Return pushes at the ego, turned by a share of angles up to 1 rad, most of them small."""
+    along = dot(view.taste, view.toward)[:, None] * view.toward
+    aside = unit(view.taste - along, view.tangential)
+    return unit(view.toward + share * np.tan(view.phase**3)[:, None] * aside)
+
+
 #: Every opponent by name.
 ADVERSARIES: Final[dict[str, Adversary]] = {
     "chase": chase,
@@ -100,6 +117,8 @@ ADVERSARIES: Final[dict[str, Adversary]] = {
     "random_bang": random_bang,
     "alternate": alternate,
     "exploit_delay": exploit_delay,
+    "bang_bang": bang_bang,
+    "turning": turning,
     "stand_still": stand_still,
     "late_brake": late_brake,
 }

@@ -78,9 +78,9 @@ class Cast:
         return actions
 
     def push(
-        self, motion: Motion, sight: Sight, step: int, draws: np.random.Generator
+        self, motion: Motion, sight: Sight, step: float, draws: np.random.Generator
     ) -> FloatArray:
-        """Return the partners' accelerations, shape (B, N, d), m/s^2."""
+        """Return the partners' accelerations, shape (B, N, d), m/s^2; ``step`` as in their view."""
         accel = np.zeros_like(motion.positions)
         if self._scenario.kind == "stationary":
             return accel
@@ -123,7 +123,7 @@ class Cast:
         )
 
     def _partner_view(
-        self, motion: Motion, sight: Sight, step: int, draws: np.random.Generator
+        self, motion: Motion, sight: Sight, step: float, draws: np.random.Generator
     ) -> PartnerView:
         shape = motion.positions.shape
         flat = (-1, shape[2])

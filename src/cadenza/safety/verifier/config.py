@@ -23,6 +23,8 @@ FILTER_PLANTS: Final = ("same", *PLANTS)
 BARRIERS: Final = ("sampled", "wae")
 #: Largest number of steps one verification may ask for.
 MAX_STEPS: Final = 10**10
+#: Most decisions of a partner within one control step.
+MAX_PIECES: Final = 1024
 #: Most partners in one episode.
 MAX_PARTNERS: Final = 16
 
@@ -48,6 +50,8 @@ class VerifierConfig:
             more than 1200).
         adversaries: Names of the partners' strategies.
         ego_nominals: Names of the ego's nominal controllers.
+        pieces: How often partners decide within one control step, under zero-order hold and
+            with fresh numbers; elsewhere they hold their acceleration.
         episode_s: Length of an episode, s; at least 80 and at most 300 steps are played.
         ego_accel: Half width of the ego's action box and its capacity, m/s^2.
         partner_accel: Bound on each partner's acceleration, m/s^2, used and declared.
@@ -61,6 +65,9 @@ class VerifierConfig:
         cbf_gamma: Rate of the filter, 1/s.
         margin_m: Distance the filter keeps beside the radii, m.
         filter_plant: Plant the filter assumes; "same" takes the simulated one.
+        multi_partner: What the filter does about several partners: "rows", or "passive", of which
+            the own speed at contacts is the claim; the ego then starts at rest.
+        contact_speed: Own speed tolerated at a contact, m/s; with "passive".
         compared_share: Share of the steps repeated through the single-environment filter.
 
     Raises:
@@ -80,6 +87,7 @@ class VerifierConfig:
     stationary: bool = True
     adversaries: tuple[str, ...] = tuple(ADVERSARIES)
     ego_nominals: tuple[str, ...] = tuple(EGO_NOMINALS)
+    pieces: int = 16
     episode_s: float = 5.0
     ego_accel: float = 2.0
     partner_accel: float = 0.5
@@ -92,6 +100,8 @@ class VerifierConfig:
     cbf_gamma: float = DEFAULT_CBF_GAMMA
     margin_m: float = 0.0
     filter_plant: str = "same"
+    multi_partner: str = "rows"
+    contact_speed: float = 0.0
     compared_share: float = 0.01
 
     def __post_init__(self) -> None:
@@ -108,12 +118,21 @@ class VerifierConfig:
                 "verifier: compat and cbf_power belong to the row of the original, got barrier = "
                 f"{self.barrier!r}; set barrier=wae with them."
             )
+        if self.multi_partner == "passive" and (
+            self.plants != ("zoh",) or self.several_delays != ("none",)
+        ):
+            raise ConfigurationError(
+                "verifier: multi_partner=passive is claimed under zero-order hold and with fresh "
+                f"packets, got plants = {list(self.plants)} and several_delays = "
+                f"{list(self.several_delays)}; set plants=[zoh] several_delays=[none]."
+            )
 
     def _check_choices(self) -> None:
         _require_choice("barrier", self.barrier, BARRIERS)
         _require_choice("compat", self.compat, (None, "upstream"))
         _require_choice("cbf_power", self.cbf_power, (1, 3))
         _require_choice("filter_plant", self.filter_plant, FILTER_PLANTS)
+        _require_choice("multi_partner", self.multi_partner, ("rows", "passive"))
         _require_choices("dims", self.dims, (2, 3))
         _require_choices("plants", self.plants, PLANTS)
         _require_choices("delays", self.delays, DELAYS)
@@ -126,6 +145,7 @@ class VerifierConfig:
         _require_range("seed", self.seed, 0, 2**63 - 1)
         _require_range("steps", self.steps, 1, MAX_STEPS)
         _require_range("several_steps", self.several_steps, 1, MAX_STEPS)
+        _require_range("pieces", self.pieces, 1, MAX_PIECES)
         for name in ("dts", "several_dts"):
             values: tuple[float, ...] = getattr(self, name)
             _require_choices(name, values, values)
@@ -135,7 +155,7 @@ class VerifierConfig:
         _require_range("episode_s", self.episode_s, 0.1, 1e3)
         for name in ("ego_accel", "ego_radius", "partner_radius", "cbf_gamma"):
             _require_range(name, getattr(self, name), 1e-3, 1e3)
-        for name in ("partner_accel", "max_age_s", "margin_m"):
+        for name in ("partner_accel", "max_age_s", "margin_m", "contact_speed"):
             _require_range(name, getattr(self, name), 0.0, 1e3)
         _require_range("compared_share", self.compared_share, 0.0, 1.0)
 

@@ -107,7 +107,11 @@ def filter_options(scenario: Scenario, config: VerifierConfig) -> dict[str, Any]
         "cbf_power": config.cbf_power,
         # The row of the original has no guarantee that an age could extend.
         "max_age_s": scenario.max_age_s if config.barrier == "sampled" else 0.0,
-    }
+    } | (
+        {"multi_partner": "passive", "contact_speed": config.contact_speed}
+        if scenario.passive
+        else {}
+    )
 
 
 def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:

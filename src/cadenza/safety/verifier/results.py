@@ -35,6 +35,8 @@ class Counts:
             apply except for the box: which partner is the most urgent depends on what one knows.
         malformed_steps: Steps in which the filter returned no finite action.
         infeasible_steps: Steps in which the filter found no action that meets every row.
+        exited_steps: Steps with one partner that led out of the safe set of the sampled row.
+        min_barrier: Smallest barrier value after such a step, m/s; negative outside.
         uncertified_steps: Steps of which the filter says that its guarantee does not cover them.
         changed_steps: Steps in which the filter changed the action.
         min_margin_m: Smallest free distance between the balls, m; negative on overlap.
@@ -42,6 +44,9 @@ class Counts:
         compared_steps: Steps repeated through the single-environment filter.
         disagreements: Of those, steps whose actions or verdicts differ.
         largest_difference: Largest difference of an action component, m/s^2.
+        largest_contact_speed: Largest own speed while overlapping a partner, m/s; counted where
+            that is the filter's claim.
+        fast_steps: Steps with a larger one than tolerated.
     """
 
     episodes: int = 0
@@ -53,6 +58,8 @@ class Counts:
     unjudged_steps: int = 0
     malformed_steps: int = 0
     infeasible_steps: int = 0
+    exited_steps: int = 0
+    min_barrier: float = math.inf
     uncertified_steps: int = 0
     changed_steps: int = 0
     min_margin_m: float = math.inf
@@ -60,6 +67,8 @@ class Counts:
     compared_steps: int = 0
     disagreements: int = 0
     largest_difference: float = 0.0
+    largest_contact_speed: float = 0.0
+    fast_steps: int = 0
 
     def add(self, other: "Counts") -> None:
         """Add the counts of other episodes."""
@@ -67,7 +76,7 @@ class Counts:
             mine, theirs = getattr(self, name), getattr(other, name)
             if name.startswith("min_"):
                 setattr(self, name, min(mine, theirs))
-            elif name == "largest_difference":
+            elif name.startswith("largest_"):
                 setattr(self, name, max(mine, theirs))
             else:
                 setattr(self, name, mine + theirs)
@@ -95,7 +104,7 @@ class Counts:
         """Return counts, rates and bounds as JSON values."""
         low, high = self.episode_interval()
         values = asdict(self)
-        for name in ("min_margin_m", "min_distance_m", "largest_difference"):
+        for name in ("min_margin_m", "min_distance_m", "min_barrier", "largest_difference"):
             values[name] = finite_or_none(values[name])
         return values | {
             "penetrated_episode_interval": [low, high],
@@ -157,9 +166,10 @@ def total(results: Sequence[ScenarioResult]) -> Counts:
 def failures(results: Sequence[ScenarioResult]) -> list[str]:
     """Return what contradicts the claim, one sentence each; empty if it holds.
 
-    One partner: no overlap. Any number of partners: the filter returns actions, the unfiltered
-    one is never executed, with one partner or fresh packets the most urgent partner's condition is
-    met as far as the box allows, and the single-environment filter agrees.
+    One partner: no overlap, and no step out of the safe set. Any number of partners: the filter
+    returns actions, the unfiltered one is never executed, with one partner or fresh packets the
+    most urgent partner's condition is met as far as the box allows, and the single-environment
+    filter agrees.
     """
     single = total([result for result in results if result.partners == 1])
     everything = total(results)
@@ -168,6 +178,16 @@ def failures(results: Sequence[ScenarioResult]) -> list[str]:
         found.append(
             f"{single.penetrated_episodes} of {single.episodes} episodes with one partner had an "
             f"overlap, {-single.min_margin_m:.3g} m at the deepest"
+        )
+    if single.exited_steps:
+        found.append(
+            f"{single.exited_steps} of {single.steps} steps with one partner led out of the safe "
+            f"set, to a barrier of {single.min_barrier:.3g} m/s"
+        )
+    if everything.fast_steps:
+        found.append(
+            f"the ego was faster in a contact than tolerated in {everything.fast_steps} steps, "
+            f"{everything.largest_contact_speed:.3g} m/s at most"
         )
     if everything.malformed_steps:
         found.append(

@@ -42,6 +42,8 @@ class Scenario:
         ego_accel: Half width of the ego's box and its capacity, m/s^2.
         partner_accel: Bound on each partner's acceleration, m/s^2.
         max_age_s: Largest age, s; 0 without delay.
+        pieces: How often the partners decide within one control step.
+        passive: The filter's claim is about the ego's own speed at contacts.
     """
 
     kind: Kind
@@ -56,6 +58,8 @@ class Scenario:
     ego_accel: float
     partner_accel: float
     max_age_s: float
+    pieces: int = 1
+    passive: bool = False
 
     @property
     def name(self) -> str:
@@ -118,6 +122,9 @@ def _adversarial(config: VerifierConfig, cell: _Cell, steps: int) -> Scenario:
         ego_accel=config.ego_accel,
         partner_accel=config.partner_accel,
         max_age_s=0.0 if delay == "none" else config.max_age_s,
+        # The other plant has no inside of a step; old packets are read off held accelerations.
+        pieces=config.pieces if plant == "zoh" and delay == "none" else 1,
+        passive=config.multi_partner == "passive" and partners > 1,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import Substream, derive_substream
+from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.verifier.casts import Cast, draw_cast
 from cadenza.safety.verifier.conditions import SHORTFALL_TOLERANCE, Condition
 from cadenza.safety.verifier.config import VerifierConfig
@@ -32,7 +33,7 @@ from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts, ScenarioResult
 from cadenza.safety.verifier.scenarios import Scenario
 from cadenza.safety.verifier.starts import Motion, draw_starts, standing_starts
-from cadenza.safety.verifier.views import BoolArray, unit
+from cadenza.safety.verifier.views import BoolArray, IndexArray, length, unit
 
 #: Episodes times steps of one batch; bounds memory to about 100 MB at 5 partners in 3-D.
 _BATCH_STEPS: Final = 200_000
@@ -41,11 +42,15 @@ ROUNDING_M: Final = 1e-9
 #: Difference at which two actions are not the same, m/s^2: where the rows can be met, and where
 #: two iterative solvers looked for the least violation.
 AGREEMENT: Final = 1e-10
-AGREEMENT_UNSOLVED: Final = 1e-6
+AGREEMENT_UNSOLVED: Final = 1e-8
 #: Difference at which the executed action is still the nominal one, m/s^2.
 _SAME_ACTION: Final = 1e-12
 #: How far outside the safe set rounding may put a state, m/s, as the filter sees it.
 _SAFE_SET_EDGE: Final = 1e-6
+#: Barrier value below which rounding does not explain that a step ends outside the safe set, m/s.
+_EXIT: Final = -1e-9
+#: Instants within each piece of a step at which the speed in a contact is looked at.
+_INSTANTS: Final = 9
 #: Difference of barrier values below which two partners are equally urgent, m/s.
 _SAME_URGENCY: Final = 1e-9
 
@@ -165,7 +170,6 @@ def _play_step(
     counts: Counts,
 ) -> tuple[Motion, StepRecord]:
     """Play one step of a batch; return the motion after it and what happened."""
-    scenario = stage.scenario
     positions, velocities, ages = link.packets()
     nominal = cast.nominal(motion, draws)
     sight = Sight(nominal, motion.ego_position, motion.ego_velocity, positions, velocities, ages)
@@ -178,21 +182,90 @@ def _play_step(
     box = stage.condition.box
     action = np.clip(action, -box, box)  # what the plant can do; the judge has seen more
     _compare(stage, sight, answer, urgent, samples, counts)
-    push = cast.push(motion, sight, step, draws)
-    nearest = _nearest(scenario, motion, action, push)
+    after, nearest, push, contact_speed = _move(stage, cast, motion, sight, action, step, draws)
+    counts.largest_contact_speed = max(counts.largest_contact_speed, float(contact_speed.max()))
+    counts.fast_steps += _count(contact_speed > stage.config.contact_speed + ROUNDING_M)
     counts.penetrated_steps += _count(nearest.min(axis=1) < stage.config.contact_m - ROUNDING_M)
-    record = StepRecord(motion, nominal, action, nearest, answer.solved)
-    dt = scenario.dt
-    ego_position, ego_velocity = advance(
-        motion.ego_position, motion.ego_velocity, action, dt, scenario.plant
-    )
-    after = Motion(
-        ego_position,
-        ego_velocity,
-        *advance(motion.positions, motion.velocities, push, dt, scenario.plant),
-    )
+    _count_exits(stage, motion, after, counts)
     link.record(after.positions, after.velocities, push)
-    return after, record
+    return after, StepRecord(motion, nominal, action, nearest, answer.solved)
+
+
+def _move(
+    stage: _Stage,
+    cast: Cast,
+    motion: Motion,
+    sight: Sight,
+    action: FloatArray,
+    step: int,
+    draws: np.random.Generator,
+) -> tuple[Motion, FloatArray, FloatArray, FloatArray]:
+    """Play one step's motion, in as many pieces as the partners decide.
+
+    Returns:
+        The motion after it, the smallest distances of the centres within it, shape (B, N), m, the
+        last accelerations of the partners, shape (B, N, d), m/s^2, and the ego's largest own speed
+        in a contact, shape (B,), m/s; 0 where that is no claim.
+    """
+    scenario = stage.scenario
+    plant, pieces = scenario.plant, scenario.pieces
+    dt = scenario.dt / pieces
+    nearest = np.full(motion.positions.shape[:2], np.inf)
+    push, fastest = np.zeros_like(motion.positions), np.zeros(len(nearest))
+    for piece in range(pieces):
+        part = (piece + 0.5) / pieces if pieces > 1 else 0.0
+        push = cast.push(motion, sight, step + part, draws)
+        within = _nearest(plant, motion, action, push, dt)
+        nearest = np.minimum(nearest, within)
+        if scenario.passive:
+            rows = np.flatnonzero(within.min(axis=1) < stage.config.contact_m - ROUNDING_M)
+            speeds = _contact_speeds(stage, motion, action, push, dt, rows)
+            fastest[rows] = np.maximum(fastest[rows], speeds)
+        motion = Motion(
+            *advance(motion.ego_position, motion.ego_velocity, action, dt, plant),
+            *advance(motion.positions, motion.velocities, push, dt, plant),
+        )
+    return motion, nearest, push, fastest
+
+
+def _contact_speeds(
+    stage: _Stage,
+    motion: Motion,
+    action: FloatArray,
+    push: FloatArray,
+    dt: float,
+    rows: IndexArray,
+) -> FloatArray:
+    """Return the ego's largest speed while overlapping a partner within ``dt``, shape (R,), m/s.
+
+    Looked at in `_INSTANTS` instants; ``rows`` are the episodes, shape (R,).
+    """
+    fastest = np.zeros(len(rows))
+    for s in np.linspace(0.0, dt, _INSTANTS):
+        ego, velocity = advance(
+            motion.ego_position[rows], motion.ego_velocity[rows], action[rows], s, "zoh"
+        )
+        partners, _ = advance(motion.positions[rows], motion.velocities[rows], push[rows], s, "zoh")
+        distance = length(ego[:, None] - partners).min(axis=1)
+        overlaps = distance < stage.config.contact_m - ROUNDING_M
+        fastest = np.maximum(fastest, np.where(overlaps, length(velocity), 0.0))
+    return fastest
+
+
+def _count_exits(stage: _Stage, before: Motion, after: Motion, counts: Counts) -> None:
+    """Count the steps that led a lone pair out of the safe set in which it began."""
+    if stage.condition.barrier != "sampled" or stage.scenario.partners > 1:
+        return
+    h, h_after = (
+        stage.condition.barrier_values(
+            motion.ego_position - motion.positions[:, 0],
+            motion.ego_velocity - motion.velocities[:, 0],
+        )
+        for motion in (before, after)
+    )
+    inside = h >= _EXIT
+    counts.exited_steps += _count(inside & (h_after < _EXIT))
+    counts.min_barrier = min(counts.min_barrier, float(h_after[inside].min(initial=np.inf)))
 
 
 def _judge(
@@ -221,14 +294,15 @@ def _judge(
     unchanged = np.abs(action - sight.nominal).max(axis=1) <= _SAME_ACTION
     unfiltered = unchanged & (held & (short > SHORTFALL_TOLERANCE)).any(axis=1)
     urgent = h <= h.min(axis=1, keepdims=True) + _SAME_URGENCY
-    if shape[1] == 1 and condition.barrier == "sampled":
-        # Where no action meets it, a push straight away keeps a lone partner's safe set as well.
-        radial, _ = condition.shortfall(offset, velocity, condition.box * unit(offset))
-        inside = (least > 0.0) & (h >= -_SAFE_SET_EDGE)
-        least = np.where(inside, np.maximum(least, radial[:, None]), least)
     # Of several equally urgent partners, the condition of one has to be met.
     forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
     misses = ((short > forced) | ~urgent).all(axis=1) & held.all(axis=1)
+    if shape[1] == 1 and condition.barrier == "sampled":
+        # A push straight away keeps a lone partner's safe set, whether it meets the row or not.
+        astray = np.abs(action - condition.box * unit(offset)).max(axis=1)
+        misses &= (astray > _SAME_ACTION) | (h[:, 0] < -_SAFE_SET_EDGE)
+    if stage.scenario.passive:  # the claim is another one
+        unfiltered, misses = unfiltered & False, misses & False
     if shape[1] > 1 and stage.config.compat is None:
         judged = (sight.ages_s == 0.0).all(axis=1)  # else urgency is a matter of what one knows
         misses &= judged
@@ -303,17 +377,17 @@ def _compare(
 
 
 def _nearest(
-    scenario: Scenario, motion: Motion, action: FloatArray, push: FloatArray
+    plant: Plant, motion: Motion, action: FloatArray, push: FloatArray, dt: float
 ) -> FloatArray:
-    """Return the smallest distance of the centres within the step, shape (B, N), m."""
+    """Return the smallest distance of the centres within ``dt``, shape (B, N), m."""
     shape = push.shape
     flat = (-1, shape[2])
     return smallest_distance(
         (motion.ego_position[:, None] - motion.positions).reshape(flat),
         (motion.ego_velocity[:, None] - motion.velocities).reshape(flat),
         (action[:, None] - push).reshape(flat),
-        scenario.dt,
-        scenario.plant,
+        dt,
+        plant,
     ).reshape(shape[:2])
 
 

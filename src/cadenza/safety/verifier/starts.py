@@ -2,7 +2,8 @@
 
 Drawn per pair: direction and free distance of the centres, relative velocity; the closing speed is
 then cut to what the safe set allows, or raised to it. With several partners every pair lies in its
-own safe set; that all of them can be met together is not asked for.
+own safe set; that all of them can be met together is not asked for. An ego whose claim is about its
+own speed starts at rest.
 
 Axes:  B episodes, N partners, d Cartesian dimensions.
 Units: m, m/s.
@@ -65,7 +66,7 @@ def draw_starts(
     on_boundary = rng.random(size=shape[:2]) < BOUNDARY_SHARE
     cut = np.where((closing > limit) | on_boundary, closing - limit, 0.0)
     relative += cut[..., None] * direction
-    shared = rng.normal(size=(episodes, scenario.dim))
+    shared = rng.normal(size=(episodes, scenario.dim)) * (not scenario.passive)
     ego_position = rng.normal(size=(episodes, scenario.dim))
     distance = condition.contact_m + excess
     return Motion(

@@ -34,7 +34,7 @@ class PartnerView:
         taste: Unit vector that stays the same during an episode, shape (M, d).
         phase: Number in [0, 1) that stays the same during an episode, shape (M,).
         draw: Fresh standard normal numbers, shape (M, d).
-        step: Steps since the episode began.
+        step: Steps since the episode began; the part of it is how much of this one has passed.
         dt: Control step, s.
         bound: Largest acceleration of a partner, m/s^2.
     """
@@ -49,7 +49,7 @@ class PartnerView:
     taste: FloatArray
     phase: FloatArray
     draw: FloatArray
-    step: int
+    step: float
     dt: float
     bound: float
 
