@@ -16,8 +16,12 @@ DEMO   ?= runs/quickstart
 # Chunks that `make torn-reads` looks at beside one writer, and again beside two.
 CHUNKS ?= 10000000
 
+# Accelerations and control steps that `make nightly` verifies, from usual to nearly equally strong.
+BOUNDS := ego_accel=2.0/partner_accel=0.7/dts=[0.05,0.02] ego_accel=5.0/partner_accel=4.99/dts=[0.3] \
+	ego_accel=5.0/partner_accel=4.8/dts=[0.3,0.1] ego_accel=20.0/partner_accel=15.0/dts=[0.3,0.05]
+
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot explore torn-reads lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot explore torn-reads nightly lint format bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +74,13 @@ explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 
 torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
 	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
+
+nightly: $(VENV)/.installed-dev ## Verify the safety filter over a hundred million steps (hours)
+	@set -e; for bounds in $(BOUNDS); do echo "== $$bounds"; \
+		$(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
+			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; done
+	@$(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
+		multi_partner=passive contact_speed=0.25 --out runs/nightly
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 	@$(BIN)/ruff check .

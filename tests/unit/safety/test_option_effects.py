@@ -97,6 +97,14 @@ def squeezed_with_room(**options):
     return runtime.step(np.array([0.0, 0.5]), agents).braked
 
 
+def surrounded(**options):
+    """Two partners close in on an ego that moves slowly."""
+    runtime = make_runtime(options, partners=("p1", "p2"))
+    left, right = agent([-0.45, 0], [1, 0]), agent([0.45, 0], [-1, 0])
+    step = runtime.step(np.zeros(2), {"ego": agent([0, 0], [0.2, 0]), "p1": left, "p2": right})
+    return step.action.tolist(), step.uncertified
+
+
 def saturated(**options):
     runtime = make_runtime(options)
     state = runtime.state_dict()
@@ -144,7 +152,7 @@ EFFECTS = {
     "budget_split": (chase, "proportional", {}),
     "rate_limit": (chase, "soft", {}),
     "multi_partner": (squeezed, "passive", {}),
-    "contact_speed": (squeezed, 0.25, {"multi_partner": "passive"}),
+    "contact_speed": (surrounded, 0.25, {"multi_partner": "passive"}),
     "solver": (solver_in_use, "auto", {}),
     "brake_stopping": (squeezed_with_room, True, {}),
     "brake_latency_s": (squeezed, 0.05, {}),

@@ -102,15 +102,20 @@ def test_filter_for_a_partner_that_holds_its_push_is_found_out(monkeypatch):
 @pytest.mark.parametrize("contact_speed", [0.0, 0.25])
 def test_passive_filter_is_hit_by_several_partners_but_never_faster_than_tolerated(contact_speed):
     config = dataclasses.replace(
-        SEVERAL, multi_partner="passive", contact_speed=contact_speed, compared_share=0.05
+        SEVERAL,
+        several_steps=800,
+        multi_partner="passive",
+        contact_speed=contact_speed,
+        compared_share=0.02,
     )
     report = verify(config)
     counts = report.several(3)
     assert report.failures == []
-    assert counts.penetrated_episodes > 5
+    assert counts.penetrated_episodes > 2
     assert (counts.fast_steps, counts.uncertified_steps) == (0, 0)
-    assert counts.largest_contact_speed == pytest.approx(contact_speed, abs=1e-9)
-    assert counts.compared_steps > 100
+    assert counts.largest_contact_speed <= contact_speed + 1e-9
+    assert counts.largest_contact_speed >= 0.8 * contact_speed  # and it uses that up
+    assert counts.compared_steps > 5
     assert counts.largest_difference < 1e-8
     loose = verify(dataclasses.replace(config, contact_speed=0.0), make_guard=passing_at(0.3))
     assert any("faster in a contact than tolerated" in sentence for sentence in loose.failures)

@@ -168,24 +168,14 @@ def _require_short_step(
     parameters: Sequence[PairParameters],
     contacts: Sequence[float],
 ) -> None:
-    """Refuse a control step in which a partner may outturn the ego.
-
-    Raises:
-        ConfigurationError: Nothing is proved for a step this long.
-    """
+    """Raise ConfigurationError for a control step in which a partner may outturn the ego."""
     for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
         if pair.is_step_too_long(contact):
-            raise step_too_long(f"{partner.uid!r}", pair.unheld_accel, pair.dt, contact)
-
-
-def step_too_long(
-    partner: str, unheld_accel: float, dt: float, contact_m: float
-) -> ConfigurationError:
-    """Return the error for a control step in which a partner may outturn the ego."""
-    return ConfigurationError(
-        f"ego-only filter: expected a_p dt^2 <= 6 D, got {unheld_accel:.4g} m/s^2 of {partner} and "
-        f"dt = {dt:.4g} s at a contact distance of {contact_m:.4g} m; shorten the control step."
-    )
+            raise ConfigurationError(
+                f"ego-only filter: expected a_p dt^2 <= 6 D, got {pair.unheld_accel:.4g} m/s^2 of "
+                f"{partner.uid!r} and dt = {pair.dt:.4g} s at a contact distance of {contact:.4g} "
+                "m; shorten the control step."
+            )
 
 
 def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds: Bounds) -> float:

@@ -20,7 +20,9 @@ Limits:    zero-order hold, current packets, an ego whose action is its accelera
 from typing import Any, Final, NamedTuple
 
 #: Largest number of steps along one plan; each spends the whole gap that is left.
-MARCHES: Final = 128
+MARCHES: Final = 256
+#: Room that a candidate leaves, m, so that the march along its brake does not starve a step later.
+_ROOM: Final = 1e-3
 #: Shortfall of a row that is rounding, m/s^2, once passive safety has replaced an action.
 PASSIVE_MET: Final = 1e-9
 #: Speed that rounding leaves of a standstill, m/s.
@@ -74,16 +76,19 @@ def passive_action(
     root = _positive(xp, along * along + squared * spare) ** 0.5
     share = (root - along) / xp.where(squared > 0.0, squared, 1.0)
     share = xp.where((squared > 0.0) & (share < 1.0), _positive(xp, share), 1.0)
-    clear = _is_clear(xp, scene, candidate, look=look)[..., None]
+    ahead = scene._replace(contact=scene.contact + _ROOM)
+    clear = _is_clear(xp, ahead, candidate, look=look)[..., None]
     slow = speed <= allowed + _REST
     kept = clear | slow
     action = xp.where(slow, brake + share * (candidate - brake), brake)
     if not (look and bool(kept.all())):
-        kept = kept | _is_clear(xp, scene, brake, look=look)[..., None]
+        kept = kept | _is_clear(xp, scene, brake, look=look, braking=True)[..., None]
     return xp.where(clear, candidate, action), kept[..., 0]
 
 
-def _is_clear(xp: Any, scene: PassiveScene, action: Any, *, look: bool) -> Any:
+def _is_clear(
+    xp: Any, scene: PassiveScene, action: Any, *, look: bool, braking: bool = False
+) -> Any:
     """Return whether ``action`` for one step, then braking, is clear of everyone, shape (...)."""
     v, dt, accel = scene.velocity, scene.dt, scene.accel
     after = v + action * dt
@@ -97,7 +102,12 @@ def _is_clear(xp: Any, scene: PassiveScene, action: Any, *, look: bool) -> Any:
         (speed - slowest) / accel,
         full_s + dt * (rest - slowest) / xp.where(rest > 0.0, rest, 1.0),
     )
-    end = (dt + _positive(xp, fast_s))[..., None]
+    first = dt  # the part of this step that is faster than tolerated, for a brake
+    if braking:
+        fall = _length(v) - speed
+        share = (_length(v) - slowest) / xp.where(fall > 0.0, fall, 1.0)
+        first = dt * xp.where((fall > 0.0) & (share < 1.0), _positive(xp, share), 1.0)
+    end = (first + _positive(xp, fast_s))[..., None]
     falls = scene.partner_accel * end + xp.maximum(
         _length(v[..., None, :] - scene.velocities),
         xp.maximum(_length(after[..., None, :] - scene.velocities), _length(scene.velocities)),
