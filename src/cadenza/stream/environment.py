@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg
 from cadenza.stream.import_paths import load_callable
-from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
+from cadenza.stream.layout import BOOKKEEPING, NUMBER_KINDS, Field, StoreLayout
 
 Arrays = dict[str, NDArray[Any]]
 BoolArray = NDArray[np.bool_]
@@ -262,7 +262,7 @@ class WorldStep:
                     continue
                 told = cast("Mapping[str, Any]", infos)
                 if f"_{key}" not in told or np.reshape(told[f"_{key}"], -1)[row]:
-                    return bool(np.reshape(told[key], -1)[row])
+                    return bool(truths(f"infos[{key!r}]", np.reshape(told[key], -1)[row]))
         return None
 
 
@@ -301,7 +301,7 @@ class Worlds:
     def step(self, actions: Any) -> WorldStep:
         """Step every environment with ``actions``, (E, *action shape)."""
         observation, rewards, ends, cuts, infos = self.env.step(actions)
-        terminated, truncated = np.asarray(ends, np.bool_), np.asarray(cuts, np.bool_)
+        terminated, truncated = truths("terminations", ends), truths("truncations", cuts)
         done = terminated | truncated
         states = named_arrays(observation)
         first, begun, played = states, done, ~self._due
@@ -342,6 +342,23 @@ class Worlds:
         for name, array in named_arrays(final).items():
             changed[name][rows] = array[rows]
         return changed
+
+
+def truths(name: str, values: Any) -> BoolArray:
+    """Return ``values`` as truth values; NumPy would take every word, ``"False"`` too, for True.
+
+    Raises:
+        InputError: One is neither a truth value nor 0 or 1.
+    """
+    array = np.asarray(values)
+    if array.dtype == np.bool_:
+        return array
+    if array.dtype.kind in NUMBER_KINDS + "O" and np.isin(array, (0, 1)).all():
+        return array.astype(np.bool_)
+    raise InputError(
+        f"vector environment: expected truth values in {name}, got {array.tolist()!r}; correct "
+        "the environment."
+    )
 
 
 def named_arrays(observation: Any, name: str = "obs") -> Arrays:

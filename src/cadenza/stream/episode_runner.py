@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.stream.counters import ProducerRow
-from cadenza.stream.environment import Arrays, Worlds, WorldStep
+from cadenza.stream.environment import Arrays, Worlds, WorldStep, truths
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.policies import (
     DemonstrationPolicy,
@@ -197,7 +197,7 @@ class EpisodeRunner:
 
     def _success(self, step: WorldStep, row: int) -> bool | None:
         if isinstance(self._policy, Judging):
-            return bool(self._policy.success(step.infos)[row])
+            return bool(truths("success(infos)", self._policy.success(step.infos)[row]))
         return step.success(row)
 
     def _end(self, row: int, writer: EpisodeWriter, success: bool | None) -> None:

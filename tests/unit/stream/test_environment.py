@@ -202,6 +202,35 @@ def test_steps_keep_episodes_apart(mode, nested) -> None:
     worlds.close()
 
 
+@pytest.mark.parametrize("told", [["False"], np.array(["False"], object), [np.nan], [2], [None]])
+@pytest.mark.parametrize("which", ["terminations", "truncations"])
+def test_words_and_other_numbers_are_no_endings(monkeypatch, told, which: str) -> None:
+    worlds = Worlds(counting(1, [5]))
+    worlds.reset(seed=0)
+    seen, rewards, *_ = worlds.env.step(np.zeros((1, 1), np.float32))
+    ends = [told, [False]] if which == "terminations" else [np.zeros(1), told]
+    monkeypatch.setattr(worlds.env, "step", lambda actions: (seen, rewards, *ends, {}))
+    with pytest.raises(InputError, match=f"expected truth values in {which}, got \\[.*; correct"):
+        worlds.step(np.zeros((1, 1), np.float32))
+
+
+def test_numbers_0_and_1_are_endings(monkeypatch) -> None:
+    worlds = Worlds(counting(2, [5]))
+    worlds.reset(seed=0)
+    seen, rewards, *_ = worlds.env.step(np.zeros((2, 1), np.float32))
+    step = (seen, rewards, [0.0, 1.0], np.array([True, False], object), {})
+    monkeypatch.setattr(worlds.env, "step", lambda actions: step)
+    made = worlds.step(np.zeros((2, 1), np.float32))
+    assert (made.terminated.tolist(), made.truncated.tolist()) == ([False, True], [True, False])
+
+
+def test_word_is_no_success() -> None:
+    two = np.zeros(2, np.bool_)
+    step = WorldStep({}, np.zeros(2), two, two, two, two, {}, {"success": ["True", "False"]})
+    with pytest.raises(InputError, match=r"expected truth values in infos\['success'\], got 'False'"):
+        step.success(1)
+
+
 def test_same_step_reset_must_tell_the_final_observation(monkeypatch) -> None:
     worlds = Worlds(counting(1, [1], "SAME_STEP"))
     worlds.reset(seed=0)
