@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
@@ -291,6 +291,8 @@ class Worlds:
                 f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
             ) from error
         self._due = np.zeros(env.num_envs, np.bool_)
+        if isinstance(env.unwrapped, SyncVectorEnv):  # which makes a truth value of any word
+            env.unwrapped.envs = [_PlainEndings(one) for one in env.unwrapped.envs]
 
     def reset(self, seed: int | None) -> Arrays:
         """Begin an episode in every environment and return the observations by field."""
@@ -344,6 +346,16 @@ class Worlds:
         return changed
 
 
+class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment whose endings are truth values."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step it."""
+        seen, reward, ended, cut, infos = self.env.step(action)
+        ends = bool(truths("terminated", ended)), bool(truths("truncated", cut))
+        return seen, reward, *ends, infos
+
+
 def truths(name: str, values: Any) -> BoolArray:
     """Return ``values`` as truth values; NumPy would take every word, ``"False"`` too, for True.
 
@@ -351,12 +363,12 @@ def truths(name: str, values: Any) -> BoolArray:
         InputError: One is neither a truth value nor 0 or 1.
     """
     array = np.asarray(values)
-    if array.dtype == np.bool_:
+    if array.dtype.kind == "b":
         return array
     if array.dtype.kind in NUMBER_KINDS + "O" and np.isin(array, (0, 1)).all():
         return array.astype(np.bool_)
     raise InputError(
-        f"vector environment: expected truth values in {name}, got {array.tolist()!r}; correct "
+        f"environment: expected truth values in {name}, got {array.tolist()!r}; correct "
         "the environment."
     )
 

@@ -214,6 +214,21 @@ def test_words_and_other_numbers_are_no_endings(monkeypatch, told, which: str) -
         worlds.step(np.zeros((1, 1), np.float32))
 
 
+class WordyEnv(CountingEnv):
+    """Says in words that no episode has ended."""
+
+    def step(self, action: Any) -> tuple[Any, float, Any, Any, dict[str, Any]]:
+        seen, reward, _, _, infos = super().step(action)
+        return seen, reward, "False", False, infos
+
+
+def test_word_of_a_single_environment_is_no_ending() -> None:
+    worlds = Worlds(SyncVectorEnv([lambda: WordyEnv(0, [9])]))
+    worlds.reset(seed=0)
+    with pytest.raises(InputError, match="expected truth values in terminated, got 'False'"):
+        worlds.step(np.zeros((1, 1), np.float32))
+
+
 def test_numbers_0_and_1_are_endings(monkeypatch) -> None:
     worlds = Worlds(counting(2, [5]))
     worlds.reset(seed=0)
@@ -227,7 +242,7 @@ def test_numbers_0_and_1_are_endings(monkeypatch) -> None:
 def test_word_is_no_success() -> None:
     two = np.zeros(2, np.bool_)
     step = WorldStep({}, np.zeros(2), two, two, two, two, {}, {"success": ["True", "False"]})
-    with pytest.raises(InputError, match=r"expected truth values in infos\['success'\], got 'False'"):
+    with pytest.raises(InputError, match=r"truth values in infos\['success'\], got 'False'"):
         step.success(1)
 
 

@@ -243,13 +243,13 @@ def test_episode_with_too_many_segments_is_dropped_and_counted() -> None:
         for _ in range(parts):
             runner.step()
 
-    env.envs[1].segments = [1] * MAX_SEGMENTS  # its neighbour's, which fit
+    env.envs[1].unwrapped.segments = [1] * MAX_SEGMENTS  # its neighbour's, which fit
     for dropped in (1, 2):
         play()
         assert store.producers["dropped"][0] == dropped
         assert store.producers["episodes"][0] == dropped
     assert store.segments.tolist().count(MAX_SEGMENTS) == 2
-    env.envs[1].segments = [1] * parts
+    env.envs[1].unwrapped.segments = [1] * parts
     told = r"usable episode within 2 attempts .*it has 33 segments, at most 32 can be noted"
     play()
     with pytest.raises(OnlineDataWorkerError, match=told):
