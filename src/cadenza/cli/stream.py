@@ -110,7 +110,7 @@ def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "drawn",
             f"{status['chunks']} chunks, {status['chunks_per_s']:.0f} chunks/s, "
-            f"{status['redraws']} drawn anew, {status['replay_ratio']:.2f} steps per step",
+            f"{status['redraws']} drawn anew, {status['replay_ratio']:.2f} per step",
         ),
         (
             "readable",

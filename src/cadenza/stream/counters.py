@@ -258,8 +258,8 @@ class StreamCounters:
 
     @property
     def replay_ratio(self) -> float:
-        """Steps drawn per step written; 0 while nothing is written."""
-        return self.drawn_frames / self.frames if self.frames else 0.0
+        """Chunks drawn per step written, like ``max_replay_ratio``; 0 while nothing is written."""
+        return self.chunks / self.frames if self.frames else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counters as JSON values, for a log event."""
