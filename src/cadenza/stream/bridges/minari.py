@@ -1,15 +1,16 @@
 """Exports episodes as a Minari dataset, the format of offline reinforcement learning.
 
-Observations are the state fields: the array itself if there is one, else a dict by name. What
-Minari has no place for (success, the version of the policy, the number in the stream, every other
-step field) is in the infos, one entry per observation; those of the reset are zero.
+Observations are nested as the environment has them: the field ``obs`` is the array itself, and
+``obs.robot.qpos`` the entry ``qpos`` of the dict ``robot``. What Minari has no place for (success,
+the version of the policy, the number in the stream, every other step field) is in the infos, one
+entry per observation; those of the reset are zero.
 
 Axes:  L = steps of an episode.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium
 import numpy as np
@@ -57,15 +58,18 @@ def export_to_minari(
     Raises:
         MissingExtraError: The extra ``minari`` is not installed.
         InputError: There is no episode, or one lacks actions, rewards or observations, or has
-            other fields than the first.
+            other fields than the first, or other keys than the space of the observations.
         ConfigurationError: The dataset exists, or ``dataset_id`` can be none.
         ConfigurationTypeError: An argument is of another type.
     """
     minari = load_extra("minari")
     episodes = _checked_episodes(episodes)
     _require_new(minari, dataset_id)
+    given = observation_space or getattr(env, "observation_space", None)
+    if given is not None:
+        _require_keys(given, _nested(episodes[0].states))
     if env is None:
-        observation_space = observation_space or _observation_space(episodes[0])
+        observation_space = observation_space or _observation_space(_nested(episodes[0].states))
         action_space = action_space or _space(episodes[0].steps[_ACTIONS])
     return minari.create_dataset_from_buffers(
         dataset_id,
@@ -122,9 +126,43 @@ def _require_fields(episode: Episode, first: Episode) -> None:
         )
 
 
-def _observation_space(episode: Episode) -> Space[Any]:
-    spaces: dict[str, Space[Any]] = {name: _space(a) for name, a in episode.states.items()}
-    return next(iter(spaces.values())) if len(spaces) == 1 else Dict(spaces)
+def _nested(states: Mapping[str, Array]) -> "Array | dict[str, Any]":
+    """Return the observations as the environment has them, see the module."""
+    if set(states) == {"obs"}:
+        return states["obs"]
+    found: dict[str, Any] = {}
+    for name, array in states.items():
+        *path, last = name.removeprefix("obs.").split(".")
+        place = found
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = array
+    return found
+
+
+def _require_keys(
+    space: Any, observations: "Array | dict[str, Any]", place: str = "observation_space"
+) -> None:
+    """Raise unless ``space`` nests as the observations do."""
+    keys: list[str] | None = sorted(cast("Any", space)) if isinstance(space, Dict) else None
+    inner = observations if isinstance(observations, dict) else {}
+    if (keys or []) != sorted(inner):
+        raise InputError(
+            f"export_to_minari: expected {place} with {_told(sorted(inner))} as in the episodes, "
+            f"got {_told(keys)}; give the space of the environment that they come from."
+        )
+    for key, values in inner.items():
+        _require_keys(space[key], values, f"{place}[{key!r}]")
+
+
+def _told(keys: list[str] | None) -> str:
+    return f"the keys {keys}" if keys else "one array"
+
+
+def _observation_space(observations: "Array | dict[str, Any]") -> Space[Any]:
+    if not isinstance(observations, dict):
+        return _space(observations)
+    return Dict({key: _observation_space(inner) for key, inner in observations.items()})
 
 
 def _space(values: Array) -> Box:
@@ -140,11 +178,10 @@ def _space(values: Array) -> Box:
 
 def _buffer(minari: Any, index: int, episode: Episode) -> Any:
     """Return the episode as Minari collects it."""
-    states: Mapping[str, Array] = episode.states
     terminations = episode.steps[_TERMINATED]
     return minari.data_collector.EpisodeBuffer(
         id=index,
-        observations=next(iter(states.values())) if len(states) == 1 else dict(states),
+        observations=_nested(episode.states),
         actions=episode.steps[_ACTIONS],
         rewards=list(episode.steps[_REWARDS]),
         terminations=list(terminations),

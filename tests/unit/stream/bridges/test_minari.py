@@ -43,12 +43,12 @@ def test_loaded_episodes_are_the_same_bit_for_bit() -> None:
     export_to_minari(episodes, "cadenza/cart-v0", author="someone", author_email="a@b.c")
     dataset = minari.load_dataset("cadenza/cart-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (3, 11)
-    assert dataset.observation_space == Box(-np.inf, np.inf, (4,), np.float32)
+    assert dataset.observation_space == Dict({"qpos": Box(-np.inf, np.inf, (4,), np.float32)})
     assert dataset.action_space == Box(-np.inf, np.inf, (3,), np.float32)
     for i, (loaded, episode) in enumerate(zip(dataset, episodes, strict=True)):
         assert loaded.id == i
-        assert loaded.observations.dtype == np.float32
-        np.testing.assert_array_equal(loaded.observations, episode.states["obs.qpos"])
+        assert loaded.observations["qpos"].dtype == np.float32
+        np.testing.assert_array_equal(loaded.observations["qpos"], episode.states["obs.qpos"])
         np.testing.assert_array_equal(loaded.actions, episode.steps["actions"])
         np.testing.assert_array_equal(loaded.rewards, episode.steps["rewards"])
         np.testing.assert_array_equal(loaded.terminations, episode.steps["terminated"])
@@ -86,16 +86,33 @@ def test_cut_off_episode_ends_truncated(flag: bool) -> None:
     assert loaded.truncations.tolist() == [False, False, True]
 
 
-def test_several_state_fields_make_a_dict_with_exact_images() -> None:
+def test_several_state_fields_nest_as_in_the_environment_with_exact_images() -> None:
     episodes = new_episodes(image=(8, 10))
     export_to_minari(episodes, "camera-v0")
     dataset = minari.load_dataset("camera-v0")
-    assert isinstance(dataset.observation_space, Dict)
-    assert dataset.observation_space["obs.sensor.front.color"] == Box(0, 255, (8, 10, 3), np.uint8)
+    box = Box(-np.inf, np.inf, (4,), np.float32)
+    front = Dict({"color": Box(0, 255, (8, 10, 3), np.uint8)})
+    assert dataset.observation_space == Dict({"qpos": box, "sensor": Dict({"front": front})})
     for loaded, episode in zip(dataset, episodes, strict=True):
-        assert set(loaded.observations) == set(episode.states)
-        for name, array in episode.states.items():
-            np.testing.assert_array_equal(loaded.observations[name], array)
+        color = loaded.observations["sensor"]["front"]["color"]
+        np.testing.assert_array_equal(color, episode.states["obs.sensor.front.color"])
+        np.testing.assert_array_equal(loaded.observations["qpos"], episode.states["obs.qpos"])
+
+
+def test_dict_space_of_the_environment_keeps_names_and_bounds() -> None:
+    episode = new_episodes(image=(8, 10))[0]
+    color = Box(0, 200, (8, 10, 3), np.uint8)
+    space = Dict(
+        {"sensor": Dict({"front": Dict({"color": color})}), "qpos": Box(-9, 9, (4,), np.float32)}
+    )
+    export_to_minari([episode], "camera-v0", observation_space=space)
+    assert minari.load_dataset("camera-v0").observation_space == space
+    other = Dict({"sensor": Dict({"rear": color}), "qpos": Box(-9, 9, (4,), np.float32)})
+    told = r"observation_space\['sensor'\] with the keys \['front'\] .* got the keys \['rear'\]"
+    with pytest.raises(InputError, match=told):
+        export_to_minari([episode], "rear-v0", observation_space=other)
+    with pytest.raises(InputError, match=r"keys \['qpos', 'sensor'\] .* got one array"):
+        export_to_minari([episode], "box-v0", observation_space=color)
 
 
 def pole_episode() -> Episode:
