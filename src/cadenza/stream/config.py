@@ -44,7 +44,8 @@ class OnlineDataEngineCfg:
         initialization_timeout: Longest first fill, s.
         producers: Processes that simulate.
         policy: ``{"factory": "module:function", "kwargs": {...}}``; None asks the environment for
-            ``create_demo_segments`` or ``create_demo_action_list``, see `DemonstrationPolicy`.
+            ``create_demo_segments`` or ``create_demo_action_list``, see `DemonstrationPolicy`, and
+            draws random actions where it has neither.
         mode: ``on_demand`` fills when asked, ``continuous`` always, ``fixed_ratio`` as many steps
             as ``max_replay_ratio`` needs.
         seed: Root of all random streams.

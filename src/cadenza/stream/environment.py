@@ -115,6 +115,8 @@ def store_layout(cfg: OnlineDataEngineCfg) -> StoreLayout:
     elif "spaces" in gym:
         own = declared_fields(gym["spaces"])
     else:
+        if cfg.policy is not None:  # before a producer dies of it
+            load_callable(cfg.policy["factory"], "policy['factory']")
         worlds = make_worlds(gym, cfg.action_config, cfg.steps)
         try:
             own = space_fields(worlds)

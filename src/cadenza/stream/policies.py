@@ -85,7 +85,7 @@ def make_policy(
 
     Args:
         policy: ``factory`` is called with the vector environment, ``seed`` and ``kwargs``; None
-            follows the environment's demonstrations.
+            follows the environment's demonstrations, or draws actions where it has none.
         env: The environments that it acts in.
         seed: Seed of its random draws.
 
@@ -94,7 +94,7 @@ def make_policy(
             policy takes other parameters.
     """
     if policy is None:
-        return DemonstrationPolicy(env)
+        return DemonstrationPolicy(env) if _hook_of(env) else RandomPolicy(env, seed)
     factory = load_callable(policy["factory"], "policy['factory']")
     made = factory(env, seed=seed, **policy.get("kwargs", {}))
     if not callable(getattr(made, "act", None)):
@@ -130,6 +130,20 @@ def _require_method(policy: Any, method: str, given: tuple[str, ...]) -> None:
     )
 
 
+class RandomPolicy:
+    """Draws every action from the space."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
+        """Draw for ``env``."""
+        self._space = cast("Any", env).action_space
+        self._space.seed(seed)
+
+    def act(self, observations: Any) -> Any:
+        """Return an action for every environment, whatever it shows."""
+        del observations
+        return self._space.sample()
+
+
 class DemonstrationPolicy:
     """Plays the actions that environments script for themselves.
 
@@ -154,7 +168,6 @@ class DemonstrationPolicy:
         """Ask for demonstrations of the episodes that begin now; return their lengths, (E,).
 
         Raises:
-            ConfigurationError: The environment has no demonstrations.
             InputError: A demonstration is no list of actions, or of segments.
         """
         self._plans = self._asked()
@@ -189,28 +202,24 @@ class DemonstrationPolicy:
         return np.array(found, np.int64)
 
     def _asked(self) -> list["_Plan"]:
-        for hook, planned in _HOOKS.items():
-            whole = getattr(self._env.unwrapped, hook, None)
-            if whole is not None:
-                plan = planned(whole())
-                return [plan.of_environment(row) for row in range(self._env.num_envs)]
-        hook = self._hook_of_single_environments()
+        hook = cast("str", _hook_of(self._env))
+        whole = getattr(self._env.unwrapped, hook, None)
+        if whole is not None:
+            plan = _HOOKS[hook](whole())
+            return [plan.of_environment(row) for row in range(self._env.num_envs)]
         made = cast("Sequence[Any]", cast("Any", self._env).call(hook))
         return [_HOOKS[hook](own) for own in made]
 
-    def _hook_of_single_environments(self) -> str:
-        """Return the first method that all of them have."""
-        call = cast("Callable[..., Sequence[Any]] | None", getattr(self._env, "call", None))
-        try:
-            had = [] if call is None else [h for h in _HOOKS if all(call("has_wrapper_attr", h))]
-        except AttributeError:  # not environments of Gymnasium
-            had = []
-        if not had:
-            raise ConfigurationError(
-                f"gym_config: expected environments with {_SEGMENTS}() or {_ACTIONS}(), got "
-                f"{type(self._env.unwrapped).__name__} without either; set policy."
-            )
-        return had[0]
+
+def _hook_of(env: VectorEnv[Any, Any, Any]) -> str | None:
+    """Return the first method that ``env``, or else all its single environments, have."""
+    whole = [hook for hook in _HOOKS if getattr(env.unwrapped, hook, None) is not None]
+    call = cast("Callable[..., Sequence[Any]] | None", getattr(env, "call", None))
+    try:
+        own = [] if call is None else [h for h in _HOOKS if all(call("has_wrapper_attr", h))]
+    except AttributeError:  # not environments of Gymnasium
+        own = []
+    return next(iter(whole + own), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from cadenza.core.errors import (
 )
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset, slot_reader
 from cadenza.stream.back_pressure import is_fill_running
+from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.slots import StreamWords
 from cadenza.stream.supervisor import Supervisor
@@ -517,6 +518,13 @@ def test_only_the_owner_logs_that_it_published_a_policy(
         assert engine.publish_policy({"value": torch.tensor(0.5)}) == 2
         monkeypatch.undo()
     assert log.read_text().count('"policy_published"') == 1
+
+
+def test_environment_alone_is_enough() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1"}, buffer_size=2)
+    with OnlineDataEngine(cfg) as engine:
+        actions = engine.sample_batch(64, 4, select=["actions"])["actions"]
+    assert set(actions.flatten().tolist()) == {0, 1}
 
 
 def test_replay_ratio_blocks_and_then_raises(tmp_path: Path) -> None:

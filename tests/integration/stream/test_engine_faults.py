@@ -207,6 +207,8 @@ def test_error_of_the_body_stays_the_first_one(tmp_path: Path) -> None:
 
 def test_wrong_import_path_is_not_tried_again() -> None:
     cfg = small_cfg(policy={"factory": f"{WORLDS}:nothing"}, max_restarts=5, restart_backoff=60.0)
+    numbers = {"shape": [2], "dtype": "float32"}  # declared: the owner then imports nothing
+    cfg.gym_config["spaces"] = {"observations": {"obs": numbers}, "actions": numbers}
     engine = OnlineDataEngine(cfg)
     with pytest.raises(OnlineDataWorkerError, match="has no attribute 'nothing'"):
         engine.start()

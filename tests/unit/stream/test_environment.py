@@ -10,6 +10,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.environment import (
     Worlds,
     WorldStep,
@@ -129,6 +130,14 @@ def test_declared_array_that_cannot_be_stored_is_refused(entry, told: str) -> No
     cfg = OnlineDataEngineCfg(gym_config={"id": "A", "spaces": declared})
     with pytest.raises(ConfigurationError, match=told):
         store_layout(cfg)
+
+
+def test_policy_that_cannot_be_imported_is_refused_before_a_producer_starts() -> None:
+    cfg = OnlineDataEngineCfg(
+        gym_config={"id": "CartPole-v1"}, policy={"factory": "no.such:Expert"}
+    )
+    with pytest.raises(ConfigurationError, match=r"policy\['factory'\]: .*'no.such:Expert' to be"):
+        OnlineDataEngine(cfg)
 
 
 @pytest.mark.parametrize("name", ["NoSuchWorld-v0", "no_such_module:World-v0"])

@@ -143,21 +143,23 @@ def test_error_of_a_demonstration_itself_is_not_hidden(monkeypatch) -> None:
         DemonstrationPolicy(counting(1)).plan()
 
 
-def test_environment_without_demonstrations_needs_a_policy(monkeypatch) -> None:
+def test_environment_without_demonstrations_gets_random_actions(monkeypatch) -> None:
+    assert isinstance(make_policy(None, counting(1), 0), DemonstrationPolicy)
     monkeypatch.delattr(CountingEnv, "create_demo_action_list")
-    with pytest.raises(ConfigurationError, match="expected environments with create_demo"):
-        DemonstrationPolicy(counting(1)).plan()
-    env: Any = counting(1)
-    env.call = None
-    with pytest.raises(ConfigurationError, match="got SyncVectorEnv without either; set policy"):
-        DemonstrationPolicy(env).plan()
+    env: Any = counting(3)
+    drawn = make_policy(None, env, 7)
+    actions = [drawn.act(None) for _ in range(20)]
+    assert all(action in env.action_space for action in actions)
+    assert len(np.unique(actions)) > 50
+    again = make_policy(None, counting(3), 7)
+    np.testing.assert_array_equal([again.act(None) for _ in range(20)], actions)
 
     def strange(name: str, *_: Any) -> None:
         raise AttributeError(name)
 
-    env.call = strange
-    with pytest.raises(ConfigurationError, match="got SyncVectorEnv without either; set policy"):
-        DemonstrationPolicy(env).plan()
+    for call in (None, strange):
+        env.call = call
+        assert make_policy(None, env, 7).act(None) in env.action_space
 
 
 def test_weights_come_back_with_their_version() -> None:
