@@ -23,7 +23,8 @@ from cadenza.stream.thread_lock import ThreadLock
 
 #: Where Linux keeps files in memory.
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- the file is created exclusively and unlinked
-#: Bytes left free in the memory file system for everybody else.
+#: Most bytes left free in the memory file system for everybody else; a smaller block leaves as many
+#: as it has.
 RESERVE: Final = 16 * 2**20
 #: Seconds that `SharedFile.locked` waits. Holders change a few words, so a longer wait means that
 #: one of them was stopped in the middle.
@@ -202,9 +203,10 @@ def close_all(opened: list[int]) -> None:
 def _require_room(size: int, place: Path) -> None:
     state = os.statvfs(place)
     free = state.f_bavail * state.f_frsize
-    if free < size + RESERVE:
+    needed = size + min(size, RESERVE)
+    if free < needed:
         raise StorageError(
-            f"shared memory: expected {size + RESERVE} bytes free in {place}, got {free}; make "
+            f"shared memory: expected {needed} bytes free in {place}, got {free}; make "
             "the buffer smaller, stop what fills it, or give the container more (docker run "
             "--shm-size)."
         )

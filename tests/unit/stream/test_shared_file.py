@@ -57,9 +57,13 @@ def test_too_little_room_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch, tmp_p
         f_bavail, f_frsize = 2, 4096
 
     monkeypatch.setattr(os, "statvfs", lambda _: Full())
-    with pytest.raises(StorageError, match=f"expected {5000 + RESERVE} bytes free in .*, got 8192"):
+    with pytest.raises(StorageError, match=r"expected 10000 bytes free in .*, got 8192; make"):
         SharedFile.create(5000, tmp_path)
     assert list(tmp_path.iterdir()) == []
+    SharedFile.create(4096, tmp_path).close()  # a small block asks for little
+    large = 2 * RESERVE
+    with pytest.raises(StorageError, match=f"expected {large + RESERVE} bytes free in"):
+        SharedFile.create(large, tmp_path)
 
 
 def test_room_lost_while_reserving_is_an_error(
