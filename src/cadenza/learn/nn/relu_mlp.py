@@ -46,7 +46,7 @@ def relu_mlp(
         gain = RELU_GAIN if index < last else 1.0
         layers.append(initialised_linear(width_in, width_out, gain=gain, generator=generator))
         if index < last:
-            layers.append(nn.ReLU(inplace=True))
+            layers.append(nn.ReLU())
     return nn.Sequential(*layers)
 
 
