@@ -153,8 +153,8 @@ class _Stage:
         found, values, gradients = self._evaluated(fields)
         left = iter(gradients)
         for loss, value in zip(self.losses, values, strict=True):
-            for parameter in loss.learning():
-                parameter.grad = next(left)
+            for parameter in loss.parameters:
+                parameter.grad = next(left) if parameter.requires_grad else None
             loss.take_step(value)
         return found
 

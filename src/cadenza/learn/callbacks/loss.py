@@ -128,7 +128,7 @@ class LossCallback(DeferredLogging, Callback):
         """
         self._stepped()
         learning = self.learning()
-        for parameter in learning:
+        for parameter in self.parameters:  # frozen ones too: an old gradient would still step
             parameter.grad = None
         if self._autocast_dtype is None:
             loss = self._evaluate(*args, **kwargs)

@@ -145,3 +145,12 @@ def test_bf16_rounds_products_and_is_a_mode_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with pytest.raises(ConfigurationError, match="processor with bfloat16"):
         LEARNERS["sac"](dataclasses.replace(NUMBERS, precision="bf16"))
+
+
+def test_a_layer_frozen_between_steps_stays():
+    learner = trained("td3", 2)
+    frozen = next(p for p in learner._callbacks[1].parameters if p.dim() == 2)
+    frozen.requires_grad_(requires_grad=False)
+    before = frozen.detach().clone()
+    trained("td3", 2, start=2, learner=learner)
+    assert torch.equal(frozen, before)

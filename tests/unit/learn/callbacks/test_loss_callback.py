@@ -85,6 +85,23 @@ def test_gradients_of_an_earlier_loss_do_not_count():
     assert loss.network.weight.item() == 3.5
 
 
+def test_parameter_frozen_between_steps_stays():
+    network = nn.Linear(1, 1)
+    optimizer = optim.SGD(network.parameters(), lr=0.25)
+    loss = SquaredError(
+        name="fit",
+        network=network,
+        optimizer=optimizer,
+        max_grad_norm=100.0,
+        data_group="default",
+    )
+    loss.backward(default=BATCH)
+    network.weight.requires_grad_(requires_grad=False)
+    before = network.weight.item()
+    loss.backward(default=BATCH)
+    assert network.weight.item() == before
+
+
 def test_loss_of_one_value_per_row_counts_as_its_mean():
     loss = make(RowLoss)
     loss.backward(default=BATCH)
