@@ -139,6 +139,15 @@ def test_critic_steps_equal_plain_torch_adam():
         assert torch.equal(mine, theirs)
 
 
+def test_critic_refuses_a_loss_that_is_not_finite_and_keeps_its_weights():
+    critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
+    before = copy.deepcopy(critic.state_dict())
+    optimizer = critic_optimizer(critic.parameters(), 1e-2)
+    with pytest.raises(InputError, match="expected finite numbers, got loss = inf"):
+        update_critic(critic, optimizer, torch.ones(2, 4), torch.full((2, 1), 1e30))
+    assert all(torch.equal(value, before[key]) for key, value in critic.state_dict().items())
+
+
 def test_critic_gradient_is_shortened_to_the_limit():
     critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
     optimizer = critic_optimizer(critic.parameters(), 1e-2)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
+from cadenza.learn.algorithms.ppo_loss import descend
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
 
@@ -128,14 +129,12 @@ def update_actor(
     policy_loss = clipped_policy_loss(
         ratio, batch.advantages, clip_epsilon=clip_epsilon, factor=batch.factor
     )
-    optimizer.zero_grad()
-    torch.autograd.backward(policy_loss - entropy * entropy_coefficient)
-    gradient_norm = nn.utils.clip_grad_norm_(actor.parameters(), max_gradient_norm, foreach=True)
-    optimizer.step()
+    loss = policy_loss - entropy * entropy_coefficient
+    gradient_norm = descend(loss, optimizer, [*actor.parameters()], max_gradient_norm)
     return ActorUpdate(
         policy_loss=policy_loss.detach(),
         entropy=entropy.detach(),
-        gradient_norm=gradient_norm.detach(),
+        gradient_norm=gradient_norm,
         ratio=ratio.detach(),
     )
 
@@ -158,11 +157,8 @@ def update_critic(
         max_gradient_norm: Global norm to which the gradient is shortened; None leaves it.
     """
     loss = nn.functional.mse_loss(critic(observations), returns)
-    optimizer.zero_grad()
-    torch.autograd.backward(loss)
-    if max_gradient_norm is not None:
-        nn.utils.clip_grad_norm_(critic.parameters(), max_gradient_norm, foreach=True)
-    optimizer.step()
+    limit = math.inf if max_gradient_norm is None else max_gradient_norm
+    descend(loss, optimizer, [*critic.parameters()], limit)
     return loss.detach()
 
 

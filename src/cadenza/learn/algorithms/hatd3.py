@@ -268,12 +268,12 @@ class HATD3Learner:
         return sum(losses) / len(losses)
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
-        if not math.isfinite(float(loss.detach())):
-            raise InputError(
-                f"HATD3Learner.update: expected finite losses, got {float(loss.detach())} in "
-                f"update {self.updates}; lower learning_rate or scale the rewards."
-            )
         optimizer.zero_grad()
         torch.autograd.backward(loss, inputs=list(module.parameters()))
-        nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)
+        norm = nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)
+        if not math.isfinite(loss.item() + norm.item()):
+            raise InputError(
+                f"HATD3Learner.update: expected finite losses, got {loss.item()} and gradient norm "
+                f"{norm.item()} in update {self.updates}; lower learning_rate or scale the rewards."
+            )
         optimizer.step()

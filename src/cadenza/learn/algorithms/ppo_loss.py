@@ -10,12 +10,14 @@ Source:  arXiv:1707.06347; implementation choices follow arXiv:2006.05990.
 Axes:    B = batch, O = observation, S = critic observation, A = action components.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from cadenza.core.errors import InputError
 from cadenza.learn.nn.policy_networks import ActorCritic
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
@@ -170,10 +172,19 @@ def descend(
     parameters: list[nn.Parameter],
     max_gradient_norm: float,
 ) -> Tensor:
-    """Take one optimiser step down ``loss``; return the gradient norm before shortening, ()."""
+    """Take one optimiser step down ``loss``; return the gradient norm before shortening, ().
+
+    Raises:
+        InputError: On the CPU, loss or gradient is not finite; no weight has changed.
+    """
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     norm = nn.utils.clip_grad_norm_(parameters, max_gradient_norm, foreach=True)
+    if norm.is_cpu and not math.isfinite(loss.item() + norm.item()):
+        raise InputError(
+            f"descend: expected finite numbers, got loss = {loss.item()} and gradient norm = "
+            f"{norm.item()}; lower the learning rate, or normalise observations and rewards."
+        )
     optimizer.step()
     return norm.detach()
 
