@@ -58,7 +58,7 @@ def run(program: str, cwd: Path, *words: str) -> subprocess.CompletedProcess[str
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
 

@@ -23,7 +23,8 @@ QUICK = ["--steps", "4000", "dts=[0.05]", "delays=[none, varying]", "several_ste
 
 
 def test_verify_reports_rows_totals_and_verdict(tmp_path):
-    done = cadenza("safety", "verify", *QUICK, "--partners", "1", "--partners", "3", cwd=tmp_path)
+    words = ("safety", "verify", *QUICK, "--quiet", "--partners", "1", "--partners", "3")
+    done = cadenza(*words, cwd=tmp_path)
     assert done.code == 0
     assert "2-D zoh 0.05 s varying age" in done.out
     assert "3p 3-D semi 0.05 s" in done.out

@@ -52,6 +52,11 @@ class BackgroundRobots:
         self.action_space = _seats_of(env.action_space, self.agent_uids)
         self.observation_space = _seats_of_agents(env.observation_space, self.agent_uids)
 
+    @property
+    def unwrapped(self) -> Any:
+        """The environment without wrappers."""
+        return getattr(self._env, "unwrapped", self._env)
+
     def __getattr__(self, name: str) -> Any:
         """Forward what the wrapper does not define: safety hooks, rendering, positions, sizes."""
         if name.startswith("_"):

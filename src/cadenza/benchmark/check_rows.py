@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, MissingExtraError
 
 #: What reading malformed data can raise; such an error is a failed row, not a traceback.
 MALFORMED: Final = (
@@ -41,6 +41,8 @@ def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[Check
     rows: list[CheckResult] = []
     try:
         rows.extend(check())
+    except MissingExtraError:  # says nothing of the data
+        raise
     except MALFORMED as error:
         detail = " ".join(f"{type(error).__name__}: {error}".split())
         rows.append(CheckResult(name=name, ok=False, detail=detail[:_MAX_DETAIL]))

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.bundle import BUNDLE_NAME, SUMS_NAME, encode_sums
 from cadenza.benchmark.bundle_checks import BundleUnderTest, content_checks
 from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
+from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
-from cadenza.core.source_identity import source_digest
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.evaluation.results import ResultBundle
 
@@ -65,9 +66,10 @@ def verify_bundle_dir(
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")
     )
-    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(bundle, allow_dirty))
+    case = BundleUnderTest(bundle=bundle, files=files, repo_path=repo_path)
+    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, allow_dirty))
     rows += guarded("manifest", lambda: _check_manifest(bundle, files))
-    rows += content_checks(BundleUnderTest(bundle=bundle, files=files, repo_path=repo_path))
+    rows += content_checks(case)
     return rows
 
 
@@ -137,11 +139,14 @@ def _parse_sums(data: bytes) -> Iterator[tuple[str, str]]:
         yield match[2], match[1]
 
 
-def _check_eligibility(bundle: ResultBundle, allow_dirty: bool) -> Iterator[CheckResult]:
+def _check_eligibility(case: BundleUnderTest, allow_dirty: bool) -> Iterator[CheckResult]:
     """Pass a clean commit and, without a commit as in a release, the very sources that verify."""
+    bundle = case.bundle
     ok, detail = not bundle.dirty, f"commit {bundle.git_sha[:12]}, clean"
     if bundle.dirty and bundle.git_sha == GIT_SHA_UNKNOWN:
-        ok = bundle.metadata.get("code_sha256") == source_digest()
+        partners = (entry.partner.class_name for entry in case.plan.partners)
+        ours = code_digest(get_task(case.plan.env.task), partners)
+        ok = bundle.metadata.get("code_sha256") == ours
         detail = f"no commit, sources {'equal' if ok else 'differ from'} those that verify"
     elif bundle.dirty:
         detail = f"commit {bundle.git_sha[:12]}, sources changed"

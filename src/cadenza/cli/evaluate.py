@@ -69,11 +69,15 @@ def run(
 
 def _repro_command(config: Path) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
-    from cadenza.core.shipped_configs import configs_folder
+    from cadenza.core.shipped_configs import configs_folder, source_checkout
 
-    path, configs = config.resolve(), configs_folder()
-    inside = path.is_relative_to(configs)
-    shown = f"configs/{path.relative_to(configs).as_posix()}" if inside else config.name
+    path, configs, checkout = config.resolve(), configs_folder(), source_checkout()
+    if path.is_relative_to(configs):
+        shown = f"configs/{path.relative_to(configs).as_posix()}"
+    elif checkout and path.is_relative_to(checkout):
+        shown = path.relative_to(checkout).as_posix()
+    else:
+        shown = config.name
     return shlex.join(["cadenza", "eval", "run", shown, "--out", f"runs/{config.stem}"])
 
 

@@ -6,13 +6,12 @@ Use:      part of every cell key and job, so that results of other code are neve
 """
 
 import hashlib
-import inspect
-import marshal
 import sys
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final
+from types import CodeType
+from typing import Any, Final, cast
 
 import cadenza
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
@@ -20,8 +19,6 @@ from cadenza.core.plug_ins import GROUPS
 
 #: Folders without influence on any episode.
 _NOT_COVERED: Final = frozenset({"cli", "web", "loop", "report"})
-#: Format of marshalled code without references, which would depend on what else is in memory.
-_MARSHAL_VERSION: Final = 2
 
 
 def source_digest(*used: Any) -> str:
@@ -92,8 +89,17 @@ def _versioned(module: str) -> str:
 
 
 def _digest_without_file(thing: Any) -> str:
-    """Return the SHA-256 over the compiled functions of a class, or of one function."""
+    """Return the SHA-256 over what a class, or a function, of a notebook does and holds."""
     members: dict[str, Any] = {"": thing, **vars(thing)}
-    functions = [member for member in members.values() if inspect.isfunction(member)]
-    code = [marshal.dumps(function.__code__, _MARSHAL_VERSION) for function in functions]
-    return sha256_bytes(b"".join(code))
+    return sha256_bytes(repr([(name, _content(held)) for name, held in members.items()]).encode())
+
+
+def _content(member: Any) -> Any:
+    """Return compiled code without the place it stands at, plain values, and types of the rest."""
+    function = getattr(member, "__func__", getattr(member, "fget", member))
+    code = getattr(function, "__code__", member)
+    if isinstance(code, CodeType):
+        return code.co_code, code.co_names, [_content(held) for held in code.co_consts]
+    if isinstance(member, tuple):
+        return [_content(held) for held in cast("tuple[Any, ...]", member)]
+    return repr(member) if isinstance(member, str | bytes | int | float) else type(member).__name__

@@ -87,7 +87,7 @@ def cadenza(*words: str, cwd: Path, site: Path) -> subprocess.CompletedProcess[s
         env={**environment(), "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
 

@@ -22,7 +22,7 @@ def run(page: str, folder: Path) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -108,7 +108,7 @@ def test_bundle_without_a_commit_verifies_where_the_sources_are_the_same(tmp_pat
     provenance = replace(make_request().provenance, git_sha="unknown", dirty=True)
     folder = stored(tmp_path, provenance=provenance)
     assert failed(verify_bundle_dir(folder)) == ["bundle:eligibility"]
-    monkeypatch.setattr(verify_module, "source_digest", lambda: make_plan().code_sha256)
+    monkeypatch.setattr(verify_module, "code_digest", lambda *_: make_plan().code_sha256)
     assert failed(verify_bundle_dir(folder)) == []
 
 

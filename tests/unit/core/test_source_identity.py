@@ -62,9 +62,17 @@ def test_code_of_this_package_is_no_outside_code():
     assert source_digest(CrossingChaser) == source_digest()
 
 
-def test_outside_code_of_a_class_without_file_changes_with_its_functions():
-    text = "class Law:\n    def act(self, x):\n        return 0.5 * x\n"
-    assert outside_code(defined(text)) == outside_code(defined(text))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Law:\n    def act(self, x):\n        return 0.5 * x\n",
+        "class Law:\n    @staticmethod\n    def act(x):\n        return 0.5 * x\n",
+        "class Law:\n    gain = 0.5\n",
+        "class Law:\n    def act(self, x):\n        return (lambda y: 0.5 * y)(x)\n",
+    ],
+)
+def test_outside_code_of_a_class_without_file_changes_with_what_it_does(text):
+    assert outside_code(defined(text)) == outside_code(defined(f"\n\n{text}"))  # elsewhere
     assert outside_code(defined(text)) != outside_code(defined(text.replace("0.5", "0.6")))
     assert source_digest(defined(text)) != source_digest()
 
