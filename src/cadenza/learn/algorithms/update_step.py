@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.loss import NORM_MARGIN, LossCallback
+from cadenza.learn.callbacks.loss import NORM_MARGIN, LossCallback, compiled_alone
 from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 from cadenza.learn.optimizers import FusedAdam, adam_
 from cadenza.learn.trainer import PlannedHook
@@ -136,12 +136,8 @@ class _Stage:
         self._target = None if target is None else (target, _signature(target, "begin_batch"))
         self._calls = [(loss, _signature(loss, "loss")) for loss in losses]
         self._rounds = precision == "bf16"
-        # isolated: updates of one class must not use up each other's limit of compilations
-        compiler = cast("Any", torch).compile  # its type lacks the last argument
         self._compiled = (
-            compiler(
-                self._updated, dynamic=False, options=_COMPILER_OPTIONS, isolate_recompiles=True
-            )
+            compiled_alone(self._updated, dynamic=False, options=_COMPILER_OPTIONS)
             if compiled
             else None
         )

@@ -214,12 +214,7 @@ class LossCallback(DeferredLogging, Callback):
             )
         signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
         function = type(self).loss if signature is None else signature.function
-        # isolated: losses of one class must not use up each other's limit of compilations. Torch
-        # before 2.13 cannot: what is beyond the limit runs there as it is, with a warning.
-        compiler = cast("Any", torch).compile  # its type lacks the last argument
-        isolated = "isolate_recompiles" in inspect.signature(compiler).parameters
-        options = {"isolate_recompiles": True} if isolated else {}
-        return compiler(function, backend=backend, **options)
+        return compiled_alone(function, backend=backend)
 
     def _shorten_gradients(self) -> Tensor:
         """Shorten the gradients to the longest allowed norm; return the norm they had.
@@ -321,6 +316,17 @@ class LossCallback(DeferredLogging, Callback):
         Override it with the fields it needs as parameters.
         """
         raise NotImplementedError(f"{type(self).__name__}: override loss()")
+
+
+def compiled_alone(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return ``function`` compiled with ``options`` and a limit of compilations of its own.
+
+    Torch before 2.13 has one limit for all objects of a class: what is beyond it runs there as it
+    is, with a warning.
+    """
+    compiler = cast("Any", torch).compile  # its type lacks the last argument
+    isolated = "isolate_recompiles" in inspect.signature(compiler).parameters
+    return compiler(function, **options, **({"isolate_recompiles": True} if isolated else {}))
 
 
 def _l2(values: Tensor) -> Tensor:

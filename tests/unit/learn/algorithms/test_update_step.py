@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.algorithms import update_step
 from cadenza.learn.learners.dqn import DQNLearner, DQNNumbers
 from cadenza.learn.learners.replay_learner import LearnerNumbers
 from cadenza.learn.learners.sac import HLGaussNumbers, SACLearner, SACNumbers
@@ -154,3 +155,15 @@ def test_a_layer_frozen_between_steps_stays():
     before = frozen.detach().clone()
     trained("td3", 2, start=2, learner=learner)
     assert torch.equal(frozen, before)
+
+
+def test_an_older_torch_need_not_isolate_what_it_compiles(monkeypatch):
+    def compiler(function, *, dynamic, options):
+        assert dynamic is False
+        assert options
+        return function
+
+    monkeypatch.setattr(update_step, "_has_compiler", lambda: True)
+    monkeypatch.setattr(torch, "compile", compiler)
+    learner = LEARNERS["td3"](dataclasses.replace(NUMBERS, compile=True))
+    assert learner._callbacks[-1].mode == "compiled, float32"
