@@ -173,7 +173,7 @@ def work_on(
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
     hint = beyond_budget(summary["stop_reason"], again)
-    if hint and not with_status:
+    if hint and not (with_status or as_json):
         _tell(hint)
 
 

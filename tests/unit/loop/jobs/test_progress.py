@@ -63,7 +63,7 @@ def test_finished_parts_of_our_evaluation_are_counted(tmp_path):
 
 
 def test_the_last_save_of_our_training_is_read(tmp_path):
-    folder = JobFolder(root=tmp_path / "train", kind="train", request={})
+    folder = JobFolder(root=tmp_path / "train", kind="train", request={}, code_sha256="0" * 64)
     command = ("cadenza", "job", "train", "--steps=4000", f"--out={folder.root}")
     log = tmp_path / "train.log"
     assert progress_of(command, log) == 0.0
