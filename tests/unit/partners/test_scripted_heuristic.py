@@ -159,7 +159,10 @@ def test_malformed_gain_or_speed_is_refused(key, text):
 
 
 def test_unknown_option_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigurationError, match=r"unknown option 'target'; known .*target_xy"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"unknown option 'target' \(did you mean 'target_xy'\?\); known .*target_xy",
+    ):
         partner(target="0,0")
 
 
