@@ -95,7 +95,7 @@ def test_entries_of_anything_are_refused_or_change_nothing(tmp_path_factory, ver
 )
 def test_interleaved_agents_give_exact_episodes_and_never_too_many(lives, order, maxlen):
     memory = table(maxlen=maxlen)
-    proxy = MemoryTableProxy(memory, use_terminal=True)
+    proxy = MemoryTableProxy(memory, use_terminal=True, whole_episodes=True)
     steps = dict.fromkeys(range(len(lives)), 0)
     while steps:
         agents = order.sample(sorted(steps), order.randint(1, len(steps)))
