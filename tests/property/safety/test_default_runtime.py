@@ -15,11 +15,11 @@ from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
 
 #: SHA-256 of actions and lambdas, and steps, interventions, infeasible and braked steps, recorded
-#: with the driver as it was before forecasts, rules and packet ages became options.
+#: with the row proved for a partner that switches within a step.
 RECORDED = {
-    2: ("f19effe041aec34f03879f01905fc69e05765fc1b1346cbbea8adb61017d6487", [488, 116, 0, 0]),
-    3: ("63dfe60442dc64314cf6a2b322cb916ff8e13958817488527bb7a11884ffdd36", [298, 137, 15, 1]),
-    4: ("52afc66be2e09db6f073d40e86768d99cddc0ccd06b93840da8c34e3438dcd71", [203, 83, 15, 1]),
+    2: ("2c0dc43f1277fb92e087950b44f1304e2f64d05b589d74452c9d252517abefc0", [488, 116, 0, 0]),
+    3: ("b3bbf4d04c195ff60808c2a613ed620f2926c567a3ae8d140b4836b55c615685", [298, 137, 15, 1]),
+    4: ("831fc201df5c3c411166774bf92ff7ab3093fb266894b5660049f3e1ecb3b163", [203, 83, 15, 1]),
 }
 EPISODES = {2: 4, 3: 3, 4: 2}
 

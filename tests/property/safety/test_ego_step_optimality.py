@@ -66,25 +66,31 @@ def test_every_met_step_satisfies_the_kkt_conditions():
 def least_violation(u, A, b, h, time_left):
     """Solve the documented problem with quadprog; returns the action.
 
-    The most urgent row is met or missed by as little as the box allows; the others cost
-    1/2 SLACK_WEIGHT (1 + 1 s / time left) per squared violation.
+    The most urgent row is met, or fixes every component that it sees if no action meets it; the
+    others cost 1/2 SLACK_WEIGHT (1 + 1 s / time left) per squared violation.
     """
     n, m = len(u), len(b)
     first = min(range(m), key=lambda j: (h[j], time_left[j], j))
-    level = max(b[first], -C * np.abs(A[first]).sum())
     others = [j for j in range(m) if j != first]
     weights = [SLACK_WEIGHT * (1.0 + 1.0 / max(time_left[j], 1e-3)) for j in others]
-    rows = [np.concatenate([-A[first], np.zeros(m - 1)])]
-    levels = [-level - 1e-9 * (1.0 + abs(level))]
+    unit = np.eye(n + m - 1)
+    fixed = []
+    if -C * np.abs(A[first]).sum() > b[first]:
+        fixed = [k for k in range(n) if abs(A[first, k]) > 1e-9 * np.abs(A[first]).max()]
+    rows = [unit[k] for k in fixed]
+    levels = [-C * np.sign(A[first, k]) for k in fixed]
+    if not fixed:
+        rows.append(np.concatenate([-A[first], np.zeros(m - 1)]))
+        levels.append(-b[first] - 1e-9 * (1.0 + abs(b[first])))
     for slot, j in enumerate(others):
         rows.append(np.concatenate([-A[j], np.eye(m - 1)[slot]]))
         levels.append(-b[j])
-    for k in range(n):
-        rows += [np.eye(n + m - 1)[k], -np.eye(n + m - 1)[k]]
+    for k in set(range(n)) - set(fixed):
+        rows += [unit[k], -unit[k]]
         levels += [-C, -C]
     a = np.concatenate([u, np.zeros(m - 1)])
     G = np.diag([1.0] * n + weights)
-    return quadprog.solve_qp(G, a, np.array(rows).T, np.array(levels))[0][:n]
+    return quadprog.solve_qp(G, a, np.array(rows).T, np.array(levels), len(fixed))[0][:n]
 
 
 def served(x, u, A, b, h, time_left):

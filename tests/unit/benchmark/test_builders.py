@@ -380,6 +380,8 @@ CHANGED_OPTIONS = {
     "brake_stopping": (True, {}),
     "brake_latency_s": (0.1, {}),
     "brake_hysteresis": (False, {}),
+    "multi_partner": ("passive", {}),
+    "contact_speed": (0.3, {"multi_partner": "passive"}),
 }
 
 

@@ -10,10 +10,10 @@ Source:  arXiv:1707.06347; implementation choices follow arXiv:2006.05990.
 Axes:    B = batch, O = observation, S = critic observation, A = action components.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -180,7 +180,7 @@ def descend(
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     norm = nn.utils.clip_grad_norm_(parameters, max_gradient_norm, foreach=True)
-    if norm.is_cpu and not math.isfinite(loss.item() + norm.item()):
+    if norm.is_cpu and not np.isfinite((loss.detach() + norm).numpy()):
         raise InputError(
             f"descend: expected finite numbers, got loss = {loss.item()} and gradient norm = "
             f"{norm.item()}; lower the learning rate, or normalise observations and rewards."
