@@ -11,9 +11,6 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.knowledge.lint import findings
 from cadenza.loop.knowledge.page import read_page
-from cadenza.loop.llm.factory import make_llm
-from cadenza.loop.llm.guard import GuardedLLM
-from cadenza.loop.llm.recording import MirroredReplies, RecordedLLM, ReplyFile, replay
 from cadenza.loop.orchestrator import assembly, build_loop
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.llm_server import (
@@ -25,7 +22,7 @@ from tests.integration.loop.llm_server import (
 )
 from tests.integration.loop.loop_harness import quick_folder
 from tests.integration.loop.what_is_left import without_days
-from tests.loop_fakes import FakeBackend, FakeStack
+from tests.loop_fakes import FakeBackend, FakeStack, MemoryReplies
 
 PROVIDERS = ("anthropic", "openai", "gemini")
 CAP = 9
@@ -184,20 +181,12 @@ def test_run_goes_its_way_whatever_the_model_says(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_run_is_replayed_from_its_recording_without_the_server(
-    provider, spec, finish, monkeypatch, tmp_path
+def test_run_is_repeated_from_its_recorded_replies_without_the_server(
+    provider, spec, finish, monkeypatch
 ):
-    mirror = ReplyFile(tmp_path / "replies.jsonl")
-
-    def mirrored(spec, log, *, limits, price, max_cost_usd, stop):
-        client = GuardedLLM(make_llm(spec), limits, price, stop=stop)
-        return RecordedLLM(client, MirroredReplies(log, mirror), max_cost_usd=max_cost_usd)
-
-    monkeypatch.setattr(assembly, "recorded_llm", mirrored)
+    log, make = MemoryReplies(), assembly.recorded_llm
+    monkeypatch.setattr(assembly, "recorded_llm", lambda spec, _, **rest: make(spec, log, **rest))
     first = finish(spec, curated=True)
-    mirror.close()
-    again = replay(tmp_path / "replies.jsonl")
-    monkeypatch.setattr(assembly, "recorded_llm", lambda *_, **__: again)
     with serving() as other:
         second = finish(spec_at(other, monkeypatch, provider), curated=True)
         assert other.requests == []

@@ -1,6 +1,5 @@
 """The clients of all providers, through their official packages, against a local server."""
 
-import json
 import logging
 import re
 import threading
@@ -10,7 +9,7 @@ import pytest
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, wire
-from cadenza.loop.llm.recording import ReplyFile, read_recording, recorded_llm, replay
+from cadenza.loop.llm.recording import recorded_llm
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,
@@ -18,6 +17,7 @@ from tests.integration.loop.llm_server import (
     openai_body,
     serving,
 )
+from tests.loop_fakes import MemoryReplies
 
 KEY = "secret-0123456789-abcdef"  # of no shape that is told by itself
 PROVIDERS = ["anthropic", "openai", "gemini"]
@@ -231,9 +231,9 @@ def test_failure_costs_what_the_service_may_have_counted(server, provider, monke
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_limit_on_costs_ends_the_asking(server, provider, tmp_path):
+def test_limit_on_costs_ends_the_asking(server, provider):
     server.say(good(provider))
-    log = ReplyFile(tmp_path / "f.jsonl")
+    log = MemoryReplies()
     # one reply costs 0.013830 dollars, and at most 0.00228 is risked beforehand
     spec = f"{provider}:m{address(server, provider)}"
     llm = recorded_llm(spec, log, price=PRICE, max_cost_usd=2.5 * 0.013830)
@@ -241,10 +241,9 @@ def test_limit_on_costs_ends_the_asking(server, provider, tmp_path):
         said = [llm.complete("why?", max_tokens=100) for _ in range(5)]
     assert said == ["fine", "fine", "fine", "", ""]
     assert len(server.requests) == 3
-    rows = list(read_recording(tmp_path / "f.jsonl").values())
+    rows = list(log.rows.values())
     assert [row.cost_usd for row in rows] == pytest.approx([0.01383] * 3 + [0.0] * 2)
     assert "are left of max_cost_usd, got one of up to 0.0023" in (rows[3].error or "")
-    log.close()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -364,28 +363,25 @@ def test_bare_client_raises_a_typed_error(server):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_key_appears_nowhere(server, provider, caplog, tmp_path):
+def test_key_appears_nowhere(server, provider, caplog):
     caplog.set_level(logging.DEBUG)
-    path = tmp_path / "recording.jsonl"
     failure = error_body(provider, "authentication_error", f"bad key {KEY}")
     server.say(Reply(status=401, body=failure), good(provider, f"your key is {KEY}"))
-    log = ReplyFile(path)
+    log = MemoryReplies()
     llm = RecordedLLM(guarded(server, provider), log)
     with asking(0, "propose"):
         assert llm.complete("why?") == ""
         assert llm.complete("why?") == "your key is [key]"
-    log.close()
     assert len(server.requests) == 2
     assert "secret" in str(server.requests[0].headers)  # it was sent
     assert "secret" not in caplog.text
-    assert "secret" not in path.read_text()
+    assert "secret" not in repr(log.rows)
     assert "secret" not in repr(vars(llm))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_recording_replays_without_a_server(server, provider, tmp_path):
-    path = tmp_path / "recording.jsonl"
-    log = ReplyFile(path)
+def test_recorded_replies_are_given_again_without_a_server(server, provider):
+    log = MemoryReplies()
     llm = recorded_llm(
         f"{provider}:m{address(server, provider)}",
         log,
@@ -397,17 +393,12 @@ def test_recording_replays_without_a_server(server, provider, tmp_path):
     for cycle, purpose in [(0, "propose"), (0, "lessons"), (1, "propose")]:
         with asking(cycle, purpose):
             said.append(llm.complete(f"{cycle} {purpose}"))
-    log.close()
     assert said == [f"r{i} ?\N{REPLACEMENT CHARACTER}" for i in range(3)]
-    again = replay(path)
+    again = RecordedLLM(guarded(server, provider), log)
     with asking(1, "propose"):
         assert again.complete("anything") == said[2]
-        assert again.complete("beyond the recording") == ""
     with asking(0, "lessons"):
         assert again.complete("anything") == said[1]
     assert len(server.requests) == 3
-    booked, settled = (json.loads(line) for line in path.read_text().splitlines()[:2])
-    for line in (booked, settled):
-        assert (line["cycle"], line["purpose"], line["ordinal"]) == (0, "propose", 0)
-    assert (booked["text"], settled["text"]) == (None, said[0])
-    assert settled["cost_usd"] == pytest.approx(0.002095)
+    assert log.booked == {}
+    assert log.rows[0, "propose", 0].cost_usd == pytest.approx(0.002095)

@@ -15,7 +15,7 @@ from cadenza.loop.knowledge.page import read_page
 from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES
 from cadenza.loop.llm import GuardedLLM, RecordedLLM
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import ReplyFile
+from tests.loop_fakes import MemoryReplies
 
 #: 2023-11-14 22:13:20 UTC.
 NOW = 1.7e9
@@ -342,7 +342,7 @@ def test_recorded_replies_serve_a_repeated_ingest(tmp_path, root, bus):
             self.asked += 1
             return Answer(text=f"- lesson {self.asked}")
 
-    asker, log = Counting(), ReplyFile(tmp_path / "llm.jsonl")
+    asker, log = Counting(), MemoryReplies()
     for place in ("first", "again"):  # the second time from nothing, as after a kill
         ingest(agent(tmp_path / place, bus, RecordedLLM(GuardedLLM(asker), log)))
     assert everything(tmp_path / "first") == everything(tmp_path / "again")

@@ -1,21 +1,13 @@
-import json
-
 import pytest
 
-from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, NullLLM, Price, RecordedLLM, asking
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import (
-    MirroredReplies,
-    ReplyFile,
-    StoreReplies,
-    read_recording,
-    recorded_llm,
-    replay,
-)
+from cadenza.loop.llm.recording import StoreReplies, recorded_llm
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.rows import ReplyTotals
+from tests.loop_fakes import MemoryReplies
 
 
 class Counting:
@@ -76,34 +68,21 @@ def test_recorded_failure_holds(store):
     assert store.replies.get("r", 0, "propose", 0).error == "client failed with RuntimeError"
 
 
-def test_mirror_gets_what_a_kill_kept_from_it(store, tmp_path):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    replies = StoreReplies(store.replies, lease)
-    llm = RecordedLLM(GuardedLLM(Counting()), replies)
-    with asking(0, "propose"):
-        llm.complete("a")  # in the store, and the kill comes before the file
-    mirror = ReplyFile(tmp_path / "llm.jsonl")
-    llm = RecordedLLM(GuardedLLM(Counting()), MirroredReplies(replies, mirror))
-    with asking(0, "propose"):
-        assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:1"]
-    mirror.close()
-    assert [row.text for row in read_recording(tmp_path / "llm.jsonl").values()] == ["a:1", "b:1"]
-
-
 def test_call_outside_a_place_is_refused(tmp_path):
-    llm = RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"))
+    llm = RecordedLLM(GuardedLLM(Counting()), MemoryReplies())
     with pytest.raises(NotReadyError, match="expected a call inside"):
         llm.complete("a")
 
 
 def test_places_nest(tmp_path):
-    llm = RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"))
+    log = MemoryReplies()
+    llm = RecordedLLM(GuardedLLM(Counting()), log)
     with asking(0, "outer"):
         llm.complete("a")
         with asking(0, "inner"):
             llm.complete("b")
         llm.complete("c")
-    assert list(read_recording(tmp_path / "f.jsonl")) == [
+    assert list(log.rows) == [
         (0, "outer", 0),
         (0, "inner", 0),
         (0, "outer", 1),
@@ -111,9 +90,9 @@ def test_places_nest(tmp_path):
 
 
 def test_no_model_records_nothing(tmp_path):
-    log = ReplyFile(tmp_path / "f.jsonl")
+    log = MemoryReplies()
     assert isinstance(recorded_llm(None, log), NullLLM)
-    assert (tmp_path / "f.jsonl").read_bytes() == b""
+    assert log.rows == {}
 
 
 def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
@@ -155,19 +134,9 @@ class Waits(GuardedLLM):
         return answer
 
 
-def mirrored_log(store, path):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    return MirroredReplies(StoreReplies(store.replies, lease), ReplyFile(path))
-
-
-@pytest.mark.parametrize("kind", ["store", "file", "mirrored"])
-def test_kills_while_a_paid_call_is_under_way_cannot_exceed_the_limit(store, tmp_path, kind):
-    make = {
-        "store": lambda: StoreReplies(store.replies, store.leases.acquire("r", "me", ttl_s=60.0)),
-        "file": lambda: ReplyFile(tmp_path / "f.jsonl"),
-        "mirrored": lambda: mirrored_log(store, tmp_path / "f.jsonl"),
-    }[kind]
-    log, price, dying = make(), Price(input_usd=0.0, output_usd=1e6), Dying()
+def test_kills_while_a_paid_call_is_under_way_cannot_exceed_the_limit(store):
+    log = StoreReplies(store.replies, store.leases.acquire("r", "me", ttl_s=60.0))
+    price, dying = Price(input_usd=0.0, output_usd=1e6), Dying()
     for _ in range(20):  # two dollars each
         llm = RecordedLLM(Waits(dying, price=price), log, max_cost_usd=7.0)
         with asking(0, "propose"):
@@ -228,26 +197,6 @@ def test_without_a_price_a_call_under_way_is_known_and_costs_nothing(store):
     assert not store.replies.is_asked("r", 0)
 
 
-def test_booked_line_of_a_recording_is_read_again_and_never_replayed(tmp_path):
-    path, price = tmp_path / "f.jsonl", Price(input_usd=0.0, output_usd=1e6)
-    log = ReplyFile(path)
-    with asking(0, "propose"), pytest.raises(Killed):
-        RecordedLLM(Waits(Dying(), price=price), log).complete("a", max_tokens=2)
-    log.close()
-    assert read_recording(path) == {}
-    again = ReplyFile(path)
-    assert (again.booked_usd((0, "propose", 0)), again.spent_usd()) == (2.0, 2.0)
-    with asking(0, "propose"):
-        assert replay(path).complete("a") == ""
-    with asking(0, "propose"):
-        RecordedLLM(GuardedLLM(Counting(), price=price), again).complete("a", max_tokens=2)
-    again.close()
-    assert read_recording(path)[0, "propose", 0].cost_usd == 4.0
-    settled = ReplyFile(path)
-    assert (settled.booked_usd((0, "propose", 0)), settled.spent_usd()) == (0.0, 4.0)
-    settled.close()
-
-
 def test_place_tells_what_the_recorded_prompt_was_about(store):
     lease = store.leases.acquire("r", "me", ttl_s=60.0)
     llm = RecordedLLM(GuardedLLM(Counting()), StoreReplies(store.replies, lease))
@@ -261,65 +210,6 @@ def test_place_tells_what_the_recorded_prompt_was_about(store):
     assert store.replies.get("r", 0, "propose", 0).about == "first"
 
 
-def test_limit_of_a_mirrored_log_is_that_of_the_log(store, tmp_path):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    replies = StoreReplies(store.replies, lease)
-    mirror = ReplyFile(tmp_path / "llm.jsonl")
-    price = Price(input_usd=0.0, output_usd=1e6)
-    with asking(0, "propose"):
-        RecordedLLM(GuardedLLM(Counting(), price=price), replies).complete("a")
-    assert MirroredReplies(replies, mirror).spent_usd() == 2.0
-    assert mirror.spent_usd() == 0.0
-    mirror.close()
-
-
 def test_limit_without_a_price_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="max_cost_usd: expected the prices of the model"):
-        RecordedLLM(GuardedLLM(Counting()), ReplyFile(tmp_path / "f.jsonl"), max_cost_usd=1.0)
-
-
-def recording(tmp_path):
-    log = ReplyFile(tmp_path / "f.jsonl")
-    llm = RecordedLLM(GuardedLLM(Counting()), log)
-    with asking(0, "propose"):
-        llm.complete("a")
-        llm.complete("b")
-    log.close()
-    return tmp_path / "f.jsonl"
-
-
-def test_torn_last_line_is_cut_and_asked_again(tmp_path):
-    path = recording(tmp_path)
-    path.write_bytes(path.read_bytes()[:-5])
-    assert len(read_recording(path)) == 1
-    asker = Counting()
-    log = ReplyFile(path)
-    with asking(0, "propose"):
-        llm = RecordedLLM(GuardedLLM(asker), log)
-        assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:1"]
-    log.close()
-    assert len(read_recording(path)) == 2
-
-
-def test_changed_reply_is_refused(tmp_path):
-    path = recording(tmp_path)
-    path.write_text(path.read_text().replace("a:1", "a:2"))
-    with pytest.raises(IntegrityError, match=r"line 1: expected a text of digest"):
-        replay(path)
-    with pytest.raises(IntegrityError, match=r"line 1: expected a text of digest"):
-        ReplyFile(path)
-
-
-@pytest.mark.parametrize("key", ["cycle", "purpose", "ordinal", "text", "response_sha256"])
-def test_line_that_is_no_reply_is_refused(tmp_path, key):
-    path = recording(tmp_path)
-    document = json.loads(path.read_text().splitlines()[1])
-    document[key] = [1]
-    path.write_text(json.dumps(document) + "\n")
-    with pytest.raises(IntegrityError, match="line 1: expected a recorded reply"):
-        read_recording(path)
-
-
-def test_missing_recording_is_refused(tmp_path):
-    with pytest.raises(IntegrityError, match="expected a recording of replies, got no file"):
-        replay(tmp_path / "none.jsonl")
+        RecordedLLM(GuardedLLM(Counting()), MemoryReplies(), max_cost_usd=1.0)

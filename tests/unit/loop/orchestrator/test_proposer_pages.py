@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,8 @@ from cadenza.loop.events import EventBus, read_events
 from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES
 from cadenza.loop.llm import CallLimits, GuardedLLM, NullLLM, RecordedLLM
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import ReplyFile, replay
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
+from tests.loop_fakes import MemoryReplies
 
 SEED, CAP = "local/seed", 50
 
@@ -155,7 +156,7 @@ PLAN = json.dumps({"action": "reuse_seed", "num_episodes": 3})
 @pytest.mark.parametrize("kind", [0, 1], ids=["plain", "curated"])
 def test_pages_told_are_those_that_the_recorded_reply_answers(tmp_path, kind):
     write(tmp_path, "pages/tasks/a.md", "alpha")
-    log, bus = ReplyFile(tmp_path / "replies.jsonl"), EventBus(tmp_path / "events.jsonl")
+    log, bus = MemoryReplies(), EventBus(tmp_path / "events.jsonl")
     llm = RecordedLLM(GuardedLLM(Planning(*[f"[{PLAN}]", PLAN] if kind else [PLAN])), log)
     with pytest.raises(Killed):
         both(llm, tmp_path / "pages", bus=Dying())[kind].propose(0, None)
@@ -171,17 +172,16 @@ def test_pages_told_are_those_that_the_recorded_reply_answers(tmp_path, kind):
 
 def test_reply_of_a_recording_without_pages_tells_them_only_for_the_same_prompt(tmp_path):
     write(tmp_path, "pages/tasks/a.md", "alpha")
-    log = ReplyFile(tmp_path / "replies.jsonl")
+    log = MemoryReplies()
     llm = RecordedLLM(GuardedLLM(Planning(PLAN)), log)
     both(llm, tmp_path / "pages")[0].propose(0, None)
-    log.close()
-    document = json.loads((tmp_path / "replies.jsonl").read_text())
-    assert json.loads(document.pop("about"))["pages"][0]["path"] == "tasks/a.md"
-    (tmp_path / "replies.jsonl").write_text(json.dumps(document) + "\n")
+    ((key, reply),) = log.rows.items()
+    assert json.loads(reply.about)["pages"][0]["path"] == "tasks/a.md"
+    log.rows[key] = replace(reply, about=None)
     for text, told in (("alpha", 1), ("omega", 0)):
         write(tmp_path, "pages/tasks/a.md", text)
         bus = EventBus(tmp_path / f"{text}.jsonl")
-        both(replay(tmp_path / "replies.jsonl"), tmp_path / "pages", bus=bus)[0].propose(0, None)
+        both(llm, tmp_path / "pages", bus=bus)[0].propose(0, None)
         assert bus.log_path.exists() is bool(told)
 
 
@@ -207,7 +207,7 @@ class Broken:
 @pytest.mark.parametrize("kind", [0, 1], ids=["plain", "curated"])
 def test_failing_model_leaves_its_error_in_an_event(tmp_path, kind):
     bus = EventBus(tmp_path / "events.jsonl")
-    log = ReplyFile(tmp_path / "replies.jsonl")
+    log = MemoryReplies()
     llm = RecordedLLM(GuardedLLM(Broken(), CallLimits(retries=0)), log)
     for _ in range(2):  # the second time from the recording
         both(llm, tmp_path, bus=bus, run_id="r")[kind].propose(2, None)
