@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cadenza.loop.orchestrator.incidents import IncidentLog
 
 from cadenza.cli.loop_status import notes
 from cadenza.core.errors import ConfigurationError, MissingExtraError
@@ -29,7 +30,6 @@ from cadenza.loop.orchestrator.assembly import (
     read_roots,
     run_folder,
 )
-from cadenza.loop.orchestrator.incidents import IncidentLog
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,

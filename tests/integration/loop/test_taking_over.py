@@ -14,8 +14,8 @@ from cadenza.loop.errors import EventLogError, EventLogHeldError, LeaseHeldError
 from cadenza.loop.events import log_file
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.jobs.processes import is_held
-from cadenza.loop.orchestrator import taking_over
-from cadenza.loop.orchestrator.taking_over import take
+from cadenza.loop.orchestrator import controller
+from cadenza.loop.orchestrator.controller import take
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.owners import this_process
 from tests.integration.loop.job_harness import wait_for
@@ -24,7 +24,7 @@ from tests.integration.loop.job_harness import wait_for
 CONTROLLER = """
 import sys
 from pathlib import Path
-from cadenza.loop.orchestrator.taking_over import take
+from cadenza.loop.orchestrator.controller import take
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.store import JobStore
 folder = Path(sys.argv[1])
@@ -122,7 +122,7 @@ def test_run_that_another_takes_at_the_same_moment_is_told_to_be_at_work(
             logs.append(LogFile(path))
         return LogFile(path)
 
-    monkeypatch.setattr(taking_over, "LogFile", overtaken)
+    monkeypatch.setattr(controller, "LogFile", overtaken)
     with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
         take(store, "run", tmp_path / "log", ttl_s=60.0)
     logs[0].close()

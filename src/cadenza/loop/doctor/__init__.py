@@ -1,7 +1,7 @@
 """Doctor: is this machine ready for loop runs, and if not, what to do.
 
 Start at:    `read_configuration` and `examine`.
-Layout:      `check` (one finding); `configuration`, `machine`, `store`, `lerobot` (what is seen).
+Layout:      `check` (one finding); `configuration`, `machine`, `lerobot` (what is seen).
 Import time: the parts load torch and SQLAlchemy when they are asked, not before.
 """
 

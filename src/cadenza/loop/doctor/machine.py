@@ -1,14 +1,20 @@
-"""The machine, the rules and the keys: everything but the store and LeRobot.
+"""The machine, the rules, the keys, the store and Ray: everything but LeRobot.
 
 Secrets:  of keys only the names of the providers they belong to are told.
 """
 
 import os
 import platform
+import socket
+import sqlite3
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.disk_space import free_gib, obstacle
@@ -19,8 +25,7 @@ from cadenza.loop.doctor.configuration import (
     require_rules_allow,
 )
 from cadenza.loop.doctor.lerobot import lerobot_checks
-from cadenza.loop.doctor.ray_cluster import ray_check
-from cadenza.loop.doctor.store import store_check
+from cadenza.loop.errors import StoreCorruptError, StoreOutdatedError
 
 #: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
 _MIN_FREE_GIB: Final = 1.0
@@ -196,3 +201,113 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
         if missing
         else None,
     )
+
+
+#: Longest time the cluster gets to answer, s.
+_TIMEOUT_S: Final = 5.0
+#: Addresses that name no server: of a cluster that runs here, or one that is started.
+_HERE: Final = ("auto", "local")
+
+
+def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
+    """Return whether jobs can be given to Ray; nothing is started.
+
+    Args:
+        config: Configuration whose jobs run on Ray.
+        environ: Environment variables.
+    """
+    try:
+        release = version("ray")
+    except PackageNotFoundError:
+        return Check(
+            name="ray",
+            level="fail",
+            detail="jobs.runner is ray, which is not installed",
+            fix="install 'cadenza[ray]', or set jobs.runner: local",
+        )
+    address = config.jobs.ray_address or environ.get("RAY_ADDRESS")
+    if not address:
+        where = "the cluster of this machine, or one that is started for the run and ends with it"
+        return Check(name="ray", level="ok", detail=f"{release}; {where}")
+    refusal = None if address in _HERE else _refusal(address)
+    if refusal is None:
+        return Check(name="ray", level="ok", detail=f"{release}; {address}")
+    return Check(
+        name="ray",
+        level="fail",
+        detail=f"{release}; {address}: {refusal}",
+        fix="start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)",
+    )
+
+
+def _refusal(address: str) -> str | None:
+    """Return why nothing can be asked at an address; None if somebody listens there."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None:
+        return "expected host:port"
+    try:
+        socket.create_connection((host, port), timeout=_TIMEOUT_S).close()
+    except OSError as error:
+        return f"nobody answers ({error})"
+    return None
+
+
+def store_check(location: Path | str) -> Check:
+    """Return how the store at a path or URL is; nothing in it changes.
+
+    Raises:
+        CadenzaError: It does not answer, is damaged, or is of a newer version.
+    """
+    from cadenza.loop.store.jobstore import JobStore
+    from cadenza.loop.store.locations import shown
+
+    file = _sqlite_file(location)
+    if file is not None and not file.is_file():
+        return Check(
+            name="store", level="ok", detail=f"none yet; the first run makes {file.absolute()}"
+        )
+    try:
+        with JobStore.open_existing(location) as store:
+            runs = len(store.list_runs())
+            number = f"{runs} run{'' if runs == 1 else 's'}"
+            if store.is_up_to_date:
+                return Check(name="store", level="ok", detail=f"{shown(location)}: {number}")
+    except StoreOutdatedError:
+        pass
+    if file is not None:
+        _rehearse(file)
+    return Check(
+        name="store",
+        level="ok",
+        detail=f"{shown(location)}: of an older version; the next run brings it up to date",
+    )
+
+
+def _sqlite_file(location: Path | str) -> Path | None:
+    from cadenza.loop.store.locations import url_of
+
+    url = url_of(location)
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def _rehearse(file: Path) -> None:
+    """Bring a copy of an SQLite store up to date."""
+    from cadenza.loop.store.jobstore import JobStore
+
+    with tempfile.TemporaryDirectory(prefix="cadenza-doctor-") as folder:
+        copy = Path(folder) / file.name
+        try:
+            with (
+                closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.DatabaseError as error:
+            raise StoreCorruptError(
+                f"{file}: expected a sound database, got '{error}'; restore it from a copy."
+            ) from error
+        JobStore(copy).close()

@@ -12,6 +12,7 @@ It must start fast, so it loads the standard library and two light modules of `c
 """
 
 import contextlib
+import math
 import os
 import select
 import shlex
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -33,8 +34,6 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
-from cadenza.loop.jobs.job_environment import without_secrets
-from cadenza.loop.jobs.memory_kills import memory_kills
 from cadenza.loop.jobs.processes import (
     adopt_orphans,
     children_of,
@@ -43,7 +42,170 @@ from cadenza.loop.jobs.processes import (
     start_ticks,
 )
 from cadenza.loop.jobs.reaping import JobMark, reap
-from cadenza.loop.jobs.silence import Silence
+
+#: Pause between two looks through the folder, s; a short limit asks for more of them.
+_FOLDER_S: Final = 30.0
+#: Looks through the folder per limit.
+_PER_LIMIT: Final = 4
+#: Most seconds that count between two looks: those that this process slept through tell nothing.
+_LONGEST_STEP_S: Final = 5.0
+
+
+class Silence:
+    """Watches what one attempt of a job leaves: new lines in its log, changes in its folder.
+
+    A job that works for long without output looks like one that hangs. Files are told apart by
+    number, sizes and times of change; the folder is looked through only while the log is silent.
+
+    Attributes:
+        seconds: Seconds since something changed, as far as was looked.
+    """
+
+    def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:
+        """Watch a log and a folder; both may come later.
+
+        Args:
+            log_path: The log.
+            folder: The job's folder.
+            limit_s: Silence that counts as a hang, s; None if none does.
+        """
+        self.seconds = 0.0
+        self._log_path = log_path
+        self._folder = folder
+        self._limit_s = limit_s
+        of_limit_s = math.inf if limit_s is None else limit_s / _PER_LIMIT
+        self._folder_every_s = min(_FOLDER_S, of_limit_s)
+        self._log = _size_and_time(log_path)
+        self._files: tuple[int, int, int] | None = None
+        self._looked_at_s = 0.0  # silence at the last look through the folder
+        self._moment: float | None = None
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it counts as a hang."""
+        return self._limit_s is not None and self.seconds >= self._limit_s
+
+    def look(self, moment: float) -> None:
+        """Look again at ``moment``, seconds of any clock that does not jump."""
+        passed_s = 0.0 if self._moment is None else moment - self._moment
+        self._moment = moment
+        log = _size_and_time(self._log_path)
+        if log != self._log:
+            self._log = log
+            self._begin_anew()
+            return
+        self.seconds += min(passed_s, _LONGEST_STEP_S)
+        if self.seconds - self._looked_at_s >= self._folder_every_s:
+            self._look_through_folder()
+
+    def _look_through_folder(self) -> None:
+        files = _files_below(self._folder)
+        changed = self._files is not None and files != self._files
+        self._files = files
+        self._looked_at_s = self.seconds
+        if changed:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.seconds = self._looked_at_s = 0.0
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def _files_below(folder: Path) -> tuple[int, int, int]:
+    """Return number, sum of sizes and newest time of the files below a folder."""
+    number = size = newest = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            bytes_of, time_of = _size_and_time(Path(place, name))
+            number, size, newest = number + 1, size + bytes_of, max(newest, time_of)
+    return number, size, newest
+
+
+#: The run's store and its cluster, and the keys of the language models; an address may hold one.
+_SECRETS: Final = frozenset(
+    {
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_AUTH_TOKEN",
+        "ANTHROPIC_BASE_URL",
+        "CADENZA_STORE",
+        "GEMINI_API_KEY",
+        "GOOGLE_API_KEY",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "PGPASSFILE",
+        "PGPASSWORD",
+        "PGSERVICEFILE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    }
+)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what of ``environ`` a job gets, which runs programs of others.
+
+    With the keys of language models it could spend money, with the store's address answer the
+    questions that wait for a person. Against programs that look for what they were not given only
+    another user helps: a process may read the variables of others of the same user.
+    """
+    return {name: value for name, value in environ.items() if name not in _SECRETS}
+
+
+_GROUPS: Final = Path("sys/fs/cgroup")
+#: Key of the count, in the files of both versions.
+_COUNT: Final = "oom_kill"
+
+
+def memory_kills(root: Path = Path("/")) -> int | None:
+    """Return how many processes of this control group the kernel killed for want of memory.
+
+    A job runs in the group of its host, so a count that rose tells a job that needs too much memory
+    from one that a person or a shutdown killed. Other programs of the group count, too; None if
+    nobody counts. Source: ``memory.events`` (cgroup v2), ``memory.oom_control`` (cgroup v1).
+
+    Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    for path in _candidates(root):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, count = line.partition(" ")
+            if name == _COUNT and count.isdecimal():
+                return int(count)
+    return None
+
+
+def _candidates(root: Path) -> list[Path]:
+    """Return the files that may hold the count, best first.
+
+    In a container the name of the group is often that outside, but its files are at the top.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found: list[Path] = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            folder, name = root / _GROUPS / "memory", "memory.oom_control"
+        elif not controllers:
+            folder, name = root / _GROUPS, "memory.events"
+        else:
+            continue
+        found += [folder / group.lstrip("/") / name, folder / name]
+    return found
+
 
 #: Pause between two looks at the limits, s.
 _TICK_S: Final = 0.1

@@ -5,7 +5,10 @@ the last committed state; a step that was begun is done again and finds its jobs
 events where it left them.
 """
 
+import logging
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,21 +22,24 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import (
     BudgetExceededError,
     DuplicateRunError,
+    EventLogHeldError,
+    LeaseHeldError,
     StaleLeaseError,
     StaleStateError,
     StopRequestedError,
+    StoreAccessError,
     StoreUnavailableError,
     UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.events.earlier import require_usable_log
 from cadenza.loop.events.journal import EventJournal
+from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.checkpoints import initial_reference
-from cadenza.loop.orchestrator.outages import Outages
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.state import LoopState
@@ -44,11 +50,11 @@ from cadenza.loop.orchestrator.steps import (
     Workers,
 )
 from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summarize
-from cadenza.loop.orchestrator.taking_over import take
 from cadenza.loop.resuming import placed, require_place
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.lease_keeper import LeaseKeeper
+from cadenza.loop.store.owners import is_frozen, is_gone, readable, this_process
 from cadenza.loop.store.rows import Lease, RunRow
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.
@@ -378,3 +384,130 @@ def _lasting(document: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
+
+
+_logger = logging.getLogger(__name__)
+
+#: Longest outage that a run waits for, s: servers restart in seconds and fail over in minutes; what
+#: takes longer needs a person, who resumes the run.
+PATIENCE_S: Final = 600.0
+
+
+class Outages:
+    """Waits for the store of one run; the step is then done again, as it would be after a kill.
+
+    Waited for:  a server that restarts or cannot be reached, a file that another program locks, a
+                 full disk; at most `PATIENCE_S` for one step.
+    Not so:      a password that the server refuses, which waiting does not mend.
+    """
+
+    def __init__(
+        self,
+        session: RunSession,
+        stop: StopCheck,
+        *,
+        pause_s: float,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Wait for the store of ``session``.
+
+        Args:
+            session: The controller's session.
+            stop: Says whether the run is asked to stop, which ends the wait.
+            pause_s: Pause between two questions to the store, s.
+            patience_s: Longest time that one step may wait, s.
+        """
+        self._session = session
+        self._stop = stop
+        self._pause_s = pause_s
+        self._patience_s = patience_s
+        self._since: float | None = None
+
+    def outlast(self, error: StoreUnavailableError) -> None:
+        """Wait until the store answers, and take up the state that it has; then do the step again.
+
+        Args:
+            error: What the step met.
+
+        Raises:
+            StoreUnavailableError: ``error`` again, as the wait was too long, a wait does not help
+                or the run is asked to stop.
+        """
+        moment = time.monotonic()
+        since = self._since = moment if self._since is None else self._since
+        _logger.warning("the store does not answer; the step is done again when it does: %s", error)
+        while not isinstance(error, StoreAccessError):
+            if self._stop() or time.monotonic() - since > self._patience_s:
+                break
+            time.sleep(self._pause_s)
+            try:
+                self._session.reload()
+            except StoreUnavailableError as again:
+                error = again
+            else:
+                away_s = time.monotonic() - moment
+                self._session.incidents.note(
+                    "store_away", f"the store did not answer for {away_s:.1f} s; it does again"
+                )
+                return
+        raise error
+
+    def over(self) -> None:
+        """Note that a step was committed."""
+        self._since = None
+
+
+def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease:
+    """Return the lease of a run whose log is free.
+
+    A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
+    while but not the lock of its log. The run is then left as it is: thawed, it goes on.
+
+    Args:
+        store: Store of the run.
+        run_id: The run.
+        log_path: Its event log.
+        ttl_s: Seconds that the lease lasts without a renewal.
+
+    Raises:
+        LeaseHeldError: Another live controller holds the run.
+        EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
+        EventLogError: The file system refused.
+        UnknownRowError: There is no such run.
+    """
+    row, holder = store.get_run(run_id), store.leases.holder(run_id)
+    owner = row["lease_owner"]
+    try:
+        if holder is None or is_gone(holder):
+            LogFile(log_path).close()
+        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
+    except EventLogHeldError as error:
+        if store.get_run(run_id)["lease_epoch"] != row["lease_epoch"]:
+            return take(store, run_id, log_path, ttl_s=ttl_s)  # taken, with its log, meanwhile
+        if owner is None or is_gone(owner):
+            raise
+        raise EventLogHeldError(_who_has_it(row, owner, "event log", ttl_s)) from error
+    except LeaseHeldError as error:
+        if owner is None or not is_frozen(owner):
+            raise
+        raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
+
+
+def _who_has_it(row: RunRow, owner: str, what: str, ttl_s: float) -> str:
+    """Return who holds a run without a sign of life, since when, and what to do."""
+    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
+    since = "" if renewed is None else f", silent since {_utc(renewed)}"
+    if is_frozen(owner):
+        pid = owner.split("/")[-2]
+        state = " and is stopped (SIGSTOP, Ctrl-Z)"
+        remedy = f"let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
+    else:
+        state, remedy = "", "see there whether it hangs, and end it"
+    return (
+        f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
+        f"holds{since}{state}; {remedy}, then resume the run."
+    )
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

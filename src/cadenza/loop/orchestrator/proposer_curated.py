@@ -15,13 +15,13 @@ from cadenza.loop.events import EventSink
 from cadenza.loop.knowledge.page_files import newest_pages
 from cadenza.loop.llm.place import asking
 from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.orchestrator.proposer_llm import Talk
 from cadenza.loop.orchestrator.proposer_plans import lenient_proposal, parsed_json
 from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,
     PromptSource,
 )
 from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
-from cadenza.loop.orchestrator.proposer_talk import Talk
 
 #: Pages in the prompt, and most characters of each.
 _PAGES: Final = 4

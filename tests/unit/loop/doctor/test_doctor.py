@@ -12,10 +12,10 @@ from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.core.sealed_json import write_sealed_json
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import lerobot, machine, ray_cluster, read_configuration
+from cadenza.loop.doctor import lerobot, machine, read_configuration
 from cadenza.loop.doctor.check import Check, tried
 from cadenza.loop.doctor.configuration import back_end_check, inputs_check
-from cadenza.loop.doctor.store import store_check
+from cadenza.loop.doctor.machine import store_check
 from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.store import JobStore
 
@@ -154,22 +154,22 @@ def on_ray(**jobs):
 
 
 def test_a_cluster_must_answer_at_its_address(monkeypatch):
-    monkeypatch.setattr(ray_cluster, "version", lambda _: "2.60.0")
-    assert "started for the run" in ray_cluster.ray_check(on_ray(), {}).detail
-    assert ray_cluster.ray_check(on_ray(ray_address="auto"), {}).level == "ok"
+    monkeypatch.setattr(machine, "version", lambda _: "2.60.0")
+    assert "started for the run" in machine.ray_check(on_ray(), {}).detail
+    assert machine.ray_check(on_ray(ray_address="auto"), {}).level == "ok"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         for there in (address, f"ray://{address}"):
-            assert ray_cluster.ray_check(on_ray(ray_address=there), {}).level == "ok"
-        assert ray_cluster.ray_check(on_ray(), {"RAY_ADDRESS": address}).detail.endswith(address)
+            assert machine.ray_check(on_ray(ray_address=there), {}).level == "ok"
+        assert machine.ray_check(on_ray(), {"RAY_ADDRESS": address}).detail.endswith(address)
     with socket.socket() as nobody:  # has a port, and listens to none
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        check = ray_cluster.ray_check(on_ray(ray_address=address), {})
+        check = machine.ray_check(on_ray(ray_address=address), {})
     assert (check.level, f"{address}: nobody answers" in check.detail) == ("fail", True)
     assert "jobs.ray_address" in check.fix
     for odd in ("head-node", "head:port", "ray://[head"):
-        assert ray_cluster.ray_check(on_ray(ray_address=odd), {}).detail.endswith(
+        assert machine.ray_check(on_ray(ray_address=odd), {}).detail.endswith(
             f"{odd}: expected host:port"
         )
 
@@ -178,7 +178,7 @@ def test_ray_is_looked_at_only_for_who_wants_it(tmp_path, monkeypatch):
     def missing(_):
         raise importlib.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(ray_cluster, "version", missing)
+    monkeypatch.setattr(machine, "version", missing)
     for settings, levels in ((on_ray(), ["fail"]), (config(), []), (None, [])):
         checks = machine.examine(
             config=settings,

@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.loop.jobs.memory_kills import memory_kills
+from cadenza.loop.jobs.host import memory_kills
 
 V2 = "0::/user.slice/run.scope\n"
 V1 = "5:cpu:/user\n4:memory:/user/1\n0::/\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.loop.jobs.silence import Silence
+from cadenza.loop.jobs.host import Silence
 
 
 @pytest.fixture

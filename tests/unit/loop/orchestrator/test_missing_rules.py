@@ -10,10 +10,10 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError
 from cadenza.loop.orchestrator.foreseen import (
+    lines_to_add,
     require_commands_allowed,
     require_foreseen_allowed,
 )
-from cadenza.loop.orchestrator.missing_rules import lines_to_add
 
 GUIDE = Path(__file__).parents[4] / "docs" / "how-to" / "coming-from-leagents.md"
 #: The keys of LeAgents' own file.

@@ -4,8 +4,8 @@ import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
 from cadenza.loop.jobs.stopping import StopLevel, never
-from cadenza.loop.orchestrator.incidents import IncidentLog
-from cadenza.loop.orchestrator.outages import Outages
+from cadenza.loop.orchestrator.controller import Outages
+from cadenza.loop.orchestrator.session import IncidentLog
 
 AWAY = StoreUnavailableError("the server restarts")
 
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr("cadenza.loop.orchestrator.outages.time", made)
+    monkeypatch.setattr("cadenza.loop.orchestrator.controller.time", made)
     return made
 
 

@@ -13,7 +13,6 @@ from cadenza.loop.errors import EvidenceError
 from cadenza.loop.jobs.reports import Incident
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.orchestrator.checkpoints import require_intact, weights_digest
-from cadenza.loop.orchestrator.incidents import IncidentLog
 from cadenza.loop.orchestrator.reports import (
     RAW_CHARS,
     bare_report,
@@ -21,6 +20,7 @@ from cadenza.loop.orchestrator.reports import (
     pooled_report,
     told_report,
 )
+from cadenza.loop.orchestrator.session import IncidentLog
 from cadenza.loop.orchestrator.state import needed
 
 REPORT = EvalReport(
