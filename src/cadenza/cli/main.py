@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import configs, doctor, evaluate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -30,9 +30,9 @@ tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", n
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
-configs_app.command("list")(configs.show_list)
-configs_app.command("show")(configs.show)
-configs_app.command("copy")(configs.copy)
+configs_app.command("list")(listings.configs)
+configs_app.command("show")(listings.show_config)
+configs_app.command("copy")(listings.copy_config)
 eval_app.command("run")(evaluate.run)
 eval_app.command("verify")(evaluate.verify)
 job_app.command("collect")(job.collect)

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from cadenza.evaluation.json_values import require_json_object
 from cadenza.evaluation.schema_types import (
     LEGACY_ESTIMATOR,
     MIN_RESAMPLES,
@@ -19,6 +18,7 @@ from cadenza.evaluation.schema_types import (
     Rate,
     SchemaVersion,
     Sha256,
+    require_json_object,
     unique_seeds,
 )
 

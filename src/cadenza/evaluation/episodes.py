@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Self, cast
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from cadenza.core.files import canonical_json
-from cadenza.evaluation.json_values import require_json_object
 from cadenza.evaluation.schema_types import (
     Archive,
     Count,
@@ -13,6 +12,7 @@ from cadenza.evaluation.schema_types import (
     Identifier,
     Integer,
     NonNegative,
+    require_json_object,
 )
 
 #: Typed fields that older archives kept in ``metadata``, with the keys they used there.

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.durable_runner import job_folder
-from cadenza.loop.jobs.local_runner import LocalJobRunner
+from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
 from cadenza.loop.jobs.processes import start_ticks
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner

@@ -336,7 +336,7 @@ def runner_made(lab, config):
 
         return make
 
-    lab.patch.setattr("cadenza.loop.jobs.local_runner.LocalJobRunner", maker("local"))
+    lab.patch.setattr("cadenza.loop.jobs.durable_runner.LocalJobRunner", maker("local"))
     lab.patch.setattr("cadenza.loop.jobs.ray_runner.RayJobRunner", maker("ray"))
     with build_loop(config, RUN, backend=FakeBackend()) as loop:
         incidents = types.SimpleNamespace(note_job=None)

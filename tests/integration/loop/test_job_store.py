@@ -24,9 +24,8 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.jobs.spec import JobKey, JobSpec
-from cadenza.loop.store import JobStore, changes, lease_keeper
-from cadenza.loop.store.lease_keeper import LeaseKeeper
-from cadenza.loop.store.leases import require_lease
+from cadenza.loop.store import JobStore, changes, leases
+from cadenza.loop.store.leases import LeaseKeeper, require_lease
 from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
 
@@ -292,8 +291,8 @@ def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
 
 
 def test_keeper_renews_several_times_within_the_duration_of_a_lease(store, monkeypatch):
-    assert lease_keeper._RENEWALS_PER_TTL >= 2
-    monkeypatch.setattr(lease_keeper, "_RENEWALS_PER_TTL", 600 * lease_keeper._RENEWALS_PER_TTL)
+    assert leases._RENEWALS_PER_TTL >= 2
+    monkeypatch.setattr(leases, "_RENEWALS_PER_TTL", 600 * leases._RENEWALS_PER_TTL)
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=600.0, gone=alive)
     ends = {expires_at(store)}

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cadenza.loop.errors import LLMCallError
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, wire
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, service
 from cadenza.loop.llm.recording import recorded_llm
 from tests.integration.loop.llm_server import (
     Reply,
@@ -313,7 +313,7 @@ def test_wrong_content_type_does_not_matter(server, provider):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_huge_body_is_not_read_to_its_end(server, provider, monkeypatch):
-    monkeypatch.setattr(wire, "MAX_BODY_BYTES", 100_000)
+    monkeypatch.setattr(service, "MAX_BODY_BYTES", 100_000)
     server.say(good(provider, "x" * 5_000_000))
     row = guarded(server, provider).reply("why?")
     assert row.text == ""

@@ -21,7 +21,7 @@ from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.events import EventBus
 from cadenza.loop.jobs.callable_runner import CallableRunner
-from cadenza.loop.jobs.local_runner import LocalJobRunner
+from cadenza.loop.jobs.durable_runner import LocalJobRunner
 from cadenza.loop.jobs.stopping import never
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator import build_loop

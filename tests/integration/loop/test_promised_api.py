@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.loop import EventBus, JobStore, LoopConfig, LoopController
 from cadenza.loop.agents import DataAgent, EvalAgent, RunResult, TrainAgent
-from cadenza.loop.constitution.shipped import shipped_config
+from cadenza.loop.constitution.constitution import shipped_config
 from cadenza.loop.orchestrator import Constitution, DeterministicProposer, RunSummary
 
 

@@ -27,7 +27,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from cadenza.loop.store import JobStore, database, schema, sqlite_files
+from cadenza.loop.store import JobStore, database, schema
 from cadenza.loop.store.models import Base
 from cadenza.loop.store.owners import this_process
 from tests.integration.loop.store_processes import create_store
@@ -381,7 +381,7 @@ def test_file_that_somebody_writes_while_it_is_looked_at_is_looked_at_again(tmp_
         return raw
 
     monkeypatch.setattr(sqlite3, "connect", write_meanwhile)
-    names = sqlite_files.table_names(path, timeout_s=1.0)
+    names = database.table_names(path, timeout_s=1.0)
     assert {"runs", "jobs", "alembic_version"} <= names
     assert not torn
 

@@ -11,9 +11,8 @@ from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.errors import ChamberEnvCompatibilityError
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-from cadenza.envs.wrappers.masking import zeroed
 from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
-from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
+from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper, zeroed
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 

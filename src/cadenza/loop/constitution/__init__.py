@@ -9,10 +9,9 @@ Layout:      `flags` (words), `kinds` and `paths` (values), `programs`, `native_
              `lerobot_programs` (tables), `jobs` (typed jobs), `rules` (the file), `constitution`.
 """
 
-from cadenza.loop.constitution.constitution import Constitution
+from cadenza.loop.constitution.constitution import Constitution, load_constitution
 from cadenza.loop.constitution.jobs import TypedJob
 from cadenza.loop.constitution.paths import Roots
-from cadenza.loop.constitution.shipped import load_constitution
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict
 
 __all__ = [

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self, cast
 
 from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
 from cadenza.loop.constitution.jobs import EvalJob, LimitName, TrainJob, TypedJob
 from cadenza.loop.constitution.kinds import (
@@ -30,7 +31,7 @@ from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
 from cadenza.loop.constitution.paths import Roots, require_separate
 from cadenza.loop.constitution.programs import Program
 from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
-from cadenza.loop.constitution.suites import tasks_played
+from cadenza.loop.constitution.suites import suite_sizes, tasks_played
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
@@ -356,3 +357,22 @@ def _written(flag: Flag) -> str:
 def _raise_unless(verdict: Verdict) -> None:
     if not verdict.allowed:
         raise ConstitutionError(verdict)
+
+
+_SHIPPED: Final = "loop/constitution.yaml"
+
+
+def load_constitution(path: Path | None, instructions: Path | None = None) -> Constitution:
+    """Return a constitution.
+
+    Args:
+        path: File of rules. None for those that the package ships.
+        instructions: File of suites that the run describes itself, whose tasks count; see
+            `cadenza.loop.constitution.suites`. None for none.
+
+    Raises:
+        ConstitutionError: The file of rules is missing or malformed.
+        ConfigurationError: The other file is.
+    """
+    rules = Constitution.from_yaml(path or shipped_config(_SHIPPED))
+    return rules if instructions is None else rules.with_suites(suite_sizes(instructions))

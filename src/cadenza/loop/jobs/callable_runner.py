@@ -1,7 +1,7 @@
 """A plain function as a job runner: for dry runs, and for people's own ways to run commands.
 
 The function blocks until the command is over, so nothing survives a killed controller: the next
-one starts the command again. Use `cadenza.loop.jobs.local_runner` where that is too dear.
+one starts the command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
 """
 
 from cadenza.core.errors import IntegrityError

@@ -23,7 +23,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, HostRequ
 from cadenza.loop.jobs.budget import BudgetMeter
 from cadenza.loop.jobs.course import Course, read_course, write_course
 from cadenza.loop.jobs.ends import job_failure, recorded_end
-from cadenza.loop.jobs.hosts import Hosts
+from cadenza.loop.jobs.hosts import Hosts, LocalHosts
 from cadenza.loop.jobs.outcomes import Outcome, judge
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.progress import kept_by
@@ -333,3 +333,12 @@ class _Job:
 
     def _tell(self, kind: IncidentKind, row: JobRow, message: str) -> None:
         self._runner.tell(Incident(kind=kind, key=row.key, attempt=row.attempt, message=message))
+
+
+class LocalJobRunner(DurableRunner):
+    """Runs each attempt in a host process of this machine."""
+
+    @staticmethod
+    def open_hosts(config: JobsConfig) -> LocalHosts:  # noqa: ARG004 - one machine, no choice
+        """Return this machine."""
+        return LocalHosts()

@@ -1,23 +1,132 @@
 """What the clients of all services share: one call, from the question to an answer.
 
 A client says how its package sends a question and where a reply holds text and numbers of tokens.
+The packages make the request (address, key, headers, proxies); the body is read and checked here,
+because they accept any shape and keep a body of any size in memory.
 """
 
+import importlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, Final, Protocol, cast
 
-from cadenza.loop.errors import LLMCallError
+from cadenza.core.errors import IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.errors import LLMCallError, LLMPackageMissingError
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Question
-from cadenza.loop.llm.redaction import redacted
-from cadenza.loop.llm.wire import (
-    StreamedResponse,
-    count_or_none,
-    fetch,
-    load_package,
-    mapping_or_empty,
-)
+from cadenza.loop.llm.redaction import error_text, redacted
+
+#: Longest body of a reply, bytes: a hundred times the longest text a model writes at once.
+MAX_BODY_BYTES: Final = 4 << 20
+#: Statuses after which another try may succeed: time-out, conflict, too early, rate limit.
+_PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
+#: First status of the server's own errors; overload is among them (529).
+_SERVER_ERRORS: Final = 500
+
+
+class StreamedResponse(Protocol):
+    """The part of the packages' responses that we use."""
+
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the body."""
+        ...
+
+
+def load_package(name: str) -> ModuleType:
+    """Import the official package of a service.
+
+    Raises:
+        LLMPackageMissingError: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LLMPackageMissingError(
+            f"language model: expected the package {name!r}, got none; install it with "
+            "`pip install 'cadenza[llm]'`, or set llm to null."
+        ) from error
+
+
+def fetch(
+    send: Callable[[], AbstractContextManager[StreamedResponse]],
+    package: ModuleType,
+    base_error: type[Exception],
+    secrets: Iterable[str],
+) -> dict[str, Any]:
+    """Return the JSON object that a request brings.
+
+    Args:
+        send: Starts the request; the package raises on a status that is no success.
+        package: The official package, for its types of errors.
+        base_error: Its most general error.
+        secrets: Keys that no message may hold.
+
+    Raises:
+        LLMCallError: The request failed, or its body is too long or no JSON object.
+    """
+    import httpx2
+
+    failure: LLMCallError
+    try:
+        with send() as response:
+            return parse_json_object(_bounded_body(response), source="reply")
+    except IntegrityError as error:
+        text = error_text(f"no JSON: {error}", secrets)
+        failure = LLMCallError(text, passing=True, billed=True)
+    except package.APIStatusError as error:
+        failure = _status_failure(error, secrets)
+    except package.APITimeoutError:
+        failure = LLMCallError("time-out", passing=True, billed=True)
+    except (package.APIConnectionError, httpx2.HTTPError) as error:
+        message = f"connection failed: {type(error).__name__}: {error}"
+        failure = LLMCallError(
+            error_text(message, secrets),
+            passing=True,
+            billed=not isinstance(error.__cause__, httpx2.ConnectError),
+        )
+    except (base_error, httpx2.StreamError, httpx2.InvalidURL, TypeError, ValueError) as error:
+        # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
+        failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))
+    raise failure  # outside the handlers, so that no traceback shows the package's own message
+
+
+def count_or_none(value: object) -> int | None:
+    """Return a number of tokens; None if the service sent no such number."""
+    return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+def mapping_or_empty(value: object) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the service sent something else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _bounded_body(response: StreamedResponse) -> bytes:
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise IntegrityError(f"expected at most {MAX_BODY_BYTES} bytes, got more")
+    return bytes(body)
+
+
+def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
+    status = int(error.status_code)
+    return LLMCallError(
+        error_text(f"status {status}: {error}", secrets),
+        passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
+        retry_after_s=_seconds(error.response.headers.get("retry-after")),
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of a ``retry-after`` header; None for a date or none at all."""
+    if text is None or re.fullmatch(r"[0-9]{1,15}", text.strip()) is None:
+        return None
+    return float(text)
+
 
 #: Seconds before `ServiceClient.complete` gives up.
 _TIMEOUT_S = 120.0

@@ -23,7 +23,7 @@ from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.guard import CallLimits
 from cadenza.loop.llm.prices import Price
 from cadenza.loop.llm.protocol import LLMClient
-from cadenza.loop.llm.recording import ReplyLog, StoreReplies, recorded_llm
+from cadenza.loop.llm.recording import StoreReplies, recorded_llm
 from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
 from cadenza.loop.orchestrator.foreseen import (
     require_commands_allowed,
@@ -223,7 +223,7 @@ def _jobs_opener(
         if config.jobs.runner == "ray":
             from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
         else:
-            from cadenza.loop.jobs.local_runner import LocalJobRunner as Runner
+            from cadenza.loop.jobs.durable_runner import LocalJobRunner as Runner
         limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
         runner = Runner(
             session.store,
@@ -241,7 +241,7 @@ def _jobs_opener(
     return open_jobs
 
 
-def _language_model(config: LoopConfig, log: ReplyLog, stop: StopCheck) -> LLMClient:
+def _language_model(config: LoopConfig, log: StoreReplies, stop: StopCheck) -> LLMClient:
     """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
     calls = config.llm_calls
     limits = CallLimits(

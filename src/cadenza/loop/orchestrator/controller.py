@@ -53,7 +53,7 @@ from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summar
 from cadenza.loop.resuming import placed, require_place
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.lease_keeper import LeaseKeeper
+from cadenza.loop.store.leases import LeaseKeeper
 from cadenza.loop.store.owners import is_frozen, is_gone, readable, this_process
 from cadenza.loop.store.rows import Lease, RunRow
 

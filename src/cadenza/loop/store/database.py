@@ -6,21 +6,23 @@ PostgreSQL:  read committed; whoever changes a run first locks its row, so that 
              run happen one after the other and several runs proceed at once.
 """
 
+import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DatabaseError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import make_folder
 from cadenza.loop.disk_space import obstacle
 from cadenza.loop.errors import (
+    StoreAccessError,
     StoreCorruptError,
     StoreNotFoundError,
     StoreUnavailableError,
@@ -29,8 +31,63 @@ from cadenza.loop.errors import (
 from cadenza.loop.store import schema
 from cadenza.loop.store.locations import shown, url_of
 from cadenza.loop.store.models import Run
-from cadenza.loop.store.refusals import refusal_at_opening, refused_password
-from cadenza.loop.store.sqlite_files import table_names
+
+if TYPE_CHECKING:
+    from psycopg import Error
+
+
+def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:
+    """Return the refusal of a password that is missing or wrong; None if that is not the matter.
+
+    Args:
+        name: Where the store is, without passwords.
+        error: What a connection or statement raised.
+    """
+    told = _told_by_postgresql(error)
+    if told is None or told.pgconn is None:
+        return None
+    if told.pgconn.needs_password:
+        got = "none"
+    elif "password authentication failed" in str(told):  # there is no code for it
+        got = "a wrong one"
+    else:
+        return None
+    return StoreAccessError(
+        f"job store {name}: expected this user's password, got {got}; set PGPASSWORD, add a line "
+        "to ~/.pgpass, or write it into the URL of --store or CADENZA_STORE (no run keeps it)."
+    )
+
+
+def refusal_at_opening(
+    name: str, error: DBAPIError
+) -> StoreAccessError | ConfigurationError | None:
+    """Return what to say of an option or statement that was refused while the store was opened.
+
+    Args:
+        name: Where the store is, without passwords.
+        error: What was raised.
+    """
+    told = _told_by_postgresql(error)
+    if told is None:
+        return None
+    if told.sqlstate is None:  # nothing that a server said
+        return ConfigurationError(
+            f"job store {name}: expected options that the driver knows, got '{told}'; correct the "
+            "URL."
+        )
+    return StoreAccessError(
+        f"job store {name}: expected a user who may create and change its tables, got '{told}'; "
+        "grant that, or name a database that this user owns."
+    )
+
+
+def _told_by_postgresql(error: DBAPIError) -> "Error | None":
+    if isinstance(error.orig, sqlite3.Error):
+        return None
+    from psycopg import Error
+
+    return error.orig if isinstance(error.orig, Error) else None
+
 
 #: Seconds a writer waits for another before it gives up; commits take milliseconds.
 BUSY_TIMEOUT_S: Final = 60.0
@@ -238,3 +295,80 @@ def _use_write_ahead_log(raw: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options()[_BEGIN])
+
+
+# Whose an SQLite file is, found out without changing a byte of it or leaving a file beside it: an
+# ordinary connection switches on the write-ahead log if asked to, and brings what a killed program
+# left in the log into the file. Source: https://www.sqlite.org/fileformat.html and uri.html.
+
+_MAGIC: Final = b"SQLite format 3\0"
+#: Place of the version that readers must understand; 2 is the write-ahead log.
+_READ_VERSION: Final = 19
+
+
+def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
+    """Return the names of the tables in a file; an empty file has none.
+
+    Args:
+        path: The file.
+        timeout_s: Seconds to wait for a writer.
+
+    Raises:
+        StoreUnavailableError: It cannot be read, or stayed locked.
+        StoreCorruptError: It is no SQLite database, or a damaged one.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_READ_VERSION + 1)
+        if not header:
+            return frozenset()
+        if not header.startswith(_MAGIC):
+            raise StoreCorruptError(
+                f"job store {path}: expected a sound database, got 'file is not a database'; name "
+                "another file."
+            )
+        return _names_in(path, header, timeout_s=timeout_s)
+    except (OSError, sqlite3.OperationalError) as error:
+        raise StoreUnavailableError(
+            f"job store {path}: expected to read it, got '{error}'; see that you may read it and "
+            "no other program holds a lock on it."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise StoreCorruptError(
+            f"job store {path}: expected a sound database, got '{error}'; restore it from a copy, "
+            "or name another file."
+        ) from error
+
+
+def _names_in(path: Path, header: bytes, *, timeout_s: float) -> frozenset[str]:
+    """Return the names of the tables in a database.
+
+    With a write-ahead log, a reader creates the log's files if there are none, and leaves them
+    behind. Without them nobody has the file open and it is complete: then it is read as it is, and
+    once more with locks if somebody opened it meanwhile.
+    """
+    before = _trace(path)
+    has_log, *_ = before
+    if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not has_log:
+        try:
+            names = _read_names(path, "mode=ro&immutable=1", timeout_s=timeout_s)
+        except sqlite3.DatabaseError:
+            if _trace(path) == before:
+                raise
+        else:
+            if _trace(path) == before:
+                return names
+    return _read_names(path, "mode=ro", timeout_s=timeout_s)
+
+
+def _trace(path: Path) -> tuple[bool, int, int]:
+    """Return what shows that somebody has the file open, or had since the last look."""
+    status = path.stat()
+    return path.with_name(f"{path.name}-wal").exists(), status.st_size, status.st_mtime_ns
+
+
+def _read_names(path: Path, options: str, *, timeout_s: float) -> frozenset[str]:
+    place = f"{path.absolute().as_uri()}?{options}"
+    with closing(sqlite3.connect(place, uri=True, timeout=timeout_s)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))

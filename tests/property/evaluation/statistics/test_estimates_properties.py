@@ -12,8 +12,7 @@ from cadenza.evaluation.statistics.cluster_means import (
     resampled_means,
 )
 from cadenza.evaluation.statistics.means import mean_estimate
-from cadenza.evaluation.statistics.proportions import effective_trials
-from cadenza.evaluation.statistics.rates import rate_estimate
+from cadenza.evaluation.statistics.rates import effective_trials, rate_estimate
 
 outcomes = st.dictionaries(
     st.integers(0, 50), st.lists(st.booleans(), min_size=1, max_size=8), min_size=1, max_size=12

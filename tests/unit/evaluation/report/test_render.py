@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import InputError, StorageError
-from cadenza.evaluation.report.downloads import episodes_csv
-from cadenza.evaluation.report.render import render_report, write_report
+from cadenza.evaluation.report.render import episodes_csv, render_report, write_report
 from cadenza.evaluation.report.view import Check, LearningCurve, PartnerView
 from cadenza.evaluation.results import EpisodeResult
 from tests.unit.evaluation.report.sample_view import hostile_view, sample_view

@@ -1,7 +1,7 @@
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.loop.events import EventPage, read_events, reading
+from cadenza.loop.events import EventPage, log_file, read_events
 
 
 def test_pages_follow_one_another_by_offset(tmp_path):
@@ -40,7 +40,7 @@ def test_offset_within_a_line_skips_its_rest(tmp_path):
 
 
 def test_overlong_line_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_MAX_LINE_BYTES", 16)
+    monkeypatch.setattr(log_file, "_MAX_LINE_BYTES", 16)
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"x": "' + b"y" * 100 + b'"}\n{"seq": 2}\n{"z": "' + b"y" * 100)
     page = read_events(path)

@@ -3,7 +3,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import LLMPackageMissingError
-from cadenza.loop.llm import AnthropicLLM, NullLLM, OpenAICompatibleLLM, make_llm, wire
+from cadenza.loop.llm import AnthropicLLM, NullLLM, OpenAICompatibleLLM, make_llm, service
 from cadenza.loop.llm.factory import GEMINI_BASE_URL
 from cadenza.loop.llm.redaction import secrets_of
 from cadenza.loop.llm.spec import parse_spec
@@ -76,7 +76,7 @@ def test_missing_package_names_the_extra(spec, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(wire.importlib, "import_module", missing)
+    monkeypatch.setattr(service.importlib, "import_module", missing)
     with pytest.raises(RuntimeError, match=r"install it with `pip install 'cadenza\[llm\]'`"):
         make_llm(spec)
     with pytest.raises(LLMPackageMissingError, match="expected the package"):

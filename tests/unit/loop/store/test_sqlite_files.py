@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from cadenza.loop.errors import StoreCorruptError, StoreUnavailableError
-from cadenza.loop.store.sqlite_files import table_names
+from cadenza.loop.store.database import table_names
 
 CRASH = """
 import os, sqlite3, sys
