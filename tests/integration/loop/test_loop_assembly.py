@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cadenza.loop.orchestrator.incidents import IncidentLog
 
 from cadenza.cli.loop_status import notes
 from cadenza.core.errors import ConfigurationError, MissingExtraError
@@ -35,6 +34,7 @@ from cadenza.loop.orchestrator.proposer import (
     DeterministicProposer,
     LLMProposer,
 )
+from cadenza.loop.orchestrator.session import IncidentLog
 from cadenza.loop.resuming import store_location
 from cadenza.loop.status_report import run_status
 from tests.loop_fakes import FakeBackend, FakeStack
