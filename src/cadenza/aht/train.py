@@ -69,7 +69,7 @@ def train(
         env: Environment to step, scalar, or batched if ``cfg.env.num_envs > 1``.
         partner: Frozen partner.
         trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
-        repo_root: Working tree for the run's provenance; the current folder by default.
+        repo_root: Working tree for the run's provenance; by default this package's own checkout.
         safety: Filter built from ``env`` itself, a `BatchedSafetyDriver` if ``env`` is batched;
             needed exactly if ``cfg.safety.enabled``.
         evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
@@ -91,7 +91,7 @@ def train(
     context = compute_run_metadata(
         seed=cfg.seed,
         run_kind=cfg.algo,
-        repo_root=repo_root or Path.cwd(),
+        repo_root=repo_root,
         extra=extra_facts(cfg, partner, fingerprint),
         config_fingerprint=fingerprint,
         code=(factory, *map(type, (partner, env, getattr(env, "unwrapped", env)))),

@@ -139,17 +139,9 @@ def current_provenance(repo_root: Path | None) -> BundleProvenance:
     """Return the code and machine of this process.
 
     Args:
-        repo_root: Source checkout; None if the package runs from an installation, whose state git
-            cannot prove, so that the bundle counts as dirty.
+        repo_root: Source checkout; None for this package's own. Git cannot prove the state of an
+            installation without one, so that its bundles count as dirty.
     """
-    if repo_root is None:
-        return BundleProvenance(
-            git_sha=GIT_SHA_UNKNOWN,
-            dirty=True,
-            diff_sha256=None,
-            lock_sha256=None,
-            platform=platform_fingerprint(),
-        )
     context = compute_run_metadata(seed=0, run_kind="evaluation", repo_root=repo_root)
     dirty = context.git_dirty is not False
     known = dirty and context.diff_hash != GIT_SHA_UNKNOWN
@@ -157,7 +149,7 @@ def current_provenance(repo_root: Path | None) -> BundleProvenance:
         git_sha=context.git_sha,
         dirty=dirty,
         diff_sha256=context.diff_hash if known else None,
-        lock_sha256=context.lock_hash,
+        lock_sha256=None if context.git_sha == GIT_SHA_UNKNOWN else context.lock_hash,
         platform=platform_fingerprint(),
     )
 

@@ -32,7 +32,6 @@ from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
-from cadenza.core.shipped_configs import source_checkout
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.registry import outside_modules
 
@@ -112,7 +111,7 @@ def run_evaluation(
             plan=plan,
             policy="",
             episodes=(),
-            provenance=current_provenance(repo_root or source_checkout()),
+            provenance=current_provenance(repo_root),
             repro_command=repro_command,
             settings=summary_settings(config),
             config_sha256=config_sha256,

@@ -304,7 +304,7 @@ def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | No
     context = compute_run_metadata(
         seed=config.seed,
         run_kind=config.algo,
-        repo_root=repo_root or source_checkout() or Path.cwd(),
+        repo_root=repo_root,
         config_fingerprint=config_fingerprint(config),
     )
     parts = {

@@ -28,7 +28,6 @@ from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thre
 from cadenza.benchmark.worlds import open_world
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
-from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
 
@@ -68,7 +67,7 @@ def run_training(
             env=env,
             partner=build_partner(cfg.partner, env=env),
             trainer_factory=trainer_factory,
-            repo_root=repo_root or source_checkout() or Path.cwd(),
+            repo_root=repo_root,
             safety=build_driver(env, cfg.safety),
             evaluator=HeldOutEvaluator(cfg),
             progress=progress,

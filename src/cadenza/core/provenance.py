@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
+from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.source_identity import outside_code
 
 #: Stands for every fact that git could not tell: no repository, no git, no commit, time-out.
@@ -131,7 +132,7 @@ def compute_run_metadata(
     *,
     seed: int,
     run_kind: str,
-    repo_root: Path,
+    repo_root: Path | None,
     extra: Mapping[str, str] | None = None,
     config_fingerprint: str | None = None,
     code: Sequence[Any] = (),
@@ -141,7 +142,8 @@ def compute_run_metadata(
     Args:
         seed: Root seed, >= 0.
         run_kind: What the run is for; runs of different kinds get different ids.
-        repo_root: Folder with ``pyproject.toml``, usually a git working tree.
+        repo_root: Folder with ``pyproject.toml``, usually a git working tree; None for this
+            package's own checkout. An installation has none, whatever folder the run starts in.
         extra: Further facts to log with every line; they do not change the id.
         config_fingerprint: Hash of the configuration, part of the id.
         code: Classes and functions that take part; what of them is not of this package is part of
@@ -157,9 +159,10 @@ def compute_run_metadata(
             f"got seed {seed} and run_kind {run_kind!r}."
         )
     facts: dict[str, Any] = {"seed": int(seed), "run_kind": run_kind}
-    git = git_state(str(repo_root))
+    root = repo_root or source_checkout() or Path(os.devnull)  # of which nothing is known
+    git = git_state(str(root))
     facts |= {"git_sha": git.sha, "git_dirty": git.dirty, "diff_hash": git.diff_hash}
-    facts |= {"pyproject_hash": pyproject_hash(repo_root), "lock_hash": _lock_hash(repo_root)}
+    facts |= {"pyproject_hash": pyproject_hash(root), "lock_hash": _lock_hash(root)}
     facts |= {"packages": {**_package_versions(), **outside_code(*code)}}
     facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]

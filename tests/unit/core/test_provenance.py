@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from cadenza.core import provenance
+from cadenza.core import provenance, shipped_configs
 from cadenza.core.errors import InputError
 from cadenza.core.provenance import (
     GIT_SHA_UNKNOWN,
@@ -106,6 +106,16 @@ def test_run_id_is_stable_and_changes_with_every_fact(repository):
     ids.add(run_id(repository))
     assert len(ids) == 7
     assert run_id(repository, extra={"note": "x"}) == run_id(repository)
+
+
+def test_run_of_an_installation_is_of_no_commit_whatever_folder_it_starts_in(
+    repository, monkeypatch
+):
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(shipped_configs, "_PACKAGE", repository / "lib" / "python" / "cadenza")
+    context = compute_run_metadata(seed=0, run_kind="k", repo_root=None)
+    assert (context.git_sha, context.git_dirty) == (GIT_SHA_UNKNOWN, None)
+    assert context.pyproject_hash == EMPTY_DIGEST
 
 
 def test_pyproject_hash_is_that_of_the_file(repository):

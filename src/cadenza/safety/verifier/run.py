@@ -1,7 +1,6 @@
 """The verification: every scenario of a configuration, one after the other."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.safety.verifier.config import VerifierConfig
@@ -14,8 +13,6 @@ from cadenza.safety.verifier.simulation import ROUNDING_M, play_scenario
 
 #: Called with (steps played, steps in all, scenario).
 Progress = Callable[[int, int, str], None]
-#: Folder of the sources; its git state goes into the report.
-_REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 def verify(
@@ -56,7 +53,7 @@ def verify(
     origin = compute_run_metadata(
         seed=config.seed,
         run_kind="safety_verification",
-        repo_root=_REPOSITORY,
+        repo_root=None,
         config_fingerprint=config.fingerprint(),
     )
     return VerificationReport(config=config, origin=origin, results=results, worst=worst)
