@@ -3,12 +3,16 @@
 Equal flags give equal bytes. A job that was killed goes on when the same command runs again.
 """
 
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from cadenza.cli.output import print_text, typed_exits
+from cadenza.cli.progress import LINE_EVERY_S
 
 if TYPE_CHECKING:
     from cadenza.benchmark.jobs.collecting import Collection
@@ -147,6 +151,7 @@ def train(
                 seed=seed,
                 out=out,
                 result=result_json,
+                report=_lines("training"),
             )
         )
         print_text(
@@ -183,6 +188,7 @@ def evaluate(
                 batch_size=batch_size,
                 out=out,
                 result=result_json,
+                report=_lines("evaluating"),
             )
         )
         overall = result["overall"]
@@ -235,7 +241,26 @@ def _collection(
         repo_id=repo_id,
         out=out,
         result=result,
+        report=_lines("collecting"),
     )
+
+
+def _lines(label: str) -> Callable[[int, int], None]:
+    """Return what tells on stderr how far a job has come, at most every `LINE_EVERY_S`.
+
+    While nothing is done nothing is told: to a loop, a job that leaves no trace hangs.
+    """
+    told = began = time.monotonic()
+
+    def report(done: int, wanted: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= LINE_EVERY_S:
+            told = now
+            sys.stderr.write(f"{label}: {done} of {wanted} ({now - began:.0f} s)\n")
+            sys.stderr.flush()
+
+    return report
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,12 +1,14 @@
 """Native jobs in the process of the loop: same files, codes and logs, and nothing left changed."""
 
 import os
+import re
 import signal
 import sys
 
 import pytest
 
 from cadenza.benchmark.jobs import collecting
+from cadenza.cli import job
 from cadenza.cli.in_process import run_in_process
 from cadenza.loop.errors import UnknownProgramError
 
@@ -27,6 +29,20 @@ def test_command_writes_its_result_and_its_log(tmp_path, capfd):
     assert (tmp_path / "data.json").is_file()
     assert (sys.excepthook, (sys.stdout, sys.stderr)) == (hook, streams)
     assert capfd.readouterr().out == ""
+
+
+def test_command_tells_how_far_it_has_come_while_it_works(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "LINE_EVERY_S", 0.0)
+    run_in_process(collect(tmp_path), tmp_path / "log")
+    measured = (
+        *("cadenza", "job", "train", "--rung=bc", f"--dataset={tmp_path}/data/dataset"),
+        *("--steps=1001", "--batch-size=4", "--seed=0", f"--out={tmp_path}/bc"),
+        f"--result-json={tmp_path}/bc.json",
+    )
+    run_in_process(measured, tmp_path / "log2")
+    told = (tmp_path / "log").read_text() + (tmp_path / "log2").read_text()
+    progress = re.findall(r"^(.*) \(\d+ s\)$", told, re.MULTILINE)
+    assert progress == ["collecting: 1 of 1", "training: 1000 of 1001"]
 
 
 @pytest.mark.parametrize(

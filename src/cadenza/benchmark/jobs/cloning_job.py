@@ -115,6 +115,7 @@ def _fit(training: Training, data: TrainingData, clone: Clone, folder: JobFolder
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         if (update + 1) % SAVE_EVERY == 0 and update + 1 < updates:
             save_state(clone, optimizer, folder, update + 1)
+            training.report(update + 1, updates)
 
 
 def _save(

@@ -1,7 +1,7 @@
 """What a training of a clone is asked to do: its settings, checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ class Training:
         seed: Seed of weights and batches.
         out: Folder of the job.
         result: Result file.
+        report: Called now and then with the updates done, and those wanted.
     """
 
     rung: str
@@ -47,6 +48,7 @@ class Training:
     seed: int
     out: Path
     result: Path
+    report: Callable[[int, int], None] = lambda _done, _wanted: None
 
     def __post_init__(self) -> None:
         if self.rung not in RUNGS:

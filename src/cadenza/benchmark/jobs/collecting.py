@@ -61,6 +61,7 @@ class Collection:
         repo_id: Name of the dataset.
         out: Folder of the job.
         result: Result file.
+        report: Called now and then with the episodes kept, and those wanted.
     """
 
     task: str
@@ -72,6 +73,7 @@ class Collection:
     repo_id: str
     out: Path
     result: Path
+    report: Callable[[int, int], None] = lambda _done, _wanted: None
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.seed_count < self.episodes or self.seed_start < 0:
@@ -255,6 +257,7 @@ def _gather(
             gathered.successes += attempt.get("success", attempt["arrays"] is not None)
             if attempt["arrays"] is not None:
                 gathered.kept.append(_kept(attempt))
+        collection.report(len(gathered.kept), collection.episodes)
         if len(gathered.kept) >= collection.episodes:
             break
     return gathered

@@ -5,7 +5,7 @@ partners. So two policies that are given the same seeds meet the same partners f
 states, and each episode of one pairs with one of the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,7 @@ class Evaluation:
         batch_size: Episodes between two saves, >= 1; no figure depends on it.
         out: Folder of the job.
         result: Result file.
+        report: Called now and then with the episodes done, and those wanted.
     """
 
     policy: Path
@@ -52,6 +53,7 @@ class Evaluation:
     batch_size: int = 16
     out: Path
     result: Path
+    report: Callable[[int, int], None] = lambda _done, _wanted: None
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.batch_size < 1 or self.seed_start < 0:
@@ -126,6 +128,7 @@ def _play(
             stored = {"episodes": played}
             blocks.write(number, stored)
         episodes += stored["episodes"]
+        evaluation.report(len(episodes), evaluation.episodes)
         number += 1
     return episodes
 
