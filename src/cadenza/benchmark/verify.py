@@ -151,7 +151,11 @@ def _check_eligibility(case: BundleUnderTest, allow_dirty: bool) -> Iterator[Che
     elif bundle.dirty:
         detail = f"commit {bundle.git_sha[:12]}, sources changed"
     if not ok:
-        detail += " (accepted on request)" if allow_dirty else "; --allow-dirty accepts them"
+        detail += (
+            " (accepted on request)"
+            if allow_dirty
+            else "; `cadenza eval verify --allow-dirty` accepts it"
+        )
     yield CheckResult(name=ELIGIBILITY, ok=ok or allow_dirty, detail=detail)
 
 

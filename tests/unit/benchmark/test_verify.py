@@ -100,7 +100,10 @@ def test_dirty_bundle_fails_unless_allowed(tmp_path):
         platform=request.provenance.platform,
     )
     folder = stored(tmp_path, provenance=dirty)
-    assert failed(verify_bundle_dir(folder)) == ["bundle:eligibility"]
+    rows = verify_bundle_dir(folder)
+    assert failed(rows) == ["bundle:eligibility"]
+    (row,) = (row for row in rows if not row.ok)  # the quickstart shows it, too, without the option
+    assert row.detail.endswith("; `cadenza eval verify --allow-dirty` accepts it")
     assert failed(verify_bundle_dir(folder, allow_dirty=True)) == []
 
 
