@@ -60,3 +60,9 @@ def test_misspelt_algorithm_and_key_are_named_once_with_what_was_probably_meant(
     assert done.err.count("algo:") == 1
     done = cadenza("train", "crossing", "happo.lrr=0.1", cwd=tmp_path)
     assert (done.code, "(did you mean 'happo.lr'?)" in done.err) == (2, True)
+    (tmp_path / "short.yaml").write_text("seed: 1\n")
+    done = cadenza(
+        "train", "short.yaml", "happo.lr=0.1", cwd=tmp_path
+    )  # right, but not in the file
+    assert (done.code, "did you mean" in done.err) == (2, False)
+    assert "use +happo.lr=0.1" in done.err

@@ -1,9 +1,9 @@
 """Read configuration files for commands; every failure is one readable `ConfigurationError`."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
@@ -47,16 +47,17 @@ def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) 
     from omegaconf.errors import OmegaConfBaseException
     from pydantic import ValidationError
 
+    from cadenza.loop.validation import dotted_keys
+
+    known = [key.replace("[]", "") for key in dotted_keys(model)]
     try:
         return read()
     except ValidationError as error:
-        raise ConfigurationError(
-            f"{path}: {_validation_message(error, [*_keys(model)])}"
-        ) from error
+        raise ConfigurationError(f"{path}: {_validation_message(error, known)}") from error
     except HydraException as error:
         reason = " ".join(str(error).split())
         named = re.search(r"Could not override '(.*?)'", reason)
-        meant = did_you_mean(named[1], {*_keys(model)} - {named[1]}) if named else ""
+        meant = did_you_mean(named[1], known) if named and named[1] not in known else ""
         raise ConfigurationError(
             f"{path}: {reason}{meant}; overrides are key=value pairs of keys in the file, "
             "+key=value adds one."
@@ -83,18 +84,3 @@ def _validation_message(error: "ValidationError", known: Sequence[str]) -> str:
         else:
             lines.append(f"{key}: {what} (got {entry['input']!r})")
     return "; ".join(lines)
-
-
-def _keys(model: "type[BaseModel]", prefix: str = "") -> Iterator[str]:
-    """Yield every key of a configuration with dots between its parts, positions left out."""
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        for section in _models_in(field.annotation):
-            yield from _keys(section, f"{prefix}{name}.")
-
-
-def _models_in(annotation: Any) -> "Iterator[type[BaseModel]]":
-    if hasattr(annotation, "model_fields"):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.near_names import did_you_mean
 
 #: This package's folder; an installed wheel carries the configurations inside it.
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -40,8 +41,8 @@ def shipped_config(name: str) -> Path:
     plain = name.removeprefix("configs/").removesuffix(".yaml")
     if plain not in shipped_configs():
         raise ConfigurationError(
-            f"configuration {name!r}: expected one that the package ships, got another; "
-            "`cadenza configs list` names them."
+            f"configuration {name!r}: expected one that the package ships, got another"
+            f"{did_you_mean(plain, shipped_configs())}; `cadenza configs list` names them."
         )
     return configs_folder() / f"{plain}.yaml"
 

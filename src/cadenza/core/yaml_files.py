@@ -14,6 +14,8 @@ from typing import Any, Final, cast
 import yaml
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.near_names import did_you_mean
+from cadenza.core.shipped_configs import shipped_configs
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ def read_yaml_document(path: Path) -> YamlDocument:
         raise ConfigurationError(f"{path}: expected a YAML file, got a folder; name a file in it.")
     if not path.is_file():
         raise ConfigurationError(
-            f"{path}: expected a YAML file, got none; `cadenza configs list` names shipped ones."
+            f"{path}: expected a YAML file, got none"
+            f"{did_you_mean(path.stem, (name.rpartition('/')[2] for name in shipped_configs()))}; "
+            "`cadenza configs list` names shipped ones."
         )
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -119,8 +121,10 @@ def test_missing_file_is_refused(tmp_path):
 
 
 def test_configuration_the_package_does_not_ship_is_refused():
-    with pytest.raises(ConfigurationError, match="expected one that the package ships"):
-        shipped_config("train/none.yaml")
+    with pytest.raises(ConfigurationError, match=r"ships, got another \(did you mean 'train/cros"):
+        shipped_config("train/crosing.yaml")
+    with pytest.raises(ConfigurationError, match=r"file, got none \(did you mean 'crossing'\?\)"):
+        load_evaluation_config(Path("crosing"))
 
 
 def test_partner_weights_are_part_of_the_plan(tmp_path):

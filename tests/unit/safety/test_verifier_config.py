@@ -88,7 +88,7 @@ def test_file_that_is_no_mapping_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"step": 3}, "unknown key step; expected some of seed, steps"),
+        ({"step": 3}, r"unknown key step \(did you mean .steps.\?\); expected some of seed, steps"),
         ({"steps": "many"}, "steps: expected a whole number, got 'many'"),
         ({"steps": 1.5}, "steps: expected a whole number, got 1.5"),
         ({"steps": True}, "steps: expected a whole number, got True"),

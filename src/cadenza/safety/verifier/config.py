@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.verifier.adversaries import ADVERSARIES
@@ -186,8 +187,8 @@ class VerifierConfig:
         unknown = sorted(str(key) for key in values if key not in known)
         if unknown:
             raise ConfigurationError(
-                f"verifier: unknown key {', '.join(unknown)}; expected some of "
-                f"{', '.join(known)}; check the spelling."
+                f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
+                f"some of {', '.join(known)}."
             )
         return cls(**{key: _convert(key, value, known[key]) for key, value in values.items()})
 
