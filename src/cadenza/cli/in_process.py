@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.cli.exit_codes import ExitCode
+from cadenza.core.errors import UnknownNameError
 from cadenza.loop.agents.base import RunResult
-from cadenza.loop.errors import UnknownProgramError
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
@@ -31,7 +31,7 @@ def run_in_process(cmd: Sequence[str], log_path: Path) -> RunResult:
     """Run a ``cadenza job`` command here; its output goes to ``log_path``, which is replaced.
 
     Raises:
-        UnknownProgramError: It is another command.
+        UnknownNameError: It is another command.
         KeyboardInterrupt: It was stopped, by Ctrl-C or SIGTERM.
     """
     from typer.main import get_command
@@ -39,7 +39,7 @@ def run_in_process(cmd: Sequence[str], log_path: Path) -> RunResult:
     from cadenza.cli.main import app
 
     if tuple(cmd[:2]) != ("cadenza", "job"):
-        raise UnknownProgramError(
+        raise UnknownNameError(
             f"command {' '.join(cmd[:2])!r}: expected 'cadenza job' in this process; run others as "
             "processes of their own."
         )

@@ -9,7 +9,6 @@ from cadenza.core.errors import (
     IntegrityError,
     MissingExtraError,
     StorageError,
-    UnknownNameError,
 )
 
 
@@ -89,10 +88,6 @@ class EventError(InputError):
     """An event holds what JSON cannot express, or belongs to another run."""
 
 
-class EvidenceError(InputError):
-    """Episodes of two policies do not pair up, or lack what is to be compared."""
-
-
 class JobFailedError(CadenzaError, RuntimeError):
     """A job failed in every attempt; the message names the job, its exit code and its log.
 
@@ -136,10 +131,6 @@ class UnansweredError(StopRequestedError):
     """Nobody answered a question in time, and the run is to stop then."""
 
 
-class UnknownProgramError(UnknownNameError):
-    """A command names a program that the table does not hold, or one that is not installed."""
-
-
 class JobHostError(CadenzaError, RuntimeError):
     """The process in charge of a job shows no sign of life and cannot be ended from here."""
 
@@ -171,16 +162,8 @@ class LLMPackageMissingError(MissingExtraError, RuntimeError):
     """The official package of a language model's service is not installed."""
 
 
-class KnowledgeLockError(StorageError):
-    """Another process writes the knowledge pages and does not come to an end."""
-
-
 class StoreOutdatedError(StoreVersionError):
     """The store was written by an older version of the package; a writer brings it up to date."""
-
-
-class RunEndedError(StoreError):
-    """The run has come to its end; there is nothing to stop, to answer or to go on with."""
 
 
 class RefusedError(CadenzaError, RuntimeError):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.loop.contracts.records import Record
-from cadenza.loop.errors import LeaseHeldError, RunEndedError, UnknownRowError
+from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.store.jobstore import JobStore
@@ -49,11 +49,11 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
 
     Raises:
         UnknownRowError: There is no such run.
-        RunEndedError: It has ended.
+        StoreError: It has ended.
     """
     run = store.get_run(run_id)
     if run["status"] in _OVER:
-        raise RunEndedError(
+        raise StoreError(
             f"run {run_id!r}: expected one that goes on, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )

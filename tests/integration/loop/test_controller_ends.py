@@ -6,15 +6,9 @@ import time
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, NotReadyError
 from cadenza.loop.constitution import load_constitution
-from cadenza.loop.errors import (
-    EvidenceError,
-    LeaseHeldError,
-    StaleLeaseError,
-    StoreUnavailableError,
-    TrainError,
-)
+from cadenza.loop.errors import LeaseHeldError, StaleLeaseError, StoreUnavailableError, TrainError
 from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.resuming import stored_config
 from tests.integration.loop.loop_harness import outcome_of
@@ -327,7 +321,7 @@ def test_evaluation_without_episodes_decides_nothing(new, monkeypatch):
     monkeypatch.setattr(
         loop.backend, "read_eval", lambda request: read(request).model_copy(update=bare)
     )
-    with pytest.raises(EvidenceError, match="nothing is decided on a rate alone"):
+    with pytest.raises(InputError, match="nothing is decided on a rate alone"):
         loop.run()
 
 

@@ -10,7 +10,7 @@ import pytest
 from cadenza.benchmark.jobs import collecting
 from cadenza.cli import job
 from cadenza.cli.in_process import run_in_process
-from cadenza.loop.errors import UnknownProgramError
+from cadenza.core.errors import UnknownNameError
 
 
 def collect(folder, *, partners="crossing_stationary", name="data"):
@@ -67,5 +67,5 @@ def test_stop_is_no_failure_of_the_job(tmp_path, monkeypatch, number):
 
 
 def test_other_program_is_refused(tmp_path):
-    with pytest.raises(UnknownProgramError, match="'lerobot-train --x=1': expected 'cadenza job'"):
+    with pytest.raises(UnknownNameError, match="'lerobot-train --x=1': expected 'cadenza job'"):
         run_in_process(("lerobot-train", "--x=1"), tmp_path / "log")

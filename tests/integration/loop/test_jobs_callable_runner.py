@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import IntegrityError, UnknownNameError
 from cadenza.loop.agents import RunResult, dry_runner, subprocess_runner
-from cadenza.loop.errors import JobFailedError, UnknownProgramError
+from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs import CallableRunner
 from tests.integration.loop.job_harness import PROGRAMS, bench_in, spec_of
 
@@ -52,7 +52,7 @@ def test_command_is_resolved_where_a_table_is_given(bench, tmp_path):
     assert len(end.result_sha256) == 64
     assert runner_of(bench, dry_runner, programs=PROGRAMS).run(spec) == end  # recorded
     other = spec_of(tmp_path, "", stage="other", command=("bash",))
-    with pytest.raises(UnknownProgramError, match="expected one of python"):
+    with pytest.raises(UnknownNameError, match="expected one of python"):
         runner_of(bench, subprocess_runner, programs=PROGRAMS).run(other)
 
 

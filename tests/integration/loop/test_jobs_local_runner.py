@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import (
     JobFailedError,
     JobHostError,
     StopRequestedError,
     StoreUnavailableError,
-    UnknownProgramError,
 )
 from cadenza.loop.jobs.durable_runner import job_folder
 from cadenza.loop.jobs.programs import ProgramTable
@@ -326,7 +325,7 @@ def test_command_that_cannot_be_started_fails_with_a_note_in_the_log(bench, tmp_
 
 def test_unknown_program_is_refused_before_an_attempt_counts(bench, tmp_path):
     spec = spec_of(tmp_path, "pass", command=("bash", "-c", "true"))
-    with pytest.raises(UnknownProgramError, match=r"'bash'.*expected one of python"):
+    with pytest.raises(UnknownNameError, match=r"'bash'.*expected one of python"):
         bench.runner().run(spec)
     assert bench.row(spec).attempt == 0
 

@@ -69,7 +69,7 @@ def test_no_text_of_others_moves_the_cursor():
         (errors.TrainError("s"), ExitCode.JOB_FAILED),
         (errors.StopRequestedError("s"), ExitCode.INTERRUPTED),
         (ConstitutionError(Verdict(allowed=False, rule="r", reason="w")), ExitCode.REFUSED),
-        (errors.RunEndedError("s"), ExitCode.USAGE),
+        (errors.StoreError("s"), ExitCode.USAGE),
     ],
 )
 def test_each_error_of_the_loop_has_its_exit_code(error, code):

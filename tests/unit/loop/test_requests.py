@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.loop.errors import RunEndedError
+from cadenza.loop.errors import StoreError
 from cadenza.loop.requests import stop_run
 from tests.loop_runs import RUN, begun_run
 
@@ -32,5 +32,5 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(store, tmp_path):
     row = store.get_run(RUN)
     assert (row["status"], row["stop_reason"]) == ("stopped", "stop requested")
     store.finish_run(RUN, "finished", "budget: max_cycles")
-    with pytest.raises(RunEndedError, match="there is nothing to stop"):
+    with pytest.raises(StoreError, match="there is nothing to stop"):
         stop_run(store, RUN, workdir=tmp_path)

@@ -106,7 +106,7 @@ class KnowledgeAgent:
             The pages of the policy and of the task.
 
         Raises:
-            KnowledgeLockError: Another process writes and does not come to an end.
+            StorageError: Another process writes and does not come to an end.
             StorageError: The file system refused, or a link leads out of the folder.
             StoreError: A language model's reply could not be recorded.
         """

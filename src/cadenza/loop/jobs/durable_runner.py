@@ -121,7 +121,7 @@ class DurableRunner(ABC):
             BudgetExceededError: The budget ended before the job did.
             StopRequestedError: Someone asked the run to stop; the job was ended.
             IntegrityError: It succeeded before, and its result file was changed since.
-            UnknownProgramError: Its program is not in the table, or not installed.
+            UnknownNameError: Its program is not in the table, or not installed.
             StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: The job's host can neither be started nor ended.
         """

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.loop.errors import UnknownProgramError
+from cadenza.core.errors import ConfigurationError, UnknownNameError
 
 
 class ProgramTable:
@@ -61,16 +60,16 @@ class ProgramTable:
         """Return ``command`` with its name replaced; its arguments stay as they are.
 
         Raises:
-            UnknownProgramError: The table has no such name, or its executable is not there.
+            UnknownNameError: The table has no such name, or its executable is not there.
         """
         name = command[0] if command else ""
         prefix = self._programs.get(name)
         if prefix is None:
-            raise UnknownProgramError(
+            raise UnknownNameError(
                 f"program {name!r}: expected one of {', '.join(self.names)}; name one of these."
             )
         if not os.access(prefix[0], os.X_OK):
-            raise UnknownProgramError(
+            raise UnknownNameError(
                 f"program {name!r}: expected the executable {prefix[0]}, got none; install it."
             )
         return (*prefix, *command[1:])

@@ -11,7 +11,6 @@ from typing import Final
 
 from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_bytes, make_folder, remove_temporaries
-from cadenza.loop.errors import KnowledgeLockError
 from cadenza.loop.knowledge.page import Page, read_page, write_page
 from cadenza.loop.knowledge.page_files import GUIDE_NAME, MAX_PAGE_BYTES, read_bounded
 
@@ -47,7 +46,7 @@ def locked(root: Path) -> Generator[None]:
     """Own the folder inside the block; it is created, with its guide, if it is missing.
 
     Raises:
-        KnowledgeLockError: Another process owns it for too long.
+        StorageError: Another process owns it for too long.
         StorageError: The file system refused.
     """
     descriptor = _open_lock(root)
@@ -122,7 +121,7 @@ def _wait_for(descriptor: int, root: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
-                raise KnowledgeLockError(
+                raise StorageError(
                     f"{root}: expected the lock within {LOCK_WAIT_S:g} s, got none; end the "
                     "process that holds it, or wait."
                 ) from error

@@ -20,7 +20,6 @@ from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import Metric
 from cadenza.loop.contracts.records import EpisodeOutcome, Record
-from cadenza.loop.errors import EvidenceError
 from cadenza.loop.orchestrator.mean_bounds import METHOD, Bounds, mean_bounds
 
 #: Most keys that a message names.
@@ -87,7 +86,7 @@ def first_evidence(
         seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
 
     Raises:
-        EvidenceError: No episode, two of one task and seed, or one without the metric.
+        InputError: No episode, two of one task and seed, or one without the metric.
         InputError: ``alpha`` out of range.
     """
     _require_level("first_evidence.alpha", alpha)
@@ -127,7 +126,7 @@ def paired_evidence(
         likely_alpha: The same for a second pair of bounds of the difference.
 
     Raises:
-        EvidenceError: No episode, two of one task and seed on one side, one without counterpart,
+        InputError: No episode, two of one task and seed on one side, one without counterpart,
             or one without the metric.
         InputError: A level is out of range.
     """
@@ -205,18 +204,18 @@ def _in_order(values: dict[_PairKey, float]) -> list[float]:
 def _by_key(side: str, outcomes: Sequence[EpisodeOutcome], metric: Metric) -> dict[_PairKey, float]:
     """Return the metric by task and seed."""
     if not outcomes:
-        raise EvidenceError(f"{side}: expected at least one episode, got none; evaluate it first.")
+        raise InputError(f"{side}: expected at least one episode, got none; evaluate it first.")
     values: dict[_PairKey, float] = {}
     for outcome in outcomes:
         key = (outcome.task, outcome.seed)
         if key in values:
-            raise EvidenceError(
+            raise InputError(
                 f"{side}: expected one episode per task and seed, got two of task "
                 f"{outcome.task!r}, seed {outcome.seed}; evaluate every initial state once."
             )
         value = float(outcome.success) if metric == "success" else outcome.score
         if value is None:
-            raise EvidenceError(
+            raise InputError(
                 f"{side}: expected every episode to have a score, got none for task "
                 f"{outcome.task!r}, seed {outcome.seed}; set eval.metric to success."
             )
@@ -235,7 +234,7 @@ def _require_counterparts(left: dict[_PairKey, float], right: dict[_PairKey, flo
         if keys
     ]
     if problems:
-        raise EvidenceError(
+        raise InputError(
             f"paired_evidence: expected equal tasks and seeds on both sides, got "
             f"{' and '.join(problems)}; evaluate both policies on the same seeds."
         )

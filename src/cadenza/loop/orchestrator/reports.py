@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Final, cast
 
+from cadenza.core.errors import InputError
 from cadenza.loop.config import Metric
 from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport
-from cadenza.loop.errors import EvidenceError
 from cadenza.loop.llm.untrusted import shortened
 
 #: Most characters of raw data, as JSON, that the state of a run keeps for proposers.
@@ -25,10 +25,10 @@ def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> Eva
         outcomes: Episodes of all looks in the order played, the last look's included.
 
     Raises:
-        EvidenceError: There is no episode.
+        InputError: There is no episode.
     """
     if not outcomes:
-        raise EvidenceError(
+        raise InputError(
             f"{latest.checkpoint}: expected an evaluation with its episodes, got none; nothing is "
             "decided on a rate alone."
         )
@@ -88,14 +88,14 @@ def mean_value(outcomes: Sequence[EpisodeOutcome], metric: Metric) -> float:
     """Return the mean success or score.
 
     Raises:
-        EvidenceError: There is no episode, or one without a score.
+        InputError: There is no episode, or one without a score.
     """
     values = [
         float(outcome.success) if metric == "success" else outcome.score for outcome in outcomes
     ]
     scores = [value for value in values if value is not None]
     if not scores or len(scores) < len(values):
-        raise EvidenceError(
+        raise InputError(
             f"expected episodes that all have a {metric}, got {len(scores)} of {len(values)}; set "
             "eval.metric to success."
         )

@@ -8,7 +8,7 @@ import yaml
 from cadenza.core.errors import StorageError
 from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.errors import KnowledgeLockError, StaleLeaseError
+from cadenza.loop.errors import StaleLeaseError
 from cadenza.loop.events import EventBus, read_events
 from cadenza.loop.knowledge import folder
 from cadenza.loop.knowledge.page import read_page
@@ -476,7 +476,7 @@ def test_page_that_is_a_folder_is_refused(root, bus):
 
 def test_lock_that_stays_taken_is_an_error(root, bus, monkeypatch):
     monkeypatch.setattr(folder, "LOCK_WAIT_S", 0.0)
-    with folder.locked(root), pytest.raises(KnowledgeLockError, match="expected the lock"):
+    with folder.locked(root), pytest.raises(StorageError, match="expected the lock"):
         ingest(agent(root, bus))
     ingest(agent(root, bus))
 

@@ -3,7 +3,6 @@ import sys
 import pytest
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.loop.errors import UnknownProgramError
 from cadenza.loop.jobs.programs import ProgramTable
 
 
@@ -21,14 +20,13 @@ def test_native_table_runs_this_interpreter():
 @pytest.mark.parametrize("command", [("python",), ("/bin/sh",), ("./tool",), ("",), ()])
 def test_name_outside_the_table_is_refused_with_the_known_ones(command):
     table = ProgramTable({"tool": (sys.executable,), "also": (sys.executable,)})
-    with pytest.raises(UnknownProgramError, match="expected one of also, tool"):
+    with pytest.raises(UnknownNameError, match="expected one of also, tool"):
         table.resolve(command)
-    assert issubclass(UnknownProgramError, UnknownNameError)
 
 
 def test_program_that_is_not_installed_is_refused():
     table = ProgramTable({"tool": ("/nowhere/tool",)})
-    with pytest.raises(UnknownProgramError, match="expected the executable /nowhere/tool"):
+    with pytest.raises(UnknownNameError, match="expected the executable /nowhere/tool"):
         table.resolve(("tool",))
 
 

@@ -6,7 +6,6 @@ from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.errors import EvidenceError
 from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
 
 
@@ -137,7 +136,7 @@ def test_paired_evidence_bounds_the_candidate_alone_if_asked():
 
 def test_unmatched_episodes_are_named():
     with pytest.raises(
-        EvidenceError,
+        InputError,
         match=r"got 1 only of the candidate \(first: 'push' seed 3\) and 6 only of the reference "
         r"\(first: 'lift' seed 0, .* 'lift' seed 4\); evaluate both",
     ):
@@ -148,19 +147,19 @@ def test_unmatched_episodes_are_named():
 def test_duplicate_episodes_are_named(side):
     once, twice = outcomes("11"), outcomes("11") + outcomes("1", start=1)
     sides = (twice, once) if side == "candidate" else (once, twice)
-    with pytest.raises(EvidenceError, match=rf"^{side}: .* got two of task 'push', seed 1"):
+    with pytest.raises(InputError, match=rf"^{side}: .* got two of task 'push', seed 1"):
         paired(*sides)
 
 
 @pytest.mark.parametrize("side", ["candidate", "reference"])
 def test_no_episode_is_refused(side):
     sides = ([], outcomes("1")) if side == "candidate" else (outcomes("1"), [])
-    with pytest.raises(EvidenceError, match=rf"^{side}: expected at least one episode"):
+    with pytest.raises(InputError, match=rf"^{side}: expected at least one episode"):
         paired(*sides)
 
 
 def test_missing_score_is_named():
-    with pytest.raises(EvidenceError, match=r"^reference: .* got none for task 'push', seed 0"):
+    with pytest.raises(InputError, match=r"^reference: .* got none for task 'push', seed 0"):
         paired(scored(0.1), outcomes("1"), metric="score")
 
 

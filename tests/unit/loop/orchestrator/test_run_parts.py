@@ -5,11 +5,10 @@ import re
 
 import pytest
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_file
 from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, EvalReport
-from cadenza.loop.errors import EvidenceError
 from cadenza.loop.jobs.reports import Incident
 from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.orchestrator.checkpoints import require_intact, weights_digest
@@ -44,7 +43,7 @@ def test_pooled_report_counts_all_episodes_by_task():
 
 
 def test_pooled_report_refuses_a_rate_alone():
-    with pytest.raises(EvidenceError, match="expected an evaluation with its episodes"):
+    with pytest.raises(InputError, match="expected an evaluation with its episodes"):
         pooled_report(REPORT, [])
 
 
@@ -89,7 +88,7 @@ def test_mean_value_is_that_of_the_metric():
 
 @pytest.mark.parametrize("outcomes", [[], [outcome("a", 0, True, 0.5), outcome("a", 1, True)]])
 def test_mean_value_needs_the_metric_of_every_episode(outcomes):
-    with pytest.raises(EvidenceError, match="expected episodes that all have a score"):
+    with pytest.raises(InputError, match="expected episodes that all have a score"):
         mean_value(outcomes, "score")
 
 
