@@ -3,14 +3,14 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
-from cadenza.core.files import atomic_write_bytes
+from cadenza.core.files import atomic_write_bytes, make_folder
 
 #: Lock file of a job's output folder; the operating system frees it when the job dies.
 _LOCK_NAME: Final = ".lock"
@@ -42,9 +42,9 @@ def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
         raise ConfigurationError(f"{folder}: expected a folder, got a file; choose another name.")
     _check_content(folder, mode)
     atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
-    with _lock(folder):
+    with locked(folder, _LOCK_NAME):
         if mode == "overwrite":
-            _empty(folder)
+            empty(folder, keep=(_LOCK_NAME, _MARKER_NAME))
         yield
 
 
@@ -92,29 +92,42 @@ def set_aside_other_run(folder: Path, identity: str) -> Path | None:
 
 
 @contextmanager
-def _lock(folder: Path) -> Generator[None]:
+def locked(folder: Path, name: str) -> Generator[None]:
+    """Hold a folder's lock; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        folder: The folder; made if it does not exist.
+        name: File of the lock in it.
+
+    Raises:
+        NotReadyError: Another process works in the folder.
+        StorageError: The file system refused.
+    """
     try:
-        descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        make_folder(folder)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StorageError(
-            error.errno, f"{folder}: expected a writable folder, got '{error.strerror}'"
+            error.errno,
+            f"{folder}: expected a folder to write to, got '{error.strerror}'; choose another one",
         ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NotReadyError(
-                f"{folder}: expected to be the only run in this folder, got another one at work; "
-                "wait for it or choose another folder."
+                f"{folder}: expected no other process in this folder, got one at work; wait for it "
+                "or choose another folder."
             ) from error
         yield
     finally:
         os.close(descriptor)
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path, *, keep: Collection[str]) -> None:
+    """Remove everything in a folder but the files to keep."""
     for path in folder.iterdir():
-        if path.name in {_LOCK_NAME, _MARKER_NAME}:
+        if path.name in keep:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

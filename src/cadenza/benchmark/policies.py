@@ -121,11 +121,6 @@ def register_policy(name: str) -> Callable[[PolicyClass], PolicyClass]:
     return record
 
 
-def list_policies() -> list[str]:
-    """Return the names of the built-in policies, sorted."""
-    return sorted(_BUILT_IN)
-
-
 def policy_weights_sha256(
     source: str, *, artifacts_root: Path, task: str | None = None
 ) -> str | None:

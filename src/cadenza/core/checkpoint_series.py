@@ -1,20 +1,17 @@
-"""The checkpoints of one run: their names, the newest good one, and which to keep."""
+"""The checkpoints of one run: their names, and which to keep."""
 
 import logging
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
-    MAX_PAYLOAD_BYTES,
-    CheckpointMetadata,
-    load_checkpoint,
     pending_path,
     resolve_uri,
     sidecar_path,
 )
-from cadenza.core.errors import CheckpointError, InputError, StorageError
+from cadenza.core.errors import InputError, StorageError
 
 _logger = logging.getLogger(__name__)
 
@@ -42,21 +39,6 @@ def list_checkpoints(run_id: str, *, artifacts_root: Path) -> dict[int, str]:
     names = (found.name for found in (artifacts_root / prefix).glob(f"{run_id}_step*.pt"))
     steps = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
     return {step: checkpoint_uri(run_id, step) for step in steps}
-
-
-def load_latest_checkpoint(
-    run_id: str, *, artifacts_root: Path, max_bytes: int = MAX_PAYLOAD_BYTES
-) -> tuple[dict[str, Any], CheckpointMetadata] | None:
-    """Return the run's newest loadable checkpoint, or None if there is none.
-
-    A damaged checkpoint is skipped with a warning, so a run goes on from the one before.
-    """
-    for uri in reversed(list_checkpoints(run_id, artifacts_root=artifacts_root).values()):
-        try:
-            return load_checkpoint(uri=uri, artifacts_root=artifacts_root, max_bytes=max_bytes)
-        except CheckpointError as error:
-            _logger.warning("Skipping a damaged checkpoint: %s", error)
-    return None
 
 
 def prune_checkpoints(

@@ -60,7 +60,7 @@ def test_file_in_place_of_the_folder_is_refused(tmp_path):
 def test_second_run_in_the_folder_is_refused_while_the_first_works(tmp_path):
     with (
         open_output_folder(tmp_path, mode="new"),
-        pytest.raises(NotReadyError, match="another one at work"),
+        pytest.raises(NotReadyError, match="got one at work"),
         open_output_folder(tmp_path, mode="resume"),
     ):
         pass
@@ -81,7 +81,7 @@ def test_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path):
 def test_folder_whose_lock_cannot_be_opened_is_refused(tmp_path):
     (tmp_path / ".lock").mkdir()
     with (
-        pytest.raises(StorageError, match="expected a writable folder, got 'Is a directory'"),
+        pytest.raises(StorageError, match="expected a folder to write to, got 'Is a directory'"),
         open_output_folder(tmp_path, mode="new"),
     ):
         pass

@@ -10,7 +10,6 @@ from cadenza.benchmark.policies import (
     EgoSeat,
     actor_from_checkpoint,
     ego_seat,
-    list_policies,
     load_policy,
     policy_weights_sha256,
     register_policy,
@@ -171,8 +170,8 @@ def test_unknown_policy_lists_the_known_ones(tmp_path):
 
 
 def test_built_in_policies_have_no_weights(tmp_path):
-    assert list_policies() == ["goal_pd", "random", "zero"]
-    assert policy_weights_sha256("zero", artifacts_root=tmp_path) is None
+    for name in ("goal_pd", "random", "zero"):
+        assert policy_weights_sha256(name, artifacts_root=tmp_path) is None
 
 
 def test_registering_a_taken_name_is_refused():

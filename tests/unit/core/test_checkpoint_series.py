@@ -1,4 +1,3 @@
-import logging
 from pathlib import Path
 
 import pytest
@@ -6,14 +5,12 @@ import pytest
 from cadenza.core.checkpoint_series import (
     checkpoint_uri,
     list_checkpoints,
-    load_latest_checkpoint,
     prune_checkpoints,
 )
 from cadenza.core.checkpoints import (
     CheckpointMetadata,
     resolve_uri,
     save_checkpoint,
-    sidecar_path,
 )
 from cadenza.core.errors import InputError, StorageError
 
@@ -51,23 +48,6 @@ def test_list_checkpoints_is_ordered_by_number_and_knows_only_its_run(tmp_path):
     (tmp_path / "artifacts" / "run_stepx.pt").write_bytes(b"")
     listed = list_checkpoints("run", artifacts_root=tmp_path)
     assert list(listed.items()) == [(step, checkpoint_uri("run", step)) for step in (9, 10, 100)]
-
-
-def test_load_latest_without_checkpoints_is_none(tmp_path):
-    assert load_latest_checkpoint("run", artifacts_root=tmp_path) is None
-
-
-def test_load_latest_skips_damaged_checkpoints_with_a_warning(tmp_path, caplog):
-    save_steps(tmp_path, 1, 2, 3)
-    payload(tmp_path, 3).write_bytes(b"")
-    sidecar_path(payload(tmp_path, 2)).unlink()
-    with caplog.at_level(logging.WARNING):
-        found = load_latest_checkpoint("run", artifacts_root=tmp_path)
-    assert found is not None
-    assert (found[0], found[1].step) == ({"step": 1}, 1)
-    assert len(caplog.records) == 2
-    assert "run_step3.pt: integrity check failed" in caplog.messages[0]
-    assert "sidecar not found" in caplog.messages[1]
 
 
 def test_prune_keeps_the_newest_and_the_multiples(tmp_path):

@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.dataset_files import (
     DATASET,
     KeptEpisode,
@@ -33,7 +32,7 @@ from cadenza.benchmark.jobs.encounters import (
     job_task,
     partner_round,
 )
-from cadenza.benchmark.jobs.job_folder import JobFolder, open_job_folder
+from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder, open_job_folder
 from cadenza.benchmark.jobs.policy_files import open_policy
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
 from cadenza.benchmark.stream_experts import EXPERTS, find_expert

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.encounters import (
     Encounters,
     chosen_partners,
     is_filtered,
     job_task,
 )
-from cadenza.benchmark.jobs.job_folder import open_job_folder
+from cadenza.benchmark.jobs.job_folder import Blocks, open_job_folder
 from cadenza.benchmark.jobs.policy_files import open_policy
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.core.errors import ConfigurationError

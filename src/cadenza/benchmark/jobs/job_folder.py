@@ -4,9 +4,7 @@ A job started again finds its own folder and goes on. One with other flags is re
 product never mixes two requests; code that has changed since makes the job start over.
 """
 
-import fcntl
 import logging
-import os
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -14,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
+from cadenza.benchmark.output_folder import empty, locked
+from cadenza.core.errors import ConfigurationError, IntegrityError, StorageError
 from cadenza.core.files import (
     canonical_json,
     fsync_folder,
-    make_folder,
     remove_temporaries,
     sha256_bytes,
 )
@@ -31,6 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 1
 _CLAIM: Final = "job.json"
 _CLAIM_KIND: Final = "cadenza-job"
+_BLOCK_KIND: Final = "cadenza-job-block"
 _LOCK: Final = "job.lock"
 _WORK: Final = "work"
 
@@ -127,34 +126,10 @@ def open_job_folder(
     """
     code = code_sha256 or source_digest()
     folder = JobFolder(root=root, kind=kind, request=request, code_sha256=code)
-    with _locked(root):
+    with locked(root, _LOCK):
         _claim(folder)
         remove_temporaries(root)
         yield folder
-
-
-@contextmanager
-def _locked(root: Path) -> Generator[None]:
-    """Hold the folder's lock; the system lets go of it when the process ends, however it ends."""
-    try:
-        make_folder(root)
-        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"{root}: expected a folder to write to, got '{error.strerror}'; choose another --out",
-        ) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise NotReadyError(
-                f"{root}: expected no other process in this folder, got one at work; wait for it "
-                "or choose another --out."
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _claim(folder: JobFolder) -> None:
@@ -189,7 +164,7 @@ def _claim(folder: JobFolder) -> None:
         )
     if before != facts:
         _LOGGER.warning("%s: the code has changed since, the job starts over", folder.root)
-        _empty(folder.root)
+        empty(folder.root, keep=(_LOCK, _CLAIM))
         write_sealed_json(path, facts, kind=_CLAIM_KIND)
 
 
@@ -205,12 +180,44 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
 
 
-def _empty(root: Path) -> None:
-    """Remove everything of an earlier attempt but lock and claim."""
-    for path in root.iterdir():
-        if path.name in (_LOCK, _CLAIM):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Finished parts of a job, one sealed file each, so that a killed job loses one part.
+
+    Attributes:
+        folder: Where they are.
+        request_sha256: Whose parts; those of other requests are not taken.
+    """
+
+    folder: Path
+    request_sha256: str
+
+    def __post_init__(self) -> None:
+        remove_temporaries(self.folder)
+
+    def read(self, number: int) -> dict[str, Any] | None:
+        """Return part ``number``; None if it was never finished, or cannot be used."""
+        path = self._path(number)
+        if not path.exists():
+            return None
+        try:
+            facts = read_sealed_json(path, kind=_BLOCK_KIND)
+        except IntegrityError as error:
+            _LOGGER.warning("doing part %d again: %s", number, error)
+            return None
+        if facts.pop("of", None) != [self.request_sha256, number]:
+            _LOGGER.warning("doing part %d again: %s belongs to another job", number, path)
+            return None
+        return facts
+
+    def write(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Store part ``number`` in one durable step.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        owned = {**facts, "of": [self.request_sha256, number]}
+        write_sealed_json(self._path(number), owned, kind=_BLOCK_KIND)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05d}.json"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cadenza.loop.constitution.letters import is_shown
+from cadenza.loop.constitution.flags import is_shown
 from cadenza.loop.constitution.verdict import denied, quoted
 
 #: Longest path we accept, characters; Linux's own limit.

@@ -3,8 +3,7 @@
 import pytest
 
 from cadenza.benchmark.jobs import job_folder
-from cadenza.benchmark.jobs.blocks import Blocks
-from cadenza.benchmark.jobs.job_folder import open_job_folder
+from cadenza.benchmark.jobs.job_folder import Blocks, open_job_folder
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
 from cadenza.core.sealed_json import read_sealed_json
 

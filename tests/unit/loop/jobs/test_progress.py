@@ -3,9 +3,8 @@ import json
 import pytest
 
 from cadenza.benchmark.jobs import cloning_files
-from cadenza.benchmark.jobs.blocks import Blocks
 from cadenza.benchmark.jobs.evaluating import BLOCKS
-from cadenza.benchmark.jobs.job_folder import JobFolder
+from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.loop.jobs.progress import flags_of, goes_on, kept_by, kind_of, progress_of
 

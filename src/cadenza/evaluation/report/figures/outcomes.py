@@ -1,6 +1,6 @@
 """Success by partner, paired differences, and how often the filter acts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row
 from cadenza.evaluation.report.figures.dots import Axis, DotRow, Lane, dot_plot
@@ -31,18 +31,7 @@ def condition_legend(view: ReportView, *, seeds: bool = True) -> tuple[LegendEnt
 
 def success_figure(view: ReportView, numbers: Numbers) -> Figure:
     """Return success by partner, conditions side by side."""
-    rows = [
-        DotRow(
-            label=row.label,
-            note=row.note,
-            group=row.partner is None,
-            lanes=tuple(
-                _rate_lane(css, cell, row)
-                for css, cell in zip(condition_css(view), row.cells, strict=True)
-            ),
-        )
-        for row in _all_rows(numbers)
-    ]
+    rows = _by_condition(view, numbers, _rate_lane)
     axis = Axis(
         label="Episodes solved (%)",
         short="Episodes solved (%)",
@@ -63,18 +52,7 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
 
 def return_figure(view: ReportView, numbers: Numbers) -> Figure:
     """Return mean episode return by partner, for tasks without a success predicate."""
-    rows = [
-        DotRow(
-            label=row.label,
-            note=row.note,
-            group=row.partner is None,
-            lanes=tuple(
-                _value_lane(css, cell)
-                for css, cell in zip(condition_css(view), row.cells, strict=True)
-            ),
-        )
-        for row in _all_rows(numbers)
-    ]
+    rows = _by_condition(view, numbers, lambda css, cell, _: _value_lane(css, cell))
     low, high = _data_range(rows)
     axis = Axis(
         label="Mean episode return",
@@ -96,7 +74,7 @@ def return_figure(view: ReportView, numbers: Numbers) -> Figure:
 def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool) -> Figure | None:
     """Return the paired differences of one metric, or ``None`` when nothing was paired."""
     rows = [
-        DotRow(label=row.label, note=row.note, group=row.partner is None, lanes=(lane,))
+        _dots(row, lane)
         for row in _all_rows(numbers)
         if (lane := _difference_lane(row, metric)) is not None
     ]
@@ -137,9 +115,7 @@ def intervention_figure(numbers: Numbers) -> Figure | None:
         lanes = [_intervention_lane(cell) for cell in row.cells if cell]
         known = [lane for lane in lanes if lane is not None]
         if known:
-            rows.append(
-                DotRow(label=row.label, note=row.note, group=row.partner is None, lanes=(known[0],))
-            )
+            rows.append(_dots(row, known[0]))
     if not rows:
         return None
     _, high = _data_range(rows)
@@ -163,6 +139,21 @@ def intervention_figure(numbers: Numbers) -> Figure | None:
             LegendEntry(css="seed", label="one seed (larger: several)"),
         ),
     )
+
+
+def _by_condition(
+    view: ReportView, numbers: Numbers, lane: Callable[[str, Cell | None, Row], Lane | None]
+) -> list[DotRow]:
+    """Return every row with a lane per condition."""
+    css = condition_css(view)
+    return [
+        _dots(row, *(lane(one, cell, row) for one, cell in zip(css, row.cells, strict=True)))
+        for row in _all_rows(numbers)
+    ]
+
+
+def _dots(row: Row, *lanes: Lane | None) -> DotRow:
+    return DotRow(label=row.label, note=row.note, group=row.partner is None, lanes=lanes)
 
 
 def _all_rows(numbers: Numbers) -> tuple[Row, ...]:
