@@ -1,8 +1,8 @@
 """Schema of ``bundle.json``: schedule, platform, headline numbers and checksums."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, JsonValue, StrictBool, field_validator, model_validator
 
 from cadenza.evaluation.schema_types import (
     LEGACY_ESTIMATOR,
@@ -18,7 +18,6 @@ from cadenza.evaluation.schema_types import (
     Rate,
     SchemaVersion,
     Sha256,
-    require_json_object,
     unique_seeds,
 )
 
@@ -253,7 +252,7 @@ class ResultBundle(Archive):
     lock_sha256: Sha256 | None = None
     policy_sha256: Sha256 | None = None
     config_sha256: Sha256 | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
     @field_validator("manifest")
     @classmethod
@@ -264,12 +263,6 @@ class ResultBundle(Archive):
                     "ResultBundle.manifest: expected plain file names inside the bundle, got "
                     f"{name!r}."
                 )
-        return value
-
-    @field_validator("metadata")
-    @classmethod
-    def _metadata_is_json(cls, value: dict[str, Any]) -> dict[str, Any]:
-        require_json_object("ResultBundle.metadata", value)
         return value
 
     @model_validator(mode="after")

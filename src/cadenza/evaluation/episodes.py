@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Self, cast
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from cadenza.core.files import canonical_json
 from cadenza.evaluation.schema_types import (
@@ -12,7 +12,6 @@ from cadenza.evaluation.schema_types import (
     Identifier,
     Integer,
     NonNegative,
-    require_json_object,
 )
 
 #: Typed fields that older archives kept in ``metadata``, with the keys they used there.
@@ -96,7 +95,7 @@ class EpisodeResult(Archive):
     constraint_violation_peak: Finite = 0.0
     fallback_fired: Count = 0
     force_peak: Finite | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
     condition: Identifier | None = None
     partner: Identifier | None = None
     n_steps: Count | None = None
@@ -139,12 +138,6 @@ class EpisodeResult(Archive):
                         f"{values[field]!r} and {old!r}; drop the metadata entry."
                     )
         return values
-
-    @field_validator("metadata")
-    @classmethod
-    def _metadata_is_json(cls, value: dict[str, Any]) -> dict[str, Any]:
-        require_json_object("EpisodeResult.metadata", value)
-        return value
 
     @model_validator(mode="after")
     def _counts_fit_the_episode(self) -> Self:

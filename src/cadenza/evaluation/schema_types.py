@@ -1,7 +1,6 @@
 """Field types and the base class that every archive model shares."""
 
-import math
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +30,7 @@ SchemaVersion = Annotated[int, Field(strict=True, ge=1, le=SCHEMA_VERSION)]
 class Archive(BaseModel):
     """Settings every archive model shares."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def unique_seeds(name: str, seeds: list[int]) -> list[int]:
@@ -39,40 +38,3 @@ def unique_seeds(name: str, seeds: list[int]) -> list[int]:
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"{name}: expected at least one seed and no repeats, got {seeds}.")
     return seeds
-
-
-def require_json_object(name: str, value: dict[str, Any]) -> None:
-    """Raise unless ``value`` survives a round trip through strict JSON.
-
-    Args:
-        name: How the message calls the value.
-        value: A mapping of strings to anything.
-
-    Raises:
-        ValueError: A key is not text, a number is not finite, or a type has no JSON form.
-    """
-    unnamed = [key for key in cast("dict[object, object]", value) if not isinstance(key, str)]
-    if unnamed:
-        raise ValueError(f"{name}: expected text keys, got {unnamed[0]!r}.")
-    for key, item in value.items():
-        _require_json(f"{name}[{key!r}]", item)
-
-
-def _require_json(name: str, value: object) -> None:
-    """Raise unless ``value`` has an exact JSON form."""
-    if value is None or isinstance(value, bool | int | str):
-        return
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{name}: expected a finite number, got {value}.")
-        return
-    if isinstance(value, dict):
-        require_json_object(name, cast("dict[str, Any]", value))
-        return
-    if isinstance(value, list | tuple):
-        for index, item in enumerate(cast("list[object]", value)):
-            _require_json(f"{name}[{index}]", item)
-        return
-    raise ValueError(
-        f"{name}: expected a value JSON can express, got {type(value).__name__}; convert it first."
-    )
