@@ -8,7 +8,7 @@ Axes:      B = rows, A = actions, k = actions of one side.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -23,7 +23,6 @@ from cadenza.learn.algorithms.least_squares_gan import (
     spread,
 )
 from cadenza.learn.algorithms.reward_shaping import RewardShaper
-from cadenza.learn.callbacks.loss import LossOptions
 
 __all__ = [
     "ActionSymmetryAMPReward",
@@ -97,7 +96,6 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
         max_grad_norm: Largest global L2 norm of the gradients.
         data_group: Group of the batch.
         name: Part of the log keys, and the name in checkpoints.
-        **options: See `AdversarialLoss`.
     """
 
     LOG_PREFIX = "amp_action_symmetry"
@@ -113,7 +111,6 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
         max_grad_norm: float,
         data_group: str,
         name: str,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             discriminator,
@@ -123,7 +120,6 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
             max_grad_norm,
             data_group=data_group,
             name=name,
-            **options,
         )
         self._right_action_map = right_action_map_fn
         self._left_action_map = left_action_map_fn

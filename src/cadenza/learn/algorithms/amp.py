@@ -7,7 +7,7 @@ Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, d = o
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -21,7 +21,6 @@ from cadenza.learn.algorithms.least_squares_gan import (
     spread,
 )
 from cadenza.learn.algorithms.reward_shaping import RewardShaper
-from cadenza.learn.callbacks.loss import LossOptions
 from cadenza.learn.gamma_matrix import split_rollouts
 
 __all__ = [
@@ -81,7 +80,6 @@ class DiscriminatorLoss(AdversarialLoss):
         max_grad_norm: Largest global L2 norm of the gradients.
         input_key: Observation that the maps take.
         name: Part of the log keys, and the name in checkpoints.
-        **options: See `AdversarialLoss`.
     """
 
     LOG_PREFIX = "amp"
@@ -97,7 +95,6 @@ class DiscriminatorLoss(AdversarialLoss):
         max_grad_norm: float,
         input_key: str = "features",
         name: str = "Discriminator",
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             discriminator,
@@ -107,7 +104,6 @@ class DiscriminatorLoss(AdversarialLoss):
             max_grad_norm,
             data_group=None,
             name=name,
-            **options,
         )
         self._imitation_state_map = imitation_state_map_fn
         self._policy_state_map = policy_state_map_fn

@@ -5,7 +5,7 @@ Axes:      B = n·T rows of a batch: n rollouts of T steps, rollout-major; A = a
 """
 
 from abc import abstractmethod
-from typing import Generic, TypeVar, Unpack
+from typing import Generic, TypeVar
 
 from torch import Tensor, nn, optim
 
@@ -15,7 +15,7 @@ from cadenza.learn.algorithms.prioritization import (
     report_errors,
     weighted_mean,
 )
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 
 #: Observation arrays by space name, each with B rows.
 Observations = dict[str, Tensor]
@@ -38,7 +38,6 @@ class CriticLoss(LossCallback, Generic[Critic]):
         log_per_param_grads: Log every gradient.
         prioritized_memory: Table that the batches come from, if it has priorities; it is told the
             error of every rollout. Give it to one of two critics.
-        **options: See `LossCallback`.
 
     Attributes:
         q_network: The critic.
@@ -56,7 +55,6 @@ class CriticLoss(LossCallback, Generic[Critic]):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         prioritized_memory: PrioritizedMemory | None = None,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -67,7 +65,6 @@ class CriticLoss(LossCallback, Generic[Critic]):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
-            **options,
         )
         self.q_network = q
         self._prioritized_memory = prioritized_memory

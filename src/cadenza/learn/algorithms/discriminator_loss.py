@@ -1,13 +1,12 @@
 """What the losses of discriminators share: the optimiser step, and what is logged of it."""
 
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.least_squares_gan import discriminator_outcome, spread
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 
 
 class AdversarialLoss(LossCallback):
@@ -21,11 +20,6 @@ class AdversarialLoss(LossCallback):
         max_grad_norm: Largest global L2 norm of the gradients.
         data_group: Group of the batch; None: the state itself.
         name: Part of the log keys, and the name in checkpoints.
-        **options: See `LossCallback`; no ``compile_backend``, because the gradient penalty is
-            differentiated twice, which torch does not do through what it compiled.
-
-    Raises:
-        ConfigurationError: ``options`` has a ``compile_backend``.
     """
 
     #: First part of the log keys.
@@ -41,13 +35,7 @@ class AdversarialLoss(LossCallback):
         *,
         data_group: str | None,
         name: str,
-        **options: Unpack[LossOptions],
     ) -> None:
-        if options.get("compile_backend") is not None:
-            raise ConfigurationError(
-                f"{name}: expected compile_backend None, got {options.get('compile_backend')!r}; "
-                "torch does not compile what is differentiated twice, as the gradient penalty is."
-            )
         super().__init__(
             lr_schedule,
             name=name,
@@ -55,7 +43,6 @@ class AdversarialLoss(LossCallback):
             optimizer=optimizer,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
-            **options,
         )
         self._discriminator = discriminator
         self._grad_loss_weight = grad_loss_weight

@@ -9,7 +9,7 @@ Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = a
 """
 
 import copy
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -25,7 +25,7 @@ from cadenza.learn.algorithms.prioritization import (
 from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.deferred_logging import DeferredLogging
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.gamma_matrix import make_gamma_matrix
 from cadenza.learn.loaded_state import require_parts
 
@@ -227,7 +227,6 @@ class QLoss(LossCallback):
         huber_delta: Error above which the loss grows linearly; None: the squared error.
         prioritized_memory: Table that the batches come from, if it has priorities; None updates
             none.
-        **options: See `LossCallback`.
 
     Raises:
         ConfigurationError: ``huber_delta`` is not above zero.
@@ -246,7 +245,6 @@ class QLoss(LossCallback):
         log_per_param_grads: bool = False,
         huber_delta: float | None = None,
         prioritized_memory: PrioritizedMemory | None = None,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             lr_schedule,
@@ -257,7 +255,6 @@ class QLoss(LossCallback):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
-            **options,
         )
         if huber_delta is not None and not huber_delta > 0.0:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn, optim
@@ -21,7 +21,6 @@ from torch import Tensor, nn, optim
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
 from cadenza.learn.algorithms.prioritization import PrioritizedMemory
-from cadenza.learn.callbacks.loss import LossOptions
 from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
 
 #: How a target value becomes a distribution over bins.
@@ -231,7 +230,6 @@ class QLoss(CriticLoss[QNet]):
         log_per_param_grads: Log every gradient.
         target_encoding: How a target becomes a distribution.
         prioritized_memory: See `CriticLoss`.
-        **options: See `LossCallback`.
 
     Raises:
         InputError: Unknown ``target_encoding``.
@@ -251,7 +249,6 @@ class QLoss(CriticLoss[QNet]):
         log_per_param_grads: bool = False,
         target_encoding: TargetEncoding = "hl_gauss",
         prioritized_memory: PrioritizedMemory | None = None,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -263,7 +260,6 @@ class QLoss(CriticLoss[QNet]):
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
             prioritized_memory=prioritized_memory,
-            **options,
         )
         low, high, bins = q.min_value, q.max_value, q.num_bins
         if target_encoding == "hl_gauss":

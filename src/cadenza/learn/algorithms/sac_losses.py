@@ -6,13 +6,11 @@ Source:     arXiv:1812.05905, equations 5 and 7.
 Axes:       B = rows of a batch, A = action.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 
 
 def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
@@ -52,7 +50,6 @@ class PolicyLoss(LossCallback):
         data_group: Group of the state that holds the batch.
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
-        **options: See `LossCallback`.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class PolicyLoss(LossCallback):
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -80,7 +76,6 @@ class PolicyLoss(LossCallback):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
-            **options,
         )
         self.policy = pi
         self.ln_alpha = ln_alpha

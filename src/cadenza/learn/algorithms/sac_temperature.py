@@ -7,7 +7,7 @@ Axes:      B = rows of a batch, A = action.
 
 import math
 import warnings
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -16,7 +16,7 @@ from cadenza.core.errors import ConfigurationTypeError, InputError
 from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.sac_losses import PolicyLoss
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 
 
 def temperature_objective(
@@ -43,7 +43,6 @@ class AlphaLoss(LossCallback):
         log_prob_from: A `PolicyLoss` of the same policy that runs earlier in the same step; its
             log-probabilities are used instead of evaluating the policy again. The temperature then
             follows the policy before its update, as in most implementations.
-        **options: See `LossCallback`.
 
     Raises:
         ConfigurationTypeError: ``t_entropy`` is neither number, schedule nor None.
@@ -64,7 +63,6 @@ class AlphaLoss(LossCallback):
         data_group: str = "default",
         t_entropy: float | Schedule | None = None,
         log_prob_from: PolicyLoss | None = None,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -73,7 +71,6 @@ class AlphaLoss(LossCallback):
             lr_schedule=lr_schedule,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
-            **options,
         )
         if not max_alpha > 0.0:
             raise InputError(f"AlphaLoss: expected max_alpha > 0, got {max_alpha}.")

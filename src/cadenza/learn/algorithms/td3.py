@@ -10,7 +10,7 @@ Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
 import copy
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -22,7 +22,7 @@ from cadenza.learn.algorithms.sac_losses import QLoss
 from cadenza.learn.algorithms.sac_target import n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.deferred_logging import DeferredLogging
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.gamma_matrix import make_gamma_matrix
 
 __all__ = ["PolicyLoss", "QLoss", "QTarget", "smoothed_actions"]
@@ -207,7 +207,6 @@ class PolicyLoss(LossCallback):
         log_per_param_weights: Log every parameter.
         log_per_param_grads: Log every gradient.
         policy_delay: Batches per update, >= 1.
-        **options: See `LossCallback`.
 
     Raises:
         InputError: ``policy_delay`` is below one.
@@ -226,7 +225,6 @@ class PolicyLoss(LossCallback):
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
         policy_delay: int = 2,
-        **options: Unpack[LossOptions],
     ) -> None:
         _require_delay("PolicyLoss", policy_delay)
         super().__init__(
@@ -238,7 +236,6 @@ class PolicyLoss(LossCallback):
             data_group=data_group,
             log_per_param_weights=log_per_param_weights,
             log_per_param_grads=log_per_param_grads,
-            **options,
         )
         self.policy = pi
         self.q1 = q

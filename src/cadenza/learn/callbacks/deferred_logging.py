@@ -3,21 +3,38 @@
 Stores of logs change from call to call, and what is traced must not depend on them.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
-from numpy.typing import NDArray
 
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin, Scalar
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _deferrable(method: Method) -> Method:
+    """Return a method of `LoggingMixin` that notes its call while calls wait."""
+
+    @wraps(method)
+    def log(self: "DeferredLogging", key: str, value: Any) -> None:
+        if self._waiting is None:  # pyright: ignore[reportPrivateUsage] -- of the class below
+            method(self, key, value)
+            return
+        if isinstance(value, torch.Tensor):  # as it is now: the traced code may change it
+            value = value.detach().clone()
+        self._waiting.append((method, key, value))  # pyright: ignore[reportPrivateUsage]
+
+    return cast("Method", log)
 
 
 class DeferredLogging(LoggingMixin):
     """A `LoggingMixin` whose calls can wait, in their order, until a block has ended."""
 
     #: Method, key and value of the calls that wait; None: calls are done at once.
-    _waiting: list[tuple[str, str, Any]] | None = None
+    _waiting: list[tuple[Callable[..., None], str, Any]] | None = None
 
     @contextmanager
     def logs_deferred(self) -> Generator[None]:
@@ -26,58 +43,18 @@ class DeferredLogging(LoggingMixin):
         Raises:
             InputError: A value does not fit its call.
         """
-        waiting: list[tuple[str, str, Any]] = []
+        waiting: list[tuple[Callable[..., None], str, Any]] = []
         self._waiting = waiting
         try:
             yield
         finally:
             self._waiting = None
         for method, key, value in waiting:
-            getattr(super(), method)(key, value)
+            method(self, key, value)
 
-    def log_scalar(self, key: str, value: Scalar) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_scalar(key, value)
-        else:
-            self._waiting.append(("log_scalar", key, _copy(value)))
-
-    def log_mean(self, key: str, values: torch.Tensor) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_mean(key, values)
-        else:
-            self._waiting.append(("log_mean", key, values.detach()))
-
-    def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_windowed_scalar(key, value)
-        else:
-            self._waiting.append(("log_windowed_scalar", key, _copy(value)))
-
-    def log_image(self, key: str, value: torch.Tensor) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_image(key, value)
-        else:
-            self._waiting.append(("log_image", key, _copy(value)))
-
-    def log_video(self, key: str, value: tuple[NDArray[Any], int]) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_video(key, value)
-        else:
-            self._waiting.append(("log_video", key, value))
-
-    def log_histogram(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
-        """As in `LoggingMixin`, later if calls wait."""
-        if self._waiting is None:
-            super().log_histogram(key, value)
-        else:
-            self._waiting.append(("log_histogram", key, _copy(value)))
-
-
-def _copy(value: Any) -> Any:
-    """Return a tensor's values as they are now, other values as they are."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    log_scalar = _deferrable(LoggingMixin.log_scalar)
+    log_mean = _deferrable(LoggingMixin.log_mean)
+    log_windowed_scalar = _deferrable(LoggingMixin.log_windowed_scalar)
+    log_image = _deferrable(LoggingMixin.log_image)
+    log_video = _deferrable(LoggingMixin.log_video)
+    log_histogram = _deferrable(LoggingMixin.log_histogram)

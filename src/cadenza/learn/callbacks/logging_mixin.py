@@ -135,9 +135,9 @@ class LoggingMixin:
         """
         self.scalar_logs[key] = value
 
-    def log_mean(self, key: str, values: torch.Tensor) -> None:
-        """Keep the mean of floating-point ``values``, which must not change until it is read."""
-        self.scalar_logs.keep_mean(key, values)
+    def log_mean(self, key: str, value: torch.Tensor) -> None:
+        """Keep the mean of floating-point ``value``, which must not change until it is read."""
+        self.scalar_logs.keep_mean(key, value)
 
     def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
         """Add to the window of ``key``; loggers write its mean and the sum of all values ever.

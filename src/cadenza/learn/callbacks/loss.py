@@ -4,7 +4,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -13,13 +13,11 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
-    ConfigurationError,
     InputError,
     NotReadyError,
 )
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.deferred_logging import DeferredLogging
-from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 
 _logger = logging.getLogger(__name__)
 
@@ -31,13 +29,6 @@ _SCHEDULE: Final = "lr_schedule_state_dict"
 NORM_MARGIN: Final = 1e-6
 #: Steps from one look at a loss to the next where looking waits for a device.
 _LOOK_EVERY: Final = 100
-
-
-class LossOptions(TypedDict, total=False):
-    """How a loss is evaluated: keyword arguments that losses hand on to `LossCallback`."""
-
-    autocast_dtype: torch.dtype | None
-    compile_backend: str | None
 
 
 class LossCallback(DeferredLogging, Callback):
@@ -64,8 +55,6 @@ class LossCallback(DeferredLogging, Callback):
         data_group: str | None,
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
-        autocast_dtype: torch.dtype | None = None,
-        compile_backend: str | None = None,
     ) -> None:
         """Take what is trained.
 
@@ -78,28 +67,8 @@ class LossCallback(DeferredLogging, Callback):
             data_group: Group of the state that `loss` reads first; None: the state itself.
             log_per_param_weights: Log norm and histogram of each parameter, every step.
             log_per_param_grads: The same for gradients.
-            autocast_dtype: Type of the operations in `loss` that torch deems safe in it, only
-                ``torch.bfloat16``; parameters, gradients and optimiser keep theirs. None changes
-                nothing. A class that overrides `backward` decides for itself.
-            compile_backend: Backend of `torch.compile` that evaluates `loss`, e.g. ``"inductor"``
-                (needs a C++ compiler). The networks stay as they are, and so do their names in
-                checkpoints; results agree to rounding. The first steps take seconds. Log calls
-                are done after `loss`. What torch cannot trace, such as draws from a network's own
-                generator, runs as it is, between compiled pieces. None compiles nothing.
-                A class that overrides `backward` decides for itself.
-
-        Raises:
-            ConfigurationError: ``autocast_dtype`` is another type, or torch has no such
-                ``compile_backend``.
         """
-        if autocast_dtype not in (None, torch.bfloat16):
-            raise ConfigurationError(
-                f"{name}: expected autocast_dtype None or torch.bfloat16, got {autocast_dtype}; "
-                "float16 would need scaled losses."
-            )
         super().__init__()
-        self._autocast_dtype = autocast_dtype
-        self._compiled = None if compile_backend is None else self._compile(name, compile_backend)
         self.name = name
         self.data_group = data_group
         self.network = network
@@ -123,19 +92,15 @@ class LossCallback(DeferredLogging, Callback):
 
         Raises:
             NotReadyError: There is no optimiser.
-            InputError: The loss or its gradient is not finite; no weight has changed. On another
-                device than the CPU, where looking means waiting, some steps are looked at.
+            InputError: The loss or its gradient is not finite; no weight that this loss trains has
+                changed. On another device than the CPU, where looking means waiting, some steps
+                are looked at.
         """
         self._stepped()
         learning = self.learning()
         for parameter in self.parameters:  # frozen ones too: an old gradient would still step
             parameter.grad = None
-        if self._autocast_dtype is None:
-            loss = self._evaluate(*args, **kwargs)
-        else:
-            with torch.autocast(self.parameters[0].device.type, self._autocast_dtype):
-                loss = self._evaluate(*args, **kwargs)
-            loss = loss.float()
+        loss = self.loss(*args, **kwargs)
         loss = loss if loss.dim() == 0 else loss.mean()
         # into these parameters alone: networks that others train cost no gradients of weights
         torch.autograd.backward(loss, inputs=learning)
@@ -188,33 +153,6 @@ class LossCallback(DeferredLogging, Callback):
                 "backward."
             )
         return self.optimizer, self.lr_schedule
-
-    def _evaluate(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, compiled if so wished."""
-        if self._compiled is None:
-            return self.loss(*args, **kwargs)
-        signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
-        if signature is not None:  # what the wrapper around `loss` does, outside of what compiles
-            args = args[: signature.positional]
-            kwargs = signature.arguments(self, kwargs, data_group_of(self), len(args))
-        with self.logs_deferred():
-            return self._compiled(self, *args, **kwargs)
-
-    def _compile(self, name: str, backend: str) -> Callable[..., Tensor]:
-        """Return `loss` as a compiled function of this object and the fields it needs.
-
-        Raises:
-            ConfigurationError: torch has no such backend.
-        """
-        known = torch.compiler.list_backends(())  # pyright: ignore[reportUnknownMemberType] -- untyped
-        if backend not in known:
-            raise ConfigurationError(
-                f"{name}: expected compile_backend None or one of {', '.join(known)}, got "
-                f"{backend!r}."
-            )
-        signature: HookSignature | None = getattr(type(self).loss, SIGNATURE, None)
-        function = type(self).loss if signature is None else signature.function
-        return compiled_alone(function, backend=backend)
 
     def _shorten_gradients(self) -> Tensor:
         """Shorten the gradients to the longest allowed norm; return the norm they had.

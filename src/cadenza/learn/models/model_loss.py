@@ -3,12 +3,12 @@
 Axes:  B = rows, D = observation columns, A = action columns.
 """
 
-from typing import Any, Unpack
+from typing import Any
 
 from torch import Tensor, optim
 
 from cadenza.core.errors import CheckpointError
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.observed_input import observed_input
@@ -27,7 +27,6 @@ class ModelLoss(LossCallback):
         input_key: Observation that is modelled.
         hold_out: Keeps data out of training, stops it early and picks elites; None trains always,
             on everything.
-        **options: See `LossCallback`.
 
     Raises:
         InputError: ``hold_out`` is given and the model wraps no ensemble.
@@ -44,7 +43,6 @@ class ModelLoss(LossCallback):
         data_group: str = "default",
         input_key: str = "obs",
         hold_out: HoldOut | None = None,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -53,7 +51,6 @@ class ModelLoss(LossCallback):
             lr_schedule=lr_schedule,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
-            **options,
         )
         if hold_out is not None:
             _ = model.ensemble

@@ -9,14 +9,14 @@ Axes:    B = batch, X, Y = image axes, C = channels (last), Z = latent.
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional
 
 from cadenza.core.errors import InputError
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.augmentation import ImageAugmentor, rand_uniform
 from cadenza.learn.nn.layers import Conv2dEncoder
@@ -147,7 +147,6 @@ class CurlLoss(LossCallback):
         augment_anchor_and_pos: False compares augmented with plain images.
         log_images: Keep the first image, plain and augmented, for the loggers.
         seed: Fixes initial weights and augmentations.
-        **options: See `LossCallback`.
 
     Raises:
         InputError: ``temperature`` or ``desired_zdim`` is not positive.
@@ -176,7 +175,6 @@ class CurlLoss(LossCallback):
         log_images: bool = True,
         *,
         seed: int = 0,
-        **options: Unpack[LossOptions],
     ) -> None:
         if not temperature > 0.0 or desired_zdim < 1:
             raise InputError(
@@ -201,7 +199,6 @@ class CurlLoss(LossCallback):
             optimizer=optimizer,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
-            **options,
         )
         self.curl = network
         self.augmentor = ImageAugmentor(

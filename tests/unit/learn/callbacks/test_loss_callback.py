@@ -5,18 +5,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn, optim
-from torch._dynamo import register_backend
 from torch.optim import lr_scheduler
 
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
-    ConfigurationError,
     InputError,
     NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn import Callback, Trainer
+from cadenza.learn import Trainer
 from cadenza.learn.callbacks import LossCallback
 
 
@@ -385,90 +383,6 @@ def test_network_saved_without_its_generator_keeps_its_own_with_a_warning(caplog
     assert torch.equal(target.network.generator.get_state(), before)
 
 
-def autocast_step(**options):
-    """Return loss, output types and parameter after one step on a weight that bfloat16 rounds."""
-    types = []
-    fit = make(weight=2.001, **options)
-    fit.network.register_forward_hook(lambda _module, _inputs, output: types.append(output.dtype))
-    fit.backward(default=BATCH)
-    return fit, types
-
-
-def test_autocast_computes_the_loss_in_bfloat16_and_keeps_the_rest():
-    exact, _ = autocast_step()
-    rounded, types = autocast_step(autocast_dtype=torch.bfloat16)
-    assert types == [torch.bfloat16]
-    assert (rounded.network.weight.dtype, rounded.network.weight.grad.dtype) == (torch.float32,) * 2
-    # 2.001 becomes 2 in bfloat16, so the loss is (2 - 5)^2 = 9 instead of (2.001 - 5)^2
-    assert rounded.scalar_logs["loss/fit_loss"] == 9.0
-    assert exact.scalar_logs["loss/fit_loss"] == pytest.approx(2.999**2, abs=1e-5)
-    # the step starts from the unrounded weight: 2.001 + 0.25 * 6
-    assert rounded.network.weight.item() == pytest.approx(3.501, abs=1e-5)
-
-
-def test_without_autocast_nothing_is_rounded():
-    default, types = autocast_step()
-    spelled, _ = autocast_step(autocast_dtype=None)
-    assert types == [torch.float32]
-    assert torch.equal(default.network.weight, spelled.network.weight)
-
-
-def test_autocast_to_another_type_is_refused():
-    with pytest.raises(
-        ConfigurationError, match=r"fit: expected autocast_dtype .* got torch.float16"
-    ):
-        make(autocast_dtype=torch.float16)
-
-
-GRAPHS = []
-
-
-@register_backend(name="counting")
-def note_graph(graph, _inputs):
-    """Note the graph and run it as it is."""
-    GRAPHS.append(graph)
-    return graph.forward
-
-
-@pytest.fixture
-def graphs():
-    """Return the list of graphs that backend ``"counting"`` is given from now on."""
-    torch.compiler.reset()
-    GRAPHS.clear()
-    return GRAPHS
-
-
-def test_compiled_loss_takes_the_same_step_and_keeps_the_names_in_checkpoints(graphs):
-    plain, compiled = make(), make(compile_backend="counting")
-    for fit in (plain, compiled):
-        for _ in range(2):
-            fit.backward(default=BATCH)
-    assert len(graphs) == 1
-    assert torch.equal(compiled.network.weight, plain.network.weight)
-    assert compiled.scalar_logs == plain.scalar_logs
-    assert compiled.state_dict()["network_state_dict"].keys() == {"weight"}
-
-
-def test_without_a_backend_nothing_is_compiled(graphs):
-    make(compile_backend=None).backward(default=BATCH)
-    assert graphs == []
-
-
-class LoggedError(SquaredError):
-    """Logs what the network predicts."""
-
-    def loss(self, x, y):
-        self.log_scalar("fit/prediction", self.network(x).mean())
-        return super().loss(x, y)
-
-
-def test_logging_does_not_split_what_is_compiled(graphs):
-    fit = make(LoggedError, compile_backend="counting")
-    fit.backward(default=BATCH)
-    assert len(graphs) == 1
-    assert fit.scalar_logs["fit/prediction"] == 2.0
-
-
 class LoggedInEveryWayError(SquaredError):
     """Logs in every way, and changes afterwards what it has logged."""
 
@@ -484,59 +398,31 @@ class LoggedInEveryWayError(SquaredError):
         return super().loss(x, y)
 
 
-@pytest.mark.parametrize("backend", [None, "counting"])
-def test_every_kind_of_log_is_kept_as_it_was_when_it_was_logged(graphs, backend):
-    fit = make(LoggedInEveryWayError, compile_backend=backend)
+def test_logs_that_waited_are_kept_as_they_were_when_they_were_logged():
+    fit = make(LoggedInEveryWayError)
     fit.video = (np.zeros((1, 1, 1, 3)), 25)
     for _ in range(2):
-        fit.backward(default=BATCH)
-    assert len(graphs) == (0 if backend is None else 1)
-    if backend is not None:  # without, `log_image` keeps the tensor itself
-        assert fit.image_logs["fit/image"].item() == 1.0
+        with fit.logs_deferred():
+            fit.loss(**BATCH)
+    assert fit.image_logs["fit/image"].item() == 1.0
     assert fit.scalar_logs["fit/last"] == 1.0
     assert list(fit.windowed_scalar["fit/window"]) == [1.0, 1.0, 2.0] * 2
     assert fit.hist_logs["fit/rows"].tolist() == [[1.0]] * 3
     assert fit.video_logs["fit/video"] is fit.video
 
 
-def test_loss_that_fails_leaves_no_logs_behind(graphs):
-    fit = make(LoggedError, compile_backend="counting")
-    with pytest.raises(RuntimeError, match="same reduction dim"):
-        fit.backward(default={"x": torch.ones(3, 2), "y": torch.ones(3, 1)})
+def test_block_that_fails_leaves_no_logs_behind():
+    class FailingError(SquaredError):
+        def loss(self, x, y):
+            self.log_scalar("fit/prediction", 1.0)
+            return super().loss(x, y)
+
+    fit = make(FailingError)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"), fit.logs_deferred():
+        fit.loss(x=torch.ones(3, 2), y=torch.ones(3, 1))
     assert dict(fit.scalar_logs) == {}
     fit.log_scalar("fit/later", 1.0)
     assert dict(fit.scalar_logs) == {"fit/later": 1.0}
-
-
-class WholeStateError(SquaredError):
-    """Takes the state as it is."""
-
-    @Callback.whole_state
-    def loss(self, **state):
-        return ((self.network(state["x"]) - state["y"]) ** 2).mean()
-
-
-def test_loss_that_takes_the_whole_state_is_compiled_too(graphs):
-    fit = make(WholeStateError, compile_backend="counting")
-    fit.backward(**BATCH)
-    assert len(graphs) == 1
-    assert fit.network.weight.item() == 3.5
-
-
-@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step")  # of every copied optimiser
-def test_copy_of_a_compiled_loss_trains_its_own_network(graphs):
-    fit = make(compile_backend="counting")
-    other = copy.deepcopy(fit)
-    other.backward(default=BATCH)
-    assert graphs
-    assert (other.network.weight.item(), fit.network.weight.item()) == (3.5, 2.0)
-
-
-def test_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(
-        ConfigurationError, match=r"fit: expected compile_backend .*aot_eager.* got 'nvcc'"
-    ):
-        make(compile_backend="nvcc")
 
 
 @pytest.mark.parametrize("value", [3.0, 7.0, float("nan")])

@@ -11,7 +11,6 @@ Axes:     B = rows, X = data columns, Z = latent columns, C = condition columns.
 """
 
 from collections.abc import Callable
-from typing import Unpack
 
 import torch
 from torch import Tensor, nn, optim
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.genrl.networks import as_decoder, as_encoder
-from cadenza.learn.callbacks.loss import LossCallback, LossOptions
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.nn.initialization import normal_init_
 from cadenza.learn.nn.noise_state import let_noise_go_on
 from cadenza.learn.observed_input import observed_input
@@ -152,7 +151,6 @@ class VAELoss(LossCallback):
         data_group: Group the batch is read from.
         input_key: Observation that is the condition.
         conditioning_func: Observation (B, D) to condition (B, C), or to None.
-        **options: See `LossCallback`.
     """
 
     def __init__(
@@ -166,7 +164,6 @@ class VAELoss(LossCallback):
         data_group: str = "default",
         input_key: str = "obs",
         conditioning_func: Callable[[Tensor], Tensor | None] = unconditioned,
-        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             name=name,
@@ -175,7 +172,6 @@ class VAELoss(LossCallback):
             lr_schedule=lr_schedule,
             max_grad_norm=max_grad_norm,
             data_group=data_group,
-            **options,
         )
         self.vae = vae
         self._input_key = input_key
