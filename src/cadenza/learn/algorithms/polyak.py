@@ -27,24 +27,20 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
 
 
 class Followers:
-    """Target networks that follow their sources together; lists their tensors only once.
+    """Target networks that follow their sources together.
 
     Args:
-        pairs: Source and target of equal layout, whose parameters are not replaced later on (being
-            changed in place, moved to a device or loaded is fine).
+        pairs: Source and target of equal layout.
 
     Raises:
         InputError: A pair differs in layout.
     """
 
     def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
-        self._sources: list[Tensor] = []
-        self._targets: list[Tensor] = []
+        self._pairs = pairs
         self._with_buffers = [pair for pair in pairs if next(pair[0].buffers(), None) is not None]
         for source, target in pairs:
             _require_same_layout(source, target)
-            self._sources += source.parameters()
-            self._targets += target.parameters()
 
     @torch.no_grad()
     def move(self, tau: float) -> None:
@@ -55,8 +51,11 @@ class Followers:
         """
         if not 0.0 <= tau <= 1.0:
             raise InputError(f"soft update: expected tau in [0, 1], got {tau}.")
-        if self._sources:
-            get_ema_multi_avg_fn(1.0 - tau)(self._targets, self._sources, 0)
+        # listed anew: parameters may have been replaced, e.g. by `load_state_dict(assign=True)`
+        sources: list[Tensor] = [p for source, _ in self._pairs for p in source.parameters()]
+        targets: list[Tensor] = [p for _, target in self._pairs for p in target.parameters()]
+        if sources:
+            get_ema_multi_avg_fn(1.0 - tau)(targets, sources, 0)
         for source, target in self._with_buffers:
             for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
                 kept.copy_(buffer)

@@ -110,6 +110,14 @@ def test_soft_update_moves_the_share_tau_every_step():
     assert callback.target_q_net.values[0].tolist() == pytest.approx([4.0, 2.75])
 
 
+def test_target_follows_the_parameters_that_its_networks_hold_now():
+    callback = target(target_q_tau=0.25)
+    for network, value in ((callback.q_net, 8.0), (callback.target_q_net, 4.0)):
+        network.load_state_dict({"values": torch.full_like(network.values, value)}, assign=True)
+    callback.end_batch()
+    assert callback.target_q_net.values.unique().tolist() == [5.0]  # a quarter of the way to 8
+
+
 def test_hard_update_copies_at_every_period_only():
     callback = target(target_q_tau=1.0, target_period=3)
     for step in range(1, 7):
