@@ -13,7 +13,7 @@ from cadenza.learn.memory.coverage_based_strategy import CoverageBasedSampleStra
 from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.storage import NextElementMapper, NextNElementWrapper, SyntheticDones
-from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
+from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 from tests.unit.learn.memory.memory_episodes import SPACES
 
@@ -185,17 +185,16 @@ def test_files_and_checkpoints_go_from_any_storage_to_any_other(tmp_path_factory
     for identity, count in enumerate([10, *steps]):
         for table in (host, other):
             table.add_sequence(identity, episode(identity, count))
-    for version in (TableSerializationVersion.V1, TableSerializationVersion.V2):
-        host.store(folder / "host", version)
-        other.store(folder / "other", version)
-        assert (folder / "host.zip").read_bytes() == (folder / "other.zip").read_bytes()
-        for source, target in (("host", make(storage)), ("other", make("host"))):
-            target.restore(folder / source)
-            for identity in host.identities():
-                kept, wanted = target.episode(identity), host.episode(identity)
-                assert {n: v.tobytes() for n, v in kept.items()} == {
-                    n: v.tobytes() for n, v in wanted.items()
-                }
+    host.store(folder / "host")
+    other.store(folder / "other")
+    assert (folder / "host.zip").read_bytes() == (folder / "other.zip").read_bytes()
+    for source, target in (("host", make(storage)), ("other", make("host"))):
+        target.restore(folder / source)
+        for identity in host.identities():
+            kept, wanted = target.episode(identity), host.episode(identity)
+            assert {n: v.tobytes() for n, v in kept.items()} == {
+                n: v.tobytes() for n, v in wanted.items()
+            }
     loaded = make("host")
     loaded.load_state_dict(other.state_dict())
     other.load_state_dict(host.state_dict())

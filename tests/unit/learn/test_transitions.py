@@ -73,18 +73,31 @@ def test_environments_keep_episodes_of_their_own():
     assert store.sample(20)["observation"]["obs"].min() == 50.0
 
 
-def test_numbers_that_are_not_finite_are_refused():
-    store = memory()
-    with pytest.raises(InputError, match=r"sequence\['rewards'\]: expected finite numbers"):
-        store.add(
-            np.zeros((1, 1)),
-            np.zeros((1, 1)),
-            np.array([np.nan]),
-            terminated=np.array([True]),
-            boundaries=np.array([True]),
-            next_observations=np.zeros((1, 1)),
-        )
-    assert store.size() == 0
+@pytest.mark.parametrize("spoilt", [0, 1, 2, "next_observations"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, "shape"])
+def test_bad_numbers_of_one_environment_are_refused_before_any_is_taken(spoilt, value):
+    store, steps = memory(num_envs=2), 0
+    while store.size() == 0 or steps % 12 != 5:  # in the midst of a part, with some parts stored
+        steps += 1
+        play_two(store, steps)
+    before = serialise(store.state_dict())
+    with pytest.raises(InputError, match=r"TransitionMemory\.add: (obs|act|rew|next_obs)"):
+        play_two(store, steps + 1, spoilt, value)
+    assert serialise(store.state_dict()) == before
+
+
+def play_two(store, step, spoilt=None, value=0.0):
+    """One running step of two environments; ``value`` spoils an array of the second one."""
+    arrays = [np.full((2, 1), float(step)), np.full((2, 1), 0.5), np.zeros(2)]
+    rest = {"next_observations": np.full((2, 1), step + 1.0)}
+    if spoilt is not None:
+        where = rest if isinstance(spoilt, str) else arrays
+        if value == "shape":
+            where[spoilt] = np.zeros((2, 3))
+        else:
+            where[spoilt][1] = value
+    ends = np.array([step % 7 == 0, False])
+    store.add(*arrays, terminated=ends, boundaries=ends, **rest)
 
 
 def test_discrete_actions_keep_their_type():
@@ -115,7 +128,7 @@ def test_dropped_episodes_never_arrive():
 
 def test_wrong_rows_and_states_are_refused():
     store = memory(num_envs=2)
-    with pytest.raises(InputError, match="expected 2 rows, got 1 observations"):
+    with pytest.raises(InputError, match=r"observations: expected shape \(2, 1\), got \(1, 1\)"):
         store.add(
             np.zeros((1, 1)),
             np.zeros((2, 1)),

@@ -13,7 +13,6 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.proxy_wrapper import MemoryTableProxyWrapper
-from cadenza.learn.memory.serialisation import TableSerializationVersion
 from cadenza.learn.memory.v2_segments import SegmentedFile
 
 #: Fewer steps between exports than this give a warning.
@@ -32,14 +31,13 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         inf_steps_per_memory_export: Calls of `add` between exports.
         experiment_root_path: Folder of the file.
         min_time_per_export: Least time between exports, s.
-        version: Format of the file.
-        compress: Deflate the rows; version V2 only.
+        compress: Deflate the rows.
         incremental: Write only the episodes that are new since the last export, into files beside
-            (``<name>_export.segments``); version V2 only.
+            (``<name>_export.segments``).
         clock: Monotonic time, s.
 
     Raises:
-        ConfigurationError: An interval is negative, or another version is needed.
+        ConfigurationError: An interval is negative.
         StorageError: The name leads out of the folder.
     """
 
@@ -51,7 +49,6 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         experiment_root_path: str,
         min_time_per_export: int = 600,
         *,
-        version: TableSerializationVersion = TableSerializationVersion.LATEST,
         compress: bool = False,
         incremental: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -61,11 +58,6 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
             raise ConfigurationError(
                 "MemoryExporterProxyWrapper: expected intervals >= 0, got "
                 f"{inf_steps_per_memory_export} steps and {min_time_per_export} s."
-            )
-        if (compress or incremental) and version is not TableSerializationVersion.V2:
-            raise ConfigurationError(
-                "MemoryExporterProxyWrapper: expected version V2 for compressed or incremental "
-                f"exports, got {version.name}."
             )
         if inf_steps_per_memory_export < _SLOW_BELOW_STEPS:
             warnings.warn(
@@ -78,8 +70,6 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         file = confined_path(Path(experiment_root_path), f"{target_memory_name}_export.zip")
         self._path = str(file.with_suffix(""))
         self._options: dict[str, Any] = {"compress": True} if compress else {}
-        if version is not TableSerializationVersion.LATEST:
-            self._options["version"] = version
         self._segmented = SegmentedFile(self._path, compress=compress) if incremental else None
         self._target_memory_name = target_memory_name
         self._steps_between = inf_steps_per_memory_export

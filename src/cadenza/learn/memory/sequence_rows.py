@@ -80,13 +80,23 @@ def checked_sequence(
                 rows = count
             if column.reach:
                 usable = min(usable, count - column.reach)
-        # A finite sum of squares is proof enough; else `require_finite` tells NaN from overflow.
-        if finite and array.dtype.kind in "fc" and not isfinite(np.vdot(array, array)):
-            require_finite(f"sequence[{name!r}]", array)
+        if finite:
+            require_finite_rows(f"sequence[{name!r}]", array)
         values[name] = array
     flexible = layout.flexible
     extra_rows = [len(values[name]) - steps for name in flexible] if flexible else []
     return SequenceRows(steps, max(usable, 0), rows, values, extra_rows)
+
+
+def require_finite_rows(name: str, array: NDArray[Any]) -> None:
+    """Raise if ``array`` holds NaN or infinity.
+
+    Raises:
+        InputError: It does.
+    """
+    # A finite sum of squares is proof enough; else `require_finite` tells NaN from overflow.
+    if array.dtype.kind in "fc" and not isfinite(np.vdot(array, array)):
+        require_finite(name, array)
 
 
 def _require_columns(layout: TableLayout, sequence: Mapping[str, Any]) -> None:

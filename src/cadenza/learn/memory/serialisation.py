@@ -12,25 +12,25 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_writer
+from cadenza.learn.memory.emote_formats import read_legacy, read_v1
 from cadenza.learn.memory.serialisation_archive import ArchiveReader, open_archive
 from cadenza.learn.memory.serialisation_checks import ReadOptions
 from cadenza.learn.memory.snapshot import TableSnapshot
-from cadenza.learn.memory.v1_files import VERSION_ENTRY, read_v1, write_v1
-from cadenza.learn.memory.v2_files import read_v2, write_v2
+from cadenza.learn.memory.v2_files import VERSION_ENTRY, read_v2, write_v2
 from cadenza.learn.memory.v2_segments import is_index, read_index
 
 
 class TableSerializationVersion(enum.Enum):
     """The version of the memory serialization format.
 
-    ``LATEST`` is the newest that other readers of this format know; `V2` adds checksums,
-    compression and ids of any size.
+    We write `V2`, which has checksums and ids of any size; `V1` and `Legacy`, which Emote writes,
+    are only read.
     """
 
     Legacy = 0
     V1 = 1
     V2 = 2
-    LATEST = V1
+    LATEST = V2
 
 
 #: Everyone may read stored memories, whatever the umask: other users import them.
@@ -52,28 +52,18 @@ def write_snapshot(
         snapshot: What to write.
         path: File without its extension.
         version: Format; None means the latest.
-        compress: Deflate the rows; version V2 only.
+        compress: Deflate the rows.
 
     Raises:
-        ConfigurationError: Not a version, or content that the version cannot express.
+        ConfigurationError: ``version`` is not the latest.
         StorageError: The file system refused.
     """
-    version = _known(TableSerializationVersion.LATEST if version is None else version)
-    if compress and version is not TableSerializationVersion.V2:
+    if version not in (None, TableSerializationVersion.LATEST):
         raise ConfigurationError(
-            f"write_snapshot: expected version V2 for a compressed file, got {version.name}."
+            f"version: expected V2 to write a memory, got {version}; the others are only read."
         )
     with atomic_writer(Path(f"{path}.zip"), mode=_MODE) as file:
-        match version:
-            case TableSerializationVersion.V1:
-                write_v1(snapshot, file)
-            case TableSerializationVersion.V2:
-                write_v2(snapshot, file, compress=compress)
-            case _:
-                _warn_legacy()
-                from cadenza.learn.memory.legacy_files import write_legacy
-
-                write_legacy(snapshot, file)
+        write_v2(snapshot, file, compress=compress)
 
 
 def read_snapshot(
@@ -95,26 +85,25 @@ def read_snapshot(
     """
     file = Path(f"{path}.zip")
     with open_archive(file, max_unpacked_bytes=options.max_unpacked_bytes) as archive:
-        version = _version_of(archive) if override_version is None else _known(override_version)
-        match version:
+        match _version_of(archive) if override_version is None else override_version:
             case TableSerializationVersion.V1:
                 return read_v1(archive, options)
             case TableSerializationVersion.V2 if is_index(archive):
                 return read_index(archive, options, file)
             case TableSerializationVersion.V2:
                 return read_v2(archive, options)
-            case _:
-                _warn_legacy()
-                from cadenza.learn.memory.legacy_files import read_legacy
-
+            case TableSerializationVersion.Legacy:
+                warnings.warn(
+                    "The legacy memory format is a pickle; store the memory again.",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
                 return read_legacy(archive, options)
-
-
-def _known(version: TableSerializationVersion) -> TableSerializationVersion:
-    if not isinstance(version, TableSerializationVersion):  # pyright: ignore[reportUnnecessaryIsInstance]
-        names = [known.name for known in TableSerializationVersion]
-        raise ConfigurationError(f"version: expected one of {names}, got {version!r}.")
-    return version
+            case _:
+                names = [known.name for known in TableSerializationVersion]
+                raise ConfigurationError(
+                    f"version: expected one of {names}, got {override_version!r}."
+                )
 
 
 def _version_of(archive: ArchiveReader) -> TableSerializationVersion:
@@ -126,11 +115,3 @@ def _version_of(archive: ArchiveReader) -> TableSerializationVersion:
     if text not in versions:
         archive.refuse(f"expected version 1 or 2, got {text!r}; is it from a newer release?")
     return versions[text]
-
-
-def _warn_legacy() -> None:
-    warnings.warn(
-        "The legacy memory format is a pickle; store the memory again in version V1 or V2.",
-        DeprecationWarning,
-        stacklevel=4,
-    )

@@ -12,6 +12,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.core_types import SampleResult
 from cadenza.learn.memory.gathering import EpisodeContents
+from cadenza.learn.memory.sequence_rows import require_finite_rows
 from cadenza.learn.memory.serialisation import (
     TableSerializationVersion,
     read_snapshot,
@@ -86,13 +87,13 @@ class ArrayMemoryTable(EpisodeTable):
         Args:
             path: File without its extension.
             version: Format; None means the latest.
-            compress: Deflate the rows; version V2 only.
+            compress: Deflate the rows.
 
         Returns:
             True.
 
         Raises:
-            ConfigurationError: ``version`` is none, or cannot express the content.
+            ConfigurationError: ``version`` is not the latest: others are only read.
             StorageError: The file system refused.
         """
         write_snapshot(self.snapshot(), path, version, compress=compress)
@@ -124,6 +125,7 @@ class ArrayMemoryTable(EpisodeTable):
         Raises:
             FileNotFoundError: There is no such file.
             IntegrityError: The file is damaged.
+            InputError: It holds NaN or infinity; a table with ``check_finite=False`` takes it.
             ConfigurationError: It does not suit the table, or is a pickle and those are not
                 allowed.
         """
@@ -179,8 +181,11 @@ class ArrayMemoryTable(EpisodeTable):
 
         Raises:
             ConfigurationError: The snapshot's rows do not suit the columns.
+            InputError: They hold NaN or infinity, and the table checks that.
             CheckpointError: The state of a strategy is malformed.
         """
+        for name, part in snapshot.stored.items() if self._check_finite else ():
+            require_finite_rows(f"{self._name}: column {name!r} of the loaded rows", part.rows)
         contents = contents_of(snapshot, self._layout, self._new_contents, self._maxlen)
         states: list[Mapping[str, Any] | None] = [
             snapshot.sampler_state if _is_type(self._sampler, snapshot.sampler_type) else None,

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.arrays import require_finite, require_shape
+from cadenza.core.errors import CheckpointError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.memory.episode import Episode, part_steps
@@ -59,6 +60,7 @@ class TransitionMemory:
             maxlen=max_transitions,
             device=device,
             seed=seed,
+            check_finite=False,  # `add` has looked at every number
         )
         self._next_identity = 0
         self._open = [Episode() for _ in range(num_envs)]
@@ -88,13 +90,17 @@ class TransitionMemory:
             next_observations: What followed, before any reset, (N, O).
 
         Raises:
-            InputError: Not N rows, or an episode holds something that is not finite.
+            InputError: An array has another shape or is not finite; nothing has been added.
         """
-        if not len(observations) == len(actions) == len(rewards) == self.num_envs:
-            raise InputError(
-                f"TransitionMemory.add: expected {self.num_envs} rows, got {len(observations)} "
-                f"observations, {len(actions)} actions and {len(rewards)} rewards."
-            )
+        state, action = self.spaces.state.spaces[OBSERVATION_KEY].shape, self.spaces.actions.shape
+        for name, array, shape in (
+            ("observations", observations, state),
+            ("actions", actions, action),
+            ("rewards", rewards, ()),
+            ("next_observations", next_observations, state),
+        ):
+            require_shape(f"TransitionMemory.add: {name}", array, (self.num_envs, *shape))
+            require_finite(f"TransitionMemory.add: {name}", array)
         for row, episode in enumerate(self._open):
             step = {OBSERVATION_KEY: observations[row], "actions": actions[row]}
             episode.append({**step, "rewards": float(rewards[row])})

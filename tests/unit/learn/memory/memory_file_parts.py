@@ -1,5 +1,6 @@
 """A small table content and ways to spoil its file, for the tests of the file formats."""
 
+import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -86,6 +87,33 @@ def assert_equal(got: TableSnapshot, expected: TableSnapshot) -> None:
         for name, rows in theirs.items():
             assert mine[name].dtype == rows.dtype
             np.testing.assert_array_equal(mine[name], rows)
+
+
+def write_v1(content: TableSnapshot, file: Path) -> None:
+    """Write ``content`` in the version that Emote writes, without its help."""
+    entries = {"version": b"1"}
+    configuration = {
+        "ejector_type": content.ejector_type,
+        "sampler_type": content.sampler_type,
+        "length_key": content.length_key,
+        "maxlen": content.maxlen,
+        "ids": list(content.identities),
+        "columns": [[c.name, type(c).__name__, c.state()] for c in content.columns],
+        "part_keys": list(content.stored),
+    }
+    if content.ejector_state is not None:
+        configuration["ejector_state"] = content.ejector_state
+    entries["configuration.json"] = json.dumps(configuration).encode()
+    for name, part in content.stored.items():
+        starts = np.cumsum(part.counts) - part.counts
+        ranges = np.stack([np.array(content.identities, np.int64), starts, part.counts], axis=1)
+        for entry, array in ((f"{name}.ranges.npy", ranges), (f"{name}.npy", part.rows)):
+            buffer = io.BytesIO()
+            np.save(buffer, array, allow_pickle=False)
+            entries[entry] = buffer.getvalue()
+    with zipfile.ZipFile(file, "w") as archive:
+        for entry, data in entries.items():
+            archive.writestr(entry, data)
 
 
 def rewrite(

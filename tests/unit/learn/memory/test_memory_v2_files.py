@@ -30,7 +30,6 @@ from tests.unit.learn.memory.memory_file_parts import (
 )
 
 V2 = TableSerializationVersion.V2
-LEGACY = TableSerializationVersion.Legacy
 
 
 @pytest.fixture(params=[False, True], ids=["stored", "deflated"])
@@ -249,16 +248,6 @@ def test_legacy_ids_become_negative_and_imported_ones_stay_out(tmp_path):
     got = read_legacy(file)
     assert got.identities == (-4, -5)
     assert [rows["actions"].tolist() for _, rows in got.episodes()] == [[1, 2], [3]]
-
-
-def test_legacy_file_of_ours_goes_round(tmp_path):
-    content = snapshot((5, 7, 3))
-    with pytest.warns(DeprecationWarning, match="legacy memory format"):
-        write_snapshot(content, tmp_path / "memory", LEGACY)
-    got = read_legacy(tmp_path / "memory.zip", columns=COLUMNS)
-    assert got.identities == (-6, -8, -4)
-    for name, part in content.stored.items():
-        np.testing.assert_array_equal(got.stored[name].rows, part.rows)
 
 
 def test_legacy_table_too_large_gives_its_newest_episodes(tmp_path):

@@ -5,11 +5,10 @@ import zipfile
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.learn.memory import v2_segments
 from cadenza.learn.memory.memory import MemoryExporterProxyWrapper, MemoryTableProxy
-from cadenza.learn.memory.table import TableSerializationVersion
 from cadenza.learn.memory.v2_segments import SegmentedFile
 from tests.unit.learn.memory.memory_episodes import play, table
 from tests.unit.learn.memory.memory_file_parts import rewrite, rewrite_json
@@ -271,7 +270,6 @@ def test_exporter_writes_segments(tmp_path):
             2,
             str(tmp_path),
             0,
-            version=TableSerializationVersion.V2,
             incremental=True,
             clock=lambda: next(time),
         )
@@ -283,13 +281,6 @@ def test_exporter_writes_segments(tmp_path):
     other = table()
     other.restore(str(tmp_path / "memory_export"))
     assert other.identities() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("option", ["compress", "incremental"])
-def test_exporter_options_need_version_two(tmp_path, option):
-    memory = MemoryTableProxy(table(), use_terminal=True)
-    with pytest.raises(ConfigurationError, match="expected version V2 for compressed or"):
-        MemoryExporterProxyWrapper(memory, "memory", 10_000, str(tmp_path), **{option: True})
 
 
 def test_exporter_compresses(tmp_path):
@@ -304,7 +295,6 @@ def test_exporter_compresses(tmp_path):
                 49,
                 str(tmp_path),
                 0,
-                version=TableSerializationVersion.V2,
                 compress=compress,
                 clock=lambda ticks=ticks: next(ticks),
             )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.types import EpisodeState
 from cadenza.learn.memory.callbacks import MemoryImporterCallback
 from cadenza.learn.memory.column import Column
@@ -21,13 +21,10 @@ from cadenza.learn.memory.errors import DuplicateEpisodeError
 from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
 from cadenza.learn.memory.memory import MemoryTableProxy
 from cadenza.learn.memory.serialisation_archive import ArchiveWriter
-from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
+from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
-from tests.unit.learn.memory.memory_file_parts import rewrite
-
-V1, V2 = TableSerializationVersion.V1, TableSerializationVersion.V2
-VERSIONS = pytest.mark.parametrize("version", [V1, V2])
+from tests.unit.learn.memory.memory_file_parts import rewrite, write_v1
 
 
 def filled(agents=range(5), steps=10, **options):
@@ -46,11 +43,10 @@ def episodes(memory):
     }
 
 
-@VERSIONS
 @pytest.mark.parametrize("kind", ["one_step", "n_step"])
-def test_round_trip_keeps_every_identity_and_column(tmp_path, version, kind):
+def test_round_trip_keeps_every_identity_and_column(tmp_path, kind):
     memory = filled(kind=kind)
-    assert memory.store(str(tmp_path / "memory"), version) is True
+    assert memory.store(str(tmp_path / "memory")) is True
     other = table(kind)
     assert other.restore(str(tmp_path / "memory")) is True
     assert other.identities() == [0, 1, 2, 3, 4]
@@ -58,11 +54,10 @@ def test_round_trip_keeps_every_identity_and_column(tmp_path, version, kind):
     assert other.size() == 50
 
 
-@VERSIONS
-def test_restored_table_samples_what_the_stored_one_would(tmp_path, version):
+def test_restored_table_samples_what_the_stored_one_would(tmp_path):
     memory = filled(seed=6)
     memory.sample(7, 2)
-    memory.store(str(tmp_path / "memory"), version)
+    memory.store(str(tmp_path / "memory"))
     other = table(seed=99)
     other.restore(str(tmp_path / "memory"))
     for _ in range(3):
@@ -80,17 +75,15 @@ def test_stored_file_is_readable_by_everyone_whatever_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "memory.zip").stat().st_mode) == 0o644
 
 
-@VERSIONS
-def test_empty_table_goes_round(tmp_path, version):
-    table().store(str(tmp_path / "memory"), version)
+def test_empty_table_goes_round(tmp_path):
+    table().store(str(tmp_path / "memory"))
     other = filled()
     other.restore(str(tmp_path / "memory"))
     assert (other.size(), other.identities()) == (0, [])
 
 
-@VERSIONS
-def test_restore_over_a_filled_table_leaves_nothing_of_it(tmp_path, version):
-    filled(range(3)).store(str(tmp_path / "memory"), version)
+def test_restore_over_a_filled_table_leaves_nothing_of_it(tmp_path):
+    filled(range(3)).store(str(tmp_path / "memory"))
     other = filled(range(10, 20))
     other.restore(str(tmp_path / "memory"))
     assert other.identities() == [0, 1, 2]
@@ -106,9 +99,8 @@ def test_five_episodes_of_ten_into_room_for_twenty_leave_the_last_two(tmp_path):
     assert small.size() == 20
 
 
-@VERSIONS
-def test_fresh_ids_can_be_added_and_old_ones_ejected_after_a_restore(tmp_path, version):
-    filled().store(str(tmp_path / "memory"), version)
+def test_fresh_ids_can_be_added_and_old_ones_ejected_after_a_restore(tmp_path):
+    filled().store(str(tmp_path / "memory"))
     other = table(maxlen=50)
     other.restore(str(tmp_path / "memory"))
     play(MemoryTableProxy(other, use_terminal=True, whole_episodes=True), 100, 15)
@@ -162,8 +154,8 @@ def test_unknown_id_policy_is_refused(tmp_path):
 
 def test_compressed_file_is_smaller_and_goes_round(tmp_path):
     memory = filled(steps=100)
-    memory.store(str(tmp_path / "plain"), V2)
-    memory.store(str(tmp_path / "small"), V2, compress=True)
+    memory.store(str(tmp_path / "plain"))
+    memory.store(str(tmp_path / "small"), compress=True)
     sizes = [(tmp_path / f"{name}.zip").stat().st_size for name in ("plain", "small")]
     assert sizes[1] < sizes[0] / 2
     other = table()
@@ -171,23 +163,6 @@ def test_compressed_file_is_smaller_and_goes_round(tmp_path):
         other.restore(str(tmp_path / "small"), max_unpacked_bytes=1000)
     other.restore(str(tmp_path / "small"))
     assert episodes(other) == episodes(memory)
-
-
-def test_legacy_store_and_restore_warn_and_need_permission(tmp_path):
-    memory = filled(range(2))
-    legacy = TableSerializationVersion.Legacy
-    with pytest.warns(DeprecationWarning, match="store the memory again in version V1 or V2"):
-        memory.store(str(tmp_path / "memory"), legacy)
-    other = table()
-    with (
-        pytest.warns(DeprecationWarning, match="legacy"),
-        pytest.raises(ConfigurationError, match="allow_pickle=True"),
-    ):
-        other.restore(str(tmp_path / "memory"))
-    with pytest.warns(DeprecationWarning, match="legacy"):
-        other.restore(str(tmp_path / "memory"), legacy, allow_pickle=True)
-    assert other.identities() == [-1, -2]
-    assert list(episodes(other).values()) == list(episodes(memory).values())
 
 
 # -- files as the original writes them, made here with zipfile and numpy alone
@@ -250,27 +225,24 @@ def test_file_of_the_original_loads_and_fresh_ids_can_be_added(tmp_path):
     assert memory.sample(50, 4)["reward"].shape == (200,)
 
 
-def test_our_file_holds_what_the_original_reads(tmp_path):
-    """The same table written by us: the fields and arrays that its reader looks at are equal."""
-    original_file(tmp_path / "theirs.zip")
-    memory = original_table()
-    memory.restore(str(tmp_path / "theirs"))
-    memory.store(str(tmp_path / "ours"))
-    with (
-        zipfile.ZipFile(tmp_path / "theirs.zip") as theirs,
-        zipfile.ZipFile(tmp_path / "ours.zip") as ours,
-    ):
-        assert ours.namelist() == theirs.namelist()
-        for name in theirs.namelist():
-            if name != "configuration.json":
-                assert ours.read(name) == theirs.read(name), name
-        expected = json.loads(theirs.read("configuration.json"))
-        got = json.loads(ours.read("configuration.json"))
-    assert {key: got[key] for key in expected} == expected
-    assert got.keys() - expected.keys() <= {"sampler_state", "ejector_state"}
-
-
 # -- failures
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_file_with_numbers_that_are_not_finite_is_refused_as_episodes_are(tmp_path, value):
+    source = filled(range(2), check_finite=False)
+    rows = source.episode(1)
+    rows["rewards"][3] = value
+    source.add_sequence(9, rows)
+    source.store(tmp_path / "memory")
+    memory = filled(range(20, 22))
+    before = episodes(memory)
+    with pytest.raises(InputError, match="column 'rewards' of the loaded rows: expected finite"):
+        memory.restore(tmp_path / "memory")
+    assert episodes(memory) == before
+    lenient = table(check_finite=False)
+    lenient.restore(tmp_path / "memory")
+    assert lenient.identities() == [0, 1, 9]
 
 
 def spoil_rows(file, entry):
@@ -281,17 +253,17 @@ def spoil_rows(file, entry):
 
 
 @pytest.mark.parametrize(
-    ("version", "spoil"),
+    "spoil",
     [
-        (V2, lambda file: spoil_rows(file, "columns/2.npy")),
-        (V1, lambda file: file.write_bytes(file.read_bytes()[:-100])),
-        (V1, lambda file: rewrite(file, lambda n, c: c[:-8] if n == "obs.npy" else c)),
-        (V1, lambda file: rewrite(file, lambda n, c: None if n == "terminal.npy" else c)),
+        lambda file: spoil_rows(file, "columns/2.npy"),
+        lambda file: file.write_bytes(file.read_bytes()[:-100]),
+        lambda file: rewrite(file, lambda n, c: c[:-8] if n == "columns/0.npy" else c),
+        lambda file: rewrite(file, lambda n, c: None if n == "columns/2.npy" else c),
     ],
     ids=["checksum", "truncated file", "truncated last column", "missing last column"],
 )
-def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, version, spoil):
-    filled().store(str(tmp_path / "memory"), version)
+def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, spoil):
+    filled().store(str(tmp_path / "memory"))
     spoil(tmp_path / "memory.zip")
     memory = filled(range(20, 23), seed=5)
     twin = filled(range(20, 23), seed=5)
@@ -306,7 +278,7 @@ def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, version, spoil
 
 def test_strategy_that_refuses_its_state_half_way_leaves_the_old_table_intact(tmp_path):
     """The rows are fine, the ejector's state is not: the sampler has taken over its own by then."""
-    filled().store(str(tmp_path / "memory"))
+    write_v1(filled().snapshot(), tmp_path / "memory.zip")
 
     def change(name, content):
         if name != "configuration.json":
@@ -325,7 +297,7 @@ def test_strategy_that_refuses_its_state_half_way_leaves_the_old_table_intact(tm
 
 def test_episodes_that_do_not_fit_the_columns_leave_the_old_table_intact(tmp_path):
     """Version 1 cannot say that observations must be one longer; the table checks it."""
-    filled().store(str(tmp_path / "memory"))
+    write_v1(filled().snapshot(), tmp_path / "memory.zip")
 
     def change(name, content):
         if name not in ("obs.ranges.npy", "obs.npy"):
@@ -342,28 +314,27 @@ def test_episodes_that_do_not_fit_the_columns_leave_the_old_table_intact(tmp_pat
     assert memory.identities() == [20, 21]
 
 
-def _store_and_stop_half_way(path, version, ready):
+def _store_and_stop_half_way(path, ready):
     """Store other content, and stand still before the last column is written."""
     add_array = ArchiveWriter.add_array
 
     def stop(self, name, array):
-        if name in ("terminal.npy", "columns/3.npy"):
+        if name == "columns/3.npy":
             self._archive.fp.flush()
             ready.set()
             time.sleep(600)
         return add_array(self, name, array)
 
     ArchiveWriter.add_array = stop
-    filled(range(3), steps=400).store(path, version)
+    filled(range(3), steps=400).store(path)
 
 
-@VERSIONS
-def test_kill_while_storing_leaves_the_old_file(tmp_path, version):
-    filled(range(2)).store(str(tmp_path / "memory"), version)
+def test_kill_while_storing_leaves_the_old_file(tmp_path):
+    filled(range(2)).store(str(tmp_path / "memory"))
     before = (tmp_path / "memory.zip").read_bytes()
     context = multiprocessing.get_context("fork")
     ready = context.Event()
-    arguments = (str(tmp_path / "memory"), version, ready)
+    arguments = (str(tmp_path / "memory"), ready)
     writer = context.Process(target=_store_and_stop_half_way, args=arguments)
     writer.start()
     assert ready.wait(timeout=800)
@@ -372,7 +343,7 @@ def test_kill_while_storing_leaves_the_old_file(tmp_path, version):
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
     assert (tmp_path / "memory.zip").read_bytes() == before
-    filled(range(3)).store(str(tmp_path / "memory"), version)  # the rest is no obstacle
+    filled(range(3)).store(str(tmp_path / "memory"))  # the rest is no obstacle
     memory = table()
     memory.restore(str(tmp_path / "memory"))
     assert memory.identities() == [0, 1, 2]

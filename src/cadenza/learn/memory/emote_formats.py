@@ -1,25 +1,32 @@
-"""Version 1 of the file format: the one that Emote writes.
+"""Reading the memories that Emote wrote; ours are in `v2_files`.
 
-Layout of the zip file, uncompressed, in this order:
+Version 1 is a zip file with
     ``version``            ASCII ``1``
     ``configuration.json`` strategy types and states, length key, maxlen, ids, columns, part keys
     per stored column      ``<name>.ranges.npy``, int64 (E, 3): id, first row, number of rows
                            ``<name>.npy``, (R, *shape): the rows of all episodes
 
-Limits: no checksums beyond the zip's own CRC; ids must fit 64 bits.
+The legacy format before it has ``data.pickle`` (strategies, length key, maxlen, columns, lengths by
+id, filled flag) and, per column, ``<name>.npy``: a pickled dictionary from id to rows, bare or in
+the object array that ``np.save`` makes of it. Pickles can name any code: they are read by
+`restricted_pickle`, which imports none, and still only if the caller allows pickles.
+
+Limits: version 1 has no checksums beyond the zip's own CRC.
 """
 
-import json
+import io
 from collections.abc import Mapping
-from typing import IO, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
-from cadenza.learn.memory.column import numpy_dtype
-from cadenza.learn.memory.serialisation_archive import ArchiveReader, ArchiveWriter
+from cadenza.learn.memory.column import Column, numpy_dtype
+from cadenza.learn.memory.restricted_pickle import load_plain_pickle
+from cadenza.learn.memory.serialisation_archive import ArchiveReader
 from cadenza.learn.memory.serialisation_checks import (
     MAX_ROWS,
     ColumnHeader,
@@ -32,59 +39,16 @@ from cadenza.learn.memory.serialisation_checks import (
     take_identities,
 )
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
+from cadenza.learn.memory.v2_files import VERSION_ENTRY
 
-VERSION_ENTRY: Final = "version"
 _CONFIGURATION: Final = "configuration.json"
-
-
-def write_v1(snapshot: TableSnapshot, file: IO[bytes]) -> None:
-    """Write ``snapshot`` in version 1.
-
-    Raises:
-        ConfigurationError: An id or a column name that this version cannot express.
-    """
-    entries = [entry for name in snapshot.stored for entry in _entries(name)]
-    bounds = np.iinfo(np.int64)
-    odd = [i for i in snapshot.identities if not bounds.min <= i <= bounds.max]
-    if odd or len(set(entries)) != len(entries):
-        raise ConfigurationError(
-            "write_v1: expected ids of 64 bits and columns whose entries differ, got ids "
-            f"{odd[:3]} and columns {list(snapshot.stored)}; store in version V2."
-        )
-    configuration = json.dumps(_configuration(snapshot), allow_nan=False)
-    identities = np.array(snapshot.identities, np.int64)
-    with ArchiveWriter(file) as archive:
-        archive.add_bytes(VERSION_ENTRY, b"1")
-        archive.add_bytes(_CONFIGURATION, configuration.encode())
-        for name, part in snapshot.stored.items():
-            ranges_entry, rows_entry = _entries(name)
-            starts = np.cumsum(part.counts) - part.counts
-            ranges = np.stack([identities, starts, part.counts], axis=1)
-            archive.add_array(ranges_entry, ranges)
-            archive.add_array(rows_entry, part.rows)
+_LEGACY_DATA: Final = "data.pickle"
+#: Largest pickle that is read, bytes: it is held in memory while it is read.
+_MAX_PICKLE_BYTES: Final = 1 << 34
 
 
 def _entries(column: str) -> tuple[str, str]:
     return f"{column}.ranges.npy", f"{column}.npy"
-
-
-def _configuration(snapshot: TableSnapshot) -> dict[str, Any]:
-    configuration: dict[str, Any] = {
-        "ejector_type": snapshot.ejector_type,
-        "sampler_type": snapshot.sampler_type,
-        "length_key": snapshot.length_key,
-        "maxlen": snapshot.maxlen,
-        "ids": list(snapshot.identities),
-    }
-    if snapshot.ejector_state is not None:
-        configuration["ejector_state"] = snapshot.ejector_state
-    if snapshot.sampler_state is not None:
-        configuration["sampler_state"] = snapshot.sampler_state
-    configuration["columns"] = [
-        [column.name, type(column).__name__, column.state()] for column in snapshot.columns
-    ]
-    configuration["part_keys"] = list(snapshot.stored)
-    return configuration
 
 
 def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
@@ -173,3 +137,80 @@ def _read_rows(
         archive.refuse(f"entry {entry!r}: expected ranges within {total} rows, got others.")
     kept = [rows[start : start + count] for start, count in ranges[dropped:].tolist()]
     return np.concatenate(kept) if kept else rows[:0]
+
+
+def read_legacy(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
+    """Return the content of a legacy file.
+
+    Every id becomes ``-id - 1``, so that it cannot meet the id of a new agent; episodes that have
+    a negative id were themselves imported and stay out.
+
+    Raises:
+        ConfigurationError: Pickles are not allowed.
+        IntegrityError: The file is damaged, does not suit the table, or holds more than data.
+    """
+    if not options.allow_pickle:
+        raise ConfigurationError(
+            f"{archive.source}: expected a file of version V1 or V2, got a legacy one, which is a "
+            "pickle; pass allow_pickle=True if you trust it, then store it again."
+        )
+    data = _legacy_entry(archive, _LEGACY_DATA)
+    lengths, maxlen = data.get("lengths"), data.get("maxlen")
+    if not isinstance(lengths, dict) or not isinstance(maxlen, int):
+        archive.refuse(
+            f"entry {_LEGACY_DATA!r}: expected lengths and maxlen, got {list(data)[:8]}."
+        )
+    identities = cast("dict[object, object]", lengths)
+    old = [i for i in identities if isinstance(i, int) and i >= 0]
+    columns = options.stored_columns()
+    stored = {name: _legacy_rows(archive, column, old) for name, column in columns.items()}
+    dropped = first_kept(
+        np.array([len(rows) for rows in stored[options.length_key]], np.int64),
+        options.maxlen,
+        archive.source,
+    )
+    return TableSnapshot(
+        columns=tuple(options.columns),
+        length_key=options.length_key,
+        maxlen=maxlen,
+        identities=tuple(-identity - 1 for identity in old[dropped:]),
+        stored={name: _joined(columns[name], rows[dropped:]) for name, rows in stored.items()},
+        sampler_type="",
+        ejector_type="",
+    )
+
+
+def _legacy_entry(archive: ArchiveReader, entry: str) -> dict[Any, Any]:
+    stream = io.BytesIO(archive.read_bytes(entry, max_bytes=_MAX_PICKLE_BYTES))
+    if stream.getvalue().startswith(MAGIC_PREFIX):
+        read_magic(stream)
+        read_array_header_1_0(stream)  # the pickle of the array follows
+    return load_plain_pickle(stream, source=f"{archive.source}: entry {entry!r}")
+
+
+def _legacy_rows(
+    archive: ArchiveReader, column: Column, identities: list[int]
+) -> list[NDArray[Any]]:
+    """Return the rows of each episode of one column."""
+    entry = f"{column.name}.npy"
+    storage = _legacy_entry(archive, entry)
+    dtype, shape = numpy_dtype(column.dtype), tuple(column.shape)
+    rows: list[NDArray[Any]] = []
+    for identity in identities:
+        found = storage.get(identity)
+        if not isinstance(found, np.ndarray):
+            archive.refuse(f"entry {entry!r}: expected an array for id {identity}, got none.")
+        array = cast("NDArray[Any]", found)
+        if array.dtype != dtype or array.shape[1:] != shape or array.ndim == 0:
+            archive.refuse(
+                f"entry {entry!r}: expected {dtype} of shape {('any', *shape)} for id {identity}, "
+                f"got {array.dtype} of shape {array.shape}."
+            )
+        rows.append(array)
+    return rows
+
+
+def _joined(column: Column, rows: list[NDArray[Any]]) -> StoredRows:
+    empty = np.empty((0, *column.shape), numpy_dtype(column.dtype))
+    counts = np.array([len(array) for array in rows], np.int64)
+    return StoredRows(rows=np.concatenate([empty, *rows]), counts=counts)
