@@ -15,13 +15,8 @@ from typing import Any, Final, Self, cast
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from cadenza.aht.algorithm_sections import (
-    DQNSection,
-    HLGaussSection,
-    MBPOSection,
     PPOSection,
     ReplaySection,
-    SACSection,
-    TD3Section,
     dead_settings,
 )
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
@@ -47,6 +42,13 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json
 from cadenza.core.yaml_files import read_yaml
+from cadenza.learn.learners.settings import (
+    DQNNumbers,
+    HLGaussNumbers,
+    MBPONumbers,
+    SACNumbers,
+    TD3Numbers,
+)
 
 __all__ = [
     "EgoAHTConfig",
@@ -136,11 +138,11 @@ class EgoAHTConfig(FrozenModel):
 
     ppo: PPOSection = Field(default_factory=PPOSection, json_schema_extra=extension())
     replay: ReplaySection = Field(default_factory=ReplaySection, json_schema_extra=extension())
-    sac: SACSection = Field(default_factory=SACSection, json_schema_extra=extension())
-    hlgauss: HLGaussSection = Field(default_factory=HLGaussSection, json_schema_extra=extension())
-    td3: TD3Section = Field(default_factory=TD3Section, json_schema_extra=extension())
-    dqn: DQNSection = Field(default_factory=DQNSection, json_schema_extra=extension())
-    mbpo: MBPOSection = Field(default_factory=MBPOSection, json_schema_extra=extension())
+    sac: SACNumbers = Field(default_factory=SACNumbers, json_schema_extra=extension())
+    hlgauss: HLGaussNumbers = Field(default_factory=HLGaussNumbers, json_schema_extra=extension())
+    td3: TD3Numbers = Field(default_factory=TD3Numbers, json_schema_extra=extension())
+    dqn: DQNNumbers = Field(default_factory=DQNNumbers, json_schema_extra=extension())
+    mbpo: MBPONumbers = Field(default_factory=MBPONumbers, json_schema_extra=extension())
 
     @model_validator(mode="after")
     def _no_setting_without_effect(self) -> Self:

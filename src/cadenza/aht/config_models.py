@@ -10,9 +10,10 @@ Order:   fields that carry the upstream identity come first and in upstream orde
 from dataclasses import fields
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.learn.learners.settings import FrozenModel
 from cadenza.safety.filters.ego_options import Barrier, Compat, MultiPartner, RateLimit
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions
@@ -34,12 +35,6 @@ def extension(kind: ExtensionKind = "identity") -> dict[str, Any]:
 def _own(default: Any) -> Any:
     """Return the field of a safety option that the runtime checks and upstream does not have."""
     return Field(default=default, json_schema_extra=extension())
-
-
-class FrozenModel(BaseModel):
-    """Base of every section: immutable, unknown keys refused, NaN and infinity refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class WandbConfig(FrozenModel):

@@ -12,8 +12,9 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.learn.learners.dqn import DQNLearner
 from cadenza.learn.learners.hatd3 import CentralTD3Learner
 from cadenza.learn.learners.mbpo import MBPOLearner
-from cadenza.learn.learners.replay_learner import LearnerNumbers, ReplayLearner
+from cadenza.learn.learners.replay_learner import ReplayLearner
 from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.settings import LearnerNumbers
 from cadenza.learn.learners.td3 import TD3Learner
 
 
@@ -62,31 +63,31 @@ def _shared(cfg: EgoAHTConfig, sizes: Sizes) -> _Shared:
     return {
         "observation_dim": sizes.observation_dim,
         "action_dim": sizes.action_dim,
-        "numbers": cfg.replay.numbers(),
+        "numbers": cfg.replay,
         "seed": cfg.seed,
     }
 
 
 def _sac(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    histogram = cfg.hlgauss.numbers() if cfg.algo == "hlgauss" else None
-    return SACLearner(**_shared(cfg, sizes), sac=cfg.sac.numbers(), histogram=histogram)
+    histogram = cfg.hlgauss if cfg.algo == "hlgauss" else None
+    return SACLearner(**_shared(cfg, sizes), sac=cfg.sac, histogram=histogram)
 
 
 def _td3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return TD3Learner(**_shared(cfg, sizes), td3=cfg.td3.numbers())
+    return TD3Learner(**_shared(cfg, sizes), td3=cfg.td3)
 
 
 def _hatd3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
     shared = _shared(cfg, sizes)
-    return CentralTD3Learner(**shared, joint_dim=sizes.row_dim, td3=cfg.td3.numbers())
+    return CentralTD3Learner(**shared, joint_dim=sizes.row_dim, td3=cfg.td3)
 
 
 def _dqn(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return DQNLearner(**_shared(cfg, sizes), dqn=cfg.dqn.numbers())
+    return DQNLearner(**_shared(cfg, sizes), dqn=cfg.dqn)
 
 
 def _mbpo(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return MBPOLearner(**_shared(cfg, sizes), sac=cfg.sac.numbers(), mbpo=cfg.mbpo.numbers())
+    return MBPOLearner(**_shared(cfg, sizes), sac=cfg.sac, mbpo=cfg.mbpo)
 
 
 _BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, Sizes], ReplayLearner]]] = {

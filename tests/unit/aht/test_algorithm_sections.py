@@ -1,48 +1,14 @@
 """Sections of single algorithms: defaults, ranges, and the refusal of settings without effect."""
 
-from dataclasses import fields
-
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.algorithm_sections import (
-    DQNSection,
-    HLGaussSection,
-    MBPOSection,
-    ReplaySection,
-    SACSection,
-    TD3Section,
-)
 from cadenza.aht.algorithms import list_algorithms
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
-from cadenza.learn.learners.dqn import DQNNumbers
-from cadenza.learn.learners.mbpo import MBPONumbers
-from cadenza.learn.learners.sac import HLGaussNumbers, SACNumbers
-from cadenza.learn.learners.td3 import TD3Numbers
 
 
 def config(algo, **sections):
     return EgoAHTConfig.model_validate({"algo": algo, "env": {"task": "any"}, **sections})
-
-
-@pytest.mark.parametrize(
-    ("section", "numbers"),
-    [
-        (SACSection, SACNumbers),
-        (HLGaussSection, HLGaussNumbers),
-        (TD3Section, TD3Numbers),
-        (DQNSection, DQNNumbers),
-        (MBPOSection, MBPONumbers),
-    ],
-)
-def test_defaults_are_those_of_the_learners(section, numbers):
-    assert section().numbers() == numbers()
-    assert set(section.model_fields) == {field.name for field in fields(numbers)}
-
-
-def test_replay_section_passes_its_numbers_on():
-    numbers = ReplaySection(learning_rate=0.5, hidden_sizes=(3,), memory_size=7).numbers()
-    assert (numbers.learning_rate, numbers.hidden_sizes) == (0.5, (3,))
 
 
 @pytest.mark.parametrize("algo", [name for name in list_algorithms() if name != "json_dumps"])
@@ -100,6 +66,7 @@ def test_unknown_keys_are_refused():
         ("dqn", {"dqn": {"epsilon_start": 0.01}}, "dqn.epsilon_end: expected at most"),
         ("mbpo", {"mbpo": {"num_elites": 6}}, "mbpo: expected num_elites <= ensemble_size"),
         ("td3", {"td3": {"policy_delay": 0}}, "greater than or equal to 1"),
+        ("sac", {"replay": {"hidden_sizes": []}}, "replay.hidden_sizes\\n.* at least 1 item"),
         ("ppo", {"ppo": {"value_loss": "l1"}}, "'mse' or 'huber'"),
     ],
 )

@@ -197,17 +197,21 @@ def test_epsilon_falls_linearly_and_stays():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: LearnerNumbers(learning_rate=0.0), "LearnerNumbers.learning_rate"),
-        (lambda: LearnerNumbers(hidden_sizes=()), "LearnerNumbers.hidden_sizes"),
-        (lambda: SACNumbers(initial_alpha=2.0), "0 < initial_alpha <= max_alpha"),
-        (lambda: HLGaussNumbers(min_value=1.0, max_value=0.0), "min_value < max_value"),
-        (lambda: TD3Numbers(policy_delay=0), "policy_delay >= 1"),
-        (lambda: DQNNumbers(epsilon_end=2.0), "epsilon_end <= epsilon_start"),
-        (lambda: MBPONumbers(num_elites=9), "values in the documented ranges"),
+        (lambda: LearnerNumbers(learning_rate=0.0), "learning_rate\n.* greater than 0"),
+        (lambda: LearnerNumbers(hidden_sizes=()), "hidden_sizes\n.* at least 1 item"),
+        (lambda: LearnerNumbers(hidden_sizes=(0,)), "hidden_sizes.0\n.* or equal to 1"),
+        (lambda: SACNumbers(initial_alpha=2.0), "initial_alpha: expected at most max_alpha"),
+        (
+            lambda: HLGaussNumbers(min_value=1.0, max_value=0.0),
+            "min_value: expected less than max_value",
+        ),
+        (lambda: TD3Numbers(policy_delay=0), "policy_delay\n.* or equal to 1"),
+        (lambda: DQNNumbers(epsilon_start=0.01), "epsilon_end: expected at most epsilon_start"),
+        (lambda: MBPONumbers(num_elites=9), "num_elites <= ensemble_size"),
     ],
 )
 def test_numbers_out_of_range_are_refused(build, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ValueError, match=message):
         build()
 
 

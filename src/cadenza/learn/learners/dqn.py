@@ -7,7 +7,6 @@ Axes:     B = batch, N = environments, O = observation, A = components, C = K^A 
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,52 +18,14 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
 from cadenza.learn.algorithms.sac_assembly import adam
-from cadenza.learn.learners.replay_learner import CallbackLearner, LearnerNumbers, linear_weights
+from cadenza.learn.learners.replay_learner import CallbackLearner, linear_weights
+from cadenza.learn.learners.settings import DQNNumbers, LearnerNumbers
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
 MAX_CHOICES: Final = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DQNNumbers:
-    """Grid, exploration and loss.
-
-    Attributes:
-        action_bins: K, values per action component, >= 2.
-        epsilon_start: First share of random actions, in [0, 1].
-        epsilon_end: Last share, in [0, ``epsilon_start``].
-        epsilon_frames: Frames over which it falls linearly, >= 1.
-        double: Let the online network choose the next action.
-        huber_delta: Error above which the loss grows linearly, > 0; None squares.
-    """
-
-    action_bins: int = 5
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_frames: int = 20_000
-    double: bool = True
-    huber_delta: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        if not (
-            self.action_bins >= 2
-            and 0.0 <= self.epsilon_end <= self.epsilon_start <= 1.0
-            and self.epsilon_frames >= 1
-            and (self.huber_delta is None or self.huber_delta > 0.0)
-        ):
-            raise ConfigurationError(
-                "DQNNumbers: expected action_bins >= 2, 0 <= epsilon_end <= epsilon_start <= 1, "
-                f"epsilon_frames >= 1 and huber_delta > 0 or None, got {self}."
-            )
-
-    def epsilon(self, frames: int) -> float:
-        """Return the share of random actions after ``frames`` frames."""
-        share = min(1.0, frames / self.epsilon_frames)
-        return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
 
 
 def action_grid(components: int, bins: int) -> Float32Array:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
-from cadenza.learn.learners.replay_learner import LearnerNumbers, linear_weights
-from cadenza.learn.learners.td3 import TD3Numbers
+from cadenza.learn.learners.replay_learner import linear_weights
+from cadenza.learn.learners.settings import LearnerNumbers, TD3Numbers
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 

@@ -10,16 +10,15 @@ Axes:    B = batch, D = observation, A = action, M = imagined transitions kept.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.learners.replay_learner import LearnerNumbers
-from cadenza.learn.learners.sac import SACLearner, SACNumbers
+from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.settings import LearnerNumbers, MBPONumbers, SACNumbers
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
@@ -28,59 +27,6 @@ from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_loss import ModelLoss
 from cadenza.learn.models.termination import TerminationModel
 from cadenza.learn.trainer import Trainer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MBPONumbers:
-    """Model and imagination.
-
-    Attributes:
-        ensemble_size: Members, >= 1.
-        num_elites: Members that predict, in [1, ``ensemble_size``].
-        model_hidden: Width of the model's hidden layers, >= 1.
-        model_layers: Its hidden layers, >= 1.
-        model_learning_rate: Adam's step size of the model, > 0.
-        model_updates: Updates of the model alone before it is first used, >= 1.
-        rollout_every: Updates between imaginations, >= 1.
-        rollout_states: Real states continued each time, >= 1.
-        rollout_length: Steps they are continued for, >= 1.
-        imagined_size: M, >= ``rollout_states``.
-        real_share: Share of real transitions in SAC's batches, in [0, 1].
-    """
-
-    ensemble_size: int = 5
-    num_elites: int = 3
-    model_hidden: int = 128
-    model_layers: int = 3
-    model_learning_rate: float = 1e-3
-    model_updates: int = 500
-    rollout_every: int = 50
-    rollout_states: int = 400
-    rollout_length: int = 1
-    imagined_size: int = 20_000
-    real_share: float = 0.25
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        sizes = (
-            self.ensemble_size,
-            self.model_hidden,
-            self.model_layers,
-            self.model_updates,
-            self.rollout_every,
-            self.rollout_states,
-            self.rollout_length,
-        )
-        if not (
-            min(sizes) >= 1
-            and 1 <= self.num_elites <= self.ensemble_size
-            and self.model_learning_rate > 0.0
-            and self.imagined_size >= self.rollout_states
-            and 0.0 <= self.real_share <= 1.0
-        ):
-            raise ConfigurationError(
-                f"MBPONumbers: expected values in the documented ranges, got {self}."
-            )
 
 
 class MBPOLearner(SACLearner):

@@ -5,7 +5,6 @@ Axes:  B = batch, N = environments, O = observation, A = action components,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -16,10 +15,10 @@ from torch import Tensor
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.update_step import Precision, UpdateStep
+from cadenza.learn.algorithms.update_step import UpdateStep
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.documented_ranges import require_ranges
+from cadenza.learn.learners.settings import LearnerNumbers
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -27,44 +26,6 @@ from cadenza.learn.trainer import Trainer
 
 #: Layout version of `CallbackLearner.state_dict`.
 STATE_VERSION: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerNumbers:
-    """Numbers that all off-policy learners share.
-
-    Attributes:
-        learning_rate: Adam's step size of every network, > 0.
-        gamma: Discount per step, in [0, 1].
-        tau: Share that target networks move per update, in (0, 1].
-        batch_size: Transitions per update, >= 1.
-        hidden_sizes: Width of the hidden layers of every network.
-        max_gradient_norm: Global norm to which each gradient is shortened, > 0.
-        compile: Compile the updates, see `UpdateStep`.
-        precision: ``"float32"`` or ``"bf16"``, see `UpdateStep`.
-    """
-
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    batch_size: int = 256
-    hidden_sizes: tuple[int, ...] = (128, 128)
-    max_gradient_norm: float = 10.0
-    compile: bool = False
-    precision: Precision = "float32"
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        checks = {
-            "learning_rate": self.learning_rate > 0.0,
-            "gamma": 0.0 <= self.gamma <= 1.0,
-            "tau": 0.0 < self.tau <= 1.0,
-            "batch_size": self.batch_size >= 1,
-            "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
-            "max_gradient_norm": self.max_gradient_norm > 0.0,
-            "precision": self.precision in ("float32", "bf16"),
-        }
-        require_ranges(self, checks)
 
 
 class ReplayLearner(Protocol):

@@ -6,72 +6,22 @@ Axes:     B = batch, N = environments, O = observation, A = action.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms import hlgauss
 from cadenza.learn.algorithms.sac import QLoss
 from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
+from cadenza.learn.learners.replay_learner import BoxLearner, linear_weights
+from cadenza.learn.learners.settings import HLGaussNumbers, LearnerNumbers, SACNumbers
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.nn.mlp_policy import MlpPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SACNumbers:
-    """Temperature.
-
-    Attributes:
-        initial_alpha: First weight of the entropy, > 0.
-        max_alpha: Its cap, >= ``initial_alpha``.
-        target_entropy: Nats; None is −A.
-    """
-
-    initial_alpha: float = 0.2
-    max_alpha: float = 1.0
-    target_entropy: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not 0.0 < self.initial_alpha <= self.max_alpha:
-            raise ConfigurationError(
-                "SACNumbers: expected 0 < initial_alpha <= max_alpha, got "
-                f"{self.initial_alpha} and {self.max_alpha}."
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HLGaussNumbers:
-    """Histogram critics.
-
-    Attributes:
-        min_value: Lower end of the returns' range.
-        max_value: Upper end, > ``min_value``; targets beyond are clipped.
-        bins: Bins, >= 2.
-        smoothing_ratio: Deviation of the target's Gaussian, in bins, > 0.
-    """
-
-    min_value: float = -200.0
-    max_value: float = 50.0
-    bins: int = 101
-    smoothing_ratio: float = 0.75
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not (self.min_value < self.max_value and self.bins >= 2 and self.smoothing_ratio > 0.0):
-            raise ConfigurationError(
-                "HLGaussNumbers: expected min_value < max_value, bins >= 2 and smoothing_ratio > "
-                f"0, got {self.min_value}, {self.max_value}, {self.bins} and "
-                f"{self.smoothing_ratio}."
-            )
 
 
 class SACLearner(BoxLearner):

@@ -4,46 +4,20 @@ Source:  arXiv:1802.09477.
 Axes:    B = batch, N = environments, O = observation, A = action.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.algorithms.td3 import PolicyLoss, QLoss, QTarget
-from cadenza.learn.learners.replay_learner import BoxLearner, LearnerNumbers, linear_weights
+from cadenza.learn.learners.replay_learner import BoxLearner, linear_weights
+from cadenza.learn.learners.settings import LearnerNumbers, TD3Numbers
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.nn.mlp_policy import MlpPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TD3Numbers:
-    """Delay and noises.
-
-    Attributes:
-        policy_delay: Critic updates per update of policy and targets, >= 1.
-        target_noise: Deviation of the noise on target actions, >= 0.
-        noise_clip: Bound of that noise, >= 0.
-        exploration_noise: Deviation of the noise on collected actions, >= 0.
-    """
-
-    policy_delay: int = 2
-    target_noise: float = 0.2
-    noise_clip: float = 0.5
-    exploration_noise: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        noises = (self.target_noise, self.noise_clip, self.exploration_noise)
-        if not (self.policy_delay >= 1 and all(noise >= 0.0 for noise in noises)):
-            raise ConfigurationError(
-                f"TD3Numbers: expected policy_delay >= 1 and noises >= 0, got {self}."
-            )
 
 
 class TD3Learner(BoxLearner):

@@ -1,7 +1,5 @@
 """The update as a whole, against its parts one by one, in every mode."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -73,7 +71,7 @@ def flat(state):
 
 def trained(name, count, *, start=0, learner=None, one_by_one=False, **mode):
     torch.manual_seed(0)
-    learner = learner or LEARNERS[name](dataclasses.replace(NUMBERS, **mode))
+    learner = learner or LEARNERS[name](NUMBERS.model_copy(update=mode))
     if one_by_one:
         learner._trainer = Trainer(learner._callbacks[:-1], [])
     for batch in batches(LEARNERS[name](NUMBERS), count, start):
@@ -110,7 +108,7 @@ def test_compiled_update_learns_the_same_and_resumes_to_the_bit(name):
     whole = trained(name, 4, compile=True)
     assert_equal(whole, trained(name, 4), atol=1e-4, rtol=1e-3)
     half = trained(name, 2, compile=True)
-    resumed = LEARNERS[name](dataclasses.replace(NUMBERS, compile=True))
+    resumed = LEARNERS[name](NUMBERS.model_copy(update={"compile": True}))
     resumed.load_state_dict(half.state_dict())
     assert_equal(whole, trained(name, 2, start=2, learner=resumed))
     with pytest.raises(CheckpointError, match="updates are eager, float32, got compiled, float32"):
@@ -145,7 +143,7 @@ def test_bf16_rounds_products_and_is_a_mode_of_its_own(monkeypatch):
         exact.load_state_dict(rounded.state_dict())
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with pytest.raises(ConfigurationError, match="processor with bfloat16"):
-        LEARNERS["sac"](dataclasses.replace(NUMBERS, precision="bf16"))
+        LEARNERS["sac"](NUMBERS.model_copy(update={"precision": "bf16"}))
 
 
 def test_a_layer_frozen_between_steps_stays():
@@ -165,5 +163,5 @@ def test_an_older_torch_need_not_isolate_what_it_compiles(monkeypatch):
 
     monkeypatch.setattr(update_step, "_has_compiler", lambda: True)
     monkeypatch.setattr(torch, "compile", compiler)
-    learner = LEARNERS["td3"](dataclasses.replace(NUMBERS, compile=True))
+    learner = LEARNERS["td3"](NUMBERS.model_copy(update={"compile": True}))
     assert learner._callbacks[-1].mode == "compiled, float32"
