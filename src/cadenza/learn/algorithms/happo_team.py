@@ -35,10 +35,16 @@ from cadenza.learn.algorithms.happo_sequence import (
     update_actors_in_sequence,
 )
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
-from cadenza.learn.algorithms.setting_checks import settings_of
+from cadenza.learn.algorithms.setting_checks import (
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_positive,
+    require_positive_or_none,
+    settings_of,
+)
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
-from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
@@ -78,21 +84,11 @@ class HAPPOSettings:
 
     def __post_init__(self) -> None:
         """Check every number; NaN fails too."""
-        norm = self.critic_max_gradient_norm
-        checks = {
-            "rollout_length": self.rollout_length >= 1,
-            "batch_size": self.batch_size >= 1,
-            "epochs": self.epochs >= 1,
-            "learning_rate": self.learning_rate > 0.0,
-            "gamma": 0.0 <= self.gamma <= 1.0,
-            "gae_lambda": 0.0 <= self.gae_lambda <= 1.0,
-            "clip_epsilon": self.clip_epsilon > 0.0,
-            "entropy_coefficient": self.entropy_coefficient >= 0.0,
-            "critic_max_gradient_norm": norm is None or norm > 0.0,
-            "max_action_std": self.max_action_std > 0.0,
-            "hidden_dim": self.hidden_dim >= 1,
-        }
-        require_ranges(self, checks)
+        require_counts(self, "rollout_length", "batch_size", "epochs", "hidden_dim")
+        require_positive(self, "learning_rate", "clip_epsilon", "max_action_std")
+        require_positive_or_none(self, "critic_max_gradient_norm")
+        require_not_negative(self, "entropy_coefficient")
+        require_fractions(self, "gamma", "gae_lambda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -23,8 +23,15 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.setting_checks import (
+    refuse_setting,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_positive,
+    require_widths,
+)
 from cadenza.learn.algorithms.td3 import smoothed_actions
-from cadenza.learn.documented_ranges import require_ranges
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
@@ -62,18 +69,13 @@ class HATD3Settings:
 
     def __post_init__(self) -> None:
         """Check every number; NaN fails too."""
-        checks = {
-            "learning_rate": self.learning_rate > 0.0,
-            "gamma": 0.0 <= self.gamma <= 1.0,
-            "tau": 0.0 < self.tau <= 1.0,
-            "policy_delay": self.policy_delay >= 1,
-            "target_noise": self.target_noise >= 0.0,
-            "noise_clip": self.noise_clip >= 0.0,
-            "exploration_noise": self.exploration_noise >= 0.0,
-            "hidden_sizes": min(self.hidden_sizes, default=0) >= 1,
-            "max_gradient_norm": self.max_gradient_norm > 0.0,
-        }
-        require_ranges(self, checks)
+        require_counts(self, "policy_delay")
+        require_positive(self, "learning_rate", "tau", "max_gradient_norm")
+        require_not_negative(self, "target_noise", "noise_clip", "exploration_noise")
+        require_fractions(self, "gamma", "tau")
+        require_widths(self, "hidden_sizes")
+        if not self.hidden_sizes:
+            refuse_setting(self, "hidden_sizes", "at least one width")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

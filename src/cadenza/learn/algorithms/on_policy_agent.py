@@ -6,7 +6,7 @@ Randomness:  one torch generator initialises the networks and then draws the act
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.grpo_settings import GRPOSettings
 from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
+from cadenza.learn.algorithms.ppo_settings import PPOSettings
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead, Policy
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
@@ -27,44 +29,6 @@ ADAM_EPSILON: Final = 1e-5
 KL_COLUMN: Final = 3
 
 Network = TypeVar("Network", bound=Policy)
-
-
-class LearningSettings(Protocol):
-    """The numbers that every such agent has; see `PPOSettings`."""
-
-    @property
-    def batch_size(self) -> int:
-        """Transitions per minibatch."""
-        ...
-
-    @property
-    def epochs(self) -> int:
-        """Passes over a rollout."""
-        ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Adam's step size."""
-        ...
-
-    @property
-    def decay_learning_rate(self) -> bool:
-        """Whether to lower it linearly to zero over the run."""
-        ...
-
-
-class ActionSettings(Protocol):
-    """The numbers that decide how actions are drawn; see `PPOSettings`."""
-
-    @property
-    def squash_actions(self) -> bool:
-        """Whether continuous actions are squashed into their bounds."""
-        ...
-
-    @property
-    def initial_log_std(self) -> float:
-        """First log-deviation of continuous actions."""
-        ...
 
 
 class OnPolicyAgent(Generic[Network]):
@@ -86,7 +50,7 @@ class OnPolicyAgent(Generic[Network]):
     def __init__(
         self,
         build: Callable[[torch.Generator], Network],
-        settings: LearningSettings,
+        settings: PPOSettings | GRPOSettings,
         *,
         stream: str,
         seed: int,
@@ -174,7 +138,7 @@ class OnPolicyAgent(Generic[Network]):
 
 
 def action_head(
-    owner: str, settings: ActionSettings, choices: int | None, action_dim: int | None
+    owner: str, settings: PPOSettings | GRPOSettings, choices: int | None, action_dim: int | None
 ) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
     """Return the distribution of actions of one kind of action space.
 

@@ -5,9 +5,9 @@ another type, in a `ConfigurationError` what is out of range; the first is one o
 """
 
 from collections.abc import Sequence
-from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar, cast
 
+from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
 
 Settings = TypeVar("Settings")
@@ -40,8 +40,7 @@ def require_step_count(owner: str, total_steps: Any) -> None:
     Raises:
         InputError: It is something else.
     """
-    is_number = not isinstance(total_steps, bool) and isinstance(total_steps, Real)
-    if not is_number or not abs(float(total_steps)) < float("inf"):
+    if not is_real(total_steps) or not abs(float(total_steps)) < float("inf"):
         raise InputError(
             f"{owner}.learn: expected total_steps, the environment steps of the whole run, got "
             f"{total_steps!r}; write {owner}.learn(100_000)."
@@ -65,7 +64,7 @@ def require_counts(settings: object, *names: str, least: int = 1, reason: str = 
     """Raise unless every named setting is an integer >= ``least``; ``reason`` says why."""
     for name in names:
         value = getattr(settings, name)
-        if not _is_integer(value):
+        if not is_whole(value):
             expected = f"an integer >= {least}{reason}"
             refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
         if not value >= least:
@@ -120,7 +119,7 @@ def require_widths(settings: object, *names: str) -> None:
     """Raise unless every entry of every named setting is an integer >= 1."""
     for name in names:
         value = getattr(settings, name)
-        if not _is_listing(value) or not all(_is_integer(width) for width in value):
+        if not _is_listing(value) or not all(is_whole(width) for width in value):
             expected = "widths, a tuple of integers >= 1"
             refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
         if min(value, default=1) < 1:
@@ -130,14 +129,9 @@ def require_widths(settings: object, *names: str) -> None:
 def _number(settings: object, name: str, expected: str) -> float:
     """Return the named setting if it is a number."""
     value: Any = getattr(settings, name)
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not is_real(value):
         refuse_setting(settings, name, expected, kind=ConfigurationTypeError)
     return float(value)
-
-
-def _is_integer(value: object) -> bool:
-    """Return whether ``value`` counts something, Python's or NumPy's; True counts nothing."""
-    return not isinstance(value, bool) and isinstance(value, Integral)
 
 
 def _is_listing(value: object) -> bool:
