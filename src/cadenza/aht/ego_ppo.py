@@ -23,30 +23,31 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_ppo_flags import batch_flags, scalar_flags
-from cadenza.aht.ego_ppo_learner import (
-    build_learner,
-    learner_state,
-    load_learner_state,
-    prepare_rollout,
-)
 from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape, network_input
-from cadenza.aht.ego_ppo_seat import EgoSeat, batch_rewards
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces, flat_size
 from cadenza.aht.types import EventLogger
-from cadenza.core.arrays import Float32Array
+from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import CheckpointError, InputError, NotReadyError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
-from cadenza.learn.algorithms.ppo_epochs import PPOOptions, run_ppo_epochs
+from cadenza.learn.algorithms.happo import actor_optimizer, critic_optimizer, gaussian_log_prob
+from cadenza.learn.algorithms.ppo_epochs import PPOLearner, PPOOptions, PPORollout, run_ppo_epochs
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.gaussian_actor import actor_mean
+from cadenza.learn.nn.gaussian_actor import (
+    MAX_STANDARD_DEVIATION,
+    STANDARD_DEVIATION_KEY,
+    GaussianActor,
+    actor_mean,
+)
+from cadenza.learn.nn.value_critic import ValueCritic
 
 __all__ = ["EgoPPOTrainer", "compute_gae", "normalize_advantages"]
 
@@ -56,8 +57,100 @@ TORCH_STREAM: Final = "training.ego_ppo.torch"
 MINIBATCH_STREAM: Final = "training.ego_ppo.minibatch"
 #: Layout version of `EgoPPOTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
-
 _FIRST_ENV: Final = np.zeros(1, dtype=np.int64)
+#: Keys of a policy checkpoint.
+CHECKPOINT_KEYS: Final = frozenset({"actor", "actor_optim", "critic", "critic_optim"})
+
+
+class EgoSeat:
+    """Takes the ego's state out of observations.
+
+    Args:
+        ego_uid: The ego's seat.
+        observation_dim: O.
+        device: Where the networks live.
+    """
+
+    def __init__(self, ego_uid: str, observation_dim: int, device: torch.device) -> None:
+        self.ego_uid = ego_uid
+        self._observation_dim = observation_dim
+        self._on_cpu = device.type == "cpu"
+
+    def state(self, obs: Observation) -> Any:
+        """Return the ego's state as an array; as a tensor if it is one and lives off the CPU.
+
+        Raises:
+            InputError: It is missing, or of another shape than (O,) or (N, O).
+        """
+        try:
+            state: Any = obs["agent"][self.ego_uid]["state"]
+        except KeyError as error:
+            raise InputError(
+                f"EgoPPOTrainer: expected obs['agent'][{self.ego_uid!r}]['state'], got no key "
+                f"{error}; wrap the environment so that the ego has a flat state."
+            ) from error
+        if isinstance(state, torch.Tensor):
+            state = _host_array(state) if self._on_cpu else state.detach()
+        if state.ndim not in (1, 2) or state.shape[-1] != self._observation_dim:
+            raise InputError(
+                f"EgoPPOTrainer: expected a state of shape ({self._observation_dim},) or "
+                f"(N, {self._observation_dim}), got {tuple(state.shape)}."
+            )
+        return state
+
+    def matching_state(self, obs: Observation, envs: tuple[int, ...]) -> Any:
+        """Return the ego's state; raise unless it has the shape of the one acted on.
+
+        Args:
+            obs: Observation after a step.
+            envs: (N,) if the state acted on was a batch, else ().
+
+        Raises:
+            InputError: It is missing or of another shape.
+        """
+        state = self.state(obs)
+        if state.shape[:-1] != envs:
+            raise InputError(
+                "EgoPPOTrainer.observe: expected a state of shape "
+                f"{(*envs, self._observation_dim)}, as act had, got {tuple(state.shape)}."
+            )
+        return state
+
+    def final_states(
+        self, final_obs: Observation | None, cut: NDArray[np.int64], num_envs: int
+    ) -> Any:
+        """Return the last states of the environments ``cut``, shape (K, O).
+
+        Raises:
+            InputError: There is no observation before the reset, or it is of another shape.
+        """
+        if final_obs is None:
+            raise InputError(
+                "EgoPPOTrainer.observe: expected final_obs (the batched observation before the "
+                f"reset), got None though environments {cut.tolist()} were truncated; pass "
+                "info['final_observation']."
+            )
+        return self.matching_state(final_obs, (num_envs,))[cut]
+
+
+def batch_rewards(reward: Any, num_envs: int) -> Float32Array:
+    """Return rewards of shape (N,); one number stands for every environment.
+
+    Raises:
+        InputError: They are of another shape, or not finite.
+    """
+    rewards = np.asarray(reward, dtype=np.float32)
+    if rewards.shape not in ((), (num_envs,)):
+        raise InputError(
+            f"EgoPPOTrainer.observe: expected rewards of shape ({num_envs},), got {rewards.shape}."
+        )
+    require_finite("EgoPPOTrainer.observe: reward", rewards)
+    return np.broadcast_to(rewards, (num_envs,))
+
+
+def _host_array(state: torch.Tensor) -> Any:
+    """Return ``state`` as a numpy array without gradient."""
+    return state.detach().cpu().numpy()
 
 
 class EgoPPOTrainer:
@@ -365,3 +458,139 @@ class EgoPPOTrainer:
             for group in optimizer.param_groups:
                 group["lr"] = rate
         return rate
+
+
+def build_learner(
+    *,
+    observation_dim: int,
+    action_dim: int,
+    hidden_dim: int,
+    learning_rate: float,
+    max_action_std: float,
+    generator: torch.Generator,
+    device: torch.device,
+) -> PPOLearner:
+    """Return networks and optimisers on ``device``.
+
+    Args:
+        observation_dim: O.
+        action_dim: A.
+        hidden_dim: Width of both hidden layers.
+        learning_rate: Of both optimisers.
+        max_action_std: Bound of the actions' standard deviation, in units of the action.
+        generator: CPU generator; the actor's draws come first, then the critic's.
+        device: Where the networks live.
+    """
+    actor = GaussianActor(
+        observation_dim,
+        action_dim,
+        hidden_sizes=(hidden_dim, hidden_dim),
+        generator=generator,
+        max_standard_deviation=max_action_std,
+    ).to(device)
+    critic = ValueCritic(observation_dim, hidden_dim=hidden_dim, generator=generator).to(device)
+    return PPOLearner(
+        actor=actor,
+        actor_optimizer=actor_optimizer(actor.parameters(), learning_rate),
+        critic=critic,
+        critic_optimizer=critic_optimizer(critic.parameters(), learning_rate),
+    )
+
+
+def learner_state(learner: PPOLearner) -> dict[str, Any]:
+    """Return the policy checkpoint, sharing memory with ``learner``.
+
+    A bound of the standard deviation other than HARL's, which no weight shows, is a key of its own.
+    """
+    state: dict[str, Any] = {
+        "actor": learner.actor.state_dict(),
+        "actor_optim": learner.actor_optimizer.state_dict(),
+        "critic": learner.critic.state_dict(),
+        "critic_optim": learner.critic_optimizer.state_dict(),
+    }
+    bound = learner.actor.max_standard_deviation
+    if bound != MAX_STANDARD_DEVIATION:
+        state[STANDARD_DEVIATION_KEY] = bound
+    return state
+
+
+def load_learner_state(learner: PPOLearner, payload: Mapping[str, Any]) -> None:
+    """Copy a policy checkpoint into ``learner``.
+
+    Raises:
+        CheckpointError: A part is missing, has other sizes or another bound of the deviation.
+    """
+    missing = CHECKPOINT_KEYS - payload.keys()
+    if missing:
+        raise CheckpointError(
+            f"policy checkpoint: expected keys {sorted(CHECKPOINT_KEYS)}, "
+            f"got {sorted(payload)}; {sorted(missing)} missing."
+        )
+    bound = payload.get(STANDARD_DEVIATION_KEY, MAX_STANDARD_DEVIATION)
+    if bound != learner.actor.max_standard_deviation:
+        raise CheckpointError(
+            "policy checkpoint: expected a policy whose standard deviation is bounded by "
+            f"{learner.actor.max_standard_deviation}, got {bound}; set "
+            f"ppo_extras.max_action_std={bound}."
+        )
+    try:
+        learner.actor.load_state_dict(payload["actor"])
+        learner.critic.load_state_dict(payload["critic"])
+        learner.actor_optimizer.load_state_dict(payload["actor_optim"])
+        learner.critic_optimizer.load_state_dict(payload["critic_optim"])
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"policy checkpoint: expected the sizes of this configuration: {error}"
+        ) from error
+
+
+@torch.no_grad()
+def prepare_rollout(
+    buffer: RolloutBuffer,
+    critic: ValueCritic,
+    deviation: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[PPORollout, dict[str, float]]:
+    """Return what an update learns from, and statistics of raw advantages and values.
+
+    Args:
+        buffer: At least one step.
+        critic: Values the states; gradients are off.
+        deviation: σ with which the actions were drawn, shape (A,).
+        gamma: Discount per step.
+        gae_lambda: Weight of longer advantage estimates.
+
+    Raises:
+        InputError: An observation is not finite.
+    """
+    device, steps = buffer.observations.device, buffer.length
+    inputs = buffer.critic_inputs()
+    require_finite("EgoPPOTrainer.update: observations", inputs.cpu().numpy())
+    values = critic(inputs).squeeze(-1).cpu().numpy()
+    current, following = buffer.split_values(values)
+    rewards, boundaries = buffer.rewards[:steps], buffer.boundaries[:steps]
+    advantages = compute_gae(
+        rewards, current, following, boundaries, gamma=gamma, gae_lambda=gae_lambda
+    )
+    actions = buffer.actions[:steps].flatten(0, 1)  # (n, A), time-major
+    means = buffer.means[:steps].flatten(0, 1)
+    rollout = PPORollout(
+        observations=buffer.observations[:steps].flatten(0, 1),
+        actions=actions,
+        old_log_probs=gaussian_log_prob(actions, means, deviation),
+        advantages=_column(normalize_advantages(advantages), device),
+        returns=_column(advantages + current, device),
+    )
+    statistics = {
+        "advantage_mean": float(advantages.mean(dtype=np.float64)),
+        "advantage_std": float(advantages.std(dtype=np.float64)),
+        "value_mean": float(current.mean(dtype=np.float64)),
+        "value_std": float(current.std(dtype=np.float64)),
+    }
+    return rollout, statistics
+
+
+def _column(values: Any, device: torch.device) -> Tensor:
+    """Return ``values`` as a column, shape (n, 1)."""
+    return torch.as_tensor(values, device=device).reshape(-1, 1)

@@ -9,9 +9,10 @@ Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.eg
              samples the memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
 
 from numpy.typing import NDArray
 
@@ -19,7 +20,6 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
 from cadenza.aht.ego_seat_rows import SeatOutcome, SeatRows
 from cadenza.aht.ego_seat_trainer import EgoSeatTrainer
-from cadenza.aht.replay_algorithms import build_replay_learner, sees_joint_state
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
@@ -27,7 +27,13 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.learners.dqn import DQNLearner
+from cadenza.learn.learners.hatd3 import CentralTD3Learner
+from cadenza.learn.learners.mbpo import MBPOLearner
 from cadenza.learn.learners.replay_learner import ReplayLearner
+from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.settings import LearnerNumbers
+from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
@@ -179,3 +185,86 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._memory.load_state_dict(state["memory"])
         self._sums = {name: list(values) for name, values in state["sums"].items()}
         self._frames, self._updates = int(state["frames"]), int(state["updates"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Widths of the ego's state, of a learner's row, and of the action."""
+
+    observation_dim: int
+    row_dim: int
+    action_dim: int
+
+
+def build_replay_learner(
+    cfg: EgoAHTConfig, *, observation_dim: int, row_dim: int, action_dim: int
+) -> ReplayLearner:
+    """Return the learner of ``cfg.algo``.
+
+    Args:
+        cfg: Checked configuration.
+        observation_dim: O.
+        row_dim: S; more than O only if `sees_joint_state`.
+        action_dim: A.
+
+    Raises:
+        ConfigurationError: DQN's grid has too many actions.
+    """
+    sizes = Sizes(observation_dim=observation_dim, row_dim=row_dim, action_dim=action_dim)
+    return _BUILDERS[cfg.algo](cfg, sizes)
+
+
+def sees_joint_state(algorithm: str) -> bool:
+    """Return whether the critics of ``algorithm`` see all seats."""
+    return _BUILDERS[algorithm] is _hatd3
+
+
+class _Shared(TypedDict):
+    """Arguments that every learner takes."""
+
+    observation_dim: int
+    action_dim: int
+    numbers: LearnerNumbers
+    seed: int
+
+
+def _shared(cfg: EgoAHTConfig, sizes: Sizes) -> _Shared:
+    return {
+        "observation_dim": sizes.observation_dim,
+        "action_dim": sizes.action_dim,
+        "numbers": cfg.replay,
+        "seed": cfg.seed,
+    }
+
+
+def _sac(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
+    histogram = cfg.hlgauss if cfg.algo == "hlgauss" else None
+    return SACLearner(**_shared(cfg, sizes), sac=cfg.sac, histogram=histogram)
+
+
+def _td3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
+    return TD3Learner(**_shared(cfg, sizes), td3=cfg.td3)
+
+
+def _hatd3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
+    shared = _shared(cfg, sizes)
+    return CentralTD3Learner(**shared, joint_dim=sizes.row_dim, td3=cfg.td3)
+
+
+def _dqn(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
+    return DQNLearner(**_shared(cfg, sizes), dqn=cfg.dqn)
+
+
+def _mbpo(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
+    return MBPOLearner(**_shared(cfg, sizes), sac=cfg.sac, mbpo=cfg.mbpo)
+
+
+_BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, Sizes], ReplayLearner]]] = {
+    "sac": _sac,
+    "hlgauss": _sac,
+    "td3": _td3,
+    "hatd3": _hatd3,
+    "ego_aht_hatd3": _hatd3,
+    "dqn": _dqn,
+    "mbpo": _mbpo,
+}

@@ -14,7 +14,7 @@ from typing import Any, Final
 _EXPORTS: Final = {
     "BatchCallback": "cadenza.learn.callback",
     "Callback": "cadenza.learn.callback",
-    "StateDict": "cadenza.learn.state_dict",
+    "StateDict": "cadenza.learn.trainer",
     "Trainer": "cadenza.learn.trainer",
     "TrainingShutdownException": "cadenza.learn.trainer",
     "WeakReference": "cadenza.core.types",

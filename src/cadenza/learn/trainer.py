@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
+from cadenza.core.types import WeakReference
 from cadenza.learn.callback import HOOKS, BatchCallback, Callback
 from cadenza.learn.injection import (
     FORWARDS,
@@ -25,7 +26,6 @@ from cadenza.learn.injection import (
     data_group_of,
     merge_into_group,
 )
-from cadenza.learn.state_dict import StateDict
 
 __all__ = [
     "StateConflictError",
@@ -35,14 +35,60 @@ __all__ = [
     "TrainingStartError",
 ]
 
-_logger = logging.getLogger(__name__)
-
 #: Hooks that belong to one step; groups they write are dropped before the next batch.
 _STEP_HOOKS: Final = ("begin_batch", "backward", "end_batch")
 #: Functions that do nothing until a subclass overrides them.
 _DECLARATIONS: Final = frozenset(
     [*(getattr(Callback, hook) for hook in HOOKS), BatchCallback.get_batch]
 )
+
+
+class StateDict(dict[str, Any]):
+    """A dict of training state that supports weak references.
+
+    Values are transient when they came with a batch, and so are groups (mappings) that hooks write
+    during a step. `next_batch` drops them, so that no value of an older batch is read by mistake.
+    Everything else persists.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._transient: set[str] = set()
+
+    def get_handle(self) -> "WeakReference[StateDict]":
+        """Return a weak reference to this dict."""
+        return WeakReference(self)
+
+    def next_batch(self, batch: Mapping[str, Any]) -> None:
+        """Forget the transient values and take those of ``batch``.
+
+        Groups are copied one level deep: hooks add to them, and the loader may own the original.
+        """
+        for key in self._transient:
+            self.pop(key, None)
+        self._transient = set(batch)
+        for key, value in batch.items():
+            is_group = type(value) is dict
+            self[key] = dict(cast("dict[str, Any]", value)) if is_group else value
+
+    def write(self, values: Mapping[str, Any], *, in_step: bool) -> None:
+        """Merge what a hook returned.
+
+        Args:
+            values: New values by key.
+            in_step: Whether the hook belongs to a step, so that groups are transient.
+        """
+        self.update(values)
+        for key, value in values.items():
+            if in_step and isinstance(value, Mapping):
+                self._transient.add(key)
+
+    def persistent(self) -> dict[str, Any]:
+        """Return the values that outlive a batch."""
+        return {key: value for key, value in self.items() if key not in self._transient}
+
+
+_logger = logging.getLogger(__name__)
 
 
 class TrainingShutdownException(Exception):  # noqa: N818 -- the name is part of the interface

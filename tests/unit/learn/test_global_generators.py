@@ -6,7 +6,10 @@ import torch
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.global_generators import global_generator_states, set_global_generator_states
+from cadenza.learn.callbacks.checkpointing import (
+    global_generator_states,
+    set_global_generator_states,
+)
 
 
 @pytest.fixture(autouse=True)

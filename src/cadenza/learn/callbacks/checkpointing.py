@@ -3,14 +3,20 @@
 A `Checkpointer` saves the state of everything it is given plus the process-wide random generators;
 a `CheckpointLoader` gives it back, and training goes on with the step after the saved one. On a CPU
 a run of 2N steps and a run of N steps that is killed and resumed for N more give equal bits, if all
-objects with a state are among the restorees.
+objects with a state are among the restorees. The package draws from none of the process-wide
+generators, but layers of a user's network (dropout, say) and environments may.
 """
 
 import logging
+import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
+
+import numpy as np
+import torch
 
 from cadenza.core.errors import (
     CheckpointError,
@@ -21,7 +27,6 @@ from cadenza.core.errors import (
 from cadenza.core.files import make_folder, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
-from cadenza.learn.callbacks.background_writer import BackgroundWriter, cpu_snapshot
 from cadenza.learn.callbacks.checkpoint_files import (
     checkpoint_path,
     existing_indices,
@@ -29,13 +34,49 @@ from cadenza.learn.callbacks.checkpoint_files import (
     read_checkpoint,
     write_checkpoint,
 )
-from cadenza.learn.global_generators import global_generator_states, set_global_generator_states
 from cadenza.learn.trainer import TrainingShutdownException
-
-_logger = logging.getLogger(__name__)
 
 #: Stands for the newest checkpoint in a folder.
 LATEST: Final = "latest"
+
+
+class BackgroundWriter:
+    """Runs one job at a time in a thread; `submit` and `wait` raise what the last job raised."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._job: Future[None] | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Wait for the last job, then start this one."""
+        self.wait()
+        self._job = self._executor.submit(job)
+
+    def wait(self) -> None:
+        """Wait for the last job and raise its error, if any."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.result()
+
+
+def cpu_snapshot(value: Any) -> Any:
+    """Return a copy of a nested state that later training steps cannot change.
+
+    Tensors are copied to the CPU; mappings become dicts, and tuples and lists stay what they are.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        return {key: cpu_snapshot(item) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [cpu_snapshot(item) for item in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple([cpu_snapshot(item) for item in cast("tuple[Any, ...]", value)])
+    return value
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Restoree(Protocol):
@@ -359,3 +400,48 @@ def _with_unique_names(restorees: Iterable[Restoree]) -> list[Restoree]:
             "give each object its own 'name'."
         )
     return listed
+
+
+def global_generator_states() -> dict[str, Any]:
+    """Return the states of Python, numpy and torch (CPU, and CUDA if used) as plain values."""
+    version, words, gauss = random.getstate()
+    legacy = np.random.get_state(legacy=False)  # noqa: NPY002 -- read only
+    states: dict[str, Any] = {
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy": {
+            "words": torch.tensor(legacy["state"]["key"].tolist()),
+            "position": int(legacy["state"]["pos"]),
+            "has_gauss": int(legacy["has_gauss"]),
+            "gauss": float(legacy["gauss"]),
+        },
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_global_generator_states(states: Mapping[str, Any]) -> None:
+    """Give the process-wide generators the states that `global_generator_states` returned.
+
+    CUDA states are given back to as many devices as there are.
+
+    Raises:
+        CheckpointError: ``states`` is malformed.
+    """
+    try:
+        python, legacy = states["python"], states["numpy"]
+        random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+        key = legacy["words"].numpy().astype(np.uint32)
+        np.random.set_state(  # noqa: NPY002 -- gives back what was there, draws nothing
+            ("MT19937", key, legacy["position"], legacy["has_gauss"], legacy["gauss"])
+        )
+        torch.set_rng_state(states["torch"].cpu())
+        if torch.cuda.is_available():
+            for device, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(state.cpu(), device)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            "generator states: expected those of Python, numpy and torch, got malformed ones "
+            f"({error}); use another checkpoint."
+        ) from error

@@ -7,14 +7,17 @@ Resume:   put the collector and the memory proxy among the restorees of `Checkpo
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+import torch
+
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
+from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState, MetaData
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.collectors.observation_state import observations_from_state, observations_state
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.proxies import AgentProxy, MemoryProxy
@@ -261,3 +264,37 @@ class SimpleGymCollector(GymCollector):
         if bp_step % self._bp_steps_per_inf == 0:
             self.collect_multiple(self._calls_per_inf)
         return {"inf_step": self._inf_step}
+
+
+def observations_state(observations: Mapping[AgentId, DictObservation]) -> list[dict[str, Any]]:
+    """Return observations as tensors, numbers and strings; their order is kept."""
+    return [
+        {
+            "agent": agent,
+            "rewards": dict(seen.rewards),
+            "episode_state": seen.episode_state.name,
+            "array_data": {
+                key: torch.as_tensor(np.array(value)) for key, value in seen.array_data.items()
+            },
+            "metadata": None
+            if seen.metadata is None
+            else {
+                "info": dict(seen.metadata.info),
+                "info_lists": {k: list(v) for k, v in seen.metadata.info_lists.items()},
+            },
+        }
+        for agent, seen in observations.items()
+    ]
+
+
+def observations_from_state(state: Sequence[Mapping[str, Any]]) -> dict[AgentId, DictObservation]:
+    """Return what `observations_state` was given."""
+    return {
+        int(entry["agent"]): DictObservation(
+            dict(entry["rewards"]),
+            EpisodeState[entry["episode_state"]],
+            {key: value.numpy().copy() for key, value in entry["array_data"].items()},
+            None if entry["metadata"] is None else MetaData(**entry["metadata"]),
+        )
+        for entry in state
+    }

@@ -14,7 +14,7 @@ from cadenza.core.lazy_names import lazy_names
 _EXPORTS: Final = {
     "CRUDStorage": "crud_storage",
     "OnnxExporter": "onnx_exporter",
-    "QueuedExport": "queued_export",
+    "QueuedExport": "onnx_exporter",
     "StorageItem": "crud_storage",
     "StorageItemHandle": "crud_storage",
 }

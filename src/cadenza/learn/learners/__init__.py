@@ -3,5 +3,5 @@
 Start at:    `replay_learner.ReplayLearner`, what a loop needs of one.
 Promise:     equal seeds and data give equal bits on the CPU; the state dict is complete.
 May import:  `core`, `learn`.  Must not import: `safety`, `envs`, `aht`.
-Adding one:  one module; name it in `cadenza.aht.replay_algorithms` to make it an ego.
+Adding one:  one module; name it in `cadenza.aht.ego_replay` to make it an ego.
 """

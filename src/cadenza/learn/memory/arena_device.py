@@ -2,15 +2,16 @@
 
 What lies on the device is what batches copy; where windows may start stays on the host, since they
 are drawn there. A column whose type torch stores but hardly computes with (unsigned integers of
-more than a byte) is kept as the signed one of its size, bit for bit.
+more than a byte) is kept as the signed one of its size, bit for bit. The first rows of drawn
+windows, and which of them reach an episode's end, go to the device in one copy.
 
-Axes: N = rows, n = number of rows gathered.
+Axes:   N = rows, n = number of rows or windows, T = rows per window, B = n T, rollout-major.
 Limits: work is queued on the stream that is current in the calling thread, so on CUDA all threads
         that use one table need the same stream, as they have unless they choose one.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 
 from cadenza.learn.memory.arena import Field, record_bytes
 from cadenza.learn.memory.core_types import IndexArray, from_numpy
+from cadenza.learn.memory.gathering import EpisodeContents, Gatherer, rows_of_output
 from cadenza.learn.memory.row_moves import RowMove, moved
+from cadenza.learn.memory.table_layout import Ends, Shift, TableLayout
 
 #: Types that columns are kept as, where they are not kept as they are.
 _KEPT_AS: Final[Mapping[torch.dtype, torch.dtype]] = {
@@ -112,3 +115,59 @@ class DeviceArena:
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return the type that tensors over arrays of ``dtype`` have."""
     return from_numpy(np.empty(0, dtype)).dtype
+
+
+class DeviceGatherer(Gatherer):
+    """Makes batches on the device that holds the rows.
+
+    Args:
+        layout: The table's columns.
+        contents: Returns the table's present content, whose arena is a `DeviceArena`.
+        device: Where it lies.
+    """
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        contents: Callable[[], EpisodeContents],
+        device: torch.device,
+    ) -> None:
+        super().__init__(layout, contents)
+        self._device = device
+
+    def gather(self, starts: IndexArray, length: int) -> dict[str, Any]:
+        """Return fresh tensors on the device, and arrays of the columns that mappers make.
+
+        Args:
+            starts: First rows of the windows, shape (n,).
+            length: Rows per window, T.
+
+        Returns:
+            Values by column name, of shape (B, *shape), or (n, *shape) for one per window.
+        """
+        arena = cast("DeviceArena", self._contents().arena)
+        outputs = self._layout.outputs
+        sources = list(dict.fromkeys(o.source for o in outputs if isinstance(o, Ends)))
+        final = [self._final(source, starts, length) for source in sources]
+        first, *ends = from_numpy(np.stack((starts, *final))).to(self._device)
+        final_of = dict(zip(sources, ends, strict=True))
+        steps = torch.arange(length, device=self._device)
+        shifted = {0: (first[:, None] + steps).reshape(-1)}  # (B,)
+        result: dict[str, Any] = {}
+        for output in outputs:
+            if isinstance(output, Shift):
+                at = rows_of_output(output, first, length, shifted)
+                result[output.name] = arena.select(output.source, at)
+            elif isinstance(output, Ends):
+                result[output.name] = _flags(output, final_of[output.source], length)
+            else:
+                result[output.name] = self._map(output, starts, length)
+        return result
+
+
+def _flags(output: Ends, final: torch.Tensor, length: int) -> torch.Tensor:
+    """Return episode ends as values, shape (B, *shape)."""
+    dtype, shape = torch_dtype(output.field.dtype), output.field.shape
+    values = torch.zeros((len(final), length), dtype=torch.bool, device=final.device)
+    values[:, -1] = final.bool()
+    return (values ^ output.mask).to(dtype).reshape(-1, *shape)

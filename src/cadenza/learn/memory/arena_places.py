@@ -14,10 +14,9 @@ import torch
 from cadenza.core.device import resolve_device
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
 from cadenza.learn.memory.arena import RecordArena
-from cadenza.learn.memory.arena_device import DeviceArena
+from cadenza.learn.memory.arena_device import DeviceArena, DeviceGatherer
 from cadenza.learn.memory.arena_pinned import CudaCopies, PinnedTransfer
 from cadenza.learn.memory.core_types import SampleResult, from_numpy
-from cadenza.learn.memory.device_gathering import DeviceGatherer
 from cadenza.learn.memory.gathering import EpisodeContents, Gatherer
 from cadenza.learn.memory.table_layout import TableLayout
 

@@ -7,12 +7,16 @@ of T rows never leaves its episode if ``remaining[row] >= T``.
 
 Moves:   when the free rows are scattered, or too few, all episodes are moved to the front of a new
          ring; everything that keeps data per row is told (`RowListener`).
+Counts:  an episode with ``usable`` steps has ``max(0, usable - T + 1)`` windows. Totals are kept
+         for each T in use and change in O(1) per episode; the tree over episodes is only built for
+         a T whose windows are rare, and then changes in O(log E).
 Axes:    N = rows, E = stored episodes, L = steps of an episode, T = rows of a window.
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,17 +24,136 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.memory.core_types import IndexArray
-from cadenza.learn.memory.episode_slots import SLOT_FIELDS, EpisodeSlots
 from cadenza.learn.memory.errors import DuplicateEpisodeError, UnknownEpisodeError
 from cadenza.learn.memory.row_moves import RowListener, joined_moves, moved
-from cadenza.learn.memory.window_counts import WindowCounts
+from cadenza.learn.memory.segment_tree import ArraySumTree
 
+#: Arrays of `EpisodeSlots`.
+SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
 #: Rows of a ring when nothing else is asked for.
 _FIRST_ROWS: Final = 256
 #: A moved ring is left at most this full, so that moving stays rare.
 _FULLEST: Final = 0.8
 #: Growth of a ring that is too small.
 _GROWTH: Final = 1.5
+#: Values of T that are kept; a table uses one or two.
+_MOST_LENGTHS: Final = 16
+
+
+class WindowTree:
+    """Windows of one length by slot."""
+
+    def __init__(self, length: int, usable: IndexArray, live: IndexArray) -> None:
+        self._length = length
+        counts = np.zeros(len(usable), np.int64)
+        counts[live] = np.maximum(usable[live] - length + 1, 0)
+        self._tree = ArraySumTree(counts)
+
+    def set(self, slot: int, usable: int) -> None:
+        """Take over the number of usable steps of one slot."""
+        self._tree.set(slot, max(0, usable - self._length + 1))
+
+    def find(self, numbers: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Return the slot and first step of windows by number, each of shape (n,)."""
+        return self._tree.find(numbers)
+
+
+class WindowCounts:
+    """Totals by window length."""
+
+    def __init__(self) -> None:
+        self._episodes: Counter[int] = Counter()
+        self._totals: dict[int, int] = {}
+        self._trees: dict[int, WindowTree] = {}
+
+    def add(self, slot: int, usable: int) -> None:
+        """Count a new episode."""
+        self._episodes[usable] += 1
+        self._change(usable, 1)
+        for tree in self._trees.values():
+            tree.set(slot, usable)
+
+    def remove(self, slot: int, usable: int) -> None:
+        """Count an episode no more."""
+        self._episodes[usable] -= 1
+        if not self._episodes[usable]:
+            del self._episodes[usable]
+        self._change(usable, -1)
+        for tree in self._trees.values():
+            tree.set(slot, 0)
+
+    def _change(self, usable: int, sign: int) -> None:
+        for length in self._totals:
+            if usable >= length:
+                self._totals[length] += sign * (usable - length + 1)
+
+    def total(self, length: int) -> int:
+        """Return the number of windows of ``length`` rows."""
+        known = self._totals.get(length)
+        if known is not None:
+            return known
+        if len(self._totals) >= _MOST_LENGTHS:
+            dropped = next(iter(self._totals))
+            del self._totals[dropped]
+            self._trees.pop(dropped, None)
+        total = sum(
+            episodes * (usable - length + 1)
+            for usable, episodes in self._episodes.items()
+            if usable >= length
+        )
+        self._totals[length] = total
+        return total
+
+    def longest(self) -> int:
+        """Return the most usable steps of any episode, 0 without one."""
+        return max(self._episodes, default=0)
+
+    def tree(self, length: int, usable: IndexArray, live: Callable[[], IndexArray]) -> WindowTree:
+        """Return the tree for ``length``, built if there is none yet.
+
+        Args:
+            length: Rows per window.
+            usable: Usable steps by slot.
+            live: Returns the slots in use; asked only when the tree is built.
+        """
+        tree = self._trees.get(length)
+        if tree is None:
+            tree = self._trees[length] = WindowTree(length, usable, live())
+        return tree
+
+
+@dataclass(slots=True, eq=False)
+class EpisodeSlots:
+    """Facts by slot; a slot is a small number that one stored episode holds.
+
+    Attributes:
+        start: First row.
+        steps: Transitions of the episode, L.
+        usable: Steps that windows may use, at most L.
+        rows: Rows that the episode occupies.
+        serial: Number of the arrival, never used twice.
+        identity: Episode id.
+    """
+
+    start: IndexArray
+    steps: IndexArray
+    usable: IndexArray
+    rows: IndexArray
+    serial: IndexArray
+    identity: list[int]
+
+    @classmethod
+    def of_size(cls, size: int) -> "EpisodeSlots":
+        """Return ``size`` slots that nobody holds."""
+        start, steps, usable, rows, serial = (np.zeros(size, np.int64) for _ in range(5))
+        return cls(start, steps, usable, rows, serial, [0] * size)
+
+    def grow(self) -> None:
+        """Double the number of slots."""
+        for name in SLOT_FIELDS:
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate((array, np.zeros_like(array))))
+        self.identity.extend([0] * len(self.identity))
 
 
 class EpisodeRing:

@@ -28,12 +28,13 @@ from cadenza.learn.memory.strategy import (
     watches_samples,
 )
 from cadenza.learn.memory.table_layout import TableLayout
-from cadenza.learn.memory.tensordict_output import as_tensordict as to_tensordict
-from cadenza.learn.memory.tensordict_output import tensordict_class
 from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
 
 if TYPE_CHECKING:
     from cadenza.learn.memory.adaptors import Adaptor
+from typing import cast
+
+from cadenza.core.extras import load_extra
 
 #: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
 #: page by page as rows are written.
@@ -95,7 +96,7 @@ class EpisodeTable:
         self._maxlen = int(maxlen)
         self._device = torch.device(device)
         self._check_finite = check_finite
-        self._tensordict = tensordict_class() if as_tensordict else None
+        self._tensordict = load_extra("tensordict").TensorDict if as_tensordict else None
         self._layout = TableLayout(columns, length_key)
         self._storage: Storage = storage
         self._place = place_of(storage, self._device)
@@ -335,7 +336,7 @@ class EpisodeTable:
         for adaptor in self.adaptors:
             result = adaptor(result, count, sequence_length)
         if self._tensordict is not None:
-            return to_tensordict(self._tensordict, result, count * sequence_length)
+            return _as_tensordict(self._tensordict, result, count * sequence_length)
         return result
 
     def require_window(self, sequence_length: int) -> None:
@@ -394,3 +395,17 @@ def _checked_identity(identity: object) -> int:
     if isinstance(identity, bool) or not isinstance(identity, Integral):
         raise InputError(f"identity: expected an integer, got {identity!r}.")
     return int(identity)
+
+
+def _as_tensordict(kind: Any, result: SampleResult, batch: int) -> Any:
+    """Return ``result`` with batch size [B], or [] if some values are not one per row."""
+    return kind(result, batch_size=[batch] if _all_of_length(result, batch) else [])
+
+
+def _all_of_length(result: Mapping[str, Any], batch: int) -> bool:
+    return all(
+        _all_of_length(cast("dict[str, Any]", value), batch)
+        if isinstance(value, dict)
+        else len(value) == batch
+        for value in result.values()
+    )

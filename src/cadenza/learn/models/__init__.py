@@ -12,13 +12,13 @@ from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
-    "BatchSampler": "batch_sampler",
+    "BatchSampler": "callbacks",
     "DeterministicModel": "deterministic",
     "DynamicModel": "model",
     "EnsembleOfGaussian": "ensemble",
     "HoldOut": "hold_out",
     "LossProgressCheck": "progress_check",
-    "ModelBasedCollector": "collector",
+    "ModelBasedCollector": "callbacks",
     "ModelEnv": "model_env",
     "ModelLoss": "model_loss",
     "TerminationModel": "termination",

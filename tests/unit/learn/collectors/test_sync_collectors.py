@@ -18,7 +18,7 @@ from cadenza.core.types import DictObservation, EpisodeState, MetaData
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors import GymCollector, SimpleGymCollector
-from cadenza.learn.collectors.observation_state import (
+from cadenza.learn.collectors.sync import (
     observations_from_state,
     observations_state,
 )

@@ -22,9 +22,13 @@ from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.export.crud_storage import StorageItemHandle
-from cadenza.learn.export.onnx_exporter import OnnxExporter, QueuedExport
+from cadenza.learn.export.onnx_exporter import (
+    ExportTimeoutError,
+    MetadataKeyError,
+    OnnxExporter,
+    QueuedExport,
+)
 from cadenza.learn.export.onnx_graph import OnnxExportError, OnnxParityError
-from cadenza.learn.export.queued_export import ExportTimeoutError, MetadataKeyError
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.proxies import GenericAgentProxy
 
