@@ -103,7 +103,7 @@ class Asking(threading.Thread):
             pass
 
     def wait_for_end(self) -> None:
-        self.join(timeout=30)
+        self.join(timeout=800)
         assert not self.is_alive()
 
 
