@@ -254,7 +254,11 @@ class SlotStore:
         others = int(np.count_nonzero(table["publishing"])) - 1
         full_fence()  # first who publishes, then what is published: nobody is left out
         published = self.published()
-        number = published * self.layout.producers + producer
+        producers = self.layout.producers
+        mine = self.number[self.number % producers == producer]
+        # One that died before it counted an episode has used the number of that count.
+        number = max(published * producers, int(mine.max(initial=-1)) + 1)
+        number += (producer - number) % producers
         may = may_publish is None or may_publish(published + others)
         if may:
             self.number[slot] = number

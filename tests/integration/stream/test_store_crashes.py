@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import NotReadyError
+from cadenza.stream import slots
 from cadenza.stream.back_pressure import FlowRules, may_publish, request_fill
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.counters import ConsumerRow, read_counters
@@ -103,6 +104,31 @@ def test_writers_killed_at_any_moment_leave_slots_that_can_be_written() -> None:
         write_one(store, 0)
     assert not (store.version & 1).any()
     assert (store.length == LAYOUT.steps).all()
+
+
+def test_number_of_an_episode_that_its_killed_producer_did_not_count_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = SlotStore.create(LAYOUT)
+    first = store.take_slot(1)
+
+    def die_once_readers_see_the_episode() -> None:
+        if not store.version[first] & 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(slots, "full_fence", die_once_readers_see_the_episode)
+        try:
+            store.publish(first, 5, success=1, policy_version=0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert (store.length[first], store.published()) == (5, 0)
+    store.drop_leases(1)
+    for producer in (1, 1, 2, 0, 1):
+        write_one(store, producer)
+    assert store.number.tolist() == [1, 4, 7, 8, 9, 13]
 
 
 def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() -> None:
