@@ -141,7 +141,7 @@ class OnlineDataEngine(ChunkSource):
         return self._supervisor
 
     def stop(self) -> None:
-        """End the producers and give their slots back; chunks cannot be drawn afterwards.
+        """End the producers and give the buffer's memory back; nothing can be read afterwards.
 
         A second call does nothing. One after a call that an interrupt ended goes on with it.
 
@@ -171,6 +171,7 @@ class OnlineDataEngine(ChunkSource):
             self._end.detach()
             atexit.unregister(self._end)
             self._report.close()
+        self._store.free()
         self._was_stopped = True
         if failed_before:
             raise self._serving.failure()

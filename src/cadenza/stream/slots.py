@@ -16,8 +16,10 @@ file's lock, which the kernel takes away from a dead holder.
 Axes:  S = slots, T = steps that a slot can hold.
 """
 
+import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -160,6 +162,21 @@ class SlotStore:
         for name in [name for name in vars(self) if name not in ("layout", "file")]:
             delattr(self, name)
         self.file.close()
+
+    def free(self) -> None:
+        """Give the trajectories' memory to the system, for all processes; counters stay.
+
+        Nothing can be read afterwards: draws that are under way find other versions.
+        """
+        self.length[:] = 0
+        self.version += 2
+        full_fence()
+        places = self.layout.places()
+        begin = min(places[f"field.{field.name}"].offset for field in self.layout.fields)
+        begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        if begin < self.layout.nbytes:
+            with suppress(OSError):  # a file system that cannot: with the last process
+                self.file.map.madvise(mmap.MADV_REMOVE, begin)
 
     def take_slot(self, producer: int, *, reuse: Reuse = "oldest") -> int:
         """Give the slot that readers miss least to ``producer`` and close it for them.

@@ -1,6 +1,7 @@
 """A running engine: batches, refills, states, readers in other processes."""
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Generator
@@ -269,6 +270,23 @@ def test_states_of_a_whole_life() -> None:
         engine.sample_batch(1, 1)
     with pytest.raises(NotReadyError, match="never started, got STOPPED"):
         engine.start()
+
+
+def test_stop_gives_the_memory_of_the_buffer_back() -> None:
+    with OnlineDataEngine(small_cfg(buffer_size=60, max_episode_steps=200)) as engine:
+        buffer, batch = engine.shared_buffer, engine.sample_batch(4, 3)
+        size = sum(values.numel() * values.element_size() for values in buffer.values())
+        kept = engine.store.file
+
+        def taken() -> int:
+            return os.fstat(kept._descriptor).st_blocks * 512
+
+        before = taken()
+        assert before > size
+    assert taken() < before - 0.9 * size
+    assert not buffer["rewards"].any()
+    assert batch["rewards"].all()
+    assert engine.status()["episodes"] >= 60
 
 
 def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits(tmp_path: Path) -> None:
