@@ -35,9 +35,9 @@ def small_cfg(
         "max_episode_steps": 8,
         "policy": HALF,
         "restart_backoff": 0.01,
-        "initialization_timeout": 120.0,
-        "stop_timeout": 60.0,
-        "draw_timeout": 90.0,
+        "initialization_timeout": 800.0,
+        "stop_timeout": 800.0,
+        "draw_timeout": 800.0,
     }
     return OnlineDataEngineCfg(gym_config=gym, **(defaults | settings))
 

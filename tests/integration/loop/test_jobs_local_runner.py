@@ -407,10 +407,8 @@ def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path
     def stop():
         return StopLevel.KILL if pids.exists() else StopLevel.NONE
 
-    began = time.monotonic()
     with pytest.raises(StopRequestedError, match="run-1/0/train"):
-        bench.runner(JobsConfig(grace_s=600.0), stop=stop).run(spec)
-    assert time.monotonic() - began < 120.0
+        bench.runner(JobsConfig(grace_s=3600.0), stop=stop).run(spec)
     assert nothing_left_of(spec)
     assert not is_alive(int(pids.read_text().split()[0]))
     assert bench.row(spec).status == "pending"

@@ -98,13 +98,11 @@ def test_producer_killed_from_outside_is_degraded_until_it_is_back() -> None:
 
 
 def test_hanging_producer_is_killed_and_starts_again(tmp_path: Path) -> None:
-    cfg = small_cfg(
-        policy=failing("hang", 13, once=tmp_path / "once"), mode="continuous", hang_timeout=1.0
-    )
-    began = time.monotonic()
+    policy, log = failing("hang", 13, once=tmp_path / "once"), tmp_path / "log.jsonl"
+    cfg = small_cfg(policy=policy, mode="continuous", hang_timeout=1.0, log_path=str(log))
     with OnlineDataEngine(cfg) as engine:
         wait_for_restart(engine)
-        assert time.monotonic() - began < 55.0  # by itself it would be killed after 60
+        assert "hang_timeout is 1 s; it was killed" in log.read_text()
         assert len(engine.sample_batch(8, 2)) == 8
 
 
@@ -257,10 +255,8 @@ def test_slow_step_at_the_stop_is_killed_and_said(tmp_path: Path) -> None:
     engine = OnlineDataEngine(small_cfg(mode="continuous", policy=policy, stop_timeout=0.5))
     engine.start()
     eventually((tmp_path / "fails").exists, "it hangs")
-    began = time.monotonic()
     with pytest.raises(OnlineDataWorkerError, match="got producers \\[0\\] killed"):
-        engine.stop()
-    assert time.monotonic() - began < 60.0  # the step takes an hour
+        engine.stop()  # the step takes an hour
     assert engine.state is OnlineDataEngineState.FAILED
 
 

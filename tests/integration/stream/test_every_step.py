@@ -33,7 +33,7 @@ def config(made: str, mode: str) -> OnlineDataEngineCfg:
     gym["kwargs"]["lengths"] = LENGTHS
     gym["num_envs"] = len(LENGTHS)
     return OnlineDataEngineCfg(
-        buffer_size=7, max_episode_steps=STEPS, gym_config=gym, policy=HALF, draw_timeout=90.0
+        buffer_size=7, max_episode_steps=STEPS, gym_config=gym, policy=HALF, draw_timeout=800.0
     )
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> N
 def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error(
     tmp_path: Path,
 ) -> None:
-    cfg = small_cfg(producers=2, mode="continuous", stop_timeout=600.0)
+    cfg = small_cfg(producers=2, mode="continuous", stop_timeout=36_000.0)
     cfg.gym_config["factory"] = f"{WORLDS}:quick_once"
     cfg.gym_config["kwargs"] = {"once": str(tmp_path / "once")}
     cfg.gym_config["spaces"] = {  # so that this process builds none
@@ -89,8 +88,7 @@ def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error
         assert len(engine.sample_batch(8, 2)) == 8
         states = sorted(row["state"] for row in engine.status()["producers"])
         assert states == ["RUNNING", "STARTING"]
-        began = time.monotonic()
-    assert time.monotonic() - began < 60.0  # it is not waited for
+    # It was not waited for, as long as a test may take.
     assert engine.state is OnlineDataEngineState.STOPPED
     assert {row["state"] for row in engine.status()["producers"]} == {"ENDED"}
 

@@ -59,7 +59,7 @@ class Slow:
         self.written = False
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        self.may_go.wait(60.0)
+        self.may_go.wait()
         self.written = True
         return (object, ())
 
@@ -79,7 +79,7 @@ def test_end_does_not_wait_for_a_queue_that_nobody_empties() -> None:
     queue.close()
     began = time.monotonic()
     await_senders(0.1)
-    assert 0.1 <= time.monotonic() - began < 50.0  # it would be sent after 60
+    assert time.monotonic() - began >= 0.1
     assert not slow.written
     slow.may_go.set()
     queue.join_thread()

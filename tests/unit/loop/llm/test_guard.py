@@ -1,6 +1,5 @@
 import logging
 import threading
-import time
 
 import pytest
 
@@ -78,15 +77,13 @@ def test_stop_leaves_a_hanging_call_behind_and_its_cost_booked():
 
 
 def test_stop_ends_the_pause_before_another_try_which_is_not_booked():
-    asker, booked = Scripted(LLMCallError("status 529", passing=True, retry_after_s=200.0)), []
-    limits = CallLimits(max_pause_s=200.0)
+    asker, booked = Scripted(LLMCallError("status 529", passing=True, retry_after_s=3600.0)), []
+    limits = CallLimits(max_pause_s=3600.0)
     llm = GuardedLLM(asker, limits, stop=lambda: StopLevel(bool(asker.questions)))
-    began = time.monotonic()
     with pytest.raises(StopRequestedError, match="a resumed run asks again"):
         ask_safely(llm, "why?")
     with pytest.raises(StopRequestedError):
         llm.reply("why?", book=booked.append)
-    assert time.monotonic() - began < 100.0
     assert (len(asker.questions), booked) == (1, [])
 
 
