@@ -21,7 +21,7 @@ from cadenza.stream.argument_checks import (
     checked_seconds,
     require_callable,
 )
-from cadenza.stream.chunk_batch import flat_tensors
+from cadenza.stream.batches import flat_tensors
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

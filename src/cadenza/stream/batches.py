@@ -1,25 +1,22 @@
-"""Where drawn chunks are copied to, and on which device they end up.
+"""The batches of a stream: where drawn chunks are copied to, and how they get to its device.
+
+Batches are `tensordict.TensorDict`, an optional package; the dots of a key are their levels.
 
 Axes:  n = chunks, c = steps of a chunk.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor
 
 from cadenza.core.errors import InputError
-from cadenza.stream.chunk_batch import flat_tensors, nested_batch, tensordict_class
-from cadenza.stream.chunk_keys import (
-    allocate_chunks,
-    check_targets,
-    chunk_fields,
-    known_keys,
-    torch_dtype,
-)
+from cadenza.core.extras import load_extra
+from cadenza.stream.chunk_keys import allocate_chunks, check_targets, chunk_fields, known_keys
 from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.layout import Field, StoreLayout
+from cadenza.stream.layout import StoreLayout
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -27,111 +24,137 @@ if TYPE_CHECKING:
 _CPU: Final = torch.device("cpu")
 
 
-def chunk_targets(
-    layout: StoreLayout,
-    size: tuple[int, int],
-    options: DrawOptions,
-    select: Sequence[str] | None,
-    out: "TensorDict | None",
-    device: torch.device = _CPU,
-) -> dict[str, Tensor]:
-    """Return the tensors that chunks shall end up in, by dotted name.
+class Batches:
+    """Makes the batches of one stream, or takes those that callers keep."""
 
-    Args:
-        layout: Layout of the store.
-        size: (n, c).
-        options: Distribution of the chunks.
-        select: Keys; None for all, or for those of ``out``.
-        out: Batch whose tensors to use; None makes new ones.
-        device: Where they lie.
+    def __init__(self, layout: StoreLayout, device: torch.device = _CPU) -> None:
+        """Make batches of chunks from a store with ``layout`` that lie on ``device``."""
+        self._layout = layout
+        self._device = device
+        self._known = known_keys(layout)
+        self._usual = chunk_fields(layout)
 
-    Raises:
-        InputError: ``out`` is no batch, has another shape or no key, lies elsewhere, or lacks a
-            selected key, or ``valid`` when the draw may pad.
-    """
-    if out is None:
-        fields = chunk_fields(layout, select, masked=options.may_mask)
-        return _made(fields, size, device)
-    if not isinstance(out, tensordict_class()):
-        raise InputError(
-            f"sample_batch: expected out to be a TensorDict, got {type(cast('object', out))}."
-        )
-    if tuple(out.batch_size) != size:
-        raise InputError(
-            f"sample_batch: expected out of shape {size}, got {tuple(out.batch_size)}."
-        )
-    found = flat_tensors(out)
-    if not found:
-        raise InputError("sample_batch: expected out with keys, got an empty one.")
-    # A batch that says nothing of its padding would be trained on as it stands.
-    wanted = set(found if select is None else chunk_fields(layout, select))
-    wanted.update(["valid"] * options.may_mask)
-    missing = sorted(wanted - found.keys())
-    if missing:
-        raise InputError(f"sample_batch: expected the selected keys in out, it lacks {missing}.")
-    targets = {name: found[name] for name in wanted} if len(wanted) < len(found) else found
-    _require_on(device, targets)
-    return targets
+    def targets(
+        self,
+        size: tuple[int, int],
+        options: DrawOptions,
+        select: Sequence[str] | None,
+        out: "TensorDict | None",
+    ) -> dict[str, Tensor]:
+        """Return the tensors that chunks end up in, by dotted name; their only check.
 
+        Args:
+            size: (n, c).
+            options: Distribution of the chunks.
+            select: Keys; None for the usual ones, or for those of ``out``.
+            out: Batch whose tensors to use; None makes new ones.
 
-def landing_buffers(
-    layout: StoreLayout, size: tuple[int, int], targets: dict[str, Tensor], device: torch.device
-) -> dict[str, Tensor]:
-    """Return where the processor copies chunks to that shall end up in ``targets`` on ``device``.
-
-    Those are the targets themselves where it can; for a CUDA device page-locked memory.
-
-    Raises:
-        InputError: A target has another shape or type than the chunks, gaps, or a gradient.
-    """
-    if device.type == _CPU.type:
-        return targets
-    check_targets(known_keys(layout), *size, targets)
-    fields = chunk_fields(layout, list(targets))
-    return allocate_chunks(fields, *size, pin_memory=device.type == "cuda")
-
-
-def filled_batch(
-    targets: dict[str, Tensor],
-    landed: dict[str, Tensor],
-    size: tuple[int, int],
-    device: torch.device,
-    out: "TensorDict | None",
-) -> "TensorDict":
-    """Return ``targets`` as a batch, ``out`` if they are its own, with what has ``landed``.
-
-    What the caller starts on a CUDA device from now on sees the values.
-    """
-    if landed is not targets:
-        for name, target in targets.items():
-            target.copy_(landed[name], non_blocking=True)
-    if out is not None:
-        return out
-    batch = nested_batch(targets, size)
-    return batch if landed is targets else cast("Any", batch).to(device)
-
-
-def _made(
-    fields: Mapping[str, Field], size: tuple[int, int], device: torch.device
-) -> dict[str, Tensor]:
-    """Return new tensors for ``fields`` on ``device``."""
-    if device.type == _CPU.type:
-        return allocate_chunks(fields, *size)
-    return {
-        name: torch.empty((*size, *field.shape), dtype=torch_dtype(field.dtype), device=device)
-        for name, field in fields.items()
-    }
-
-
-def _require_on(device: torch.device, targets: Mapping[str, Tensor]) -> None:
-    if device.type == _CPU.type and all(target.is_cpu for target in targets.values()):
-        return
-    for name, target in targets.items():
-        found = target.device
-        is_there = found == device or (found.type == device.type and str(device) == device.type)
-        if not is_there:
+        Raises:
+            UnknownNameError: A key is none of the store.
+            InputError: ``out`` is no batch, has another shape or no key, or lacks a selected key,
+                or ``valid`` when the draw may pad; or one of its tensors lies elsewhere, has
+                another type or shape than the chunks, gaps, or a gradient.
+        """
+        if out is None:
+            fields = self._usual
+            if select is not None:
+                fields = chunk_fields(self._layout, select, masked=options.may_mask)
+            place = {} if self._device.type == _CPU.type else {"device": self._device}
+            return allocate_chunks(fields, *size, **place)
+        if not isinstance(out, tensordict_class()):
             raise InputError(
-                f"sample_batch: expected out[{name!r}] on the device {str(device)!r}, got "
-                f"{str(found)!r}; move it, or choose another buffer_device (device of a "
-                "RecordedStream)."
+                f"sample_batch: expected out to be a TensorDict, got {type(cast('object', out))}."
             )
+        if out.batch_size != size:
+            raise InputError(
+                f"sample_batch: expected out of shape {size}, got {tuple(out.batch_size)}."
+            )
+        found = flat_tensors(out)
+        if not found:
+            raise InputError("sample_batch: expected out with keys, got an empty one.")
+        if select is not None or options.may_mask:
+            found = self._selected(found, options, select)
+        check_targets(self._known, *size, found, self._device)
+        return found
+
+    def _selected(
+        self, found: dict[str, Tensor], options: DrawOptions, select: Sequence[str] | None
+    ) -> dict[str, Tensor]:
+        wanted = set(found if select is None else chunk_fields(self._layout, select))
+        # A batch that says nothing of its padding would be trained on as it stands.
+        wanted.update(["valid"] * options.may_mask)
+        missing = sorted(wanted - found.keys())
+        if missing:
+            raise InputError(
+                f"sample_batch: expected the selected keys in out, it lacks {missing}."
+            )
+        return {name: found[name] for name in wanted}
+
+    def landing(self, size: tuple[int, int], targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return where the processor copies chunks to that end up in ``targets``.
+
+        Those are the targets themselves where it can; for a CUDA device page-locked memory.
+        """
+        device = self._device.type
+        if device == _CPU.type:
+            return targets
+        fields = chunk_fields(self._layout, list(targets))
+        return allocate_chunks(fields, *size, pin_memory=device == "cuda")
+
+    def batch(
+        self,
+        targets: dict[str, Tensor],
+        landed: dict[str, Tensor],
+        size: tuple[int, int],
+        out: "TensorDict | None",
+    ) -> "TensorDict":
+        """Return ``targets`` as a batch, ``out`` if they are its own, with what has ``landed``.
+
+        What the caller starts on a CUDA device from now on sees the values.
+        """
+        if landed is not targets:
+            for name, target in targets.items():
+                target.copy_(landed[name], non_blocking=True)
+        if out is not None:
+            return out
+        batch = nested_batch(targets, size)
+        return batch if landed is targets else cast("Any", batch).to(self._device)
+
+
+@cache
+def tensordict_class() -> "type[TensorDict]":
+    """Return the class `tensordict.TensorDict`.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    return load_extra("tensordict").TensorDict
+
+
+def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "TensorDict":
+    """Return a batch of shape ``size``, with which the shape of every tensor begins.
+
+    Raises:
+        MissingExtraError: tensordict is not installed.
+    """
+    tree: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        *above, last = name.split(".")
+        place = tree
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = tensor
+    # Its constructor would look at every tensor once more, which costs a tenth of a whole draw.
+    unchecked = cast("Any", tensordict_class())._new_unsafe  # noqa: SLF001
+    return unchecked(tree, batch_size=torch.Size(size))
+
+
+def flat_tensors(batch: "TensorDict") -> dict[str, Tensor]:
+    """Return the tensors of a batch by dotted name; they are the batch's own."""
+    found: dict[str, Tensor] = {}
+    for key, value in cast("Mapping[str, Any]", batch).items():
+        if isinstance(value, Tensor) or not isinstance(value, type(batch)):
+            found[key] = value
+        else:
+            found |= {f"{key}.{name}": tensor for name, tensor in flat_tensors(value).items()}
+    return found

@@ -36,9 +36,12 @@ def copy_chunks(
     """
     starts = overhanging_steps(c, picked)
     computed = _VIRTUAL_NAMES.intersection(out)
+    if starts is None and "valid" in computed:
+        computed -= {"valid"}
+        out["valid"].fill_(True) if rows is None else out["valid"].index_fill_(0, rows, True)
     indices: dict[tuple[int, int], Tensor] = {}  # by entries of a slot, and how much later to read
     for name, target in out.items():
-        if name in computed:
+        if name in _VIRTUAL_NAMES:
             continue
         field, shift = _stored(name)
         source = store.fields[field]
@@ -55,7 +58,7 @@ def copy_chunks(
         else:
             _copy_steps(source, index, target, rows)
     if computed:
-        for name, values in _virtual(store, c, picked, computed).items():
+        for name, values in _virtual(store, c, picked, computed, is_whole=starts is None).items():
             out[name][slice(None) if rows is None else rows] = torch.as_tensor(values)
 
 
@@ -106,19 +109,21 @@ def _copy_steps(source: Tensor, entries: Tensor, target: Tensor, rows: Tensor | 
 
 
 def _virtual(
-    store: SlotStore, c: int, picked: Picked, names: frozenset[str]
-) -> dict[str, NDArray[np.generic]]:
-    """Return the computed keys, each (n, c); outside the run steps are -1 and flags False."""
-    steps, valid = _steps(c, picked), validity(c, picked)
-    parts = np.repeat(store.part[picked.slots, None], c, axis=1)
-    found: dict[str, NDArray[np.generic]] = {
-        "valid": valid,
-        "episode_id": np.repeat(store.episode_id[picked.slots, None], c, axis=1),
-        "part": parts,
-        "episode_step": np.where(valid, parts * store.layout.steps + steps, -1),
-    }
+    store: SlotStore, c: int, picked: Picked, names: frozenset[str], *, is_whole: bool
+) -> dict[str, NDArray[np.generic] | np.generic]:
+    """Return the computed keys, each as (n, c) or what becomes it; no more than is asked for.
+
+    Outside the run steps are -1 and flags False; ``is_whole`` tells that no window overhangs.
+    """
+    valid = np.True_ if is_whole else validity(c, picked)
+    found: dict[str, NDArray[np.generic] | np.generic] = {"valid": valid}
+    if names - {"valid"}:
+        parts, steps = store.part[picked.slots, None], _steps(c, picked)
+        found |= {"part": parts, "episode_id": store.episode_id[picked.slots, None]}
+        found["episode_step"] = np.where(valid, parts * store.layout.steps + steps, -1)
     if names & _SEGMENT_NAMES:
-        found |= _segment_keys(store, picked.slots, np.where(valid, steps, -1))
+        steps = np.where(valid, _steps(c, picked), -1)
+        found |= _segment_keys(store, picked.slots, steps)
     return {name: found[name] for name in names}
 
 

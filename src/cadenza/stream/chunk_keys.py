@@ -6,6 +6,7 @@ the keys of `layout.VIRTUAL`, computed from where the chunk lies.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,14 +35,14 @@ def chunk_fields(
     Args:
         layout: Layout of the store.
         select: Keys, or beginnings of nested ones (``"obs"`` for all of ``obs.*``); None for
-            every stored field.
+            every stored field and ``valid``.
         masked: Also give ``valid``, which draws that may pad need.
 
     Raises:
         InputError: ``select`` is empty, or no sequence of names.
         UnknownNameError: No key is called so.
     """
-    padding = {field.name: field for field in VIRTUAL if masked and field.name == "valid"}
+    padding = {field.name: field for field in VIRTUAL if field.name == "valid"}
     if select is None:
         return {field.name: field for field in layout.fields} | padding
     known = known_keys(layout)
@@ -51,17 +52,16 @@ def chunk_fields(
         if not found:
             raise UnknownNameError(f"select: expected keys among {sorted(known)}, got {key!r}.")
         chosen |= found
-    return chosen | padding
+    return chosen | padding if masked else chosen
 
 
-def allocate_chunks(
-    fields: Mapping[str, Field], n: int, c: int, *, pin_memory: bool = False
-) -> dict[str, Tensor]:
-    """Return buffers for ``n`` chunks of ``c`` steps, each (n, c, ...), contents undefined."""
+def allocate_chunks(fields: Mapping[str, Field], n: int, c: int, **place: Any) -> dict[str, Tensor]:
+    """Return buffers for ``n`` chunks of ``c`` steps, each (n, c, ...), contents undefined.
+
+    ``place`` tells `torch.empty` in what memory.
+    """
     return {
-        name: torch.empty(
-            (n, c, *field.shape), dtype=torch_dtype(field.dtype), pin_memory=pin_memory
-        )
+        name: torch.empty((n, c, *field.shape), dtype=torch_dtype(field.dtype), **place)
         for name, field in fields.items()
     }
 
@@ -72,12 +72,14 @@ def torch_dtype(name: str) -> torch.dtype:
     return torch.as_tensor(np.empty(0, name)).dtype
 
 
-def check_targets(known: Mapping[str, Field], n: int, c: int, out: Mapping[str, Tensor]) -> None:
+def check_targets(
+    known: Mapping[str, Field], n: int, c: int, out: Mapping[str, Tensor], device: torch.device
+) -> None:
     """Refuse buffers that chunks cannot be copied into.
 
     Raises:
         UnknownNameError: A name is no key of the store.
-        InputError: A buffer has another shape or type, gaps, or a gradient.
+        InputError: A buffer lies elsewhere, has another shape or type, gaps, or a gradient.
     """
     for name, target in out.items():
         field = known.get(name)
@@ -93,4 +95,11 @@ def check_targets(known: Mapping[str, Field], n: int, c: int, out: Mapping[str, 
             raise InputError(
                 f"out[{name!r}]: expected a tensor without gradient, got one that requires it; "
                 "detach it."
+            )
+        found = target.device
+        if found != device and (found.type != device.type or str(device) != device.type):
+            raise InputError(
+                f"sample_batch: expected out[{name!r}] on the device {str(device)!r}, got "
+                f"{str(found)!r}; move it, or choose another buffer_device (device of a "
+                "RecordedStream)."
             )

@@ -5,12 +5,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import StoreLayout
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DrawRequest:
+class DrawRequest(NamedTuple):
     """What `ChunkSource.sample_batch` was asked for; values are not checked yet.
 
     Attributes:
@@ -129,14 +127,18 @@ class ChunkSource(ABC):
             OnlineDataWorkerError: The engine failed.
             IntegrityError: A recorded episode is missing or damaged.
         """
-        options = DrawOptions(
-            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
-        )
+        options = DEFAULT_OPTIONS
+        if (
+            sampling_mode is not options.sampling_mode
+            or weighting is not options.weighting
+            or short is not options.short
+            or stratified is not options.stratified
+        ):
+            options = DrawOptions(
+                sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+            )
         size = (batch_size, chunk_size)
-        request = DrawRequest(
-            size=size, options=options, select=select, out=out, generator=generator, timeout=timeout
-        )
-        return self._draw(request)
+        return self._draw(DrawRequest(size, options, select, out, generator, timeout))
 
     @abstractmethod
     def _draw(self, request: DrawRequest) -> "TensorDict":

@@ -71,26 +71,24 @@ class ConsumerRow:
         self._under_way[threading.get_ident()] = chunks
         self._store.consumers["under_way"][row] = sum(self._under_way.values())
 
-    def note_ended(self) -> None:
-        """Say that this thread draws no more."""
-        row = self.row
+    def _note_ended(self, row: int) -> None:
         self._under_way.pop(threading.get_ident(), None)
         self._store.consumers["under_way"][row] = sum(self._under_way.values())
 
     def note(self, drawn: DrawnChunks, c: int) -> None:
-        """Count one draw of chunks of ``c`` steps."""
+        """Count one draw of chunks of ``c`` steps, which is done."""
         row, store, table = self.row, self._store, self._store.consumers
         chunks = len(drawn.slots)
-        frames = chunks * c if drawn.mask is None else int(drawn.mask.sum())
         ages = time.time_ns() - drawn.written_at_ns
         np.maximum(ages, 0, out=ages)
         counted = {
             "chunks": chunks,
-            "frames": frames,
-            "redraws": drawn.redraws,
+            "frames": chunks * c if drawn.mask is None else int(drawn.mask.sum()),
             "staleness_us": int(np.add.reduce(ages)) // 1000,
-            "excluded_ppm": round(drawn.excluded * chunks * 1e6),
         }
+        if drawn.redraws or drawn.excluded:
+            counted["redraws"] = drawn.redraws
+            counted["excluded_ppm"] = round(drawn.excluded * chunks * 1e6)
         newest = int(store.words[StreamWords.POLICY_VERSION])
         if newest:
             lags = np.maximum(newest - drawn.policy_versions, 0)
@@ -99,12 +97,13 @@ class ConsumerRow:
         else:
             table["lag_classes"][row, 0] += chunks  # nothing lags behind the first version
         for name, more in counted.items():
-            if more:
-                table[name][row] = saturating_sum(int(table[name][row]), more)
+            column = table[name]
+            column[row] = saturating_sum(int(column[row]), more)
         table["staleness_classes"][row] += time_classes(ages)
         there = store.version[drawn.slots] == drawn.versions  # the next episode is still unread
         np.add.at(store.draws, drawn.slots[there], 1)
         table["waiting_ns"][row] = 0
+        self._note_ended(row)
 
     def note_passed(self, episodes: int) -> None:
         """Count episodes that a reader of whole ones is through with, read or lost."""
@@ -125,8 +124,9 @@ class ConsumerRow:
         table["waiting_ns"][row] = time.monotonic_ns()
 
     def note_given_up(self, episodes: int) -> None:
-        """Say that a draw waits no longer, and may try again once there are ``episodes`` more."""
+        """Say that a draw gave up, and may try again once there are ``episodes`` more."""
         row, store = self.row, self._store
+        self._note_ended(row)
         published = store.published()
         store.consumers["wanted_until"][row] = saturating_sum(published, episodes)
 

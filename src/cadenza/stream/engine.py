@@ -21,7 +21,7 @@ from torch import Tensor
 from cadenza.core.errors import CadenzaError, InputError, NotReadyError, OnlineDataWorkerError
 from cadenza.stream.argument_checks import checked_path
 from cadenza.stream.back_pressure import FlowRules, request_fill
-from cadenza.stream.chunk_batch import nested_batch, tensordict_class
+from cadenza.stream.batches import nested_batch, tensordict_class
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.config_checks import check_settings

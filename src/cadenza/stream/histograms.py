@@ -28,16 +28,18 @@ LAG_EDGES: Final[_Floats] = np.concatenate(
         _EXACT_LAGS * 2.0 ** (np.arange(HISTOGRAM_CLASSES - _EXACT_LAGS + 1) / 4),
     )
 )
+#: Those between two classes; a whole number is at least an edge if it is at least the next integer.
+_INNER_NS, _INNER_LAGS = (np.ceil(e[1:-1]).astype(np.int64) for e in (TIME_EDGES_NS, LAG_EDGES))
 
 
 def time_classes(ages_ns: _Ints) -> _Ints:
     """Return how many of ``ages_ns`` fall into each class, shape (HISTOGRAM_CLASSES,)."""
-    return _counts(ages_ns, TIME_EDGES_NS)
+    return _counts(ages_ns, _INNER_NS)
 
 
 def lag_classes(lags: _Ints) -> _Ints:
     """Return how many of ``lags`` fall into each class, shape (HISTOGRAM_CLASSES,)."""
-    return _counts(lags, LAG_EDGES)
+    return _counts(lags, _INNER_LAGS)
 
 
 def time_quantile_ns(classes: _Ints, q: float) -> float:
@@ -50,9 +52,8 @@ def lag_quantile(classes: _Ints, q: float) -> int:
     return max(int(np.ceil(_quantile(classes, LAG_EDGES, q))) - 1, 0)
 
 
-def _counts(values: _Ints, edges: _Floats) -> _Ints:
-    index = np.searchsorted(edges[1:-1], values, side="right")
-    return np.bincount(index, minlength=HISTOGRAM_CLASSES)
+def _counts(values: _Ints, inner: _Ints) -> _Ints:
+    return np.bincount(inner.searchsorted(values, side="right"), minlength=HISTOGRAM_CLASSES)
 
 
 def _quantile(classes: _Ints, edges: _Floats, q: float) -> float:

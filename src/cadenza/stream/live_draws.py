@@ -24,7 +24,7 @@ from cadenza.stream.back_pressure import (
     request_fill_unless_running,
     wait_until_fresh,
 )
-from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
+from cadenza.stream.batches import Batches
 from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
@@ -54,36 +54,33 @@ class LiveDraws:
         self._rules = FlowRules.of(cfg)
         self._seed = cfg.seed
         self._timeout = cfg.draw_timeout
-        self._device = torch.device(cfg.buffer_device)
+        self._batches = Batches(store.layout, torch.device(cfg.buffer_device))
         self._serving = ServingCheck(store)
         self._slots = SlotReader(store)
         self._reader: ChunkReader = self._slots
         self._consumer = ConsumerRow(store)
         self._counting = store.counting
-        self._generators: dict[tuple[int, int], torch.Generator] = {}
+        self._generators: dict[int, torch.Generator] = {}
 
     def draw(self, request: DrawRequest) -> "TensorDict":
         """Draw chunks, see `ChunkSource.sample_batch`."""
         size = _checked_size(request.size, self._store.layout.steps)
         _check_source(request.generator, request.timeout)
         self._serving.require()
-        layout, device, out = self._store.layout, self._device, request.out
-        targets = chunk_targets(layout, size, request.options, request.select, out, device)
-        landed = landing_buffers(layout, size, targets, device)
+        targets = self._batches.targets(size, request.options, request.select, request.out)
+        landed = self._batches.landing(size, targets)
         with self._counting.here():
             self._consumer.note_begun(size[0])
         try:
             drawn = self._drawn(size, landed, request)
             with self._counting.here():
                 self._consumer.note(drawn, size[1])
-                self._consumer.note_ended()
         except BaseException:
             with self._counting.here():
-                self._consumer.note_ended()
                 self._consumer.note_given_up(self._rules.buffer_size)
             raise
         request_fill_if_due(self._store, self._rules)
-        return filled_batch(targets, landed, size, device, out)
+        return self._batches.batch(targets, landed, size, request.out)
 
     def _drawn(
         self, size: tuple[int, int], targets: Mapping[str, Tensor], request: DrawRequest
@@ -139,17 +136,17 @@ class LiveDraws:
 
     def _own_generator(self) -> torch.Generator:
         """Return the generator of this process and loader worker."""
-        worker = torch.utils.data.get_worker_info()
-        number = 0 if worker is None else worker.id + 1
-        key = (os.getpid(), number)
-        generator = self._generators.get(key)
+        pid = os.getpid()
+        generator = self._generators.get(pid)
         if generator is not None:
             return generator
+        worker = torch.utils.data.get_worker_info()
+        number = 0 if worker is None else worker.id + 1
         stream = derive_substream("stream.engine.draws", root_seed=self._seed)
         # Processes are told apart by their row of counters, which no two of them share.
         seed = stream.child(self._consumer.row).child(number).integer_seed()
         # Threads that come first at once share what one of them has put in, and so draw no twins.
-        return self._generators.setdefault(key, torch.Generator().manual_seed(seed))
+        return self._generators.setdefault(pid, torch.Generator().manual_seed(seed))
 
 
 def _check_source(generator: object, timeout: object) -> None:
@@ -167,12 +164,12 @@ def _check_source(generator: object, timeout: object) -> None:
 
 def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """Return (n, c) as plain integers; callers may not be typed."""
-    for name, value in zip(("batch_size", "chunk_size"), size, strict=True):
+    n, c = size
+    for name, value in (("batch_size", n), ("chunk_size", c)):
         if not is_integer(value) or value < 1:
             raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
-    n, c = int(size[0]), int(size[1])
     if c > longest:
         raise InputError(
             f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {c}."
         )
-    return n, c
+    return int(n), int(c)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError
 from cadenza.stream.argument_checks import checked_device, checked_flag, checked_path
-from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
+from cadenza.stream.batches import Batches
 from cadenza.stream.chunk_keys import known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
@@ -287,12 +287,12 @@ class RecordedStream(ChunkSource):
         out: TensorDict | None = request.out
         draw = self._expected(*request.size, request.options)
         select = draw.keys if request.select is None and out is None else request.select
-        size, device, layout = request.size, self._device, self._layout
-        targets = chunk_targets(layout, size, request.options, select, out, device)
-        landed = landing_buffers(layout, size, targets, device)
+        size, batches = request.size, Batches(self._layout, self._device)
+        targets = batches.targets(size, request.options, select, out)
+        landed = batches.landing(size, targets)
         self._copy(draw, landed)
         self._next += 1
-        return filled_batch(targets, landed, size, device, out)
+        return batches.batch(targets, landed, size, out)
 
     def _expected(self, n: int, c: int, options: DrawOptions) -> RecordedDraw:
         if self._next >= len(self._draws):

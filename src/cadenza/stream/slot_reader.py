@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cadenza.core.errors import DataPendingError, InputError, StaleDataError
 from cadenza.stream.chunk_copy import copy_chunks, overhanging_steps, validity
-from cadenza.stream.chunk_keys import check_targets, known_keys
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
@@ -80,7 +79,6 @@ class SlotReader:
         """
         self._store = store
         self._validate = validate
-        self._known = known_keys(store.layout)
         self._tables = _Tables()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,19 +100,16 @@ class SlotReader:
         """Copy ``n`` chunks of ``c`` steps into ``out``.
 
         Args:
-            n: Chunks.
-            c: Steps of a chunk.
-            out: Targets by key, see `chunk_keys`, each contiguous, shape (n, c, ...).
+            n: Chunks, at least 1.
+            c: Steps of a chunk, 1 to as many as a slot holds.
+            out: Targets by key, see `Batches.targets`, which checks them; shape (n, c, ...).
             generator: Source of the draws.
             options: Distribution of the chunks.
 
         Raises:
-            InputError: ``n`` or ``c`` is out of range, a target does not fit, or an episode is too
-                short and the options refuse that.
-            UnknownNameError: A target is no key of the store.
+            InputError: An episode is too short and the options refuse that.
             DataPendingError: No episode is long enough, or slots kept changing meanwhile.
         """
-        self._check(n, c, out)
         table = self._table(c, options)
         table.refresh()
         picked = table.pick(n, generator, np.zeros(0, np.int64))
@@ -158,16 +153,14 @@ class SlotReader:
             versions: Shape (n,).
             offsets: Shape (n,).
             c: Steps of a chunk.
-            out: Targets by key, each contiguous, shape (n, c, ...).
+            out: Targets by key, as for `draw`.
             bounds: Runs of the chunks, shape (n, 2); None for whole episodes.
 
         Raises:
-            InputError: A number is out of range, or a target does not fit.
-            UnknownNameError: A target is no key of the store.
+            InputError: A number is out of range.
             StaleDataError: An episode was replaced since.
         """
-        store, n = self._store, len(slots)
-        self._check(n, c, out)
+        store = self._store
         if len(slots) and not 0 <= slots.min() <= slots.max() < store.layout.slots:
             raise InputError(
                 f"SlotReader.draw_at: expected slots in [0, {store.layout.slots}), got "
@@ -189,14 +182,6 @@ class SlotReader:
         copy_chunks(store, c, picked, out, None)
         self._refuse_stale(picked)
         return DrawnChunks(**picked._asdict(), mask=_mask(c, picked))
-
-    def _check(self, n: int, c: int, out: Mapping[str, Tensor]) -> None:
-        if n < 1 or not 1 <= c <= self._store.layout.steps:
-            raise InputError(
-                f"SlotReader: expected n >= 1 chunks of 1 to {self._store.layout.steps} steps, "
-                f"got {n} of {c}."
-            )
-        check_targets(self._known, n, c, out)
 
     def _table(self, c: int, options: DrawOptions) -> WindowTable:
         """Return this thread's windows of a chunk size; the tables used last are kept."""

@@ -19,7 +19,7 @@ from cadenza.stream import (
     UniformChunkSampler,
 )
 from cadenza.stream.batch_ring import BatchRing
-from cadenza.stream.chunk_batch import flat_tensors
+from cadenza.stream.batches import flat_tensors
 from cadenza.stream.recorded_draws import RecordedStream
 from tests.stream_engines import eventually, nothing_left, shortest_s, small_cfg
 

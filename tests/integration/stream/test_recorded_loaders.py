@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from cadenza.core.errors import CadenzaError, InputError, IntegrityError, NotReadyError
-from cadenza.stream.chunk_batch import flat_tensors
+from cadenza.stream.batches import flat_tensors
 from cadenza.stream.chunk_samplers import UniformChunkSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.dataset import OnlineDataset

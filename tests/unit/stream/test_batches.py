@@ -4,75 +4,106 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.stream import batches
-from cadenza.stream.batches import chunk_targets, filled_batch, landing_buffers
+from cadenza.stream.batches import Batches, nested_batch
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from tests.unit.stream.stores import new_store
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+META = torch.device("meta")
 SIZE = (4, 3)
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+def on(device: str = "cpu") -> Batches:
+    return Batches(new_store().layout, torch.device(device))
+
+
+def kept(**tensors: torch.Tensor) -> TensorDict:
+    return TensorDict(dict(tensors), SIZE)
+
+
 def test_processor_copies_straight_into_the_batch() -> None:
-    layout = new_store().layout
-    targets = chunk_targets(layout, SIZE, DEFAULT_OPTIONS, ["obs"], None, CPU)
-    assert landing_buffers(layout, SIZE, targets, CPU) is targets
-    batch = filled_batch(targets, targets, SIZE, CPU, None)
+    targets = on().targets(SIZE, DEFAULT_OPTIONS, ["obs"], None)
+    assert on().landing(SIZE, targets) is targets
+    batch = on().batch(targets, targets, SIZE, None)
     assert batch["obs"].data_ptr() == targets["obs"].data_ptr()
 
 
+def test_batch_is_the_one_that_the_constructor_of_its_class_makes() -> None:
+    tensors = {"obs.arm.qpos": torch.rand(4, 3, 2), "obs.arm.qf": torch.rand(4, 3)}
+    tensors["rewards"] = torch.rand(4, 3)
+    levels = {"qpos": tensors["obs.arm.qpos"], "qf": tensors["obs.arm.qf"]}
+    made = TensorDict({"obs": {"arm": levels}, "rewards": tensors["rewards"]}, SIZE)
+    batch = nested_batch(tensors, SIZE)
+    for ours, theirs in ((batch, made), (batch["obs"], made["obs"])):
+        assert type(ours) is type(theirs)
+        assert (ours.batch_size, ours.device, ours.names, ours.is_locked) == (
+            theirs.batch_size,
+            theirs.device,
+            theirs.names,
+            theirs.is_locked,
+        )
+    assert bool((batch == made).all())
+    assert torch.equal(batch[1:]["obs", "arm", "qpos"], tensors["obs.arm.qpos"][1:])
+    batch["new"] = torch.zeros(4, 3)
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        batch["wrong"] = torch.zeros(3, 3)
+
+
 def test_only_the_keys_of_out_land_before_they_go_to_a_device() -> None:
-    layout = new_store().layout
-    out = TensorDict({"rewards": torch.empty(SIZE, device="meta")}, SIZE)
-    targets = chunk_targets(layout, SIZE, DEFAULT_OPTIONS, None, out, META)
-    landed = landing_buffers(layout, SIZE, targets, META)
+    out = kept(rewards=torch.empty(SIZE, device="meta"))
+    targets = on("meta").targets(SIZE, DEFAULT_OPTIONS, None, out)
+    landed = on("meta").landing(SIZE, targets)
     assert {name: tensor.device.type for name, tensor in landed.items()} == {"rewards": "cpu"}
-    assert filled_batch(targets, landed, SIZE, META, out) is out
+    assert on("meta").batch(targets, landed, SIZE, out) is out
 
 
 @pytest.mark.parametrize(("device", "is_pinned"), [("meta", False), ("cuda", True)])
 def test_memory_that_a_cuda_device_copies_from_is_page_locked(
     monkeypatch: pytest.MonkeyPatch, device: str, is_pinned: bool
 ) -> None:
-    layout, asked = new_store().layout, []
+    asked: list[bool] = []
     monkeypatch.setattr(
         batches, "allocate_chunks", lambda *_, pin_memory: asked.append(pin_memory) or {}
     )
-    targets = {"rewards": torch.empty(SIZE, device="meta")}
-    landing_buffers(layout, SIZE, targets, torch.device(device))
+    on(device).landing(SIZE, {"rewards": torch.empty(SIZE, device="meta")})
     assert asked == [is_pinned]
 
 
-def test_targets_on_a_device_have_shape_and_type_of_the_chunks() -> None:
-    layout = new_store().layout
-    for wrong in (torch.empty(4, 2), torch.empty(SIZE, dtype=torch.float64)):
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_targets_have_shape_and_type_of_the_chunks(device: str) -> None:
+    gaps = torch.empty(4, 6, device=device)[:, ::2]
+    for wrong in (torch.empty(4, 3, 2), torch.empty(SIZE, dtype=torch.float64), gaps):
+        out = kept(rewards=wrong.to(device))
         with pytest.raises(InputError, match=r"out\['rewards'\]: expected a contiguous"):
-            landing_buffers(layout, SIZE, {"rewards": wrong.to(META)}, META)
+            on(device).targets(SIZE, DEFAULT_OPTIONS, None, out)
+    grown = kept(rewards=torch.empty(SIZE, device=device, requires_grad=True))
+    with pytest.raises(InputError, match="expected a tensor without gradient"):
+        on(device).targets(SIZE, DEFAULT_OPTIONS, None, grown)
+    with pytest.raises(UnknownNameError, match="got 'reward'"):
+        on(device).targets(SIZE, DEFAULT_OPTIONS, None, kept(reward=torch.empty(SIZE)))
 
 
 @pytest.mark.parametrize("name", ["cuda:1", "meta"])
 def test_out_on_another_device_is_refused(name: str) -> None:
-    out = TensorDict({"rewards": torch.empty(SIZE)}, SIZE)
     told = rf"out\['rewards'\] on the device '{name}', got 'cpu'; move it"
     with pytest.raises(InputError, match=told):
-        chunk_targets(new_store().layout, SIZE, DEFAULT_OPTIONS, None, out, torch.device(name))
+        on(name).targets(SIZE, DEFAULT_OPTIONS, None, kept(rewards=torch.empty(SIZE)))
 
 
 def test_padding_needs_a_place_on_every_device() -> None:
-    out = TensorDict({"rewards": torch.empty(SIZE, device="meta")}, SIZE)
+    out = kept(rewards=torch.empty(SIZE, device="meta"))
     with pytest.raises(InputError, match=r"it lacks \['valid'\]"):
-        chunk_targets(new_store().layout, SIZE, DrawOptions(short="pad"), None, out, META)
+        on("meta").targets(SIZE, DrawOptions(short="pad"), None, out)
 
 
 @CUDA
 def test_batch_arrives_on_a_cuda_device() -> None:
-    layout, device = new_store().layout, torch.device("cuda")
-    targets = chunk_targets(layout, SIZE, DEFAULT_OPTIONS, ["rewards"], None, device)
-    landed = landing_buffers(layout, SIZE, targets, device)
+    targets = on("cuda").targets(SIZE, DEFAULT_OPTIONS, ["rewards"], None)
+    landed = on("cuda").landing(SIZE, targets)
     assert landed["rewards"].is_pinned()
     landed["rewards"].fill_(7.0)
-    batch = filled_batch(targets, landed, SIZE, device, None)
+    batch = on("cuda").batch(targets, landed, SIZE, None)
     assert batch["rewards"].device.type == "cuda"
     assert (batch["rewards"] == 7.0).all()

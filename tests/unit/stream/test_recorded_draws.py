@@ -21,7 +21,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.stream import recorded_draws
-from cadenza.stream.chunk_batch import flat_tensors, nested_batch
+from cadenza.stream.batches import flat_tensors, nested_batch
 from cadenza.stream.dataset import OnlineDataset
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout

@@ -186,9 +186,9 @@ def test_draws_that_cannot_have_seen_an_episode_do_not_pass_it_over() -> None:
     late = write_episode(store, 5)
     first.note(early, 3)
     assert not store.passed_over()[late]  # nobody has looked
+    first.note_begun(many)
     SlotReader(store).look(3)  # another process; the first one's next draw is under way
     first.note(early, 3)
-    first.note_ended()
     assert not store.passed_over()[late]
     first.note(early, 3)
     assert store.passed_over()[late]
