@@ -8,8 +8,8 @@ Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_write
              `engine` (what users call), `live_draws`, `config`, `config_checks`, `back_pressure`;
              `supervisor`, `producer`, `episode_runner`, `environment`, `policies` (the processes
              that simulate);
-             `dataset`, `loader_worker`, `chunk_samplers`, `batch_ring` (what trainers call),
-             `iterator_place`; `recorded_draws`, `recorded_lines`, `recorded_places`,
+             `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `batches`,
+             `iterator_place`; `recorded_draws`,
              `recording_files`, `recording_session`, `worker_draws` (repeating a training);
              `argument_checks` refuses what any of them cannot use.
 """

@@ -4,17 +4,24 @@
 `RecordedStream` gives the same batches in the same order, without producers.
 
 Axes:  n = chunks, c = steps of a chunk.
+
+Which iterators a recording holds, and which of them an iterator of the replay repeats.
+
+The n-th dataset made over a `RecordedStream` stands for the n-th of those that were recorded, and
+its iterators for the recorded ones of the same loader worker, one after the other: so a program
+repeats its recording whatever it had done before that began.
 """
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError
@@ -25,15 +32,7 @@ from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.iterator_place import IteratorPlace
-from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recorded_lines import (
-    DRAW_ARRAYS,
-    EPISODE_FACTS,
-    EpisodeKey,
-    RecordedDraw,
-    check_episode,
-)
-from cadenza.stream.recorded_places import recorded_place
+from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
     Arrays,
@@ -45,11 +44,129 @@ from cadenza.stream.recording_files import (
     worker_folders,
 )
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
-from cadenza.stream.slots import SlotStore
+from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+#: A published episode: its slot, and the slot's version.
+EpisodeKey = tuple[int, int]
+#: Tables of `SlotStore` that are written down with an episode.
+EPISODE_FACTS: Final = (
+    "length",
+    "episode_id",
+    "part",
+    "policy_version",
+    "written_at_ns",
+    "success",
+)
+#: Arrays of `DrawnChunks` that say where chunks came from.
+DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordedDraw:
+    """One line of a recording.
+
+    Attributes:
+        n: Chunks.
+        c: Steps of a chunk.
+        keys: What was drawn.
+        options: How it was drawn.
+        slots: Shape (n,), as in `DrawnChunks`, like the next three.
+        versions: Shape (n,).
+        offsets: Shape (n,).
+        bounds: Shape (n, 2).
+    """
+
+    n: int
+    c: int
+    keys: tuple[str, ...]
+    options: DrawOptions
+    slots: IntArray
+    versions: IntArray
+    offsets: IntArray
+    bounds: IntArray
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "RecordedDraw":
+        """Return the draw that a line describes.
+
+        Raises:
+            ValueError: It describes none; so are KeyError and TypeError.
+        """
+        n, c = int(body["n"]), int(body["c"])
+        arrays: dict[str, NDArray[np.int64]] = {}
+        for name in DRAW_ARRAYS:
+            shape = (n, 2) if name == "bounds" else (n,)
+            arrays[name] = np.array(body[name], np.int64)
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name} of shape {arrays[name].shape}")
+        options = DrawOptions(**body["options"])
+        return cls(n=n, c=c, keys=tuple(body["keys"]), options=options, **arrays)
+
+    @property
+    def episodes(self) -> list[EpisodeKey]:
+        """The episode of each chunk."""
+        return list(zip(self.slots.tolist(), self.versions.tolist(), strict=True))
+
+
+def check_episode(body: Mapping[str, Any], layout: StoreLayout) -> None:
+    """Refuse a line that no episode of the layout can have.
+
+    Raises:
+        ValueError: It describes none; so are KeyError and TypeError.
+    """
+    segments = np.array(body["segments"], np.int64).reshape(-1, 2)
+    numbers = [body[name] for name in ("slot", "version", *EPISODE_FACTS)]
+    if not all(isinstance(number, int) for number in numbers):
+        raise ValueError(f"an episode with the numbers {numbers}")
+    length = body["length"]
+    inside = (segments >= 0) & (segments <= length)
+    if not 1 <= length <= layout.steps or len(segments) > MAX_SEGMENTS or not inside.all():
+        raise ValueError(f"an episode of {length} steps with the segments {segments.tolist()}")
+
+
+def recorded_place(
+    asked: IteratorPlace, recorded: Collection[IteratorPlace]
+) -> IteratorPlace | None:
+    """Return the recorded iterator that ``asked`` repeats.
+
+    Args:
+        asked: An iterator of the replay.
+        recorded: All that were recorded.
+
+    Returns:
+        Its place; None for one without loader workers that was not noted, as of draws without any
+        dataset.
+
+    Raises:
+        InputError: It was recorded with another number of loader workers.
+        NotReadyError: It was not recorded.
+    """
+    datasets = sorted({place.dataset for place in recorded})
+    known = datasets[asked.dataset : asked.dataset + 1]
+    mine = sorted(place for place in recorded if place.dataset in known)
+    epochs = [place for place in mine if place.worker == asked.worker]
+    found = next(iter(epochs[asked.epoch : asked.epoch + 1]), None)
+    # A worker that the recording's loader did not have is told by its neighbours.
+    counted = found or next(iter(mine), None)
+    if counted is None and not recorded:
+        counted = IteratorPlace(dataset=0, epoch=0)
+    if counted is not None and counted.workers != asked.workers:
+        raise InputError(
+            f"RecordedStream: expected the DataLoader to have num_workers={counted.workers}, as "
+            f"when dataset {asked.dataset} was recorded, got {asked.workers}; give it that many."
+        )
+    if found is None and asked.workers:
+        raise NotReadyError(
+            f"RecordedStream: expected one of {len(epochs)} recorded iterators of dataset "
+            f"{asked.dataset} in loader worker {asked.worker}, got number {asked.epoch + 1}; make "
+            "as many datasets and iterators as were recorded, in the same order."
+        )
+    return found
+
 
 #: Episodes that a `RecordedStream` keeps in memory, or as many as one draw needs.
 KEPT_EPISODES: Final = 64

@@ -16,14 +16,14 @@ from hypothesis.stateful import (
 
 from cadenza.core.errors import NotReadyError
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
-from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.histograms import (
+from cadenza.stream.counters import (
     TIME_EDGES_NS,
     lag_classes,
     lag_quantile,
     time_classes,
     time_quantile_ns,
 )
+from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
-from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.engine_state import LARGEST
-from cadenza.stream.histograms import (
+from cadenza.stream.counters import (
+    ConsumerRow,
+    ProducerRow,
     lag_classes,
     lag_quantile,
+    read_counters,
     time_classes,
     time_quantile_ns,
 )
+from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.engine_state import LARGEST
 from cadenza.stream.layout import MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
 from cadenza.stream.slot_reader import SlotReader

@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.stream.dataset import OnlineDataset
-from cadenza.stream.loader_worker import await_senders
+from cadenza.stream.dataset import OnlineDataset, await_senders
 from tests.fakes import FakeChunkSource
 
 #: Bytes of a batch that takes a while to be shared.

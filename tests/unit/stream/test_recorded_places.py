@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.stream.iterator_place import IteratorPlace
-from cadenza.stream.recorded_places import recorded_place
+from cadenza.stream.recorded_draws import recorded_place
 from cadenza.stream.recording_session import RecordingSession
 
 
