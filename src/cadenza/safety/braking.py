@@ -19,23 +19,155 @@ Limits:    pairwise; pushes may cancel, and then the agent only stops.
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.braking_record import BrakeDecision, BrakeReason, Pair, PairDanger
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
-from cadenza.safety.emergency_output import checked_push
+from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.rows.authority import measure_authority
 from cadenza.safety.rows.barrier import pair_geometry
 from cadenza.safety.snapshot import AgentSnapshot
+
+#: Relative excess over the action box that is rounding, of actions in float32 at most.
+_BOX_ROUNDING: Final = 1e-6
+
+
+def checked_push(
+    uid: str,
+    controller: EmergencyController,
+    state: AgentSnapshot,
+    pushes: list[FloatArray],
+    bounds: Bounds,
+    shape: tuple[int, ...],
+) -> FloatArray:
+    """Return the controller's action once it is known to be one; rounding is clipped off.
+
+    Raises:
+        EmergencyOutputError: It has another shape, is not finite or leaves the box.
+    """
+    found = cast("object", controller.compute_override(state, pushes, bounds))
+    if not isinstance(found, np.ndarray):
+        raise EmergencyOutputError(
+            f"maybe_brake: emergency action of {uid!r}: expected an array, got "
+            f"{type(found).__name__}; correct the emergency controller."
+        )
+    push = cast("np.ndarray[Any, Any]", found)
+    if push.shape != shape or push.dtype.kind not in "fiu":
+        raise EmergencyOutputError(
+            f"maybe_brake: emergency action of {uid!r}: expected real numbers of shape {shape}, "
+            f"got {push.dtype} of {push.shape}; correct the emergency controller."
+        )
+    c = bounds.action_linf_component
+    largest = float(np.abs(push).max(initial=0.0))
+    if not largest <= c * (1.0 + _BOX_ROUNDING):  # NaN fails too
+        raise EmergencyOutputError(
+            f"maybe_brake: emergency action of {uid!r}: expected components within {c:g}, got "
+            f"{push.tolist()}; scale it down in the emergency controller."
+        )
+    return np.clip(push, -c, c) if largest > c else push
+
+
+Pair: TypeAlias = tuple[str, str]
+#: Which test fired, in the order in which they are tried.
+BrakeReason: TypeAlias = Literal["force", "contact", "ttc", "stopping"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairDanger:
+    """Why one pair is dangerous.
+
+    Attributes:
+        reason: Which test fired first.
+        time_to_collision: At constant velocity from now, s; inf if the paths never touch.
+        distance: Free distance between the balls, m; negative on overlap.
+        closing_speed: m/s; positive when approaching.
+        force: Measured contact force, N; None without a measurement.
+        age_s: Age of the older of the two snapshots, s; the values above are carried forward.
+    """
+
+    reason: BrakeReason
+    time_to_collision: float
+    distance: float
+    closing_speed: float
+    force: float | None = None
+    age_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON-able ones; a collision that never comes is None."""
+        ttc = self.time_to_collision
+        return {
+            "reason": self.reason,
+            "time_to_collision": ttc if math.isfinite(ttc) else None,
+            "distance": self.distance,
+            "closing_speed": self.closing_speed,
+            "force": self.force,
+            "age_s": self.age_s,
+        }
+
+
+class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
+    """What braking decided: the pair ``(override, fired)``, plus the reasons.
+
+    Attributes:
+        dangers: Every dangerous pair and why, by canonical pair key.
+        braked: Agents whose action was replaced, in string order.
+        rate_limited: Those of them whose new action the rate limit held back.
+        latency_s: Delay between decision and effect that was reckoned with, s.
+    """
+
+    dangers: dict[Pair, PairDanger]
+    braked: tuple[str, ...]
+    rate_limited: tuple[str, ...]
+    latency_s: float
+
+    def __new__(
+        cls,
+        override: dict[str, FloatArray] | None,
+        dangers: dict[Pair, PairDanger],
+        braked: tuple[str, ...],
+        *,
+        rate_limited: tuple[str, ...] = (),
+        latency_s: float = 0.0,
+    ) -> "BrakeDecision":
+        """Build the pair and attach the reasons."""
+        decision = super().__new__(cls, (override, override is not None))
+        decision.dangers = dangers
+        decision.braked = braked
+        decision.rate_limited = rate_limited
+        decision.latency_s = latency_s
+        return decision
+
+    @property
+    def override(self) -> dict[str, FloatArray] | None:
+        """Actions of all agents that proposed one; None when braking did not fire."""
+        return self[0]
+
+    @property
+    def fired(self) -> bool:
+        """Whether at least one action was replaced."""
+        return self[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON-able values: who braked, for whom, and why."""
+        return {
+            "fired": self.fired,
+            "braked": list(self.braked),
+            "rate_limited": list(self.rate_limited),
+            "latency_s": self.latency_s,
+            "dangers": [
+                {"pair": list(pair), **danger.to_dict()}
+                for pair, danger in sorted(self.dangers.items())
+            ],
+        }
+
 
 __all__ = [
     "DEFAULT_TAU_BRAKE",

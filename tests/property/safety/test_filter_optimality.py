@@ -15,7 +15,7 @@ from scipy.optimize import minimize, nnls
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filters.ego_rows import RowRule, build_ego_rows
-from cadenza.safety.filters.joint_rows import JointAgent, JointRule, build_joint_rows
+from cadenza.safety.filters.joint import JointAgent, JointRule, build_joint_rows
 from cadenza.safety.pairs import make_lambda_dict
 from cadenza.safety.rows.authority import measure_authority, pair_parameters
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, row_level

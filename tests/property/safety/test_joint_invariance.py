@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.filters import joint_rows
+from cadenza.safety.filters import joint
 from cadenza.safety.pairs import make_lambda_dict
 from cadenza.safety.rows.barrier import safe_closing_speed
 from cadenza.safety.state import SafetyState
@@ -152,7 +152,7 @@ FLIPS = {
 @pytest.mark.parametrize("flip", FLIPS.values(), ids=FLIPS)
 def test_a_flipped_sign_in_the_rows_lets_agents_touch(monkeypatch, flip):
     name, wrap = flip
-    monkeypatch.setattr(joint_rows, name, wrap(getattr(joint_rows, name)))
+    monkeypatch.setattr(joint, name, wrap(getattr(joint, name)))
     try:
         nearest = biased_rollouts()
     except AssertionError:  # a step lost its certificate first

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import MissingExtraError
-from cadenza.safety.solvers import AutoSolver, QPSolution, SolveStatus, auto_solver
+from cadenza.safety.solvers import AutoSolver, QPSolution, SolveStatus, registry
 
 #: Project (1, 1) on x <= 0.25 and y <= -0.5.
 TWO_ROWS = (
@@ -50,7 +50,7 @@ def test_auto_believes_an_answer_that_no_method_can_better(status):
 
 @pytest.mark.parametrize("status", [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER])
 def test_auto_asks_quadprog_when_daqp_fails(monkeypatch, status):
-    monkeypatch.setattr(auto_solver, "ClarabelSolver", lambda: Fake(SolveStatus.OPTIMAL))
+    monkeypatch.setattr(registry, "ClarabelSolver", lambda: Fake(SolveStatus.OPTIMAL))
     auto = AutoSolver()
     auto._chain = [Fake(status)]
     for _ in range(2):  # the fallbacks are built once
@@ -64,7 +64,7 @@ def test_auto_asks_clarabel_without_quadprog(monkeypatch):
     def missing():
         raise MissingExtraError("no quadprog")
 
-    monkeypatch.setattr(auto_solver, "QuadprogSolver", missing)
+    monkeypatch.setattr(registry, "QuadprogSolver", missing)
     auto = AutoSolver()
     auto._chain = [Fake(SolveStatus.NUMERICAL)]
     solution = auto.run(*TWO_ROWS)
@@ -73,8 +73,8 @@ def test_auto_asks_clarabel_without_quadprog(monkeypatch):
 
 
 def test_auto_reports_the_first_failure_when_all_fail(monkeypatch):
-    monkeypatch.setattr(auto_solver, "QuadprogSolver", lambda: Fake(SolveStatus.NUMERICAL))
-    monkeypatch.setattr(auto_solver, "ClarabelSolver", lambda: Fake(SolveStatus.NUMERICAL))
+    monkeypatch.setattr(registry, "QuadprogSolver", lambda: Fake(SolveStatus.NUMERICAL))
+    monkeypatch.setattr(registry, "ClarabelSolver", lambda: Fake(SolveStatus.NUMERICAL))
     auto = AutoSolver()
     auto._chain = [Fake(SolveStatus.MAX_ITER)]
     assert auto.run(*TWO_ROWS).status is SolveStatus.MAX_ITER

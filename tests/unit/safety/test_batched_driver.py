@@ -10,8 +10,7 @@ from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
-from cadenza.safety.batched.margin_rule import next_lambda
-from cadenza.safety.batched.vector_engine import VectorEngine
+from cadenza.safety.batched.vector_engine import VectorEngine, next_lambda
 from cadenza.safety.conformal import update_margin
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController

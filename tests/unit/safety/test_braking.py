@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety import braking, braking_record, emergency, emergency_jacobian, max_push
+from cadenza.safety import braking, emergency, emergency_jacobian
 from cadenza.safety.braking import compute_min_ttc, maybe_brake, time_to_collision
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
@@ -234,9 +234,7 @@ def test_brake_action_of_an_agent_without_snapshot_is_refused():
         maybe_brake(actions("a", "z"), head_on(0.05, 1.0), bounds=BOUNDS)
 
 
-@pytest.mark.parametrize(
-    "module", [braking, braking_record, emergency, emergency_jacobian, max_push]
-)
+@pytest.mark.parametrize("module", [braking, emergency, emergency_jacobian])
 def test_brake_modules_need_no_solver(module):
     source = inspect.getsource(module)
     imported = {

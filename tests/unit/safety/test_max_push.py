@@ -4,7 +4,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.max_push import max_push_action
+from cadenza.safety.emergency_jacobian import max_push_action
 
 
 def smallest_push(rows, offsets, action):

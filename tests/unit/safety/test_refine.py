@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
 
-from cadenza.safety.solvers import refine as refine_module
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
-from cadenza.safety.solvers.dense_problem import dense_problem
+from cadenza.safety.solvers import approximate
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, dense_problem, refine
 from cadenza.safety.solvers.interface import SolveStatus
-from cadenza.safety.solvers.refine import refine
 
 #: Project (1, 1) in the metric (4, 1) on x + y <= 0 (active) and y <= 2 (idle): (0.6, -0.6).
 PROBLEM = dense_problem(
@@ -49,7 +47,7 @@ def test_refine_of_contradicting_rows_proves_nothing():
 
 
 def test_refine_gives_up_when_rows_keep_entering(monkeypatch):
-    monkeypatch.setattr(refine_module, "_SPARE_ENTRIES", 1 - len(PROBLEM.h))
+    monkeypatch.setattr(approximate, "_SPARE_ENTRIES", 1 - len(PROBLEM.h))
     assert refine(PROBLEM, np.array(ANSWER), np.array([1.6, 0.0])) is not None  # no entry needed
     assert refine(PROBLEM, np.array(ANSWER), np.zeros(2)) is None
 

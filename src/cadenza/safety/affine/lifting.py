@@ -5,7 +5,7 @@ Row:      L_g psi_{r-1} u  >=  -(L_f psi_{r-1} - cost_r + alpha_r(psi_{r-1}))
           cost_k is the most the disturbances can take from d/dt psi_{k-1}, so each stage holds
           whatever they do; without disturbances L_g psi_{r-1} = L_g L_f^{r-1} h.
 Promise:  psi_k >= 0 for all k < r at the start and the row met at all times keep h >= 0 at all
-          times. That is a statement about continuous time; see `cadenza.safety.affine.sampling`.
+          times. That is a statement about continuous time; see `cadenza.safety.affine.filter`.
 Degree:   r is the first stage at whose gradient the action acts: |L_g psi| > tolerance
           |grad psi| |g| (Frobenius) at the sample states.
 Source:   Nguyen and Sreenath, doi:10.1109/ACC.2016.7524935; Xiao and Belta, arXiv:1903.04706.

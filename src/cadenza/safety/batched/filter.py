@@ -12,14 +12,13 @@ Raising:  never because of one environment's rows: a step without an admissible 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.batched.boxes import Box, feasible_lambda_batch, most_urgent, rate_box
 from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
 from cadenza.safety.batched.ego_rows import (
     BatchRowRule,
@@ -27,6 +26,7 @@ from cadenza.safety.batched.ego_rows import (
     Motion,
     build_ego_rows_batch,
 )
+from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.inputs import (
     StepInput,
     marked,
@@ -51,11 +51,56 @@ from cadenza.safety.filters.ego_options import (
     MultiPartner,
     RateLimit,
 )
+from cadenza.safety.filters.ego_rows import FEASIBILITY_ROOM
 from cadenza.safety.filters.projection import SLACK_WEIGHT
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.rows.wae import CbfPower
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """Bounds of the action, shape (B, n) each."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def holds(self, u: Tensor) -> Tensor:
+        """Return where ``u``, shape (B, n), lies inside, shape (B,)."""
+        return ((self.lower <= u) & (u <= self.upper)).all(1)
+
+
+def rate_box(previous: Tensor, rate: float, box: Box) -> Box:
+    """Return the part of the box within ``rate`` of the previous action, all of it without one.
+
+    Args:
+        previous: Shape (B, n); a row of NaN where there was none.
+        rate: Largest change of a component in one step.
+        box: The box.
+    """
+    known = ~previous.isnan().any(1, keepdim=True)
+    lower = torch.minimum(torch.maximum(previous - rate, box.lower), box.upper)
+    upper = torch.maximum(torch.minimum(previous + rate, box.upper), box.lower)
+    return Box(torch.where(known, lower, box.lower), torch.where(known, upper, box.upper))
+
+
+def feasible_lambda_batch(wanted: Tensor, rows: EgoRowsBatch, box: Box) -> Tensor:
+    """Return lambda, (B, N), no tighter than each row allows; see `ego_rows.feasible_lambda`."""
+    low, high = box.lower.unsqueeze(1), box.upper.unsqueeze(1)
+    lowest = (rows.a * torch.where(rows.a > 0.0, low, high)).sum(-1)
+    tightest = lowest - rows.level + FEASIBILITY_ROOM
+    return torch.where(wanted >= 0.0, wanted, torch.maximum(wanted, tightest).clamp_max(0.0))
+
+
+def most_urgent(rows: EgoRowsBatch) -> Tensor:
+    """Return the row with the smallest (h, time left, index), shape (B,)."""
+    if rows.h.shape[1] == 0:
+        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
+    lowest = rows.h == rows.h.amin(1, keepdim=True)
+    time_left = torch.where(lowest, rows.time_left, torch.inf)
+    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
+    return first_largest(soonest.to(torch.int8).T)
 
 
 class BatchedStep(NamedTuple):

@@ -5,6 +5,10 @@ Axes:    B = environments, N = partners in string order, A = action, d = Cartesi
 Units:   as in `cadenza.safety.runtime.runtime`.
 Limits:  egos whose action is their Cartesian acceleration, and the options `VECTORISED`;
          `cadenza.safety.batched.rowwise_engine` treats all others.
+
+The two-sided conformal rule for many environments: `cadenza.safety.conformal.margin` on arrays.
+
+Every entry goes through the operations of the scalar rule in their order, so equal inputs give
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,22 +18,110 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.batched.barrier_values import BarrierValues
+from cadenza.safety.batched.constants import ConstantsSource
 from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
-from cadenza.safety.batched.margin_rule import next_lambda
+from cadenza.safety.batched.levels import sampled_level, wae_level_batch
 from cadenza.safety.batched.memory import BatchMemory, KeptSlack
+from cadenza.safety.batched.rows import pair_geometry_batch
 from cadenza.safety.batched.scene import Scene, scene_of
 from cadenza.safety.batched.status import INFEASIBLE
 from cadenza.safety.batched.step import SafetyBatchStep
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.conformal.margin import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.filters.ego_options import EgoOnlyOptions
+from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.brake_layer import BrakeLayer
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import distance
+
+
+def next_lambda(
+    lambda_: FloatArray,
+    scores: FloatArray,
+    in_warmup: NDArray[np.bool_],
+    *,
+    eta: float,
+    miss_rate: float,
+    gamma: float,
+    lambda_bound: float,
+) -> FloatArray:
+    """Return lambda after one score per pair, shape (B, N).
+
+    Args:
+        lambda_: Slack now, shape (B, N), m/s^2.
+        scores: Signed scores, shape (B, N), m/s.
+        in_warmup: Whether the stricter miss rate of the warm-up applies, shape (B,).
+        eta: Step of the margin, m/s per miss, >= 0.
+        miss_rate: Target share of misses, in (0, 1).
+        gamma: Gain from a margin to lambda, 1/s, > 0.
+        lambda_bound: Largest magnitude of lambda, m/s^2, > 0.
+    """
+    rate = np.where(in_warmup, miss_rate / WARMUP_FACTOR, miss_rate)[:, None]
+    margin = np.maximum(0.0, -lambda_ / gamma)
+    miss = np.where(scores > margin + SCORE_TOLERANCE, 1.0, 0.0)
+    margin = np.minimum(np.maximum(0.0, margin + eta * (miss - rate)), lambda_bound / gamma)
+    return 0.0 - gamma * margin  # not -(gamma q): that would be -0.0
+
+
+class BarrierValues:
+    """h of the ego's pairs, with the geometry and constants of the filter's rows.
+
+    Args:
+        ego_model: A double integrator, whose constants are the same in every environment.
+        partner_models: In the order of the tensors.
+        bounds: Box of the actions and shared capacity.
+        options: Those of the filter.
+        dt: Control step, s.
+
+    Raises:
+        ConfigurationError: The ego has no authority against a partner.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_model: DoubleIntegratorControlModel,
+        partner_models: Sequence[AgentControlModel],
+        bounds: Bounds,
+        options: EgoOnlyOptions,
+        dt: float,
+    ) -> None:
+        source = ConstantsSource(
+            ego_model=ego_model,
+            partner_models=partner_models,
+            bounds=bounds,
+            options=options,
+            dt=dt,
+        )
+        self._pair = source.of_step(torch.zeros(0, dtype=torch.float64), None).pair
+        sampled = options.barrier == "sampled"
+        self._level = sampled_level if sampled else wae_level_batch(options.cbf_power)
+        self._margin_m = options.margin_m
+
+    def of(self, scene: Scene, positions: Tensor, velocities: Tensor) -> Tensor:
+        """Return h of the egos of ``scene`` with partners elsewhere, shape (B, N), m/s.
+
+        Args:
+            scene: Supplies egos and radii.
+            positions: Centres of the partners, shape (B, N, d), m.
+            velocities: Their velocities, shape (B, N, d), m/s.
+        """
+        normal, distance, closing, tangential = pair_geometry_batch(
+            scene.ego_position.unsqueeze(1) - positions,
+            scene.ego_velocity.unsqueeze(1) - velocities,
+        )
+        del normal
+        contact = (scene.ego_radius + self._margin_m + scene.partner_radii).expand_as(distance)
+        _, h = self._level(distance, contact, closing, tangential, self._pair)
+        return h
+
 
 #: Options that the engine follows; any other must keep its default.
 VECTORISED: Final = frozenset(

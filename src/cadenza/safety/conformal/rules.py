@@ -2,22 +2,37 @@
 
 A rule receives the signed scores of the pairs whose forecast fell due, moves their slack in
 `SafetyState.lambda_`, and counts the warm-up down by one step.
+
+One-sided rule, upstream's: lambda follows the mean loss.
+
+Rule:       lambda <- lambda + eta (epsilon - l),  l = max(0, s)
+Source:     Huriot and Sibai, "Safe decentralized multi-agent control using online conformal
+            prediction", theorem 3.
+Promise:    for epsilon > 0, (1/K) sum l <= epsilon + (lambda_1 - lambda_safe + eta) / (eta K), if
+            the loss is 0 whenever lambda <= lambda_safe.
+Limits:     epsilon <= 0 lowers lambda in every step whatever happens, down to the clamp. The rule
+            adds m/s (epsilon, l) to m/s^2 (lambda): eta carries 1/s.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.conformal.checks import (
     Pair,
     require_known_pairs,
+    require_pairs,
     require_positive,
     require_rate,
 )
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
 from cadenza.safety.conformal.margin import (
+    WARMUP_FACTOR,
     IntegralMargin,
     decayed,
     lambda_of,
@@ -25,9 +40,174 @@ from cadenza.safety.conformal.margin import (
     next_margin,
     warm_miss_rate,
 )
-from cadenza.safety.conformal.one_sided import update_lambda
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.state import SafetyState
+from cadenza.safety.pairs import (
+    LambdaDict,
+    canonical_pair_key,
+    make_ego_pair_keys,
+    make_lambda_dict,
+    make_pair_keys,
+)
+from cadenza.safety.rows.barrier import pair_h_value
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
+
+
+def reset_on_partner_swap(
+    state: SafetyState,
+    *,
+    uids: Iterable[str],
+    lambda_safe: float = 0.0,
+    n_warmup_steps: int = DEFAULT_WARMUP_STEPS,
+    ego_uid: str | None = None,
+) -> None:
+    """Start over with an unknown partner: fresh slack and a warm-up, in place.
+
+    Args:
+        state: Its slack and counter are replaced; target and step size stay.
+        uids: All agents.
+        lambda_safe: Slack to start from, m/s^2.
+        n_warmup_steps: Length of the warm-up, steps.
+        ego_uid: Given, only the ego's pairs get a slack, as the ego-only filter expects.
+
+    Raises:
+        InputError: A duplicate id, a slack that is not finite or a negative warm-up.
+    """
+    if not math.isfinite(lambda_safe):
+        raise InputError(f"partner swap: expected a finite lambda_safe, got {lambda_safe}.")
+    if n_warmup_steps < 0:
+        raise InputError(f"partner swap: expected n_warmup_steps >= 0, got {n_warmup_steps}.")
+    if ego_uid is None:
+        state.lambda_ = make_lambda_dict(uids, fill=lambda_safe)
+    else:
+        state.lambda_ = dict.fromkeys(make_ego_pair_keys(ego_uid, uids), float(lambda_safe))
+    state.warmup_steps_remaining = n_warmup_steps
+
+
+def constant_velocity_predict(snap: AgentSnapshot, dt: float) -> AgentSnapshot:
+    """Return the snapshot ``dt`` seconds ahead if the velocity stays."""
+    return AgentSnapshot(snap.position + snap.velocity * dt, snap.velocity, snap.radius)
+
+
+def compute_prediction_gap_for_pairs(
+    snaps_now: Mapping[str, AgentSnapshot],
+    snaps_predicted: Mapping[str, AgentSnapshot],
+    *,
+    alpha_pair: float,
+    gamma: float,
+) -> LambdaDict:
+    """Return max(0, h(forecast) - h(now)) of every pair, m/s, with the continuous-time barrier.
+
+    Args:
+        snaps_now: The agents.
+        snaps_predicted: What they were forecast to be now.
+        alpha_pair: Relative braking of every pair, m/s^2.
+        gamma: Part of the promised call; the loss is a speed, so no gain enters.
+
+    Raises:
+        InputError: The two sets of agents differ, or ``alpha_pair`` is negative or not finite.
+    """
+    del gamma
+    if snaps_now.keys() != snaps_predicted.keys():
+        raise InputError(
+            "prediction gap: key set mismatch: expected the forecast of "
+            f"{sorted(snaps_now)}, got {sorted(snaps_predicted)}."
+        )
+    losses: LambdaDict = {}
+    for a, b in make_pair_keys(snaps_now):
+        predicted = pair_h_value(snaps_predicted[a], snaps_predicted[b], alpha_pair=alpha_pair)
+        actual = pair_h_value(snaps_now[a], snaps_now[b], alpha_pair=alpha_pair)
+        losses[a, b] = max(0.0, predicted - actual)
+    return losses
+
+
+def compute_per_pair_loss(predicted_h: FloatArray, actual_h: FloatArray) -> FloatArray:
+    """Return max(0, predicted - actual), element by element.
+
+    Raises:
+        InputError: The shapes differ, or a number is NaN.
+    """
+    if predicted_h.shape != actual_h.shape:
+        raise InputError(
+            f"per-pair loss: expected equal shapes, got {predicted_h.shape} and {actual_h.shape}."
+        )
+    loss = np.maximum(0.0, predicted_h - actual_h)
+    if np.isnan(loss).any():
+        raise InputError("per-pair loss: expected numbers, got NaN among the barrier values.")
+    return loss
+
+
+def update_lambda(
+    state: SafetyState,
+    loss_k: LambdaDict,
+    *,
+    in_warmup: bool = False,
+    lambda_bound: float | None = None,
+) -> None:
+    """Apply the one-sided rule to every pair, in place.
+
+    Args:
+        state: Slack, target loss and step size; its warm-up counter falls only if ``in_warmup``.
+        loss_k: Loss per pair, m/s.
+        in_warmup: Use the stricter target of the warm-up.
+        lambda_bound: Clamp to +-this, m/s^2; None does not clamp, and a target <= 0, as the
+            default one, then lowers lambda for ever.
+
+    Raises:
+        InputError: The pairs differ, the bound is not positive, or a loss is not finite.
+    """
+    if lambda_bound is not None:
+        require_positive("lambda_bound", lambda_bound)
+    require_pairs(state.lambda_, loss_k)
+    target = WARMUP_FACTOR * state.epsilon if in_warmup else state.epsilon
+    for key, loss in loss_k.items():
+        value = state.lambda_[key] + state.eta * (target - loss)
+        if lambda_bound is not None:
+            value = min(max(value, -lambda_bound), lambda_bound)
+        state.lambda_[key] = value
+    if in_warmup:
+        state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)
+
+
+def update_lambda_from_predictor(
+    state: SafetyState,
+    snaps_now: Mapping[str, AgentSnapshot],
+    snaps_prev: Mapping[str, AgentSnapshot],
+    *,
+    alpha_pair: float,
+    gamma: float,
+    dt: float,
+    in_warmup: bool = False,
+    lambda_bound: float | None = None,
+    ego_uid: str | None = None,
+) -> LambdaDict:
+    """Forecast the last step at constant velocity, score it, update lambda, return the loss.
+
+    Args:
+        state: Updated in place by `update_lambda`.
+        snaps_now: The agents now.
+        snaps_prev: The agents one step ago.
+        alpha_pair: Relative braking of every pair, m/s^2.
+        gamma: Passed on to `compute_prediction_gap_for_pairs`.
+        dt: Control step, s.
+        in_warmup: Use the stricter target of the warm-up.
+        lambda_bound: Clamp to +-this, m/s^2.
+        ego_uid: Given, the ego is not forecast but taken as it is, so its own actions cause no
+            loss, and only its pairs are scored.
+
+    Raises:
+        InputError: As `update_lambda`; or the agents changed between the steps.
+    """
+    predicted = {uid: constant_velocity_predict(snap, dt) for uid, snap in snaps_prev.items()}
+    if ego_uid is not None and ego_uid in predicted and ego_uid in snaps_now:
+        predicted[ego_uid] = snaps_now[ego_uid]
+    loss = compute_prediction_gap_for_pairs(
+        snaps_now, predicted, alpha_pair=alpha_pair, gamma=gamma
+    )
+    if ego_uid is not None:
+        loss = {key: value for key, value in loss.items() if ego_uid in key}
+    update_lambda(state, loss, in_warmup=in_warmup, lambda_bound=lambda_bound)
+    return loss
+
 
 #: Version of every rule's `to_dict`; a reader refuses any other.
 RULE_SCHEMA_VERSION: Final = 1

@@ -1,53 +1,318 @@
 """Filters that decide every agent's action: the oracle, and the one that shares control.
 
 Cost:   min |u - u_proposed|^2 over the actions of all agents, in their boxes.
-Rows:   one per pair, `joint_rows`, solved by `projection`.
+Rows:   one per pair, solved by `projection`.
 Units:  actions in each agent's own unit, everything else SI.
 Limits: with three agents and more the rows can conflict; the step is then flagged. Shared control
         is never certified while a partner's box is smaller than its actuators allow.
+
+Rows of one step on the actions of all agents at once, one per pair.
+
+Variables:   u = (u_1, ..., u_N), the agents in string order of their ids, each in its own slot.
+Action map:  a_k = J_k u_k + beta_k in the box of agent k.
+Row (i, j):  -n^T J_i u_i + n^T J_j u_j <= level + n @ beta_i - n @ beta_j + lambda,
+             n from the centre of j to that of i; level from `cadenza.safety.rows.barrier`.
+alpha:       alpha_i + alpha_j, what both agents brake with; each alpha_k is what the box of k
+             reaches in its weakest direction, at most its declared capacity.
+
+Why the row keeps the pair apart (sampled barrier, lambda <= 0). The proof for the ego alone,
+docs/safety.md, reads the relative motion only. Its steps 1 to 3 need the closing speed c after the
+step, which the row there bounds for the worst partner; here both accelerations are decided, so
+c = w - n @ (a_i - a_j) dt exactly, and the row says c + tau <= c_max without a term for the
+partner. A of tau is reach_i + reach_j. Step 4, that an admissible action exists: both agents push
+straight apart with alpha_i and alpha_j. Their boxes do not depend on each other, so the product of
+the boxes contains the pair of pushes, and c = w - (alpha_i + alpha_j) dt meets the row as before.
+Limits:      three agents and more: the rows of several pairs can conflict. Shared control: a box
+             around a partner's proposed action need not contain its push, so step 4 does not hold.
+Units:       m, m/s, m/s^2.
 """
 
 import math
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import is_real
-from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import Bounds
+from cadenza.core.checks import is_real, shown
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import (
     MAX_DT,
     MIN_DT,
+    require_action,
     require_kind,
+    require_lambda,
+    require_member,
     require_models,
+    require_snapshot,
 )
 from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
-from cadenza.safety.filters.joint_arguments import JointCall, require_joint_call, require_share
-from cadenza.safety.filters.joint_rows import (
-    JointAgent,
-    JointRows,
-    JointRule,
-    build_joint_rows,
-)
 from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.filters.row_solution import Solution, solve_rows
+from cadenza.safety.pairs import LambdaDict, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.authority import measure_authority
+from cadenza.safety.rows.authority import EgoAuthority, measure_authority
 from cadenza.safety.rows.barrier import (
     CERTIFICATE_TOLERANCE,
     DEFAULT_CBF_GAMMA,
     OVERLAP_TOLERANCE,
+    LevelFunction,
+    PairParameters,
     Plant,
     barrier_violation,
+    pair_geometry,
 )
 from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JointCall:
+    """One checked call, agents in string order of their ids.
+
+    Attributes:
+        uids: The agents whose actions are proposed.
+        snapshots: Their motion.
+        actions: Their proposed actions, plain numbers.
+        keys: Their pairs in canonical order.
+    """
+
+    uids: list[str]
+    snapshots: list[AgentSnapshot]
+    actions: list[list[float]]
+    keys: list[tuple[str, str]]
+
+
+def require_joint_call(
+    proposed_action: object,
+    obs: object,
+    lambda_: LambdaDict,
+    models: Mapping[str, AgentControlModel],
+) -> JointCall:
+    """Return the parts of one call after checking them.
+
+    Raises:
+        InputError: ``obs`` holds no agents, an agent no snapshot, no action is proposed, an
+            action is malformed or not finite, or the slack is not that of all pairs.
+        TypeError: ``proposed_action`` is not a dict, or an action not an array.
+        UnknownNameError: An agent has no control model.
+    """
+    agents = cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, Mapping) else obs
+    if not isinstance(agents, dict):
+        raise InputError(
+            'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
+            f"got {type(agents).__name__}."
+        )
+    if not isinstance(proposed_action, dict):
+        raise TypeError(
+            "filter: proposed_action must be a dict of arrays by agent id, "
+            f"got {type(proposed_action).__name__}."
+        )
+    proposed = cast("dict[str, object]", proposed_action)
+    if not proposed:
+        raise InputError("filter: proposed_action: expected at least one agent, got none.")
+    snapshots = cast("dict[str, object]", agents)
+    uids = sorted(proposed)
+    for uid in uids:
+        require_member(uid, models, "control_models")
+    dim = models[uids[0]].position_dim
+    checked = [_snapshot_of(uid, snapshots, dim) for uid in uids]
+    actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
+    keys = make_pair_keys(uids)
+    remedy = "build it for all pairs of proposed_action with make_lambda_dict"
+    require_lambda(lambda_, frozenset(keys), remedy)
+    return JointCall(uids, checked, actions, keys)
+
+
+def require_share(
+    ego_uid: object, partner_action_bound: object, uids: list[str]
+) -> tuple[str, float]:
+    """Return the ego and the largest change of a partner's action of a shared-control call.
+
+    Raises:
+        InputError: The ego is missing or proposes no action, or the bound is missing, not
+            positive or not finite.
+    """
+    if partner_action_bound is None:
+        raise InputError("filter: partner_action_bound is required, got None; pass it in > 0.")
+    if not (is_real(partner_action_bound) and 0.0 < partner_action_bound <= MAX_BOUND):
+        raise InputError(
+            "filter: partner_action_bound: expected a finite number > 0, "
+            f"got {shown(partner_action_bound)}."
+        )
+    if not isinstance(ego_uid, str) or ego_uid not in uids:
+        raise InputError(
+            f"filter: ego_uid: expected an agent of proposed_action {uids}, got {ego_uid!r}."
+        )
+    return ego_uid, float(partner_action_bound)
+
+
+def _snapshot_of(uid: str, snapshots: Mapping[str, object], dim: int) -> AgentSnapshot:
+    if uid not in snapshots:
+        raise InputError(
+            f'filter: expected a snapshot of {uid!r} in obs["agent_states"], '
+            f"got {sorted(snapshots)}."
+        )
+    return require_snapshot(f"agent_states[{uid!r}]", snapshots[uid], dim)
+
+
+def _action_of(uid: str, action: object, size: int) -> list[float]:
+    name = f"proposed_action[{uid!r}]"
+    if not isinstance(action, np.ndarray):
+        raise TypeError(f"filter: {name} must be an array, got {type(action).__name__}.")
+    return require_action(cast("np.ndarray[Any, Any]", action), size, name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JointAgent:
+    """One agent of a step.
+
+    Attributes:
+        uid: Its id.
+        snapshot: Its motion.
+        authority: What its action does to its ball.
+        start: Index of its first variable.
+        width: Number of its variables.
+    """
+
+    uid: str
+    snapshot: AgentSnapshot
+    authority: EgoAuthority
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRule:
+    """How rows are built, the same for every pair and step.
+
+    Attributes:
+        level: Function behind every row.
+        gamma: Rate at which overlap is undone, 1/s, or gain of the classical row.
+        plant: How the plant integrates one control step.
+        margin_m: Distance kept in addition to the radii, m.
+        dt: Control step, s.
+        declared_alpha: Credit agents with what they declare, whatever their box reaches.
+    """
+
+    level: LevelFunction
+    gamma: float
+    plant: Plant
+    margin_m: float
+    dt: float
+    declared_alpha: bool
+
+
+@dataclass(slots=True)
+class JointRows:
+    """Rows of one step before lambda, one entry per pair in canonical order.
+
+    Attributes:
+        a: Row vectors on all variables.
+        level: Right-hand sides at lambda = 0, m/s^2.
+        h: Barrier values, m/s.
+        margin: Free distance less the safety margin, m.
+        time_left: Time until the margin is used up at today's closing speed, s; inf if never.
+    """
+
+    a: list[list[float]]
+    level: list[float]
+    h: list[float]
+    margin: list[float]
+    time_left: list[float]
+
+
+def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> PairParameters:
+    """Return the constants of the row of two agents that both obey.
+
+    Raises:
+        ConfigurationError: Neither agent has any authority, so nothing keeps them apart.
+    """
+    if rule.declared_alpha:
+        alpha = first.authority.capacity + second.authority.capacity
+    else:
+        alpha = first.authority.every_direction + second.authority.every_direction
+    if not alpha >= MIN_BOUND:
+        raise ConfigurationError(
+            f"joint filter: expected {first.uid!r} or {second.uid!r} to have authority in every "
+            f"direction, got {alpha:.4g} m/s^2 together; declare what they can really do."
+        )
+    return PairParameters(
+        alpha=alpha,
+        partner_accel=0.0,  # nobody in the pair is a disturbance
+        relative_accel=first.authority.reach + second.authority.reach,
+        dt=rule.dt,
+        gamma=rule.gamma,
+        plant=rule.plant,
+    )
+
+
+def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> JointRows:
+    """Return the rows of all pairs, outer agent first.
+
+    Args:
+        agents: All agents, in string order of their ids.
+        rule: How rows are built.
+
+    Raises:
+        ConfigurationError: A pair without authority.
+    """
+    rows = JointRows([], [], [], [], [])
+    size = sum(agent.width for agent in agents)
+    for index, first in enumerate(agents):
+        for second in agents[index + 1 :]:
+            _append_row(rows, first, second, joint_parameters(first, second, rule), rule, size)
+    return rows
+
+
+def _append_row(
+    rows: JointRows,
+    first: JointAgent,
+    second: JointAgent,
+    pair: PairParameters,
+    rule: JointRule,
+    size: int,
+) -> None:
+    one, other = first.snapshot, second.snapshot
+    normal, distance, closing, tangential = pair_geometry(
+        one.position_numbers,
+        one.velocity_numbers,
+        other.position_numbers,
+        other.velocity_numbers,
+    )
+    contact = one.radius + other.radius + rule.margin_m
+    level, h = rule.level(distance, contact, closing, tangential, pair)
+    row = [0.0] * size
+    row[first.start : first.start + first.width] = _slot(normal, first.authority, -1.0)
+    row[second.start : second.start + second.width] = _slot(normal, second.authority, 1.0)
+    margin = distance - contact
+    rows.a.append(row)
+    rows.level.append(
+        level + _along(normal, first.authority.bias) - _along(normal, second.authority.bias)
+    )
+    rows.h.append(h)
+    rows.margin.append(margin)
+    rows.time_left.append(0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf)
+
+
+def _slot(normal: list[float], authority: EgoAuthority, sign: float) -> list[float]:
+    """Return sign n^T J, one number per action component."""
+    if authority.jacobian is None:
+        return [sign * n_k for n_k in normal]
+    return (sign * (authority.jacobian.T @ normal)).tolist()
+
+
+def _along(normal: list[float], bias: Sequence[float] | None) -> float:
+    """Return n @ bias, m/s^2."""
+    if bias is None:
+        return 0.0
+    return sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)

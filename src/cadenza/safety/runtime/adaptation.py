@@ -6,8 +6,12 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
 from cadenza.safety.conformal.checks import require_rate
-from cadenza.safety.conformal.rules import ConformalRule, RuleSettings, make_rule
-from cadenza.safety.conformal.swap import reset_on_partner_swap
+from cadenza.safety.conformal.rules import (
+    ConformalRule,
+    RuleSettings,
+    make_rule,
+    reset_on_partner_swap,
+)
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import MAX_MAGNITUDE

@@ -4,9 +4,11 @@ An option that would have no effect beside another one is refused, so that every
 runtime that exists changes what it does.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
+from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
@@ -21,10 +23,58 @@ from cadenza.safety.filters.ego_options import (
 )
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.rows.wae import CbfPower
-from cadenza.safety.runtime.option_kinds import require_kinds
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_reals(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_real, cast("tuple[object, ...]", value)))
+
+
+#: What the kind of a default asks for, and how an error names it. Order matters: True is an int.
+_KINDS: Final[tuple[tuple[type, Callable[[object], bool], str], ...]] = (
+    (bool, _is_flag, "True or False"),
+    (int, is_whole, "a whole number"),
+    (float, is_real, "a number"),
+    (str, _is_text, "text"),
+    (tuple, _are_reals, "a tuple of numbers"),
+)
+
+
+def require_kinds(owner: str, values: Mapping[str, Any], optional: Mapping[str, object]) -> None:
+    """Raise unless every value is of its default's kind.
+
+    Args:
+        owner: Class whose options these are.
+        values: Pairs (value, default) by option.
+        optional: For options whose default is None: another value of the kind they take.
+
+    Raises:
+        ConfigurationError: One is not; the message names it.
+    """
+    for name, (value, default) in values.items():
+        or_none = ""
+        if name in optional:
+            if value is None:
+                continue
+            default, or_none = optional[name], " or None"
+        for kind, fits, words in _KINDS:
+            if isinstance(default, kind):
+                if not fits(value):
+                    raise ConfigurationError(
+                        f"{owner}.{name}: expected {words}{or_none}, got {shown(value)}."
+                    )
+                break
+
 
 #: What a malformed observation leads to.
 OnBadInput: TypeAlias = Literal["raise", "brake"]

@@ -15,19 +15,20 @@ better retreat: it weighs every partner, a push away only those it flees from.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import InputError
+from cadenza.core.checks import is_real, shown
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
+from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.adaptation import SlackAdaptation
-from cadenza.safety.runtime.arguments import require_parts, require_timestep
 from cadenza.safety.runtime.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.runtime.fallback import LastKnownState, stop_action
 from cadenza.safety.runtime.forecasting import DueForecast, PartnerForecaster
@@ -52,6 +53,52 @@ from cadenza.safety.runtime.saved_state import ExecutedAction, Stateful, load, s
 from cadenza.safety.runtime.step_filter import StepFilter
 from cadenza.safety.runtime.telemetry import RuntimeTelemetry
 from cadenza.safety.snapshot import AgentSnapshot
+
+
+def require_parts(
+    ego_uid: object,
+    control_models: object,
+    bounds: object,
+    options: object,
+    emergency_controllers: object,
+) -> None:
+    """Raise unless every part of a runtime is of its kind.
+
+    Raises:
+        ConfigurationError: One is not.
+    """
+    if not isinstance(ego_uid, str):
+        _refuse("ego_uid", "an agent id", ego_uid)
+    if not isinstance(control_models, Mapping):
+        _refuse("control_models", "a mapping of models by agent id", control_models)
+    for uid, model in cast("Mapping[Any, Any]", control_models).items():
+        if not isinstance(model, AgentControlModel):
+            _refuse(f"control_models[{uid!r}]", "an AgentControlModel", model)
+    if not isinstance(bounds, Bounds):
+        _refuse("bounds", "Bounds", bounds)
+    if not (options is None or isinstance(options, SafetyOptions)):
+        _refuse("options", "SafetyOptions or None", options)
+    if not (emergency_controllers is None or isinstance(emergency_controllers, Mapping)):
+        _refuse("emergency_controllers", "a mapping by agent id or None", emergency_controllers)
+
+
+def require_timestep(value: object) -> float:
+    """Return a control step, s.
+
+    Raises:
+        ConfigurationError: No number, or out of the range the rows are meant for.
+    """
+    if is_real(value) and MIN_DT <= value <= MAX_DT:
+        return float(value)
+    raise ConfigurationError(
+        f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {shown(value)}."
+    )
+
+
+def _refuse(name: str, expected: str, value: object) -> None:
+    raise ConfigurationError(
+        f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
+    )
 
 
 class SafetyRuntime:

@@ -40,13 +40,10 @@ class DaqpSolver(SolverBase):
     the active set of the last problem of that shape. Not safe to share between threads.
     """
 
+    name = "daqp"
+
     def __init__(self) -> None:
         self._workspaces: dict[tuple[int, ...], _Workspace] = {}
-
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "daqp"
 
     def run(
         self,

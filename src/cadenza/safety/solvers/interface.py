@@ -105,10 +105,8 @@ class QPSolver(Protocol):
 class SolverBase(ABC):
     """The part of `QPSolver` that every solver shares: `solve` on top of `run`."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name in the registry."""
+    #: Name in the registry.
+    name: str
 
     @abstractmethod
     def run(
