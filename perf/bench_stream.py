@@ -7,7 +7,7 @@ Task:      `OnlineDataEngine.sample_batch`, the whole call: from stored episodes
            chunks of c steps, tensors (n, c, ...) of all these keys. "new batch", the camera and "c
            in 16 to 64", another size for every call, make a batch each time, as TorchRL always
            does; the others fill one that is kept. "beside the bare copy" is the same call beside
-           the reader inside it, which only copies and checks: processor time.
+           the reader inside it, which copies and looks for torn chunks: processor time.
 Peers:     TorchRL `TensorDictReplayBuffer` over `LazyTensorStorage` with `SliceSampler`, with and
            without ``cache_values``; two protocols written here from their description, see
            `stream_protocols`.

@@ -101,7 +101,7 @@ def ours_of_sizes(engine: OnlineDataEngine, n: int, sizes: Sequence[int]) -> Cal
 
 
 def reader_of(store: SlotStore, *, kept: bool) -> Callable[[], object]:
-    """Return a draw of what the engine's calls are made of: the bare copy, checked and untorn.
+    """Return a draw of what the engine's calls are made of: the bare copy, untorn.
 
     Args:
         store: Where from.
