@@ -7,6 +7,7 @@ Results:  float32 and not compiled, bitwise those of the callbacks one by one. A
           otherwise, so a checkpoint of one mode is refused in another.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -64,21 +65,27 @@ class UpdateStep(Callback):
             )
         self.data_group = data_group_of(target)
         compiled = compile and _has_compiler()
-        others = [x.name for xs in stages for x in xs if type(x.optimizer) is not FusedAdam]
+        others = [
+            loss.name
+            for loss in itertools.chain(*stages)
+            if type(loss.optimizer) is not FusedAdam or len(loss.optimizer.param_groups) > 1
+        ]
         if compiled and others:
             raise ConfigurationError(
-                f"UpdateStep: expected a FusedAdam in every loss to compile its step, got {others} "
-                "without; build their optimisers with sac_assembly.adam."
+                "UpdateStep: expected a FusedAdam of one group in every loss to compile its step, "
+                f"got {others} without; build their optimisers with sac_assembly.adam."
             )
         self.mode = f"{'compiled' if compiled else 'eager'}, {precision}"
-        parts = [[*losses] for losses in stages]
-        self._stages = [
-            _Stage(target if i == 0 else None, losses, precision, compiled)
-            for i, losses in enumerate(parts)
-        ]
+        self._stages = [[(loss, _signature(loss, "loss")) for loss in losses] for losses in stages]
+        self._target = (target, _signature(target, "begin_batch"))
         self._draw = draw
-        ordered = [*(loss for losses in parts for loss in losses), target]
-        hooks = [PlannedHook.of(part, "end_batch") for part in ordered]
+        self._rounds = precision == "bf16"
+        self._compiled = (
+            compiled_alone(self._updated, dynamic=False, options=_COMPILER_OPTIONS)
+            if compiled
+            else None
+        )
+        hooks = [PlannedHook.of(part, "end_batch") for part in (*itertools.chain(*stages), target)]
         self._ends = [hook for hook in hooks if hook is not None]
 
     @Callback.whole_state
@@ -87,9 +94,21 @@ class UpdateStep(Callback):
         fields = dict(state[self.data_group] if self.data_group else state)
         if self._draw is not None:
             fields |= self._draw(fields)
-        for stage in self._stages:
-            if stage.losses[0].is_due(state["bp_step"]):
-                fields |= stage(fields)
+        step = state["bp_step"]
+        due = tuple(i for i, losses in enumerate(self._stages) if losses[0][0].is_due(step))
+        if self._compiled is not None:
+            self._run(self._compiled, fields, due)
+            return
+        for stage in due:
+            losses = self._losses((stage,))
+            fields, values, gradients = self._evaluated(fields, stage)
+            for loss, value in zip(losses, values, strict=True):  # before any of them steps
+                loss.require_finite(value)
+            left = iter(gradients)
+            for loss, value in zip(losses, values, strict=True):
+                for parameter in loss.parameters:
+                    parameter.grad = next(left) if parameter.requires_grad else None
+                loss.take_step(value)
 
     @Callback.whole_state
     def end_batch(self, **state: Any) -> None:
@@ -121,95 +140,75 @@ class UpdateStep(Callback):
                 "that mode, for every mode rounds in its own way."
             )
 
+    def _losses(self, due: tuple[int, ...]) -> list[LossCallback]:
+        return [loss for stage in due for loss, _ in self._stages[stage]]
 
-class _Stage:
-    """Losses that are evaluated together, after the target if they are the first."""
-
-    def __init__(
-        self,
-        target: Any,
-        losses: list[LossCallback],
-        precision: Precision,
-        compiled: bool,
-    ) -> None:
-        self.losses = losses
-        self._target = None if target is None else (target, _signature(target, "begin_batch"))
-        self._calls = [(loss, _signature(loss, "loss")) for loss in losses]
-        self._rounds = precision == "bf16"
-        self._compiled = (
-            compiled_alone(self._updated, dynamic=False, options=_COMPILER_OPTIONS)
-            if compiled
-            else None
-        )
-
-    def __call__(self, fields: Fields) -> Fields:
-        """Let every loss take a step; return what the target wrote."""
-        if self._compiled is not None:
-            return self._run(self._compiled, fields)
-        found, values, gradients = self._evaluated(fields)
-        left = iter(gradients)
-        for loss, value in zip(self.losses, values, strict=True):
-            for parameter in loss.parameters:
-                parameter.grad = next(left) if parameter.requires_grad else None
-            loss.take_step(value)
-        return found
-
-    def _run(self, compiled: Any, fields: Fields) -> Fields:
+    def _run(self, compiled: Any, fields: Fields, due: tuple[int, ...]) -> None:
         from torch._dynamo import config  # takes seconds, and only compiling needs it
 
-        calls = self._calls if self._target is None else [self._target, *self._calls]
+        losses = self._losses(due)
+        calls = [self._target, *(call for stage in due for call in self._stages[stage])]
         names = {name for _, signature in calls for name in signature.parameters}
         fields = {name: fields[name] for name in names if name in fields}
-        optimizers = [cast("FusedAdam", loss.optimizer) for loss in self.losses]
+        optimizers = [cast("FusedAdam", loss.optimizer) for loss in losses]
         lists = [optimizer.lists() for optimizer in optimizers]
-        factors = [optimizer.factors() for optimizer in optimizers]
+        factors = torch.tensor([optimizer.factors() for optimizer in optimizers])
         with ExitStack() as logs:
             logs.enter_context(cast("Any", config).patch(trace_autograd_ops=True))
             for part, _ in calls:
                 logs.enter_context(part.logs_deferred())
-            found, values, norms = compiled(fields, [each[:3] for each in lists], factors)
-        for loss, value, norm, each in zip(self.losses, values, norms, lists, strict=True):
+            values, norms = compiled(fields, due, [each[:3] for each in lists], factors)
+        for loss, value, norm in zip(losses, values, norms, strict=True):
             loss.require_finite(value, norm)
+        for loss, value, norm, each in zip(losses, values, norms, lists, strict=True):
             torch._foreach_add_(each[3], 1)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             loss.note_step(value, norm)
-        return found
 
     def _updated(
-        self, fields: Fields, lists: list[list[list[Tensor]]], factors: list[Tensor]
-    ) -> tuple[Fields, list[Tensor], list[Tensor]]:
-        """As `_evaluated`, but change the weights and return the norms of the gradients."""
-        found, values, gradients = self._evaluated(fields)
+        self,
+        fields: Fields,
+        due: tuple[int, ...],
+        lists: list[list[list[Tensor]]],
+        factors: Tensor,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Do the stages ``due``; return losses and norms of gradients. One NaN, and none steps."""
+        all_values: list[Tensor] = []
         norms: list[Tensor] = []
-        left = iter(gradients)
-        for loss, value, (parameters, means, squares), factor in zip(
-            self.losses, values, lists, factors, strict=True
-        ):
-            own = [next(left) for _ in parameters]
-            given = [(i, g) for i, g in enumerate(own) if g is not None]
-            norm = torch.stack([(g * g).sum() for _, g in given]).sum().sqrt()
-            scale = (loss.max_grad_norm / (norm + NORM_MARGIN)).clamp(max=1.0)
-            is_finite = torch.isfinite(norm + value)
-            with torch.no_grad():
-                for i, gradient in given:
-                    adam_(parameters[i], means[i], squares[i], gradient * scale, factor, is_finite)
-            norms.append(norm)
-        return found, values, norms
+        is_finite = torch.tensor(True)
+        for stage in due:
+            losses = self._losses((stage,))
+            fields, values, gradients = self._evaluated(fields, stage)
+            left = iter(gradients)
+            parts: list[list[tuple[int, Tensor]]] = []
+            for loss, value in zip(losses, values, strict=True):
+                own = [next(left) if p.requires_grad else None for p in loss.parameters]
+                parts.append([(i, g) for i, g in enumerate(own) if g is not None])
+                norms.append(torch.stack([(g * g).sum() for _, g in parts[-1]]).sum().sqrt())
+                is_finite = is_finite & torch.isfinite(norms[-1] + value)
+            first = len(all_values)
+            all_values += values
+            for n, (loss, part) in enumerate(zip(losses, parts, strict=True), first):
+                parameters, means, squares = lists[n]
+                scale = (loss.max_grad_norm / (norms[n] + NORM_MARGIN)).clamp(max=1.0)
+                with torch.no_grad():
+                    for i, g in part:
+                        adam_(parameters[i], means[i], squares[i], g * scale, factors[n], is_finite)
+        return all_values, norms
 
-    def _evaluated(self, fields: Fields) -> tuple[Fields, list[Tensor], tuple[Tensor | None, ...]]:
-        """Return what the target wrote, the losses, and the gradients of all their parameters."""
-        found: Fields = {}
+    def _evaluated(
+        self, fields: Fields, stage: int
+    ) -> tuple[Fields, list[Tensor], tuple[Tensor | None, ...]]:
+        """Return the fields with what the target wrote, losses, and gradients of their weights."""
         with torch.autocast("cpu", torch.bfloat16) if self._rounds else nullcontext():
-            if self._target is not None:
+            if stage == 0:
                 target, signature = self._target
                 with torch.no_grad():
-                    written = _call(signature, target, fields)
-                found = dict(written[target.data_group])
-                fields = {**fields, **found}
-            losses = [_call(signature, loss, fields) for loss, signature in self._calls]
+                    fields = fields | _call(signature, target, fields)[target.data_group]
+            losses = [_call(signature, loss, fields) for loss, signature in self._stages[stage]]
         values = [loss.float() if loss.dim() == 0 else loss.float().mean() for loss in losses]
-        parameters = [parameter for loss in self.losses for parameter in loss.learning()]
+        parameters = [p for loss in self._losses((stage,)) for p in loss.learning()]
         gradients = torch.autograd.grad(values, parameters, allow_unused=True)
-        return found, [value.detach() for value in values], gradients
+        return fields, [value.detach() for value in values], gradients
 
 
 def _signature(part: object, name: str) -> HookSignature:

@@ -118,22 +118,22 @@ class LossCallback(DeferredLogging, Callback):
         """Step optimiser and schedule by the gradients that the parameters hold, and log."""
         optimizer, _ = self._stepped()
         norm = self._shorten_gradients()
-        self.require_finite(loss, norm)
+        self.require_finite(loss.detach(), norm)
         optimizer.step()
         self.note_step(loss, norm)
 
-    def require_finite(self, loss: Tensor, norm: Tensor) -> None:
-        """Refuse a loss or a norm of gradients that is not finite.
+    def require_finite(self, *figures: Tensor) -> None:
+        """Refuse ``figures``, loss and norm of gradients, unless all are finite.
 
         Raises:
             InputError: See `backward`.
         """
         _, schedule = self._stepped()
-        may_look = norm.is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
-        if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
+        may_look = figures[0].is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
+        if may_look and not math.isfinite(sum(map(float, figures))):
             raise InputError(
-                f"{self.name}: expected a finite loss and gradient, got {float(loss.detach())} and "
-                f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
+                f"{self.name}: expected a finite loss and gradient, got {[*map(float, figures)]}; "
+                "lower the learning rate, or look for extremes in the batch."
             )
 
     def note_step(self, loss: Tensor, norm: Tensor) -> None:

@@ -113,12 +113,33 @@ def test_compiled_update_learns_the_same_and_resumes_to_the_bit(name):
     assert_equal(whole, trained(name, 2, start=2, learner=resumed))
     with pytest.raises(CheckpointError, match="updates are eager, float32, got compiled, float32"):
         LEARNERS[name](NUMBERS).load_state_dict(half.state_dict())
-    poisoned = batches(LEARNERS[name](NUMBERS), 1)[0]
-    poisoned["rewards"][0] = torch.nan
-    before = {key: value.clone() for key, value in weights(whole).items()}
+    assert_refused_whole(whole, name)
+
+
+def assert_refused_whole(learner, name):
+    """Give the last critic a weight that is no number: nothing may learn, not even the others."""
+    critic = [loss.network for loss in learner._losses if loss.name.startswith("q")][-1]
+    with torch.no_grad():
+        next(critic.parameters())[0] = torch.nan
+    before = {key: value.clone() for key, value in weights(learner).items()}
     with pytest.raises(ValueError, match="expected a finite loss"):
-        whole.train_on(poisoned)
-    assert all(torch.equal(before[key], value) for key, value in weights(whole).items())
+        learner.train_on(batches(LEARNERS[name](NUMBERS), 1)[0])
+    for key, value in weights(learner).items():
+        torch.testing.assert_close(before[key], value, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn"])
+def test_one_loss_that_is_no_number_keeps_all_from_learning(name):
+    assert_refused_whole(trained(name, 2), name)
+
+
+@pytest.mark.slow
+def test_compiled_update_leaves_frozen_layers_alone():
+    learners = [LEARNERS["dqn"](dataclasses.replace(NUMBERS, compile=c)) for c in (True, False)]
+    for learner in learners:
+        next(learner._losses[0].network.parameters()).requires_grad_(False)
+        trained("dqn", 3, learner=learner)
+    assert_equal(*learners, atol=1e-4, rtol=1e-3)
 
 
 def test_without_a_compiler_the_update_runs_uncompiled_and_says_so(monkeypatch):
