@@ -132,8 +132,9 @@ class LossCallback(DeferredLogging, Callback):
         may_look = figures[0].is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
         if may_look and not math.isfinite(sum(map(float, figures))):
             raise InputError(
-                f"{self.name}: expected a finite loss and gradient, got {[*map(float, figures)]}; "
-                "lower the learning rate, or look for extremes in the batch."
+                f"{self.name}: expected a finite loss and gradient, got "
+                f"{' and '.join(str(float(figure)) for figure in figures)}; lower the learning "
+                "rate, or look for extremes in the batch."
             )
 
     def note_step(self, loss: Tensor, norm: Tensor) -> None:

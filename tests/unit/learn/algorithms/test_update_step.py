@@ -135,7 +135,7 @@ def test_one_loss_that_is_no_number_keeps_all_from_learning(name):
 
 @pytest.mark.slow
 def test_compiled_update_leaves_frozen_layers_alone():
-    learners = [LEARNERS["dqn"](dataclasses.replace(NUMBERS, compile=c)) for c in (True, False)]
+    learners = [LEARNERS["dqn"](NUMBERS.model_copy(update={"compile": c})) for c in (True, False)]
     for learner in learners:
         next(learner._losses[0].network.parameters()).requires_grad_(False)
         trained("dqn", 3, learner=learner)
