@@ -56,6 +56,7 @@ def random_episode(
         "terminated": np.arange(length) == length - 1,
         "truncated": np.zeros(length, dtype=bool),
         "segment_id": rng.integers(0, 4, length),
+        "policy_version": rng.integers(0, 4, length),
     }
     states = {"obs.qpos": rng.standard_normal((length + 1, 4)).astype(np.float32)}
     if image is not None:

@@ -187,6 +187,7 @@ class EpisodeRunner:
                 "terminated": terminated,
                 "truncated": truncated,
                 "segment_id": segments[row],
+                "policy_version": self.policy_version,
             }
             state = _row(step.states, row)
             writer.add(values, state)

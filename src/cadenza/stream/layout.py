@@ -58,6 +58,7 @@ BOOKKEEPING: Final = (
     Field(name="terminated", shape=(), dtype="bool"),
     Field(name="truncated", shape=(), dtype="bool"),
     Field(name="segment_id", shape=(), dtype="int64"),
+    Field(name="policy_version", shape=(), dtype="int64"),
 )
 
 #: Prefix of the state that a step led to: ``next.obs`` of step t is ``obs`` of step t + 1.

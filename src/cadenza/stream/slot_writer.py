@@ -64,7 +64,7 @@ class EpisodeWriter:
 
         Args:
             step: Step fields by name: ``actions``, ``rewards``, ``terminated``, ``truncated``, ...;
-                ``segment_id`` may be left out.
+                ``segment_id`` and ``policy_version`` may be left out.
             next_state: State fields that the step led to.
 
         Raises:
@@ -76,7 +76,7 @@ class EpisodeWriter:
                 f"EpisodeWriter.add: expected at most {self._store.layout.steps} steps per "
                 "episode, got one more; publish when the slot is full."
             )
-        self._write(self.length, {"segment_id": NO_SEGMENT, **step}, "step")
+        self._write(self.length, {"segment_id": NO_SEGMENT, "policy_version": 0, **step}, "step")
         self._write(self.length + 1, next_state, "state")
         self.length += 1
 

@@ -179,6 +179,17 @@ def test_episodes_carry_the_policy_version_they_began_with() -> None:
     assert (4, 5) in zip(store.length.tolist(), store.policy_version.tolist(), strict=True)
 
 
+def test_every_step_notes_the_policy_that_chose_its_action() -> None:
+    runner, store, _ = runner_over(lengths=(4, 4))
+    runner.begin_all(0)
+    for version in (0, 0, 5, 6):
+        runner.policy_version = version
+        runner.step()
+    slot = int(np.flatnonzero(store.length == 4)[0])
+    assert store.entries("policy_version", slot)[:4].tolist() == [0, 0, 5, 6]
+    assert store.policy_version[slot] == 0
+
+
 @pytest.mark.parametrize(("reuse", "replaced"), [("oldest", 0), ("most_drawn", 1)])
 def test_setting_says_which_episode_goes(reuse, replaced) -> None:
     runner, store, _ = runner_over(slots=5, reuse=reuse, lengths=(1,))

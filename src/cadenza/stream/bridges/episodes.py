@@ -47,7 +47,7 @@ class Episode:
         part: Which part of the episode, from 0 on. Parts follow each other without a gap, and all
             but the last are as long as a slot and end truncated.
         success: Whether it solved the task, None if nobody judged.
-        policy_version: Version of the policy that acted.
+        policy_version: Version of the policy that began it; ``steps`` has that of every step.
         written_at_ns: Time of publication, ns since 1970.
     """
 

@@ -199,7 +199,6 @@ def _infos(episode: Episode) -> dict[str, Array]:
     }
     size = episode.length + 1
     infos["episode_number"] = np.full(size, episode.number)
-    infos["policy_version"] = np.full(size, episode.policy_version)
     if episode.success is not None:
         infos["success"] = np.append(False, episode.dones() & episode.success)
     return infos

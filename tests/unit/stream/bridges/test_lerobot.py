@@ -73,6 +73,7 @@ def test_every_number_is_kept_bit_for_bit(tmp_path: Path) -> None:
         "next.terminated": [e.steps["terminated"] for e in episodes],
         "next.truncated": [e.steps["truncated"] for e in episodes],
         "segment_id": [e.steps["segment_id"] for e in episodes],
+        "policy_version": [e.steps["policy_version"] for e in episodes],
     }
     for name, arrays in sources.items():
         expected = np.concatenate(arrays)

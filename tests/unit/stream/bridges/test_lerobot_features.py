@@ -44,6 +44,7 @@ def test_fields_get_the_names_that_policies_look_for() -> None:
         "next.terminated": ("terminated", (1,), "bool"),
         "next.truncated": ("truncated", (1,), "bool"),
         "segment_id": ("segment_id", (1,), "int64"),
+        "policy_version": ("policy_version", (1,), "int64"),
         "next.done": (DONE, (1,), "bool"),
         "next.success": (SUCCESS, (1,), "bool"),
     }

@@ -62,7 +62,8 @@ def test_other_facts_are_in_the_infos() -> None:
         segments = episode.steps["segment_id"].tolist()
         assert loaded.infos["segment_id"].tolist() == [0, *segments]
         assert set(loaded.infos["episode_number"].tolist()) == {episode.number}
-        assert set(loaded.infos["policy_version"].tolist()) == {0}
+        versions = episode.steps["policy_version"].tolist()
+        assert loaded.infos["policy_version"].tolist() == [0, *versions]
         assert loaded.infos["success"].tolist() == [False] * episode.length + [True]
 
 
