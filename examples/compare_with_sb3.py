@@ -61,7 +61,13 @@ def our_pendulum_sac(seed: int, steps: int) -> Policy:
     from off_policy import Settings
     from soft_actor_critic import learn
 
-    settings = Settings(env_steps=steps, warmup_steps=SAC_WARMUP, envs=1, hidden_dims=HIDDEN)
+    settings = Settings(
+        env_steps=steps,
+        warmup_steps=SAC_WARMUP,
+        random_steps=SAC_WARMUP,
+        envs=1,
+        hidden_dims=HIDDEN,
+    )
     run = Run(seed=seed, steps=steps, out=Path(), smoke=False, evaluation_episodes=0)
     return learn(partial(gymnasium.make, "Pendulum-v1"), settings, run).policy
 

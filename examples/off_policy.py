@@ -41,6 +41,7 @@ class Settings:
     Attributes:
         env_steps: Environment steps in total.
         warmup_steps: Of those, steps before the first update.
+        random_steps: Of those, steps with uniformly drawn actions.
         envs: Environments stepped together.
         hidden_dims: Widths of the hidden layers of every network.
         learning_rate: Of every network.
@@ -53,6 +54,7 @@ class Settings:
 
     env_steps: int
     warmup_steps: int = 1_000
+    random_steps: int = 0
     envs: int = 4
     hidden_dims: Sequence[int] = (256, 256)
     learning_rate: float = 1e-3
@@ -121,6 +123,30 @@ class EpisodeReturns:
                 self.returns.append(seen.metadata.info["episode/reward"])
 
 
+class ExploringAgent(GenericAgentProxy):
+    """Draws its first ``random_steps`` actions uniformly from [-1, 1], then asks the policy."""
+
+    def __init__(
+        self, *args: Any, random_steps: int, rng: np.random.Generator, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._random_steps = random_steps
+        self._rng = rng
+
+    def __call__(
+        self, observations: Mapping[AgentId, DictObservation]
+    ) -> dict[AgentId, DictResponse]:
+        """Return one response for every agent whose episode goes on."""
+        responses = super().__call__(observations)
+        if self._random_steps > 0:
+            self._random_steps -= len(responses)
+            for response in responses.values():
+                shape = np.shape(response.list_data["actions"])
+                drawn = self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+                response.list_data["actions"] = drawn
+        return responses
+
+
 class CurveReporter(Callback):
     """Reports the mean return of the last episodes every ``cycle`` updates."""
 
@@ -159,13 +185,15 @@ def train_off_policy(
         seed=run.seed,
     )
     memory = EpisodeReturns(MemoryTableProxy(table, minimum_length_threshold=1, use_terminal=True))
-    agent = GenericAgentProxy(
+    agent = ExploringAgent(
         algorithm.acting,
         "cpu",
         ("obs",),
         ("actions",),
         uses_logprobs=algorithm.returns_log_probability,
         spaces=space,
+        random_steps=settings.random_steps,
+        rng=derive_substream("off_policy.random_steps", root_seed=run.seed).default_rng(),
     )
     collector = SimpleGymCollector(
         env,
