@@ -130,13 +130,23 @@ class FusedAdam(torch.optim.Adam):
             lists = self._lists[index] = (list(parameters), means, squares, steps)
         return lists
 
-    def factors(self) -> tuple[float, ...]:
-        """Return what `adam_` needs of the next step: size, β1, β2, ε, and √(1 − β2^t)."""
+    def factors(self) -> list[tuple[float, ...]]:
+        """Return what `adam_` needs of each parameter's next step: size, β1, β2, ε, √(1 − β2^t)."""
         self._opt_called = True  # schedules of learning rates ask whether a step was taken
         group = self.param_groups[0]
-        (first, second), step = group["betas"], float(self.lists()[3][0]) + 1.0
-        size, root = group["lr"] / (1.0 - first**step), (1.0 - second**step) ** 0.5
-        return size, first, second, group["eps"], root
+        first, second = group["betas"]
+        steps = [float(step) + 1.0 for step in self.lists()[3]]
+        by_step = {
+            t: (
+                group["lr"] / (1.0 - first**t),
+                first,
+                second,
+                group["eps"],
+                (1.0 - second**t) ** 0.5,
+            )
+            for t in set(steps)
+        }
+        return [by_step[t] for t in steps]
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] -- no closure

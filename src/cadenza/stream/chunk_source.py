@@ -108,7 +108,8 @@ class ChunkSource(ABC):
             weighting: See there.
             short: See there.
             stratified: See there.
-            select: Keys to return, see `chunk_keys`; None returns all.
+            select: Keys to return, see `chunk_keys`; None returns those stored, and
+                ``valid``.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
             generator: Source of the draws; None takes one that this process owns. A recording
                 draws nothing at random.

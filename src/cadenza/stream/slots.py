@@ -62,6 +62,8 @@ class StreamWords:
     CLOSING: Final = 5
     OWNER_PID: Final = 6
     OWNER_STARTED_AT: Final = 7
+    #: Whether the trajectories' memory was given back.
+    FREED: Final = 8
 
 
 class SlotStore:
@@ -168,6 +170,7 @@ class SlotStore:
 
         Nothing can be read afterwards: draws that are under way find other versions.
         """
+        self.words[StreamWords.FREED] = 1
         self.length[:] = 0
         self.version += 2
         full_fence()

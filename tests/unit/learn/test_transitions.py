@@ -1,5 +1,7 @@
 """The lock-step memory: which transitions it holds, and how their ends are marked."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -73,15 +75,23 @@ def test_environments_keep_episodes_of_their_own():
     assert store.sample(20)["observation"]["obs"].min() == 50.0
 
 
-@pytest.mark.parametrize("spoilt", [0, 1, 2, "next_observations"])
-@pytest.mark.parametrize("value", [np.nan, -np.inf, "shape"])
+@pytest.mark.parametrize(
+    ("spoilt", "value"),
+    [
+        *itertools.product((0, 1, 2, "next_observations"), (np.nan, -np.inf, 1e300, "shape")),
+        ("terminated", "shape"),
+        ("boundaries", "shape"),
+    ],
+)
 def test_bad_numbers_of_one_environment_are_refused_before_any_is_taken(spoilt, value):
     store, steps = memory(num_envs=2), 0
     while store.size() == 0 or steps % 12 != 5:  # in the midst of a part, with some parts stored
         steps += 1
         play_two(store, steps)
     before = serialise(store.state_dict())
-    with pytest.raises(InputError, match=r"TransitionMemory\.add: (obs|act|rew|next_obs)"):
+    with pytest.raises(
+        InputError, match=r"TransitionMemory\.add: (obs|act|rew|next_obs|term|bound)"
+    ):
         play_two(store, steps + 1, spoilt, value)
     assert serialise(store.state_dict()) == before
 
@@ -89,15 +99,19 @@ def test_bad_numbers_of_one_environment_are_refused_before_any_is_taken(spoilt, 
 def play_two(store, step, spoilt=None, value=0.0):
     """One running step of two environments; ``value`` spoils an array of the second one."""
     arrays = [np.full((2, 1), float(step)), np.full((2, 1), 0.5), np.zeros(2)]
-    rest = {"next_observations": np.full((2, 1), step + 1.0)}
+    ends = np.array([step % 7 == 0, False])
+    rest = {
+        "next_observations": np.full((2, 1), step + 1.0),
+        "terminated": ends,
+        "boundaries": ends.copy(),
+    }
     if spoilt is not None:
         where = rest if isinstance(spoilt, str) else arrays
         if value == "shape":
             where[spoilt] = np.zeros((2, 3))
         else:
             where[spoilt][1] = value
-    ends = np.array([step % 7 == 0, False])
-    store.add(*arrays, terminated=ends, boundaries=ends, **rest)
+    store.add(*arrays, **rest)
 
 
 def test_discrete_actions_keep_their_type():

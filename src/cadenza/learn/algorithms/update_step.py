@@ -68,12 +68,15 @@ class UpdateStep(Callback):
         others = [
             loss.name
             for loss in itertools.chain(*stages)
-            if type(loss.optimizer) is not FusedAdam or len(loss.optimizer.param_groups) > 1
+            if type(loss.optimizer) is not FusedAdam
+            or len(loss.optimizer.param_groups) > 1
+            or loss.log_per_param_grads
         ]
         if compiled and others:
             raise ConfigurationError(
-                "UpdateStep: expected a FusedAdam of one group in every loss to compile its step, "
-                f"got {others} without; build their optimisers with sac_assembly.adam."
+                "UpdateStep: expected a FusedAdam of one group and no log_per_param_grads in every "
+                f"loss to compile its step, got {others} otherwise; build their optimisers with "
+                "sac_assembly.adam."
             )
         self.mode = f"{'compiled' if compiled else 'eager'}, {precision}"
         self._stages = [[(loss, _signature(loss, "loss")) for loss in losses] for losses in stages]
@@ -152,28 +155,35 @@ class UpdateStep(Callback):
         fields = {name: fields[name] for name in names if name in fields}
         optimizers = [cast("FusedAdam", loss.optimizer) for loss in losses]
         lists = [optimizer.lists() for optimizer in optimizers]
-        factors = torch.tensor([optimizer.factors() for optimizer in optimizers])
+        factors = [torch.tensor(optimizer.factors()) for optimizer in optimizers]
         with ExitStack() as logs:
             logs.enter_context(cast("Any", config).patch(trace_autograd_ops=True))
             for part, _ in calls:
                 logs.enter_context(part.logs_deferred())
-            values, norms = compiled(fields, due, [each[:3] for each in lists], factors)
-        for loss, value, norm in zip(losses, values, norms, strict=True):
-            loss.require_finite(value, norm)
-        for loss, value, norm, each in zip(losses, values, norms, lists, strict=True):
-            torch._foreach_add_(each[3], 1)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-            loss.note_step(value, norm)
+            values, norms, used = compiled(fields, due, [each[:3] for each in lists], factors)
+        results = zip(losses, values, norms, used, lists, strict=True)
+        for stage in due:  # only where all of it was finite, a stage has stepped
+            own = list(itertools.islice(results, len(self._stages[stage])))
+            for loss, value, norm, *_ in own:
+                loss.require_finite(value, norm)
+            for loss, value, norm, places, (*_, steps) in own:
+                torch._foreach_add_([steps[i] for i in places], 1)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+                loss.note_step(value, norm)
 
     def _updated(
         self,
         fields: Fields,
         due: tuple[int, ...],
         lists: list[list[list[Tensor]]],
-        factors: Tensor,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Do the stages ``due``; return losses and norms of gradients. One NaN, and none steps."""
+        factors: list[Tensor],
+    ) -> tuple[list[Tensor], list[Tensor], list[list[int]]]:
+        """Do the stages ``due``; return losses, norms of gradients, and which parameters have one.
+
+        Where a loss or a norm is not finite, neither its stage nor a later one steps.
+        """
         all_values: list[Tensor] = []
         norms: list[Tensor] = []
+        used: list[list[int]] = []
         is_finite = torch.tensor(True)
         for stage in due:
             losses = self._losses((stage,))
@@ -183,6 +193,7 @@ class UpdateStep(Callback):
             for loss, value in zip(losses, values, strict=True):
                 own = [next(left) if p.requires_grad else None for p in loss.parameters]
                 parts.append([(i, g) for i, g in enumerate(own) if g is not None])
+                used.append([i for i, _ in parts[-1]])
                 norms.append(torch.stack([(g * g).sum() for _, g in parts[-1]]).sum().sqrt())
                 is_finite = is_finite & torch.isfinite(norms[-1] + value)
             first = len(all_values)
@@ -192,8 +203,10 @@ class UpdateStep(Callback):
                 scale = (loss.max_grad_norm / (norms[n] + NORM_MARGIN)).clamp(max=1.0)
                 with torch.no_grad():
                     for i, g in part:
-                        adam_(parameters[i], means[i], squares[i], g * scale, factors[n], is_finite)
-        return all_values, norms
+                        adam_(
+                            parameters[i], means[i], squares[i], g * scale, factors[n][i], is_finite
+                        )
+        return all_values, norms, used
 
     def _evaluated(
         self, fields: Fields, stage: int

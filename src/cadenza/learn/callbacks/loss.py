@@ -41,6 +41,7 @@ class LossCallback(DeferredLogging, Callback):
         optimizer: What steps, or None.
         lr_schedule: Learning-rate schedule, stepped once per batch; constant by default.
         parameters: All parameters of the optimiser.
+        log_per_param_grads: Whether norm and histogram of each gradient are logged.
         named_parameters: Those of ``network`` that the optimiser steps, by path.
     """
 
@@ -85,7 +86,7 @@ class LossCallback(DeferredLogging, Callback):
         }
         self.max_grad_norm = max_grad_norm
         self._log_per_param_weights = log_per_param_weights
-        self._log_per_param_grads = log_per_param_grads
+        self.log_per_param_grads = log_per_param_grads
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Do one optimiser step on the loss of the batch.
@@ -144,7 +145,7 @@ class LossCallback(DeferredLogging, Callback):
         self.log_scalar(f"loss/{self.name}_lr", schedule.get_last_lr()[0])
         self.log_scalar(f"loss/{self.name}_loss", loss)
         self.log_scalar(f"loss/{self.name}_gradient_norm", norm)
-        if self._log_per_param_weights or self._log_per_param_grads:
+        if self._log_per_param_weights or self.log_per_param_grads:
             self.log_per_param_weights_and_grads()
 
     def _stepped(self) -> tuple[optim.Optimizer, LRScheduler]:
@@ -174,7 +175,7 @@ class LossCallback(DeferredLogging, Callback):
             *modules, kind = path.split(".")
             shape = "_".join(str(size) for size in parameter.shape)
             label = "_".join([self.name, *modules, shape])
-            if self._log_per_param_grads and parameter.grad is not None:
+            if self.log_per_param_grads and parameter.grad is not None:
                 self.log_histogram(f"{kind}_grads/{label}", parameter.grad)
                 self.log_scalar(f"{kind}_grads_l2/{label}", _l2(parameter.grad))
             if self._log_per_param_weights:

@@ -97,10 +97,14 @@ class TransitionMemory:
             ("observations", observations, state),
             ("actions", actions, action),
             ("rewards", rewards, ()),
+            ("terminated", terminated, ()),
+            ("boundaries", boundaries, ()),
             ("next_observations", next_observations, state),
         ):
             require_shape(f"TransitionMemory.add: {name}", array, (self.num_envs, *shape))
-            require_finite(f"TransitionMemory.add: {name}", array)
+            with np.errstate(over="ignore"):  # as it will be stored: 1e300 is no float32
+                stored = array.astype(np.float32, copy=False)
+            require_finite(f"TransitionMemory.add: {name}", stored)
         for row, episode in enumerate(self._open):
             step = {OBSERVATION_KEY: observations[row], "actions": actions[row]}
             episode.append({**step, "rewards": float(rewards[row])})

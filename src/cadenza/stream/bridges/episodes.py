@@ -20,12 +20,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
 from cadenza.stream.argument_checks import checked_names, is_integer, require_instance
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.fences import full_fence
 from cadenza.stream.slot_reader import DrawnChunks
-from cadenza.stream.slots import IntArray, SlotStore
+from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 
 Array = NDArray[Any]
 
@@ -157,8 +157,13 @@ class EpisodeReader:
 
         Raises:
             InputError: ``limit`` is no integer or below one.
-            NotReadyError: More processes draw than the store can count.
+            NotReadyError: The engine has stopped, or more processes draw than the store can count.
         """
+        if self._store.words[StreamWords.FREED]:
+            raise NotReadyError(
+                "EpisodeReader.take: expected an engine that has not stopped, got one that gave "
+                "its episodes' memory back; take what is left before stop()."
+            )
         if limit is not None and (not is_integer(limit) or limit < 1):
             raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit!r}.")
         passed, published = self.read + self.lost, self._store.published()

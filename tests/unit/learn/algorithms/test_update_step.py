@@ -134,11 +134,35 @@ def test_one_loss_that_is_no_number_keeps_all_from_learning(name):
 
 
 @pytest.mark.slow
+def test_compiled_update_that_is_refused_late_has_counted_what_it_did():
+    learners = [trained("td3", 3, compile=c) for c in (True, False)]
+    for learner in learners:
+        with torch.no_grad():
+            next(learner._losses[-1].network.parameters())[0] = torch.nan
+        with pytest.raises(ValueError, match="policy: expected a finite loss"):
+            trained("td3", 2, learner=learner)
+    steps, expected = (
+        [[int(step) for step in loss.optimizer.lists()[3]] for loss in learner._losses]
+        for learner in learners
+    )
+    assert steps == expected
+    critics = [
+        {key: v for key, v in weights(learner).items() if key.startswith("q")}
+        for learner in learners
+    ]
+    for key, value in critics[0].items():
+        torch.testing.assert_close(value, critics[1][key], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.slow
 def test_compiled_update_leaves_frozen_layers_alone():
     learners = [LEARNERS["dqn"](NUMBERS.model_copy(update={"compile": c})) for c in (True, False)]
     for learner in learners:
-        next(learner._losses[0].network.parameters()).requires_grad_(False)
+        first = next(learner._losses[0].network.parameters())
+        first.requires_grad_(False)
         trained("dqn", 3, learner=learner)
+        first.requires_grad_(True)  # its first step is as large as any first step
+        trained("dqn", 1, learner=learner)
     assert_equal(*learners, atol=1e-4, rtol=1e-3)
 
 

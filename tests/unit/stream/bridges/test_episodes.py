@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationTypeError, InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationTypeError, InputError, NotReadyError, UnknownNameError
 from cadenza.stream.back_pressure import passed_episodes
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
@@ -48,6 +48,15 @@ def test_episodes_come_once_and_in_order_of_publication() -> None:
     write_episode(store, 1, 4.0)
     assert [e.number for e in reader.take()] == [3]
     assert (reader.read, reader.lost) == (4, 0)
+
+
+def test_episodes_of_a_freed_buffer_are_not_passed_over_in_silence() -> None:
+    store = new_store()
+    write_episode(store, 2, 1.0)
+    reader = EpisodeReader(store)
+    store.free()
+    with pytest.raises(NotReadyError, match=r"take what is left before stop"):
+        reader.take()
 
 
 def test_unfinished_and_dropped_episodes_are_not_read() -> None:
