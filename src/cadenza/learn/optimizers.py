@@ -8,7 +8,7 @@ Promise: groups list parameters in declaration order, each exactly once, in ever
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import torch
@@ -124,29 +124,46 @@ class FusedAdam(torch.optim.Adam):
                         "exp_avg_sq": torch.zeros_like(parameter),
                     }
             parts = [self.state[parameter] for parameter in parameters]
+            if len({float(part["step"]) for part in parts}) == 1:  # they count together
+                for part in parts:
+                    part["step"] = parts[0]["step"]
             means, squares, steps = (
                 [part[name] for part in parts] for name in ("exp_avg", "exp_avg_sq", "step")
             )
             lists = self._lists[index] = (list(parameters), means, squares, steps)
         return lists
 
-    def factors(self) -> list[tuple[float, ...]]:
+    def count(self, places: Sequence[int], index: int = 0) -> None:
+        """Count a step of the parameters at ``places`` of `lists`."""
+        parameters, means, squares, steps = self.lists(index)
+        are_shared = steps[0] is steps[-1]
+        if are_shared and len(places) < len(steps):  # they part
+            steps = [step.clone() for step in steps]
+            for parameter, step in zip(parameters, steps, strict=True):
+                self.state[parameter]["step"] = step
+            self._lists[index] = (parameters, means, squares, steps)
+            are_shared = False
+        for step in steps[:1] if are_shared else [steps[place] for place in places]:
+            step += 1
+
+    def factors(self) -> torch.Tensor:
         """Return what `adam_` needs of each parameter's next step: size, β1, β2, ε, √(1 − β2^t)."""
         self._opt_called = True  # schedules of learning rates ask whether a step was taken
         group = self.param_groups[0]
         first, second = group["betas"]
-        steps = [float(step) + 1.0 for step in self.lists()[3]]
-        by_step = {
-            t: (
+        steps = self.lists()[3]
+        are_shared = steps[0] is steps[-1]
+        rows = [
+            (
                 group["lr"] / (1.0 - first**t),
                 first,
                 second,
                 group["eps"],
                 (1.0 - second**t) ** 0.5,
             )
-            for t in set(steps)
-        }
-        return [by_step[t] for t in steps]
+            for t in (float(step) + 1.0 for step in (steps[:1] if are_shared else steps))
+        ]
+        return torch.tensor(rows).expand(len(steps), -1)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] -- no closure
@@ -155,10 +172,10 @@ class FusedAdam(torch.optim.Adam):
         for index, group in enumerate(self.param_groups):
             lists = self.lists(index)
             kept = [place for place, p in enumerate(lists[0]) if p.grad is not None]
+            self.count(kept, index)
             if len(kept) != len(lists[0]):
-                lists = tuple([values[place] for place in kept] for values in lists)
+                lists = tuple([values[place] for place in kept] for values in self.lists(index))
             parameters, means, squares, steps = lists
-            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
                 parameters,
                 [cast("torch.Tensor", p.grad) for p in parameters],

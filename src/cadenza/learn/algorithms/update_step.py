@@ -83,11 +83,13 @@ class UpdateStep(Callback):
         self._target = (target, _signature(target, "begin_batch"))
         self._draw = draw
         self._rounds = precision == "bf16"
-        self._compiled = (
-            compiled_alone(self._updated, dynamic=False, options=_COMPILER_OPTIONS)
-            if compiled
-            else None
-        )
+        self._compiled = None
+        if compiled:
+            from torch._dynamo import config  # takes seconds, and only compiling needs it
+
+            options = {"dynamic": False, "options": _COMPILER_OPTIONS}
+            self._compiled = compiled_alone(self._updated, **options)
+            self._tracing = cast("Any", config).patch(trace_autograd_ops=True)
         hooks = [PlannedHook.of(part, "end_batch") for part in (*itertools.chain(*stages), target)]
         self._ends = [hook for hook in hooks if hook is not None]
 
@@ -147,27 +149,25 @@ class UpdateStep(Callback):
         return [loss for stage in due for loss, _ in self._stages[stage]]
 
     def _run(self, compiled: Any, fields: Fields, due: tuple[int, ...]) -> None:
-        from torch._dynamo import config  # takes seconds, and only compiling needs it
-
         losses = self._losses(due)
         calls = [self._target, *(call for stage in due for call in self._stages[stage])]
         names = {name for _, signature in calls for name in signature.parameters}
         fields = {name: fields[name] for name in names if name in fields}
         optimizers = [cast("FusedAdam", loss.optimizer) for loss in losses]
         lists = [optimizer.lists() for optimizer in optimizers]
-        factors = [torch.tensor(optimizer.factors()) for optimizer in optimizers]
+        factors = [optimizer.factors() for optimizer in optimizers]
         with ExitStack() as logs:
-            logs.enter_context(cast("Any", config).patch(trace_autograd_ops=True))
+            logs.enter_context(self._tracing)
             for part, _ in calls:
                 logs.enter_context(part.logs_deferred())
             values, norms, used = compiled(fields, due, [each[:3] for each in lists], factors)
-        results = zip(losses, values, norms, used, lists, strict=True)
+        results = zip(losses, optimizers, values, norms, used, strict=True)
         for stage in due:  # only where all of it was finite, a stage has stepped
             own = list(itertools.islice(results, len(self._stages[stage])))
-            for loss, value, norm, *_ in own:
+            for loss, _, value, norm, _ in own:
                 loss.require_finite(value, norm)
-            for loss, value, norm, places, (*_, steps) in own:
-                torch._foreach_add_([steps[i] for i in places], 1)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+            for loss, optimizer, value, norm, places in own:
+                optimizer.count(places)
                 loss.note_step(value, norm)
 
     def _updated(
