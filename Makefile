@@ -75,7 +75,9 @@ explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
 	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
 
-nightly: $(VENV)/.installed-dev ## Verify the safety filter over a hundred million steps (hours)
+nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, new examples, torn reads, the filter (hours)
+	@CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+	@$(MAKE) explore torn-reads
 	@set -e; for bounds in $(BOUNDS); do echo "== $$bounds"; \
 		$(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
 			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; done
