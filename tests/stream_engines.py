@@ -1,7 +1,6 @@
 """Engines over the worlds of `tests.stream_worlds`, and a check that nothing of them is left."""
 
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Generator
@@ -71,26 +70,6 @@ def eventually(condition: Callable[[], bool], what: str, limit_s: float = 800.0)
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-
-
-def shortest_s(attempt: Callable[[], float], limit_s: float, attempts: int = 5) -> float:
-    """Return the shortest of several times, s: others may keep the machine busy in some of them.
-
-    None of them may be so long that a process must have hung.
-
-    Args:
-        attempt: Does what is measured, and returns how long it took, s.
-        limit_s: One below it is enough.
-        attempts: Most attempts.
-    """
-    shortest = math.inf
-    for _ in range(attempts):
-        took = attempt()
-        assert took < 60.0
-        shortest = min(shortest, took)
-        if shortest < limit_s:
-            break
-    return shortest
 
 
 def descendants(pid: int) -> set[int]:

@@ -146,11 +146,17 @@ class HalfPolicy:
         self.value = float(state_dict["value"])
 
 
-class SeededPolicy(HalfPolicy):
-    """Always answers a number that follows from its seed."""
+class RandomPolicy(HalfPolicy):
+    """Repeats what it drew at first: from its seed, and from each process-wide generator."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
-        super().__init__(env, seed, float(np.random.default_rng(seed).random()))
+        super().__init__(env, seed)
+        drawn = [np.random.default_rng(seed).random(), random.random()]  # noqa: S311
+        drawn += [np.random.random(), float(torch.rand(()))]  # noqa: NPY002
+        self.drawn = itertools.cycle(drawn)
+
+    def act(self, observations: Any) -> NDArray[np.float32]:
+        return np.full((self.count, 1), next(self.drawn), np.float32)
 
 
 class UnpicklableError(Exception):
@@ -237,14 +243,6 @@ class StoppingPolicy(HalfPolicy):
             (self.told / "number").rename(self.told / "stopped")
             os.kill(os.getpid(), signal.SIGSTOP)
         return self.clock()
-
-
-class GlobalPolicy(HalfPolicy):
-    """Draws one number from each process-wide generator and answers their sum."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
-        drawn = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002, S311
-        super().__init__(env, seed, drawn)
 
 
 class VariablePolicy(HalfPolicy):

@@ -1,11 +1,8 @@
 """Bridges out of a running stream: nothing torn, nothing twice, nothing lost unseen."""
 
 from collections.abc import Generator
-from pathlib import Path
 
-import minari
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from cadenza.core.errors import NotReadyError
@@ -16,10 +13,7 @@ from cadenza.learn.memory.loader import MemoryLoader
 from cadenza.learn.trainer import Trainer, TrainingShutdownException
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
-from cadenza.stream.bridges.lerobot import LeRobotWriter
-from cadenza.stream.bridges.lerobot_features import features_of
 from cadenza.stream.bridges.memory import StreamToMemory
-from cadenza.stream.bridges.minari import export_to_minari
 from cadenza.stream.serving import ServingCheck
 from tests.stream_engines import eventually, nothing_left, small_cfg
 
@@ -145,26 +139,3 @@ def test_memory_trains_while_producers_go_on() -> None:
     assert len(table.identities()) < 100 <= max(table.identities()) + 1
     with pytest.raises(NotReadyError, match="expected a running engine, got STOPPED"):
         feeder.pull()
-
-
-@pytest.mark.filterwarnings("ignore:.* is set to None", "ignore:env_spec is None")
-def test_files_hold_the_episodes_of_the_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with live_engine(high_water=4) as engine:
-        features = features_of(engine.store.layout.fields, success=True)
-        episodes = take(EpisodeReader(engine.store), 12)
-    with LeRobotWriter(tmp_path / "dataset", features, fps=20) as writer:
-        for episode in episodes:
-            writer.add(episode, "count")
-    table = pq.read_table(tmp_path / "dataset/data/chunk-000/file-000.parquet")
-    states = np.concatenate([episode.states["obs"][:-1] for episode in episodes])
-    np.testing.assert_array_equal(np.array(table["observation.state"].to_pylist()), states)
-    assert table["next.success"].to_pylist() == table["next.done"].to_pylist()
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    export_to_minari(episodes, "count-v0")
-    loaded = minari.load_dataset("count-v0")
-    assert loaded.total_episodes == len(episodes)
-    for found, episode in zip(loaded, episodes, strict=True):
-        np.testing.assert_array_equal(found.observations, episode.states["obs"])

@@ -1,10 +1,8 @@
 """Faults of producers, owners and shared memory: each ends in time, and nothing is left."""
 
-import json
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -147,12 +145,6 @@ def test_error_that_cannot_be_pickled_arrives_with_its_traceback() -> None:
     assert engine.state is OnlineDataEngineState.FAILED
 
 
-def test_long_error_is_shortened_to_its_place_in_the_store() -> None:
-    engine = OnlineDataEngine(small_cfg(policy=failing("long", 0), max_restarts=0))
-    with pytest.raises(OnlineDataWorkerError, match=r"RuntimeError: x+ \.\.\. x+"):
-        engine.start()
-
-
 def test_failure_while_running_reaches_every_draw_and_the_stop(tmp_path: Path) -> None:
     cfg = small_cfg(**failing_when_told(tmp_path), max_restarts=1)
     engine = OnlineDataEngine(cfg)
@@ -167,28 +159,6 @@ def test_failure_while_running_reaches_every_draw_and_the_stop(tmp_path: Path) -
     engine.stop()  # the failure was told; a second call does nothing
 
 
-def test_faults_are_forgiven_after_a_healthy_run_and_starts_are_counted_on(tmp_path: Path) -> None:
-    # It would be lost at the second fault.
-    log = tmp_path / "log.jsonl"
-    cfg = small_cfg(
-        **failing_when_told(tmp_path), max_restarts=1, healthy_after=0.2, log_path=str(log)
-    )
-    with OnlineDataEngine(cfg) as engine:
-        for process in range(3):
-            eventually(
-                lambda forgiven=process: log.read_text().count('"producer_healthy"') >= forgiven,
-                "the fault before is forgiven",
-            )
-            fail(tmp_path, process)
-            eventually(lambda before=process: restarts(engine) > before, "it starts again")
-        assert engine.state is not OnlineDataEngineState.FAILED
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    died = [event for event in events if event["event"] == "producer_died"]
-    assert [event["restarts"] for event in died[:3]] == [0, 1, 2]  # part of the seeds
-    assert [event["faults"] for event in died[:3]] == [1, 1, 1]
-    assert "producer_healthy" in {event["event"] for event in events}
-
-
 def test_error_of_the_body_stays_the_first_one(tmp_path: Path) -> None:
     cfg = small_cfg(**failing_when_told(tmp_path), max_restarts=0)
 
@@ -201,15 +171,6 @@ def test_error_of_the_body_stays_the_first_one(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         body()
     assert "the arm is stuck" in caught.value.__notes__[0]
-
-
-def test_wrong_import_path_is_not_tried_again() -> None:
-    cfg = small_cfg(policy={"factory": f"{WORLDS}:nothing"}, max_restarts=5, restart_backoff=60.0)
-    numbers = {"shape": [2], "dtype": "float32"}  # declared: the owner then imports nothing
-    cfg.gym_config["spaces"] = {"observations": {"obs": numbers}, "actions": numbers}
-    engine = OnlineDataEngine(cfg)
-    with pytest.raises(OnlineDataWorkerError, match="has no attribute 'nothing'"):
-        engine.start()
 
 
 def test_empty_demonstrations_end_after_the_allowed_attempts() -> None:
@@ -264,51 +225,6 @@ def test_small_shared_memory_is_refused_before_anything_starts() -> None:
     cfg = small_cfg(buffer_size=10**9, max_episode_steps=10**4)
     with pytest.raises(StorageError, match=r"expected \d+ bytes free in /dev/shm"):
         OnlineDataEngine(cfg)
-
-
-FULL = """
-import os, sys
-from cadenza.core.errors import StorageError
-from cadenza.stream import OnlineDataEngine
-from tests.stream_engines import small_cfg
-def refusal(cfg):
-    try:
-        OnlineDataEngine(cfg)
-    except StorageError as error:
-        return f"{error}|{sorted(os.listdir('/dev/shm'))}"
-if __name__ == "__main__":
-    cfg = small_cfg(num_envs=2, buffer_size=2000, max_episode_steps=1000)  # 2 million steps
-    with open("/dev/shm/others", "wb") as others:
-        os.posix_fallocate(others.fileno(), 0, 20 * 2**20)
-    before, free = refusal(cfg), os.statvfs("/")
-    os.statvfs = lambda place: free  # the room is there at the first look and gone at the second
-    print(before, refusal(cfg), sep="\\n")
-"""
-#: Runs its arguments where ``/dev/shm`` is a file system of its own, of 32 MiB.
-SMALL_MEMORY = 'mount -t tmpfs -o size=32m tmpfs /dev/shm && exec "$@"'
-
-
-def test_full_shared_memory_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    within = ["unshare", "-rm", "sh", "-c", SMALL_MEMORY, "sh"]
-    probe = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
-    if probe.returncode:
-        pytest.skip(f"no file system of one's own can be mounted here: {probe.stderr.strip()}")
-    script = tmp_path / "full.py"
-    script.write_text(FULL)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [*within, sys.executable, str(script)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=800, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    (before, left), (meanwhile, left_then) = (
-        line.split("|") for line in result.stdout.splitlines()
-    )
-    told = r"shared memory: expected \d{8,} bytes free in /dev/shm, got 12582912;"
-    assert re.search(told, before)
-    told = r"expected to reserve \d{8,} bytes in /dev/shm, got: .*No space left"
-    assert re.search(told, meanwhile)
-    assert left == left_then == "['others']"
 
 
 def stop_in_a_copy(engine: OnlineDataEngine, copying: Any) -> None:

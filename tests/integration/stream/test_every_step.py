@@ -37,8 +37,7 @@ def config(made: str, mode: str) -> OnlineDataEngineCfg:
     )
 
 
-@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
-@pytest.mark.parametrize("made", ["factory", "id"])
+@pytest.mark.parametrize(("made", "mode"), [("factory", "SAME_STEP"), ("id", "NEXT_STEP")])
 def test_every_step_of_every_environment_is_recorded_once(made, mode) -> None:
     episodes: list[Episode] = []
     with OnlineDataEngine(config(made, mode)) as engine:

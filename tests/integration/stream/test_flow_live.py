@@ -43,21 +43,6 @@ def test_first_batch_beyond_the_ratio_waits_for_the_steps_that_it_needs() -> Non
             engine.sample_batch(17, 1)
 
 
-def test_draw_that_waits_for_the_ratio_comes_before_high_water() -> None:
-    cfg = small_cfg(mode="continuous", max_replay_ratio=0.5, high_water=1)
-    with OnlineDataEngine(cfg) as engine:
-        for _ in range(4):
-            engine.sample_batch(16, 1, timeout=LIMIT_S)
-        assert engine.status()["frames"] >= 4 * 32
-
-
-def test_fixed_ratio_gives_a_draw_the_fresh_episodes_that_it_waits_for() -> None:
-    cfg = small_cfg(mode="fixed_ratio", max_replay_ratio=4.0, min_fresh_fraction=1.0)
-    with OnlineDataEngine(cfg) as engine:
-        for _ in range(4):
-            engine.sample_batch(4, 1, timeout=LIMIT_S)
-
-
 @pytest.mark.parametrize("flow", [{"mode": "continuous"}, {"refill_threshold": 1}])
 def test_episodes_too_short_to_be_drawn_do_not_stop_production(flow) -> None:
     with OnlineDataEngine(small_cfg(high_water=2, worlds=LONG_AND_SHORT, **flow)) as engine:
@@ -77,13 +62,6 @@ def test_draw_that_waits_for_a_long_episode_gets_one(flow) -> None:
     with OnlineDataEngine(small_cfg(worlds=worlds, **flow)) as engine:
         assert engine.store.length.max() == 2
         engine.sample_batch(4, 5, timeout=LIMIT_S)
-
-
-def test_episodes_of_use_to_earlier_draws_do_not_stop_production() -> None:
-    cfg = small_cfg(mode="continuous", high_water=2, worlds=LONG_AND_SHORT)
-    with OnlineDataEngine(cfg) as engine:
-        engine.sample_batch(1, 1)
-        eventually(drawing(engine, 5, 40), "production goes on", LIMIT_S)
 
 
 def test_most_drawn_keeps_the_episodes_that_draws_can_use() -> None:
@@ -109,16 +87,3 @@ def test_readers_of_whole_episodes_get_new_ones_under_a_fixed_ratio() -> None:
         eventually(lambda: bool(reader.take()) and reader.read >= 40, "episodes come", LIMIT_S)
         assert reader.lost == 0
         assert engine.status()["chunks"] == reader.read
-
-
-def test_engine_of_numbers_of_numpy_runs() -> None:
-    cfg = small_cfg(
-        num_envs=np.int64(2),  # type: ignore[arg-type]
-        buffer_size=np.int32(4),
-        seed=np.uint8(3),
-        max_replay_ratio=np.float32(2.0),
-        stop_timeout=np.float64(5.0),
-    )
-    with OnlineDataEngine(cfg) as engine:
-        assert tuple(engine.sample_batch(4, 2).batch_size) == (4, 2)
-        assert engine.buffer_size == 4

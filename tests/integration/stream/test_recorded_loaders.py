@@ -10,13 +10,14 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import CadenzaError, InputError, IntegrityError, NotReadyError
+from cadenza.core.errors import CadenzaError, IntegrityError, NotReadyError
 from cadenza.stream.batches import flat_tensors
 from cadenza.stream.chunk_samplers import UniformChunkSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.dataset import OnlineDataset
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.recorded_draws import RecordedStream
+from tests.campaigns import nightly
 from tests.stream_engines import small_cfg
 
 
@@ -69,7 +70,7 @@ def trained(batches: Iterator[TensorDict]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("workers", "start"), [(2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
+    ("workers", "start"), [(2, "fork"), pytest.param(1, "spawn", marks=nightly)]
 )
 def test_training_of_two_epochs_is_repeated_bit_for_bit(
     engine: OnlineDataEngine, tmp_path: Path, workers: int, start: str
@@ -87,17 +88,6 @@ def test_training_of_two_epochs_is_repeated_bit_for_bit(
     assert train(stream) == first
     stream.rewind()
     assert train(stream) == first
-
-
-def test_every_worker_writes_a_recording_of_its_own(
-    engine: OnlineDataEngine, tmp_path: Path
-) -> None:
-    with engine.recording(tmp_path):
-        take(loader(OnlineDataset(engine, 4, 2, seed=1), 2), 6)
-    folders = sorted((tmp_path / "workers").iterdir())
-    assert len(folders) == 2
-    # Each gave half of the six, and may have drawn ahead.
-    assert all(3 <= len(RecordedStream(folder)) <= 5 for folder in folders)
 
 
 def test_draws_of_the_process_and_of_its_loaders_are_repeated_together(
@@ -127,17 +117,6 @@ def test_workers_that_outlive_the_recording_go_on_without_it(
     assert len(list((tmp_path / "workers").iterdir())) == 1
 
 
-@pytest.mark.parametrize(("recorded", "asked"), [(0, 1), (2, 0)])
-def test_replay_with_another_number_of_workers_is_refused(
-    engine: OnlineDataEngine, tmp_path: Path, recorded: int, asked: int
-) -> None:
-    with engine.recording(tmp_path):
-        take(loader(OnlineDataset(engine, 4, 2), recorded), 4)
-    error = refusal(loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), asked), 1)
-    assert isinstance(error, InputError)
-    assert f"num_workers={recorded}, as when dataset 0 was recorded, got {asked}" in str(error)
-
-
 def test_worker_from_before_the_recording_is_refused(
     engine: OnlineDataEngine, tmp_path: Path
 ) -> None:
@@ -147,16 +126,6 @@ def test_worker_from_before_the_recording_is_refused(
         error = refusal(batches, 3)
     assert isinstance(error, NotReadyError)
     assert "expected loader workers that were started inside the block" in str(error)
-
-
-def test_recording_inside_another_is_refused(engine: OnlineDataEngine, tmp_path: Path) -> None:
-    with engine.recording(tmp_path / "first"):
-        told = (
-            "expected one recording of a process at a time, got another while draws go to .*first"
-        )
-        with pytest.raises(NotReadyError, match=told), engine.recording(tmp_path / "second"):
-            pass
-        assert not (tmp_path / "second").exists()
 
 
 def test_missing_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from cadenza.stream.counters import ConsumerRow, read_counters
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from tests.campaigns import size
 from tests.stream_engines import eventually
 
 FIELD = Field(name="stamp", shape=(16,), dtype="int64")
 LAYOUT = StoreLayout(slots=6, steps=100, producers=3, fields=(FIELD,))
 #: Processes killed one after the other, each after another few milliseconds.
-KILLED = 25
+KILLED = size(6, 25)
 
 
 def write_one(store: SlotStore, producer: int) -> None:
@@ -94,7 +95,7 @@ def test_writers_killed_at_any_moment_leave_slots_that_can_be_written() -> None:
     reader, generator = SlotReader(store), torch.Generator().manual_seed(0)
     out = allocate_chunks(chunk_fields(LAYOUT), 16, 10)
     for number in range(KILLED):
-        killed_while(lambda: write_one(store, 1), lambda: published(store), number * 0.0004)
+        killed_while(lambda: write_one(store, 1), lambda: published(store), number * 0.01 / KILLED)
         drawn = reader.draw(16, 10, out, generator)
         stamps = out["stamp"].view(16, -1).numpy()
         np.testing.assert_array_equal(stamps, np.tile(drawn.versions[:, None] - 1, (1, 160)))
@@ -148,7 +149,7 @@ def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() 
             time.sleep(0.0001 * producer)
 
     with several(write, 3):
-        for fill in range(1, 150):
+        for fill in range(1, size(40, 150)):
             eventually(lambda wanted=3 * fill: published(store) >= wanted, "a fill")
             time.sleep(0.002)  # for one that comes too late
             assert published(store) == 3 * fill

@@ -41,7 +41,7 @@ def leaves(tree):
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
-@pytest.mark.parametrize("stop", [0, 1, 7, 11, 12, 13, 24, 29])
+@pytest.mark.parametrize("stop", [0, 7, 12, 29])
 def test_resumed_run_equals_unbroken_run(stop, num_envs):
     settings = {"num_envs": num_envs, "extras": {"lr_decay": True}, "total_frames": 100}
     unbroken, task = trainer(**settings), MadeUpTask(2, num_envs)
@@ -80,13 +80,6 @@ def test_resume_between_act_and_observe_keeps_the_drawn_action(num_envs):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_training_state_holds_tensors_and_json_scalars_only():
-    learner, task = trainer(), MadeUpTask(2)
-    advance(learner, task, task.state(), 9)
-    kinds = {type(leaf) for leaf in leaves(learner.training_state())}
-    assert kinds <= {torch.Tensor, int, float, bool, str, type(None)}
-
-
 def test_training_state_is_a_snapshot():
     learner, task = trainer(), MadeUpTask(2)
     _, state = play(learner, task, task.state(), 0, 14)
@@ -118,29 +111,18 @@ def test_loading_a_policy_checkpoint_forgets_the_rollout():
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_state_of_other_version_raises():
-    state = trainer().training_state() | {"version": 99}
-    with pytest.raises(CheckpointError, match="expected a state of version 1, got 99"):
-        trainer().load_training_state(state)
-
-
-@pytest.mark.parametrize(
-    "missing", ["checkpoint", "generator", "minibatch_generator", "frames", "rollout", "pending"]
-)
-def test_incomplete_state_raises(missing):
-    state = trainer().training_state()
-    del state[missing]
-    with pytest.raises(CheckpointError, match="expected a complete state"):
-        trainer().load_training_state(state)
-
-
-def test_state_of_other_rollout_length_raises():
+def test_states_that_do_not_fit_are_refused():
     learner, task = trainer(), MadeUpTask(2)
     advance(learner, task, task.state(), 10)
-    with pytest.raises(CheckpointError, match="expected a rollout of capacity 6"):
-        trainer(rollout_length=6).load_training_state(learner.training_state())
-
-
-def test_state_of_other_sizes_raises():
-    with pytest.raises(CheckpointError, match="expected the sizes of this configuration"):
-        trainer(hidden_dim=16).load_training_state(trainer().training_state())
+    whole = learner.training_state()
+    attempts = [
+        ({}, whole | {"version": 99}, "expected a state of version 1, got 99"),
+        ({"rollout_length": 6}, whole, "expected a rollout of capacity 6"),
+        ({"hidden_dim": 16}, whole, "expected the sizes of this configuration"),
+    ]
+    for name in whole.keys() - {"version"}:
+        rest = {key: value for key, value in whole.items() if key != name}
+        attempts.append(({}, rest, "expected a complete state"))
+    for settings, state, told in attempts:
+        with pytest.raises(CheckpointError, match=told):
+            trainer(**settings).load_training_state(state)

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from cadenza.aht.ego_ppo_rollout import RolloutBuffer, RolloutShape
-from cadenza.core.errors import CheckpointError
 from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 SHAPE = RolloutShape(capacity=4, num_envs=2, observation_dim=3, action_dim=1)
@@ -38,30 +37,6 @@ def test_following_values_stop_at_ends_and_jump_at_time_limits():
     current, following = buffer.split_values(10 * buffer.critic_inputs()[:, 0].numpy())
     assert current.tolist() == [[0, 0], [10, 10], [20, 20]]
     assert following.tolist() == [[10, 0], [500, 20], [120, 120]]
-
-
-def test_cleared_buffer_keeps_nothing():
-    buffer = filled()
-    buffer.clear()
-    assert buffer.length == 0
-    assert buffer.final_states == []
-    assert len(buffer.critic_inputs()) == 2  # only the row of the newest observation
-
-
-def test_contents_survive_a_round_trip():
-    buffer, other = filled(), RolloutBuffer(SHAPE, CPU)
-    other.load(buffer.state(staged=False))
-    assert torch.equal(other.critic_inputs(), buffer.critic_inputs())
-    for name in ("rewards", "terminated", "boundaries"):
-        assert np.array_equal(getattr(other, name)[:3], getattr(buffer, name)[:3])
-    assert torch.equal(other.actions[:3], buffer.actions[:3])
-    assert other.length == 3
-
-
-def test_contents_of_other_capacity_raise():
-    shape = RolloutShape(capacity=5, num_envs=2, observation_dim=3, action_dim=1)
-    with pytest.raises(CheckpointError, match=r"expected a rollout of capacity 5.*got 4"):
-        RolloutBuffer(shape, CPU).load(filled().state(staged=False))
 
 
 def train_once(*, host_views):

@@ -33,15 +33,6 @@ class ShieldedPartner(StillPartner):
         raise AttributeError(f"{name} is shielded")
 
 
-class BrokenPartner(StillPartner):
-    named_parameters = None
-
-
-class RaisingPartner(StillPartner):
-    def named_parameters(self):
-        raise LookupError("weights are lost")
-
-
 @pytest.mark.parametrize(
     "partner",
     [StillPartner(), ShieldedPartner(), TorchPartner(frozen_body=True, frozen_head=True)],
@@ -58,34 +49,6 @@ def test_trainable_partner_is_refused_by_class_and_parameter():
         assert_partner_is_frozen(partner)
     with pytest.raises(ValueError, match=message):
         trainer(partner=partner)
-
-
-def test_direct_construction_checks_the_partner_first():
-    env = SpacesOnlyEnv()
-    with pytest.raises(ConfigurationError, match="expected a frozen partner"):
-        EgoPPOTrainer(
-            cfg=config(),
-            ego_uid="ego",
-            ego_obs_space=spaces.Discrete(3),  # would fail too, but later
-            ego_act_space=env.action_space["ego"],
-            partner=TorchPartner(frozen_body=False, frozen_head=True),
-        )
-
-
-def test_partner_with_uncallable_parameters_raises_type_error():
-    with pytest.raises(TypeError, match="not callable"):
-        assert_partner_is_frozen(BrokenPartner())
-
-
-def test_error_inside_named_parameters_propagates():
-    with pytest.raises(LookupError, match="weights are lost"):
-        assert_partner_is_frozen(RaisingPartner())
-
-
-def test_partner_is_not_kept():
-    partner = StillPartner()
-    learner = trainer(partner=partner)
-    assert all(value is not partner for value in vars(learner).values())
 
 
 @pytest.mark.parametrize(

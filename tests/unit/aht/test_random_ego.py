@@ -47,14 +47,6 @@ def test_batched_state_gives_one_action_per_environment():
     assert ego().act(states, deterministic=True).shape == (5, 2)
 
 
-def test_observation_without_ego_state_gives_one_action():
-    assert ego().act({}).shape == (2,)
-
-
-def test_seeds_give_different_actions():
-    assert not np.array_equal(ego(0).act(STATE), ego(1).act(STATE))
-
-
 def test_factory_reads_the_action_size_from_the_environment():
     learner = RandomEgoTrainer.from_config(
         config(seed=3), env=SpacesOnlyEnv(), partner=StillPartner(), ego_uid="ego"
@@ -82,8 +74,3 @@ def test_foreign_checkpoint_raises():
     ego().load_state_dict({})
     with pytest.raises(InputError, match=r"expected an empty checkpoint, got keys \['actor'\]"):
         ego().load_state_dict({"actor": {}})
-
-
-def test_empty_action_raises():
-    with pytest.raises(InputError, match="expected action_dim >= 1, got 0"):
-        ego(action_dim=0)

@@ -14,6 +14,7 @@ from cadenza.aht.checkpointing import Checkpointer, load_newest_state
 from cadenza.aht.run_files import RunFiles
 from cadenza.aht.train import train
 from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
+from tests.campaigns import size
 from tests.unit.aht.parts import (
     HalvingBatchDriver,
     HalvingDriver,
@@ -98,7 +99,7 @@ def assert_same_run(one, two):
     assert essence(events(one)) == essence(events(two))
 
 
-@pytest.mark.parametrize("stop_at", [16, 20, 32, 33, 40])
+@pytest.mark.parametrize("stop_at", [16, 33, 40])
 @pytest.mark.parametrize("safety", [False, True])
 def test_resumed_run_equals_an_unbroken_one(tmp_path, stop_at, safety):
     def config(folder):
@@ -127,15 +128,6 @@ def test_resume_where_a_checkpoint_meets_an_episode_end_begins_the_next_episode(
     assert_same_run(resumed, whole)
 
 
-def test_resume_several_times_equals_an_unbroken_run(tmp_path):
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=17)
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=33, resume=True)
-    assert_same_run(run(tmp_path, resume=True), whole)
-
-
 def batch_config(folder: Path, **changes):
     return config_in(
         folder,
@@ -147,7 +139,7 @@ def batch_config(folder: Path, **changes):
     )
 
 
-@pytest.mark.parametrize("stop_at", [30, 66])
+@pytest.mark.parametrize("stop_at", [66])
 @pytest.mark.parametrize("safety", [False, True])
 def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at, safety):
     def config(folder):
@@ -309,40 +301,26 @@ def test_damage_to_every_state_is_an_error_that_names_them(tmp_path):
     assert list(files.policies()) == [16, 32]  # nothing was deleted
 
 
-def test_policy_exchanged_for_another_run_is_noticed(tmp_path):
-    files = stopped(tmp_path)
-    other = tmp_path / "other"
+@pytest.mark.parametrize(
+    ("source", "replaced", "told"),
+    [
+        ("other_step32", "_step32", "got another checkpoint"),
+        ("other-state_step32", "-state_step32", "expected a training state of run {run}"),
+        ("-state_step16", "-state_step32", "training state of step 32, got that of step 16"),
+    ],
+)
+def test_file_of_another_run_or_step_is_noticed(tmp_path, source, replaced, told):
+    files, other = stopped(tmp_path), tmp_path / "other"
     run(other, config=config_in(other, seed=5))
-    foreign = files_of(other)
+    taken = files_of(other) if source.startswith("other") else files
     for suffix in (".pt", ".pt.json"):
-        source = foreign.folder / f"{foreign.run_id}_step32{suffix}"
-        (files.folder / f"{files.run_id}_step32{suffix}").write_bytes(source.read_bytes())
+        content = (
+            taken.folder / f"{taken.run_id}{source.removeprefix('other')}{suffix}"
+        ).read_bytes()
+        (files.folder / f"{files.run_id}{replaced}{suffix}").write_bytes(content)
     stored = load_newest_state(files)
     assert stored.step == 16
-    assert "got another checkpoint" in stored.skipped[0]
-
-
-def test_state_of_another_run_is_noticed(tmp_path):
-    files = stopped(tmp_path)
-    other = tmp_path / "other"
-    run(other, config=config_in(other, seed=5))
-    foreign = files_of(other)
-    for suffix in (".pt", ".pt.json"):
-        source = foreign.folder / f"{foreign.run_id}-state_step32{suffix}"
-        (files.folder / f"{files.run_id}-state_step32{suffix}").write_bytes(source.read_bytes())
-    stored = load_newest_state(files)
-    assert stored.step == 16
-    assert f"expected a training state of run {files.run_id}" in stored.skipped[0]
-
-
-def test_state_copied_over_a_later_one_is_noticed(tmp_path):
-    files = stopped(tmp_path)
-    for suffix in (".pt", ".pt.json"):
-        early, late = (files.folder / f"{files.run_id}-state_step{n}{suffix}" for n in (16, 32))
-        late.write_bytes(early.read_bytes())
-    stored = load_newest_state(files)
-    assert stored.step == 16
-    assert "expected the training state of step 32, got that of step 16" in stored.skipped[0]
+    assert told.format(run=files.run_id) in stored.skipped[0]
 
 
 def test_finished_run_with_a_damaged_last_checkpoint_is_trained_again_from_before(tmp_path):
@@ -499,7 +477,7 @@ def test_every_write_that_fails_or_is_cut_short_leaves_a_run_that_resumes(tmp_pa
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
     count = count_of_fsyncs(tmp_path / "count")
     assert count > 30
-    for fails_at in range(1, count + 1):
+    for fails_at in range(1, count + 1, size(5, 1)):
         for error, raised in [
             (OSError(errno.ENOSPC, "No space left on device"), StorageError),
             (StopError(), StopError),

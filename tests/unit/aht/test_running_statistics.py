@@ -36,15 +36,6 @@ def test_moments_resolve_a_tiny_variance_beside_a_large_mean():
     assert naive != pytest.approx(exact, rel=0.1, abs=0.0)  # so the test has teeth
 
 
-def test_moments_merge_equals_one_pass():
-    merged = filled([1.0, 5.0], RunningMoments)
-    merged.merge(filled([-2.0, 0.0, 4.0], RunningMoments))
-    assert merged.count == 5
-    assert merged.mean == pytest.approx(1.6)
-    assert merged.variance == pytest.approx(np.var([1, 5, -2, 0, 4]))
-    assert (merged.low, merged.high) == (-2.0, 5.0)
-
-
 def test_moments_merge_with_nothing_changes_nothing():
     moments = filled([1.0, 5.0], RunningMoments)
     moments.merge(RunningMoments())
@@ -86,12 +77,6 @@ def test_tail_mean_beyond_the_table_stays_close(monkeypatch):
     exact = count - 1 - (wanted - 1) / 2
     assert len(tail.state_dict()["block_sums"]) < 64
     assert tail.value() == pytest.approx(exact, abs=0.02 * wanted)
-
-
-def test_tail_mean_of_a_constant_is_exact_whatever_its_length(monkeypatch):
-    monkeypatch.setattr(running_statistics, "_MAX_BLOCKS", 8)
-    for count in (1, 7, 8, 9, 100, 999):
-        assert filled([2.5] * count, TailMean).value() == pytest.approx(2.5, rel=1e-12)
 
 
 def test_tail_mean_state_survives_json(monkeypatch):

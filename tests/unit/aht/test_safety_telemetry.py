@@ -56,11 +56,6 @@ def test_window_of_a_hand_example():
     assert (window["intervention_max"], window["intervention_fraction"]) == (0.5, 1 / 3)
 
 
-def test_window_without_steps_is_zero():
-    window = SafetyAggregator(1, 10.0).flush_window_stats()
-    assert set(window.values()) == {0}
-
-
 def test_flush_clears_the_window_and_keeps_the_run():
     aggregator = SafetyAggregator(1, 10.0)
     aggregator.observe([2.0], fallback_fired=True)
@@ -170,12 +165,6 @@ def test_audit_of_a_damaged_line_names_it(tmp_path):
     log.write_text(f'{{"event": {FINAL_EVENT}\n{json.dumps(record())}\n')
     with pytest.raises(InputError, match=r"run\.jsonl:1: expected one JSON object per line"):
         audit_run_log(log)
-
-
-def test_audit_of_a_log_without_a_record_says_so(tmp_path):
-    log = tmp_path / "run.jsonl"
-    log.write_text(f'["{FINAL_EVENT}"]\n{{"event": "other", "note": "{FINAL_EVENT}"}}\n')
-    assert audit_run_log(log).exit_code == 3
 
 
 def test_audit_of_a_missing_log_says_so(tmp_path):

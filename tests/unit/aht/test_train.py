@@ -73,14 +73,6 @@ def test_run_counts_steps_episodes_and_checkpoints(tmp_path):
     assert (result.outcome.status, result.outcome.frames) == ("completed", 40)
 
 
-def test_run_returns_are_the_sums_of_the_step_rewards(tmp_path):
-    curve = run(tmp_path)[0].curve
-    steps = curve.per_step_ego_rewards
-    for k, total in enumerate(curve.per_episode_ego_rewards):
-        assert total == pytest.approx(sum(steps[7 * k : 7 * k + 7]))
-    assert curve.episodes[-1].episode_return == pytest.approx(sum(steps[35:]))
-
-
 def test_run_seeds_environment_and_partner_alike(tmp_path):
     _, env, partner, _ = run(tmp_path)
     expected = [3] + [
@@ -88,13 +80,6 @@ def test_run_seeds_environment_and_partner_alike(tmp_path):
     ]
     assert env.reset_seeds == expected
     assert partner.reset_seeds == expected
-
-
-def test_run_unpacks_as_curve_and_trainer(tmp_path):
-    result, _, _, factory = run(tmp_path)
-    curve, trainer = result
-    assert curve is result.curve
-    assert trainer is factory.built[0]
 
 
 def test_run_twice_gives_the_same_bytes(tmp_path):
@@ -105,18 +90,6 @@ def test_run_twice_gives_the_same_bytes(tmp_path):
     for one, two in zip(first.curve.checkpoint_paths, second.curve.checkpoint_paths, strict=True):
         assert one.read_bytes() == two.read_bytes()
     assert first.outcome.curve_path.read_bytes() == second.outcome.curve_path.read_bytes()
-
-
-def test_run_with_another_seed_differs(tmp_path):
-    first = run(tmp_path / "a", config=config_in(tmp_path / "a"))[0]
-    second = run(tmp_path / "b", config=config_in(tmp_path / "b", seed=4))[0]
-    assert first.curve.run_id != second.curve.run_id
-    assert first.curve.per_step_ego_rewards != second.curve.per_step_ego_rewards
-
-
-def test_run_ending_on_a_boundary_has_no_spurious_episode(tmp_path):
-    config = config_in(tmp_path, total_frames=42)
-    assert len(run(tmp_path, config=config)[0].curve.episodes) == 6
 
 
 def test_run_with_the_upstream_list_appends_the_tail_even_if_empty(tmp_path):
@@ -237,19 +210,6 @@ def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
     assert names_on_disk == {"_step16.pt", "-state_step16.pt"}
 
 
-def test_interrupt_leaves_a_run_that_resumes(tmp_path):
-    def interrupt(done, total, last):
-        if done >= 20:
-            raise KeyboardInterrupt
-
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))[0]
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, progress=interrupt)
-    resumed = run(tmp_path, resume=True)[0]
-    assert resumed.outcome.resumed_from == 16
-    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
-
-
 def test_progress_reports_frames_and_last_return(tmp_path):
     seen = []
     result = run(tmp_path, progress=lambda *report: seen.append(report))[0]
@@ -314,17 +274,6 @@ def test_reward_that_is_not_finite_stops_the_run(tmp_path, reward):
 
     with pytest.raises(InputError, match=f"expected a finite reward .* got {reward}"):
         run(tmp_path, env=BrokenEnv())
-
-
-def test_batch_reward_that_is_not_finite_stops_the_run(tmp_path):
-    class BrokenBatchEnv(NoisyBatchEnv):
-        def step(self, action):
-            obs, rewards, terminated, truncated, info = super().step(action)
-            rewards[2] = np.nan
-            return obs, rewards, terminated, truncated, info
-
-    with pytest.raises(InputError, match=r"train: rewards: expected finite numbers.*index \(2,\)"):
-        run(tmp_path, config=batch_config(tmp_path), env=BrokenBatchEnv(4))
 
 
 def test_too_few_frames_for_one_batch_are_refused(tmp_path):
@@ -578,9 +527,3 @@ def test_safety_driver_of_the_other_kind_is_refused(tmp_path, batched):
     with pytest.raises(ConfigurationError, match=r"safety driver of env\.num_envs = [14] "):
         run(tmp_path, config=config, env=env, safety=driver)
     assert not (tmp_path / "out").exists()
-
-
-def test_safety_of_a_batch_without_a_driver_is_refused(tmp_path):
-    config = batch_config(tmp_path, safety={"enabled": True})
-    with pytest.raises(ConfigurationError, match="no safety driver was passed"):
-        run(tmp_path, config=config, env=EvenBatchEnv())

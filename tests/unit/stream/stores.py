@@ -5,20 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
-from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
+from tests.stream_episodes import FIELDS, new_store
 
-FIELDS = (
-    Field(name="obs", shape=(2,), dtype="float32", kind="state"),
-    Field(name="actions", shape=(1,), dtype="float32"),
-    *BOOKKEEPING,
-)
-
-
-def new_store(slots: int = 3, steps: int = 5, producers: int = 1) -> SlotStore:
-    layout = StoreLayout(slots=slots, steps=steps, producers=producers, fields=FIELDS)
-    return SlotStore.create(layout)
+__all__ = ["FIELDS", "new_store", "seeded", "targets", "write_episode"]
 
 
 def write_episode(

@@ -6,7 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
@@ -403,24 +402,6 @@ def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> Non
     with pytest.raises(InputError, match=told):
         wait(store, ratio, 19)
     wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop
-
-
-def test_states_that_change_meanwhile_do_not_disturb_the_look_for_a_standstill(
-    store, clock, monkeypatch
-) -> None:
-    states, isin = store.producers["state"], np.isin
-
-    def change_and_look(seen: Any, among: Any) -> Any:  # as a producer does between two looks
-        before = seen.copy()
-        states[:] = ProducerState.FAILED
-        assert (seen == before).all()
-        return isin(seen, among)
-
-    monkeypatch.setattr(np, "isin", change_and_look)
-    states[0] = ProducerState.PAUSED
-    ConsumerRow(store).note_blocked(0)
-    assert is_frozen(store)
-    assert not is_frozen(store)  # the states of now
 
 
 def test_stream_is_frozen_while_a_draw_waits_and_all_producers_pause(store, clock) -> None:

@@ -10,13 +10,11 @@ from tensordict import TensorDict
 
 from cadenza.core.errors import (
     ConfigurationError,
-    ConfigurationTypeError,
     DeviceUnavailableError,
     InputError,
     NotReadyError,
 )
 from cadenza.stream.batch_ring import BatchRing
-from tests.fakes import FakeChunkSource
 from tests.interrupts import Interrupt, interrupted_everywhere
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -149,18 +147,6 @@ def test_buffer_returns_after_an_error_of_drawing_or_of_its_user() -> None:
         assert batch["flag"].unique().tolist() == [3]
 
 
-def test_source_of_chunks_fills_the_same_memory() -> None:
-    source = FakeChunkSource()
-    generator = torch.Generator().manual_seed(0)
-    ring = BatchRing(lambda out: source.sample_batch(3, 4, out=out, generator=generator), depth=1)
-    first, second = (
-        (batch["step"].data_ptr(), batch["step"].clone()) for batch in itertools.islice(ring, 2)
-    )
-    assert first[0] == second[0]
-    assert not torch.equal(first[1], second[1])
-    assert (second[1].diff() == 1).all()
-
-
 def test_late_copies_and_late_work_see_each_batch_as_it_was_drawn() -> None:
     copies, draw, seen = LateCopies(), Counting(), []
     ring = BatchRing(draw, depth=2, copies=copies)
@@ -195,27 +181,6 @@ def test_ring_without_waiting_would_be_caught() -> None:
         copies.use(batch, seen)
     copies.run_until(len(copies.queue))
     assert seen != [[number] for number in range(1, 8)]
-
-
-def test_impossible_rings_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="depth: expected >= 1, got 0"):
-        BatchRing(Counting(), depth=0)
-    with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'meta'"):
-        BatchRing(Counting(), device="meta")
-    with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'gpu9'"):
-        BatchRing(Counting(), device="gpu9")
-
-
-@pytest.mark.parametrize("depth", ["3", 2.0, True, None])
-def test_depth_that_is_no_integer_is_refused(depth) -> None:
-    with pytest.raises(ConfigurationTypeError, match=r"BatchRing\.depth: expected an integer >= 1"):
-        BatchRing(Counting(), depth=depth)
-
-
-def test_ring_without_a_function_is_refused() -> None:
-    told = "BatchRing.draw: expected a function of a batch or None, got None"
-    with pytest.raises(ConfigurationTypeError, match=told):
-        BatchRing(None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("timeout_s", [-1.0, math.nan, math.inf, 1e30, "1", None, True])

@@ -35,9 +35,9 @@ def write(store: SlotStore, states: np.ndarray[Any, Any]) -> None:
     writer.publish()
 
 
-@pytest.mark.parametrize("weighting", ["episode", "step"])
+@pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"stratified": True}])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_chunks_of_every_type_are_drawn_anew(monkeypatch, dtype: str, weighting: Any) -> None:
+def test_chunks_of_every_type_are_drawn_anew(monkeypatch, dtype: str, options: Any) -> None:
     fields = (Field(name="obs", shape=(), dtype=dtype, kind="state"), *BOOKKEEPING)
     layout = StoreLayout(slots=2, steps=STEPS, producers=1, fields=fields)
     store = SlotStore.create(layout)
@@ -54,9 +54,10 @@ def test_chunks_of_every_type_are_drawn_anew(monkeypatch, dtype: str, weighting:
 
     monkeypatch.setattr(slot_reader, "copy_chunks", replace_after_the_first)
     out = targets(store, 40, 3, "obs", "next.obs")
-    options = DrawOptions(weighting=weighting)
-    drawn = SlotReader(store).draw(40, 3, out, seeded(), options)
-    assert drawn.redraws > 0
+    drawn = SlotReader(store).draw(40, 3, out, seeded(), DrawOptions(**options))
+    assert 0 < drawn.redraws < 40
+    assert set(drawn.slots.tolist()) == {0, 1}
+    np.testing.assert_array_equal(store.version[drawn.slots], drawn.versions)
     steps = np.clip(drawn.offsets[:, None] + np.arange(3), 0, STEPS - 1)
     shown = np.stack((episodes[2], episodes[1]))
     for name, later in (("obs", 0), ("next.obs", 1)):

@@ -4,19 +4,10 @@ import multiprocessing
 import os
 import time
 
-import numpy as np
 import pytest
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.counters import (
-    ConsumerRow,
-    ProducerRow,
-    lag_classes,
-    lag_quantile,
-    read_counters,
-    time_classes,
-    time_quantile_ns,
-)
+from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.engine_state import LARGEST
 from cadenza.stream.layout import MAX_CONSUMERS
@@ -216,22 +207,6 @@ def test_heartbeat_ends_the_silence_of_a_producer(monkeypatch) -> None:
     assert read_counters(store).producers[0].silent_s == 0.0
 
 
-def test_quantiles_lie_in_the_class_of_the_true_one() -> None:
-    ages = np.sort((np.random.default_rng(0).lognormal(16.0, 2.0, 10_000)).astype(np.int64))
-    for q in (0.1, 0.5, 0.95):
-        true = ages[int(q * len(ages))]
-        assert true / 1.42 < time_quantile_ns(time_classes(ages), q) < true * 1.42
-    assert time_classes(np.array([0, 1023, 10**18])).tolist()[0::63] == [2, 1]
-
-
-def test_small_lags_are_exact() -> None:
-    for lag in range(16):
-        assert lag_quantile(lag_classes(np.array([lag] * 3)), 0.95) == lag
-    assert lag_quantile(lag_classes(np.array([0] * 94 + [7] * 6)), 0.95) == 7
-    assert lag_quantile(lag_classes(np.array([0] * 96 + [7] * 4)), 0.95) == 0
-    assert lag_quantile(lag_classes(np.array([100])), 0.95) == pytest.approx(100, rel=0.2)
-
-
 def test_process_is_told_by_number_and_start() -> None:
     mine = started_at(os.getpid())
     assert mine > 0
@@ -245,22 +220,6 @@ def test_process_is_told_by_number_and_start() -> None:
         time.sleep(0.001)
     os.waitpid(child, 0)
     assert started_at(child) == 0
-
-
-def test_running_process_without_proc_started_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathlib.Path.is_file", lambda _: False)
-    assert started_at(os.getpid()) == 1
-    monkeypatch.setattr(os, "kill", _refuse(ProcessLookupError))
-    assert started_at(os.getpid()) == 0
-    monkeypatch.setattr(os, "kill", _refuse(PermissionError))
-    assert started_at(1) == 1
-
-
-def _refuse(error: type[OSError]) -> object:
-    def kill(pid: int, signal: int) -> None:
-        raise error
-
-    return kill
 
 
 def test_row_is_claimed_again_after_it_was_passed_on() -> None:

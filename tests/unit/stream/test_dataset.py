@@ -3,8 +3,8 @@
 import gc
 import itertools
 import multiprocessing
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,16 +13,15 @@ from torch.utils.data import DataLoader
 
 from cadenza.core.errors import (
     ConfigurationError,
-    ConfigurationTypeError,
     InputError,
     StaleDataError,
     UnknownNameError,
 )
 from cadenza.stream import dataset as dataset_module
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
+from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.dataset import OnlineDataset
 from tests.fakes import FakeChunkSource
-from tests.stream_engines import shortest_s
 
 
 def take(iterable, count: int) -> list[TensorDict]:
@@ -44,11 +43,6 @@ def test_item_mode_yields_single_chunks() -> None:
 def test_batch_mode_yields_batches() -> None:
     batches = take(OnlineDataset(FakeChunkSource(), 4, batch_size=7), 3)
     assert [batch.batch_size for batch in batches] == [torch.Size([7, 4])] * 3
-
-
-def test_dataset_has_no_length() -> None:
-    with pytest.raises(TypeError, match="has no len"):
-        len(OnlineDataset(FakeChunkSource(), 4))
 
 
 def test_every_option_reaches_the_engine() -> None:
@@ -116,13 +110,6 @@ def test_datasets_without_a_seed_draw_each_their_own_and_alike_in_every_run() ->
     assert run() == first
     assert len({tuple(draws[::2]) for draws in first}) == 3  # sizes
     assert len({tuple(draws[1::2]) for draws in first}) == 3  # places
-
-
-def test_equal_seeds_draw_alike_whatever_datasets_were_made_before() -> None:
-    source = FakeChunkSource()
-    first, other, again = (OnlineDataset(source, 4, seed=seed) for seed in (7, None, 7))
-    drawn = [starts(take(dataset, 5)) for dataset in (first, other, again)]
-    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_seed_of_the_sampler_fixes_its_sizes_whatever_the_seed_of_the_dataset() -> None:
@@ -195,24 +182,11 @@ def test_only_loader_workers_keep_their_objects_from_the_search_for_cycles(worke
     assert bool(take(loader, 1)[0]["frozen"].any()) == (workers > 0)
 
 
-def test_passthrough_returns_the_batch_itself() -> None:
-    batch = TensorDict({}, [2])
-    assert OnlineDataset.passthrough_collate_fn(batch) is batch
-
-
 def test_collation_stacks_along_a_new_first_axis() -> None:
     chunks = take(OnlineDataset(FakeChunkSource(), 4), 2)
     batch = OnlineDataset.collate_fn(chunks)
     assert batch.batch_size == torch.Size([2, 4])
     assert torch.equal(batch["obs"][1], chunks[1]["obs"])
-
-
-@pytest.mark.parametrize("value", [True, 2.0, "4"])
-def test_values_of_another_type_are_refused(value) -> None:
-    with pytest.raises(TypeError, match="chunk_size: expected an integer or a ChunkSizeSampler"):
-        OnlineDataset(FakeChunkSource(), value)
-    with pytest.raises(ConfigurationTypeError, match="batch_size: expected an integer or None"):
-        OnlineDataset(FakeChunkSource(), 4, value)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +195,8 @@ def test_values_of_another_type_are_refused(value) -> None:
         ({"chunk_size": 0}, "chunk_size: expected 1 to 50"),
         ({"chunk_size": 51}, "chunk_size: expected 1 to 50 .*got 51"),
         ({"chunk_size": UniformChunkSampler(1, 51)}, "high: expected at most 50"),
-        ({"batch_size": 0}, "batch_size: expected >= 1, got 0"),
-        ({"batch_size": -3}, "batch_size: expected >= 1, got -3"),
-        ({"resample_every": 0}, "resample_every: expected >= 1"),
-        ({"seed": -1}, "seed: expected >= 0, got -1"),
         ({"resample_every": 2}, "resample_every: expected a ChunkSizeSampler"),
         ({"stratified": True}, "stratified: expected batch mode"),
-        ({"sampling_mode": "steps"}, "sampling_mode: expected one of"),
         ({"sampling_mode": "boundary", "chunk_size": 1}, "expected chunks of at least 2 steps"),
     ],
 )
@@ -236,36 +205,11 @@ def test_values_that_do_not_fit_are_refused(arguments, message: str) -> None:
         OnlineDataset(FakeChunkSource(), **{"chunk_size": 4, **arguments})
 
 
-@pytest.mark.parametrize("engine", [None, {"buffer_size": 4}, FakeChunkSource])
-def test_what_gives_no_chunks_is_refused_when_described(engine) -> None:
-    told = r"engine: expected ChunkSource, got .*; give an OnlineDataEngine or a RecordedStream\."
-    with pytest.raises(ConfigurationTypeError, match=told):
-        OnlineDataset(engine, 4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"transform": 3}, "transform: expected a function of a TensorDict, got 3"),
-        ({"seed": "1"}, "seed: expected an integer or None, got '1'"),
-        ({"seed": True}, "seed: expected an integer or None, got True"),
-        ({"stratified": "no"}, "stratified: expected True or False, got 'no'"),
-        ({"resample_every": 2.0}, "resample_every: expected an integer or None, got 2.0"),
-        ({"chunk_size": UniformChunkSampler}, "chunk_size: expected an integer or a ChunkSizeSam"),
-    ],
-)
-def test_values_of_no_use_are_refused_when_described(arguments, message: str) -> None:
-    with pytest.raises(ConfigurationTypeError, match=message):
-        OnlineDataset(FakeChunkSource(), **{"chunk_size": 4, **arguments})
-
-
 @pytest.mark.parametrize(
     ("select", "kind", "message"),
     [
         (["steps"], UnknownNameError, r"expected keys among \[.*'step'.*\], got 'steps'"),
         (["step", "ob"], UnknownNameError, "got 'ob'"),
-        ("step", InputError, "select: expected a list of names, .* got 'step'"),
-        (3, InputError, "select: expected a list of names, .* got 3"),
         ([("obs", "qpos")], InputError, r"select: expected a list of names, .*\['obs.state'\] for"),
         ([], InputError, "select: expected at least one key, got none; leave it out"),
     ],
@@ -290,24 +234,30 @@ def test_sampler_that_returns_no_possible_size_is_named(size) -> None:
         next(iter(OnlineDataset(FakeChunkSource(), Odd())))
 
 
-def test_loader_ends_though_its_workers_wait_for_data() -> None:
-    source = FakeChunkSource()
-    source.wait_s = 60.0
-    loader = DataLoader(
-        OnlineDataset(source, 4, 2),
-        batch_size=None,
-        num_workers=2,
-        collate_fn=OnlineDataset.passthrough_collate_fn,
-    )
+class PatientSource(FakeChunkSource):
+    """Waits for data as long as it is asked to, and tells when it begins."""
 
-    def end_s() -> float:
-        batches = iter(loader)
-        time.sleep(0.5)  # the workers wait now
-        begin = time.monotonic()
-        del batches
-        return time.monotonic() - begin
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait_s = self.draw_timeout = 1e6
+        self.waits = multiprocessing.Semaphore(0)
 
-    assert shortest_s(end_s, 2.0) < 2.0
+    def _draw(self, request: DrawRequest) -> TensorDict:
+        self.waits.release()
+        return super()._draw(request)
+
+
+def test_loader_ends_though_its_workers_wait_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The loader kills no worker: one that went on waiting would hold this test up.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 1e5)
+    source = PatientSource()
+    loader = DataLoader(OnlineDataset(source, 4, 2), batch_size=None, num_workers=2)
+    batches: Any = iter(loader)
+    workers = batches._workers
+    for _ in workers:
+        assert source.waits.acquire(timeout=800)
+    del batches
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 def test_worker_gives_up_after_the_wait_that_the_engine_allows() -> None:

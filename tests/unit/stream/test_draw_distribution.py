@@ -179,10 +179,3 @@ def test_stratified_draws_are_fair_over_many_calls() -> None:
         drawn = reader.draw(4, 3, out, generator, DrawOptions(stratified=True))
         found.update(zip(drawn.slots.tolist(), drawn.offsets.tolist(), strict=True))
     assert fits(found, episode_first(inside(3, [5] * 6)))
-
-
-def test_equal_generators_give_equal_draws() -> None:
-    for options in (DrawOptions(), DrawOptions(stratified=True), DrawOptions(weighting="step")):
-        first, second = (draw(store_of(), 4, options, 50) for _ in range(2))
-        np.testing.assert_array_equal(first.offsets, second.offsets)
-        np.testing.assert_array_equal(first.slots, second.slots)

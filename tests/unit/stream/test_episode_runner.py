@@ -271,17 +271,3 @@ def test_settings_of_the_simulator_and_the_action_reach_the_environment() -> Non
     gym = {"factory": "tests.stream_worlds:remembered", "num_envs": 2, "headless": False}
     env: Any = make_worlds({**gym, "kwargs": {"a": 1}}, {"b": 2}, 5)
     assert env.given == {"headless": False, "a": 1, "b": 2}
-
-
-def test_actions_of_another_shape_are_refused() -> None:
-    runner, _, _ = runner_over(FlatPolicy)
-    runner.begin_all(0)
-    with pytest.raises(InputError, match=r"expected 'actions' of shape \(1,\), got \(2,\)"):
-        runner.step()
-
-
-class FlatPolicy(HalfPolicy):
-    """Answers actions that are too wide."""
-
-    def act(self, observations: Any) -> Any:
-        return np.zeros((self.count, 2), np.float32)

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from cadenza.stream.dataset import OnlineDataset, await_senders
+from tests.campaigns import nightly
 from tests.fakes import FakeChunkSource
 
 #: Bytes of a batch that takes a while to be shared.
@@ -24,7 +25,7 @@ def grow(batch: TensorDict) -> TensorDict:
     return batch if first else batch.set("large", torch.zeros(*batch.shape, LARGE // 32))
 
 
-@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=nightly)])
 def test_worker_ends_in_silence_while_a_large_batch_is_on_its_way(
     start: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

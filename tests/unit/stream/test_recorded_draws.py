@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from cadenza.core.errors import (
-    ConfigurationError,
-    ConfigurationTypeError,
     DataPendingError,
     InputError,
     IntegrityError,
@@ -156,11 +154,6 @@ def test_replay_gives_the_same_bytes_after_the_episodes_are_gone(
     assert len(list((tmp_path / "episodes").iterdir())) > 4
 
 
-def test_batches_hold_the_values_that_were_drawn_not_only_equal_ones(tmp_path: Path) -> None:
-    batches = record(tmp_path, [(6, 3, PLAIN)] * 2)
-    assert not torch.equal(batches[0]["actions"], batches[1]["actions"])
-
-
 def test_replay_fills_what_it_is_given_and_selects_other_keys(tmp_path: Path) -> None:
     batches = record(tmp_path, [(6, 3, PLAIN)] * 2)
     stream = RecordedStream(tmp_path)
@@ -280,11 +273,6 @@ def test_damaged_episode_is_noticed(tmp_path: Path, damage, message: str) -> Non
         stream.sample_batch(6, 3)
 
 
-def test_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"expected a file draws\.jsonl, got 'No such file"):
-        RecordedStream(tmp_path)
-
-
 def reseal(folder: Path, change) -> None:
     """Change the bodies of a journal and seal them anew, as somebody who knows the format would."""
     journal = folder / "draws.jsonl"
@@ -331,26 +319,6 @@ def test_layout_of_objects_is_refused(tmp_path: Path) -> None:
     reseal(tmp_path, lambda bodies: bodies[0]["layout"]["fields"][0].update(dtype="O"))
     with pytest.raises(IntegrityError, match=r"numbers or truth values .* got the type 'O'"):
         RecordedStream(tmp_path)
-
-
-@pytest.mark.parametrize("folder", [None, 3, b"draws"])
-def test_recordings_are_in_folders(folder) -> None:
-    with pytest.raises(ConfigurationTypeError, match="folder: expected a path, got"):
-        RecordedStream(folder)
-    with pytest.raises(ConfigurationTypeError, match="folder: expected a path, got"):
-        RecordingReader(SlotReader(new_store()), new_store(), folder)
-
-
-def test_empty_name_of_a_folder_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="expected the path of a file or folder, got ''"):
-        RecordedStream("")
-
-
-def test_folder_of_a_recording_may_be_a_string(tmp_path: Path) -> None:
-    record(tmp_path, [(6, 3, PLAIN)])
-    assert len(RecordedStream(str(tmp_path))) == 1
-    with pytest.raises(ConfigurationTypeError, match="allow_unfinished: expected True or False"):
-        RecordedStream(tmp_path, allow_unfinished="yes")
 
 
 def test_line_without_a_body_is_refused(tmp_path: Path) -> None:

@@ -62,18 +62,6 @@ def test_nothing_is_written_while_another_thread_records_a_draw(
     assert len(RecordedStream(tmp_path)) == 1
 
 
-def test_draws_after_the_end_are_drawn_and_not_written_down(tmp_path: Path) -> None:
-    store = new_store()
-    write_episode(store, 5, 7.0)
-    reader = RecordingReader(SlotReader(store), store, tmp_path)
-    reader.close()
-    out = targets(store, 4, 3)
-    reader.draw(4, 3, out, seeded())
-    reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
-    assert (out["obs"] >= 7.0).all()
-    assert len(RecordedStream(tmp_path)) == 0
-
-
 def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Path) -> None:
     store, generator = new_store(), seeded()
     out = targets(store, 4, 3)

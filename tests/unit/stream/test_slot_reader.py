@@ -42,21 +42,6 @@ def test_padded_chunk_repeats_the_last_step_behind_its_mask() -> None:
     assert out["next.obs"][0, :, 0].tolist() == [11, 12, 13, 13, 13]
 
 
-def test_overhanging_chunk_shows_its_own_episode_only() -> None:
-    store = new_store(slots=3, steps=5)
-    for first in (100.0, 200.0, 300.0):
-        write_episode(store, 4, first)
-    drawn, out = draw(store, 400, 3, "actions", "episode_step", weighting="step")
-    assert drawn.mask is not None
-    assert set(drawn.offsets.tolist()) == {-2, -1, 0, 1, 2, 3}
-    steps = drawn.offsets[:, None] + np.arange(3)
-    inside = (steps >= 0) & (steps < 4)
-    np.testing.assert_array_equal(drawn.mask, inside)
-    np.testing.assert_array_equal(out["episode_step"], np.where(inside, steps, -1))
-    shown = (drawn.slots + 1)[:, None] * 100.0 + np.clip(steps, 0, 3)
-    np.testing.assert_array_equal(out["actions"][..., 0], shown)
-
-
 def test_chunks_without_overhang_have_no_mask() -> None:
     store = new_store()
     write_episode(store, 5)
@@ -83,24 +68,6 @@ def test_computed_keys_are_empty_outside_the_episode() -> None:
     assert out["episode_step"].tolist() == [[0, 1, -1, -1]]
     assert out["segment_step"].tolist() == [[0, 1, -1, -1]]
     assert out["segment_end"].int().tolist() == [[0, 1, 0, 0]]
-
-
-def test_segment_chunk_is_padded_at_the_end_of_its_segment() -> None:
-    store = new_store()
-    write_episode(store, 5, 10.0, segments=(-1, 3, 3, 5, 5))
-    drawn, out = draw(store, 60, 3, "actions", sampling_mode="segment", short="pad")
-    assert drawn.mask is not None
-    assert drawn.mask.int().tolist() == [[1, 1, 0]] * 60
-    shown = {tuple(row) for row in out["actions"][..., 0].int().tolist()}
-    assert shown == {(11, 12, 12), (13, 14, 14)}
-
-
-def test_boundary_chunk_of_a_short_episode_is_padded() -> None:
-    store = new_store()
-    write_episode(store, 3, segments=(0, 0, 0))
-    changing = write_episode(store, 3, segments=(0, 0, 1))
-    drawn, _ = draw(store, 20, 5, "actions", sampling_mode="boundary", short="pad")
-    assert set(drawn.slots.tolist()) == {changing}
 
 
 def test_short_episodes_can_be_refused() -> None:
@@ -163,31 +130,6 @@ def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(slot_reader, "copy_chunks", copy_while_rewritten)
     with pytest.raises(NotReadyError, match="slots that changed 64 times in a row"):
         draw(store, 2, 3, "actions")
-
-
-@pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"stratified": True}])
-def test_chunks_of_a_slot_replaced_while_copied_are_drawn_anew(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
-) -> None:
-    store = new_store(slots=2)
-    write_episode(store, 5, 10.0)
-    write_episode(store, 5, 20.0)
-    copied, calls = slot_reader.copy_chunks, []
-
-    def replace_after_the_first(*arguments: object) -> None:
-        copied(*arguments)  # type: ignore[arg-type]
-        calls.append(1)
-        if len(calls) == 1:
-            write_episode(store, 5, 30.0)  # into slot 0, the oldest
-
-    monkeypatch.setattr(slot_reader, "copy_chunks", replace_after_the_first)
-    drawn, out = draw(store, 40, 4, "actions", **options)
-    steps = np.clip(drawn.offsets[:, None] + np.arange(4), 0, 4)
-    expected = np.where(drawn.slots == 0, 30, 20)[:, None] + steps
-    np.testing.assert_array_equal(out["actions"][..., 0], expected)
-    assert set(drawn.slots.tolist()) == {0, 1}
-    assert 0 < drawn.redraws < 40
-    np.testing.assert_array_equal(store.version[drawn.slots], drawn.versions)
 
 
 def test_reader_keeps_the_tables_used_last() -> None:

@@ -17,27 +17,6 @@ from tests.stream_episodes import fill
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
 
-def test_chunks_are_windows_of_one_episode() -> None:
-    store = new_store()
-    write_episode(store, 5, 10.0)
-    write_episode(store, 3, 100.0)
-    out = targets(store, 200, 3)
-    drawn = SlotReader(store).draw(200, 3, out, seeded())
-    first = np.where(drawn.slots == 0, 10.0, 100.0) + drawn.offsets
-    expected = first[:, None] + np.arange(3)
-    np.testing.assert_array_equal(out["actions"][..., 0], expected)
-    np.testing.assert_array_equal(out["obs"][..., 1], expected)
-    assert set(drawn.offsets[drawn.slots == 0]) == {0, 1, 2}
-    assert set(drawn.offsets[drawn.slots == 1]) == {0}
-
-
-def test_unfinished_episode_is_not_drawn() -> None:
-    store = new_store()
-    EpisodeWriter(store, store.take_slot(0)).start({"obs": [1, 1]})
-    with pytest.raises(NotReadyError, match="expected an episode of at least 1 steps, got none"):
-        SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
-
-
 def test_oldest_episode_is_replaced_first() -> None:
     store = new_store(slots=2)
     for first in (1.0, 2.0, 3.0):
@@ -196,14 +175,6 @@ def test_draws_that_cannot_have_seen_an_episode_do_not_pass_it_over() -> None:
     assert store.passed_over()[late]
 
 
-def test_writer_passes_on_what_it_replaces() -> None:
-    store = new_store(slots=2)
-    write_episode(store, 1)
-    drawn_often = write_episode(store, 1)
-    store.draws[drawn_often] = 9
-    assert EpisodeWriter(store, store.take_slot(0, reuse="most_drawn")).slot == drawn_often
-
-
 def test_reuse_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="or 'most_drawn', got 'x'"):
         new_store().take_slot(0, reuse="x")  # type: ignore[arg-type]
@@ -317,10 +288,6 @@ def test_layouts_that_cannot_be_are_refused() -> None:
     for name in ("valid", "next.obs"):
         with pytest.raises(ConfigurationError, match=f"expected names other than .*'{name}'"):
             StoreLayout(**sizes, fields=(Field(name=name, shape=(), dtype="bool"),))
-
-
-def test_nested_name_is_a_path() -> None:
-    assert Field(name="obs.robot.qpos", shape=(), dtype="bool").path == ("obs", "robot", "qpos")
 
 
 def test_episode_whose_publication_was_cut_off_is_not_drawn() -> None:

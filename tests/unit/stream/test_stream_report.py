@@ -215,7 +215,7 @@ def test_top_says_what_is_wrong_with_the_file(tmp_path) -> None:
     assert "expected a status of version 1, got 9" in wrong.output
 
 
-@pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_top_refuses_a_status_with_values_missing_or_wrong(store, tmp_path, options) -> None:
     path = written_status(store, tmp_path)
     whole = json.loads(path.read_text())

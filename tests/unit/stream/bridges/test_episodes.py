@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationTypeError, InputError, NotReadyError, UnknownNameError
+from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
 from cadenza.stream.back_pressure import passed_episodes
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.slot_writer import EpisodeWriter
@@ -212,25 +212,6 @@ def test_only_selected_fields_are_copied() -> None:
 def test_unknown_selected_field_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"expected fields among .* got 'ob'"):
         EpisodeReader(new_store(), select=["ob"])
-
-
-@pytest.mark.parametrize(
-    ("select", "told"),
-    [
-        ("obs", "expected a list of names, .* got 'obs'"),
-        (3, "expected a list of names, .* got 3"),
-        ([], "expected at least one key, got none"),
-    ],
-)
-def test_selection_of_no_fields_is_refused(select, told: str) -> None:
-    with pytest.raises(InputError, match=f"EpisodeReader.select: {told}"):
-        EpisodeReader(new_store(), select=select)
-
-
-def test_reader_of_something_else_than_a_store_is_refused() -> None:
-    told = "EpisodeReader.store: expected SlotStore, got None; give engine.store"
-    with pytest.raises(ConfigurationTypeError, match=told):
-        EpisodeReader(None)  # pyright: ignore[reportArgumentType]
 
 
 def test_cut_off_and_unjudged_episode_says_so() -> None:

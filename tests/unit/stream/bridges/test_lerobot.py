@@ -11,7 +11,6 @@ from PIL import Image
 
 from cadenza.core.errors import (
     ConfigurationError,
-    ConfigurationTypeError,
     InputError,
     NotReadyError,
     StorageError,
@@ -22,7 +21,6 @@ from cadenza.stream.bridges.dataset_folder import MARKER
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
-from cadenza.stream.bridges.lerobot_files import FilePlace
 from cadenza.stream.layout import BOOKKEEPING, Field
 from tests.stream_episodes import random_episode
 
@@ -300,17 +298,6 @@ def test_dataset_without_episodes_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
-        LeRobotWriter(tmp_path, FEATURES, fps=30)
-
-
-def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="expected to create this folder, got 'Not a directory'"):
-        LeRobotWriter(tmp_path / "file" / "ds", FEATURES, fps=30)
-
-
 def test_closed_writer_refuses_episodes(tmp_path: Path) -> None:
     writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
     writer.close()
@@ -328,41 +315,7 @@ def test_task_without_words_is_refused(tmp_path: Path) -> None:
         writer.add({}, "go")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", ["fps", "chunks_size", "data_files_size_in_mb"])
-def test_limit_below_one_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"LeRobotWriter.{name}: expected >= 1, got 0"):
-        LeRobotWriter(tmp_path / "ds", FEATURES, **{"fps": 30, name: 0})
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"fps": 29.97}, "fps: expected an integer >= 1, got 29.97"),
-        ({"fps": float("nan")}, "fps: expected an integer >= 1, got nan"),
-        ({"chunks_size": "9"}, "chunks_size: expected an integer >= 1, got '9'"),
-        ({"root": None}, "root: expected a path, got None"),
-        ({"robot_type": 3}, "robot_type: expected str, got 3; or leave it out"),
-        ({"features": None}, "features: expected Sequence, got None"),
-        ({"features": ["obs"]}, "features: expected Feature, got 'obs'; see features_of"),
-    ],
-)
-def test_arguments_of_another_type_are_refused(tmp_path: Path, arguments, told: str) -> None:
-    given = {"root": tmp_path / "ds", "features": FEATURES, "fps": 30, **arguments}
-    with pytest.raises(ConfigurationTypeError, match=f"LeRobotWriter.{told}"):
-        LeRobotWriter(**given)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("features", [[], [FEATURES[0], FEATURES[0]]])
 def test_features_without_distinct_keys_are_refused(tmp_path: Path, features: list) -> None:
     with pytest.raises(ConfigurationError, match="expected features with distinct keys"):
         LeRobotWriter(tmp_path / "ds", features, fps=30)
-
-
-def test_last_file_of_a_folder_is_followed_by_the_next_folder() -> None:
-    assert FilePlace(0, 0).following(2) == FilePlace(0, 1)
-    assert FilePlace(0, 1).following(2) == FilePlace(1, 0)
-    assert str(FilePlace(1, 2).path("a/chunk-{chunk_index:03d}/file-{file_index:03d}")) == (
-        "a/chunk-001/file-002"
-    )

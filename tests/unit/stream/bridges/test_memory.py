@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import (
-    ConfigurationError,
-    ConfigurationTypeError,
-    InputError,
-    NotReadyError,
-)
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.callback import Callback
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -236,47 +231,3 @@ def test_mapping_of_an_unknown_column_is_refused() -> None:
     reader = EpisodeReader(new_store())
     with pytest.raises(ConfigurationError, match=r"the unknown columns \['ob'\]"):
         StreamToMemory(reader, new_table(), columns={"ob": "obs"})
-
-
-@pytest.mark.parametrize("name", ["cycle", "episodes_per_cycle"])
-def test_count_below_one_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"StreamToMemory.{name}: expected >= 1, got 0"):
-        StreamToMemory(EpisodeReader(new_store()), new_table(), **{name: 0})
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"warmup_steps": -1}, "warmup_steps: expected >= 0, got -1"),
-        ({"warmup_timeout_s": 0.0}, "warmup_timeout_s: expected a finite number of seconds > 0"),
-        ({"warmup_timeout_s": float("nan")}, "warmup_timeout_s: expected .*, got nan"),
-    ],
-)
-def test_warmup_out_of_range_is_refused(options: dict, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"StreamToMemory.{told}"):
-        StreamToMemory(EpisodeReader(new_store()), new_table(), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"cycle": 1.5}, "cycle: expected an integer >= 1, got 1.5"),
-        ({"episodes_per_cycle": "2"}, "episodes_per_cycle: expected an integer or None, got '2'"),
-        ({"warmup_steps": 1e3}, "warmup_steps: expected an integer >= 0, got 1000.0"),
-        ({"warmup_timeout_s": "60"}, "warmup_timeout_s: expected a finite number of seconds > 0"),
-        ({"accept": True}, "accept: expected a function or None, got True"),
-        ({"check": 3}, "check: expected a function or None, got 3"),
-        ({"columns": ["obs"]}, r"columns: expected Mapping, got \['obs'\]; name fields by column"),
-    ],
-)
-def test_arguments_of_another_type_are_refused(options: dict, told: str) -> None:
-    with pytest.raises(ConfigurationTypeError, match=f"StreamToMemory.{told}"):
-        StreamToMemory(EpisodeReader(new_store()), new_table(), **options)
-
-
-def test_reader_and_table_that_are_none_are_refused() -> None:
-    store = new_store()
-    with pytest.raises(ConfigurationTypeError, match=r"reader: expected EpisodeReader, got .*;"):
-        StreamToMemory(store, new_table())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigurationTypeError, match="table: expected ArrayMemoryTable, got None"):
-        StreamToMemory(EpisodeReader(store), None)  # pyright: ignore[reportArgumentType]
