@@ -1,8 +1,12 @@
+import re
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.distance import (
     distance_figure,
@@ -17,19 +21,98 @@ from cadenza.evaluation.report.figures.outcomes import (
     success_figure,
 )
 from cadenza.evaluation.report.figures.trajectories import trajectory_figure
+from cadenza.evaluation.report.rollouts import extent_of
 from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
 from tests.unit.evaluation.report.sample_view import sample_view
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
 
 def elements(svg, css: str) -> list:
-    root = parse_svg(svg)
-    return [e for e in root.iter() if css in e.attrib.get("class", "").split()]
+    """Return the elements that have every class of ``css``."""
+    wanted = set(css.split())
+    found = parse_svg(svg).iter()
+    return [e for e in found if wanted <= set(e.attrib.get("class", "").split())]
 
 
 def words(svg) -> str:
     root = parse_svg(svg)
     return " ".join(e.text or "" for e in root.iter() if e.tag in {"text", "desc"})
+
+
+def corners(path) -> np.ndarray:
+    """Return the corners of a path, (N, 2)."""
+    numbers = path.attrib["d"].strip("MZ").replace("L", " ").split()
+    return np.array(numbers, dtype=float).reshape(-1, 2)
+
+
+def centre(mark) -> tuple[float, float]:
+    """Return where a circle, diamond or square stands."""
+    if "cx" in mark.attrib:
+        return float(mark.attrib["cx"]), float(mark.attrib["cy"])
+    return tuple(corners(mark).mean(axis=0))
+
+
+def box(rect) -> tuple[float, ...]:
+    """Return left, top, width and height."""
+    return tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+
+
+def axis(svg, anchor: str, unit: str = ""):
+    """Return what a place on an axis means, from the two outer of its printed ticks."""
+    ticks = [e for e in elements(svg, "tick") if e.attrib["text-anchor"] == anchor]
+    printed = [(e, e.text.replace("\u2212", "-").replace(",", "")) for e in ticks]
+    pattern = re.compile(rf"[-+]?[0-9.]+k?{unit}")
+    known = sorted(
+        (
+            float(text.removesuffix(unit).rstrip("k")) * (1000 if "k" in text else 1),
+            place(e, anchor),
+        )
+        for e, text in printed
+        if pattern.fullmatch(text)
+    )
+    (low, start), (high, end) = known[0], known[-1]
+    return lambda place: low + (place - start) / (end - start) * (high - low)
+
+
+def place(tick, anchor: str) -> float:
+    """Return where the line of a tick is; its text stands four units lower on an upright axis."""
+    return float(tick.attrib["x"]) if anchor == "middle" else float(tick.attrib["y"]) - 4.0
+
+
+def read_lanes(svg, narrow: bool) -> dict[tuple[str, str], tuple]:
+    """Return value, bounds and seeds that a dot plot shows, by the label beside and the mark."""
+    value = axis(svg, "middle")
+    labels = [(float(e.attrib["y"]), e.text) for e in elements(svg, "label strong")]
+
+    def row_at(y: float) -> str:
+        above = [(y - at, label) for at, label in labels if at < y]
+        return min(above if narrow else [(abs(y - at), label) for at, label in labels])[1]
+
+    drawn: dict[tuple[str, str], tuple] = {}
+    for mark in elements(svg, "mark"):
+        x, y = centre(mark)
+        css = mark.attrib["class"].split()[1]
+        (line,) = [
+            e
+            for e in elements(svg, f"interval {css}")
+            if row_at(float(e.attrib["y1"])) == row_at(y)
+        ]
+        ends = value(float(line.attrib["x1"])), value(float(line.attrib["x2"]))
+        dots = [
+            e for e in elements(svg, f"seed {css}") if row_at(float(e.attrib["cy"])) == row_at(y)
+        ]
+        seeds = [  # the area of a dot says how many it stands for
+            (value(float(dot.attrib["cx"])), (float(dot.attrib["r"]) / 1.7) ** 2) for dot in dots
+        ]
+        drawn[row_at(y), css] = (value(x), *ends, seeds)
+    return drawn
+
+
+def cumulative(episodes) -> list[tuple[float, float]]:
+    """Return the distances of episodes in order, each with the share of episodes up to it."""
+    found = sorted(e.min_distance_m for e in episodes)
+    shares = {distance: (i + 1) / len(found) for i, distance in enumerate(np.round(found, 3))}
+    return list(shares.items())
 
 
 @pytest.fixture(scope="module")
@@ -47,33 +130,168 @@ def test_moving_mean_averages_what_is_there():
     assert moving_mean([], 3).size == 0
 
 
-def test_success_figure_has_one_mark_per_partner_and_condition(view, numbers):
-    figure = success_figure(view, numbers)
-    for svg in (figure.wide, figure.narrow):
-        assert len(elements(svg, "mark")) == 2 * (5 + 2)  # five partners, two groups
-    assert len(elements(figure.wide, "on")) > 0
-    assert "never met, leaves no way" in words(figure.wide)
-    assert "Goal-seeker (trained with)" in words(figure.narrow)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(
+    view, numbers, narrow
+):
+    rows = (*numbers.partners, *numbers.groups)
+
+    def of_cells(estimate: str, seeds: str, *conditions: str) -> dict:
+        return {
+            (row.label, css): (getattr(cell, estimate), getattr(cell, seeds))
+            for row in rows
+            for css, cell in zip(conditions, row.cells, strict=False)
+        }
+
+    acts, differs = (
+        intervention_figure(numbers),
+        difference_figure(numbers, "contact", better_high=False),
+    )
+    paired = {(row.label, "diff"): (row.comparisons["contact"].difference, ()) for row in rows}
+    for figure, factor, expected in (
+        (success_figure(view, numbers), 100.0, of_cells("success", "seed_success", "on", "off")),
+        (return_figure(view, numbers), 1.0, of_cells("episode_return", "seed_return", "on", "off")),
+        (acts, 100.0, of_cells("intervention_share", "seed_intervention", "on")),
+        (differs, 100.0, paired),
+    ):
+        drawn = read_lanes(figure.narrow if narrow else figure.wide, narrow)
+        assert drawn.keys() == expected.keys()
+        for lane, (estimate, seeds) in expected.items():
+            *found, dots = drawn[lane]
+            wanted = np.array([estimate.value, estimate.low, estimate.high]) * factor
+            assert found == pytest.approx(wanted, abs=0.05)
+            counts = sorted(Counter(np.round(seeds, 6).tolist()).items())
+            np.testing.assert_allclose(
+                dots, [(x * factor, n) for x, n in counts], atol=0.06, err_msg=str(lane)
+            )
 
 
-def test_success_marks_stand_at_their_rate(view, numbers):
+def test_numbers_are_printed_beside_their_marks(view, numbers):
     svg = success_figure(view, numbers).wide
-    left, right = 222.0, 840.0 - 172.0  # the plot between label and number columns
-    rates = [row.cells[0].success.value for row in (*numbers.partners, *numbers.groups)]
-    marks = [float(e.attrib["cx"]) for e in elements(svg, "mark") if "on" in e.attrib["class"]]
-    assert marks == pytest.approx([left + rate * (right - left) for rate in rates], abs=0.01)
+    marks = [(centre(e)[1], e[0].text) for e in elements(svg, "mark")]
+    printed = [(float(e.attrib["y"]) - 4, e.text) for e in elements(svg, "value")]
+    assert len(marks) == len(printed) == 2 * (5 + 2)  # five partners, two groups
+    for (y, tip), (at, text) in zip(sorted(marks), sorted(printed), strict=True):
+        assert y == pytest.approx(at, abs=0.02)
+        assert text in tip
+    assert "never met, leaves no way" in words(svg)
 
 
-def test_seed_dots_grow_with_the_seeds_they_stand_for(view, numbers):
-    svg = success_figure(view, numbers).wide
-    seeds = elements(svg, "seed")
-    area = sum((float(e.attrib["r"]) / 1.7) ** 2 for e in seeds)
-    assert area == pytest.approx(3 * 2 * (5 + 2), rel=0.02)  # three seeds per mark
+def test_lane_without_returns_stays_empty(view):
+    silent = tuple(
+        e.model_copy(update={"episode_return": None}) if e.condition == "filter_off" else e
+        for e in view.episodes
+    )
+    figure = return_figure(view, analyse(replace(view, episodes=silent)))
+    assert len(elements(figure.wide, "mark on")) == 7
+    assert elements(figure.wide, "mark off") == []
+
+
+@pytest.mark.parametrize("layout", ["wide", "narrow"])
+def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbers, layout):
+    svg = getattr(distance_figure(view, numbers), layout)
+    x, counts, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
+    assert "contact below 0.40\u00a0m" in words(svg)
+    (limit,) = elements(svg, "limit")
+    assert x(float(limit.attrib["x1"])) == pytest.approx(0.4, abs=0.003)
+    zones = elements(svg, "danger-zone")  # one in each panel
+    ends = [float(zone.attrib["x"]) + float(zone.attrib["width"]) for zone in zones]
+    assert ends == pytest.approx([float(limit.attrib["x1"])] * 2, abs=0.02)
+    for css, condition in (("on", "filter_on"), ("off", "filter_off")):
+        episodes = [e for e in view.episodes if e.condition == condition]
+        outline, curve = elements(svg, f"step {css}")
+        for left, right in pairwise(corners(outline)[1:-1:2]):
+            low, high = x(left[0]), x(right[0])
+            inside = [e for e in episodes if low + 0.003 < e.min_distance_m < high - 0.003]
+            around = [e for e in episodes if low - 0.003 < e.min_distance_m < high + 0.003]
+            assert len(inside) - 0.1 <= counts(left[1]) <= len(around) + 0.1
+        steps = [(x(a), share(b) / 100) for a, b in corners(curve)[2:-1:2]]
+        np.testing.assert_allclose(steps, cumulative(episodes), atol=0.004)
+    free = distance_figure(replace(view, contact_distance_m=None), numbers)
+    assert elements(free.wide, "limit") == []
+
+
+@pytest.mark.parametrize("layout", ["wide", "narrow"])
+def test_each_partner_has_a_panel_of_its_own_distances(view, numbers, layout):
+    svg = getattr(partner_distance_figure(view, numbers), layout)
+    labels = {(e.attrib["x"], e.attrib["y"]): e.text for e in elements(svg, "label strong")}
+    panels = [box(e) for e in elements(svg, "danger-zone")]
+    assert len(panels) == len(view.partners)
+    for (left, top, width, height), partner in zip(panels, view.partners, strict=True):
+        assert labels[f"{left - 36:.10g}", f"{top - 13:.10g}"] == partner.label
+        for css, condition in (("on", "filter_on"), ("off", "filter_off")):
+            curves = [corners(e) for e in elements(svg, f"step {css}")]
+            (curve,) = [c for c in curves if (c[0] == (left, top + height)).all()]
+            own = (partner.partner_id, condition)
+            distances, shares = zip(
+                *cumulative([e for e in view.episodes if (e.partner, e.condition) == own]),
+                strict=True,
+            )
+            found, at = curve[2:-1:2], np.polyfit(distances, curve[2:-1:2, 0], 1)
+            np.testing.assert_allclose(found[:, 0], np.polyval(at, distances), atol=0.2)
+            np.testing.assert_allclose((top + height - found[:, 1]) / height, shares, atol=0.001)
+            assert np.polyval(at, 0.4) == pytest.approx(left + width, abs=1.0)
+
+
+def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
+    curve = LearningCurve(
+        steps=(10, 20, 30),
+        returns=(0.0, 1.0, 2.0),
+        window=2,
+        evaluations=(
+            EvaluationPoint(step=15, n_episodes=10, n_success=5, mean_return=0.5),
+            EvaluationPoint(step=30, n_episodes=10, n_success=10, mean_return=2.0),
+        ),
+    )
+    svg = learning_figure(curve).wide
+    x, y, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
+    episodes = [centre(e) for e in elements(svg, "episode")]
+    expected = zip(curve.steps, curve.returns, strict=True)
+    np.testing.assert_allclose([(x(a), y(b)) for a, b in episodes], list(expected), atol=0.02)
+    mean = [(x(a), y(b)) for a, b in corners(elements(svg, "mean-line")[0])]
+    np.testing.assert_allclose(mean, [(20, 0.5), (30, 1.5)], atol=0.02)
+    marks = [centre(e) for e in elements(svg, "mark held-out")]
+    np.testing.assert_allclose(
+        [(x(a), y(b)) for a, b in marks[:2]], [(15, 0.5), (30, 2)], atol=0.02
+    )
+    np.testing.assert_allclose(
+        [(x(a), share(b)) for a, b in marks[2:]], [(15, 50), (30, 100)], atol=0.3
+    )
+    for line, point in zip(elements(svg, "interval"), curve.evaluations, strict=True):
+        assert x(float(line.attrib["x1"])) == pytest.approx(point.step, abs=0.02)
+        ends = sorted(share(float(line.attrib[end])) / 100 for end in ("y1", "y2"))
+        assert ends == pytest.approx(wilson_interval(point.n_success, 10), abs=0.003)
+    assert "goes from 0.50 to 1.50; last held-out success 100.0\u00a0%" in words(svg)
+
+
+def test_trajectories_show_every_run_where_it_went(view):
+    figure, extent = trajectory_figure(view), extent_of(view.rollouts)
+    contacts = sum(r.contact_index is not None for r in view.rollouts)
+    assert len(elements(figure.wide, "hit")) == len(elements(figure.narrow, "hit")) == contacts > 0
+    assert "Late braker, without filter: contact at" in words(figure.wide)
+    floors = {box(e)[:2]: box(e)[2] for e in elements(figure.wide, "floor")}
+    labels = [(float(e.attrib["x"]), e.text) for e in elements(figure.wide, "label strong")]
+    runs = {(r.partner_id, r.condition_id): r for r in view.rollouts}
+    assert len(floors) == len(runs) == 10
+    for (left, label), partner in zip(labels, view.partners, strict=True):
+        assert label == partner.label
+        tops = sorted(top for x, top in floors if x == left)
+        for top, condition in zip(tops, view.conditions, strict=True):
+            run, size = runs[partner.partner_id, condition.condition_id], floors[left, top]
+            unit = (extent.x_high - extent.x_low) / size
+            for role in ("ego", "partner"):
+                paths = [corners(e) for e in elements(figure.wide, f"trail {role}")]
+                middle = np.array([left, top]) + size / 2
+                (path,) = [p for p in paths if (abs(p - middle) <= size / 2 + 0.02).all()]
+                ends = (path[[0, -1]] - [left, top + size]) * [unit, -unit]
+                wanted = np.array([run.frames[i][role] for i in (0, -1)])
+                np.testing.assert_allclose(ends, wanted - [extent.x_low, extent.y_low], atol=0.05)
 
 
 def test_difference_figure_marks_zero_and_says_which_side_is_better(numbers):
     figure = difference_figure(numbers, "contact", better_high=False)
-    assert len(elements(figure.wide, "reference")) == 1
+    (zero,) = elements(figure.wide, "reference")
+    assert axis(figure.wide, "middle")(float(zero.attrib["x1"])) == pytest.approx(0.0, abs=0.05)
     assert "← filter better" in words(figure.wide)
     assert "filter worse →" in words(figure.wide)
     assert "with filter minus without" in words(figure.wide)
@@ -89,21 +307,6 @@ def test_difference_figure_without_pairs_is_left_out(view):
     assert difference_figure(analyse(one), "success", better_high=True) is None
 
 
-def test_return_figure_shows_means(view, numbers):
-    figure = return_figure(view, numbers)
-    assert "Mean episode return" in words(figure.wide)
-    assert len(elements(figure.wide, "mark")) == 14
-
-
-def test_return_figure_skips_cells_without_returns(view):
-    silent = tuple(
-        e.model_copy(update={"episode_return": None}) if e.condition == "filter_off" else e
-        for e in view.episodes
-    )
-    figure = return_figure(view, analyse(replace(view, episodes=silent)))
-    assert len(elements(figure.wide, "mark")) == 7
-
-
 def test_distance_figure_of_equal_distances_is_drawn(view):
     same = tuple(e.model_copy(update={"min_distance_m": 0.4}) for e in view.episodes)
     same_view = replace(view, episodes=same)
@@ -116,10 +319,6 @@ def test_distance_figure_of_one_played_condition_is_drawn(view):
     half_view = replace(view, episodes=half)
     figure = distance_figure(half_view, analyse(half_view))
     assert len(elements(figure.wide, "step")) == 3  # two outlines, one cumulative curve
-
-
-def test_intervention_figure_has_one_lane_per_row(numbers):
-    assert len(elements(intervention_figure(numbers).wide, "mark")) == 7
 
 
 def test_intervention_figure_without_filter_is_left_out(view):
@@ -145,56 +344,11 @@ def test_histogram_edges_without_contact_start_at_the_axis():
     assert edges[[0, -1]].tolist() == [0.0, 4.0]
 
 
-def test_distance_figure_marks_the_contact_distance_in_both_panels(view, numbers):
-    figure = distance_figure(view, numbers)
-    assert "contact below 0.40\u00a0m" in words(figure.wide)
-    assert len(elements(figure.wide, "danger-zone")) == 2
-    limit = float(elements(figure.wide, "limit")[0].attrib["x1"])
-    zone = elements(figure.wide, "danger-zone")[0]
-    assert float(zone.attrib["x"]) + float(zone.attrib["width"]) == pytest.approx(limit, abs=0.02)
-
-
-def test_cumulative_curve_ends_at_all_episodes(view, numbers):
-    svg = distance_figure(view, numbers).wide
-    histogram_and_curve = [e for e in elements(svg, "step") if "on" in e.attrib["class"]]
-    top_of_panel = 22.0 + 150.0 + 26.0
-    last = histogram_and_curve[1].attrib["d"].split("L")[-1]
-    assert float(last.split()[1]) == pytest.approx(top_of_panel)
-
-
 def test_distance_figures_without_distances_are_left_out(view):
     blind = tuple(e.model_copy(update={"min_distance_m": None}) for e in view.episodes)
     blind_view = replace(view, episodes=blind)
     assert distance_figure(blind_view, analyse(blind_view)) is None
     assert partner_distance_figure(blind_view, analyse(blind_view)) is None
-
-
-def test_distance_figure_of_a_task_without_contact_has_no_limit(view, numbers):
-    figure = distance_figure(replace(view, contact_distance_m=None), numbers)
-    assert elements(figure.wide, "limit") == []
-
-
-def test_partner_distances_have_one_panel_each(view, numbers):
-    figure = partner_distance_figure(view, numbers)
-    assert len(elements(figure.wide, "danger-zone")) == 5
-
-
-def test_learning_figure_draws_evaluations_with_intervals():
-    curve = LearningCurve(
-        steps=(10, 20, 30),
-        returns=(0.0, 1.0, 2.0),
-        window=2,
-        evaluations=(
-            EvaluationPoint(step=15, n_episodes=10, n_success=5, mean_return=0.5),
-            EvaluationPoint(step=30, n_episodes=10, n_success=10, mean_return=2.0),
-        ),
-    )
-    svg = learning_figure(curve).wide
-    assert len(elements(svg, "episode")) == 3
-    assert len(elements(svg, "interval")) == 2
-    assert len(elements(svg, "mark")) == 4  # two returns, two success rates
-    # mean of the first two is 0.5, of the last two 1.5
-    assert "goes from 0.50 to 1.50; last held-out success 100.0\u00a0%" in words(svg)
 
 
 def test_learning_figure_draws_the_mean_only_over_full_windows():
@@ -221,24 +375,6 @@ def test_learning_caption_mentions_held_out_episodes_only_if_there_are_some():
 
 def test_learning_figure_of_nothing_is_left_out():
     assert learning_figure(LearningCurve(steps=(), returns=())) is None
-
-
-def test_learning_figure_of_evaluations_alone_is_drawn():
-    curve = LearningCurve(
-        steps=(), returns=(), evaluations=(EvaluationPoint(step=5, n_episodes=4, n_success=1),)
-    )
-    assert len(elements(learning_figure(curve).narrow, "mark")) == 1
-
-
-def test_trajectories_show_every_run_and_contact(view):
-    figure = trajectory_figure(view)
-    contacts = sum(r.contact_index is not None for r in view.rollouts)
-    assert contacts > 0
-    for svg in (figure.wide, figure.narrow):
-        assert len(elements(svg, "floor")) == 10
-        assert len(elements(svg, "hit")) == contacts
-        assert len(elements(svg, "trail")) == 20
-    assert "Late braker, without filter: contact at" in words(figure.wide)
 
 
 def test_trajectories_without_rollouts_are_left_out(view):
