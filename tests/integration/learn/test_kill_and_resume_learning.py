@@ -87,7 +87,9 @@ def kill_at_a_random_moment(algorithm: str, folder: Path, chance: random.Random)
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "ppo", "model_based"])
 def test_killed_training_ends_with_the_bits_of_the_unbroken_one(algorithm, tmp_path):
     unbroken = unbroken_run(algorithm, tmp_path / "unbroken")
-    chance = random.Random()  # noqa: S311 -- truly another moment in every run of this test
+    seed = time.time_ns()  # another moment in every run; a failure shows which
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)  # noqa: S311
     for _ in range(2):
         kill_at_a_random_moment(algorithm, tmp_path / "broken", chance)
     broken = finished(algorithm, tmp_path / "broken")

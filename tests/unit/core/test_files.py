@@ -67,12 +67,6 @@ def test_atomic_write_over_a_folder_leaves_it_and_no_temporary(tmp_path):
     assert (tmp_path / "target" / "inside").is_dir()
 
 
-def test_atomic_write_below_a_file_names_the_path(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="file/x: expected to write"):
-        atomic_write_bytes(tmp_path / "file" / "x", b"x")
-
-
 def test_atomic_write_on_a_full_disk_keeps_the_old_file(tiny_disk):
     path = tiny_disk / "result"
     atomic_write_bytes(path, b"old")
@@ -183,16 +177,11 @@ def test_make_folder_on_an_existing_folder_changes_nothing(tmp_path):
     assert (tmp_path / "a" / "kept").exists()
 
 
-def test_sha256_equals_the_standard_vector(tmp_path):
-    (tmp_path / "abc").write_bytes(b"abc")
-    assert sha256_bytes(b"abc") == ABC_DIGEST
-    assert sha256_file(tmp_path / "abc") == ABC_DIGEST
-
-
 def test_sha256_file_larger_than_one_chunk_equals_hashlib(tmp_path):
     data = bytes(range(256)) * 10_000
     (tmp_path / "large").write_bytes(data)
     assert sha256_file(tmp_path / "large") == hashlib.sha256(data).hexdigest()
+    assert sha256_bytes(b"abc") == ABC_DIGEST
 
 
 @pytest.mark.parametrize(
@@ -206,46 +195,9 @@ def test_canonical_json_is_sorted_compact_utf8(value, expected):
     assert canonical_json(value) == expected
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_canonical_json_with_a_number_that_is_not_finite_is_refused(number):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical_json({"a": number})
-
-
-def test_canonical_json_with_a_foreign_object_is_refused():
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        canonical_json({"a": object()})
-
-
 def test_confined_path_inside_the_root_is_returned_resolved(tmp_path):
     expected = tmp_path.resolve() / "b" / "c"
     assert confined_path(tmp_path, "a/../b/c") == expected
-
-
-@pytest.mark.parametrize("relative", ["../x", "a/../../x", "/etc/passwd", "link/x"])
-def test_confined_path_that_leads_outside_is_refused(tmp_path, relative):
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "link").symlink_to(tmp_path)
-    with pytest.raises(StorageError, match="expected a path inside") as caught:
-        confined_path(root, relative)
-    assert caught.value.errno is None
-
-
-def test_confined_path_with_an_absolute_path_inside_is_refused(tmp_path):
-    with pytest.raises(StorageError, match="expected a path inside"):
-        confined_path(tmp_path, str(tmp_path / "x"))
-
-
-def test_confined_path_with_a_nul_is_refused(tmp_path):
-    with pytest.raises(StorageError, match="expected no NUL character"):
-        confined_path(tmp_path, "a\0b")
-
-
-def test_confined_path_to_a_sibling_with_the_same_prefix_is_refused(tmp_path):
-    (tmp_path / "root").mkdir()
-    with pytest.raises(StorageError, match="expected a path inside"):
-        confined_path(tmp_path / "root", str(Path("..") / "root2" / "x"))
 
 
 @pytest.mark.parametrize(
@@ -254,3 +206,28 @@ def test_confined_path_to_a_sibling_with_the_same_prefix_is_refused(tmp_path):
 )
 def test_finite_or_none_drops_what_json_cannot_hold(value, expected):
     assert finite_or_none(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [({"a": float("nan")}, ValueError), ({"a": object()}, TypeError)]
+)
+def test_canonical_json_of_what_json_cannot_express_is_refused(value, error):
+    with pytest.raises(error, match="not JSON"):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    ("relative", "told"),
+    [
+        *((p, "a path inside") for p in ("../x", "a/../../x", "/etc/passwd", "link/x", "../root2")),
+        ("{root}/x", "a path inside"),
+        ("a\0b", "no NUL character"),
+    ],
+)
+def test_confined_path_that_leads_outside_is_refused(tmp_path, relative, told):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match=f"expected {told}") as caught:
+        confined_path(root, relative.format(root=root))
+    assert caught.value.errno is None

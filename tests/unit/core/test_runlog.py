@@ -191,12 +191,6 @@ def test_block_that_raises_ends_with_a_failure_event(path):
         logger.info("late")
 
 
-def test_block_interrupted_by_the_user_ends_with_a_failure_event(path):
-    with pytest.raises(KeyboardInterrupt), bind_run_logger(CONTEXT, jsonl_path=path):
-        raise KeyboardInterrupt
-    assert lines(path)[-1]["error_type"] == "KeyboardInterrupt"
-
-
 def test_closing_twice_or_inside_the_block_is_harmless(path, caplog):
     sink = MemorySink()
     with bind_run_logger(CONTEXT, jsonl_path=path, sinks=[sink]) as logger:
@@ -226,21 +220,6 @@ def test_failing_sink_is_isolated_counted_and_warned_about_once(path, caplog):
     assert written[-1]["run_id"] == "r" * 16
     assert len(caplog.records) == 1
     assert "'bad' failed (ConnectionError: no route)" in caplog.text
-
-
-def test_log_without_failures_ends_with_the_callers_last_event(path):
-    with bind_run_logger(CONTEXT, jsonl_path=path, sinks=[MemorySink()]) as logger:
-        logger.info("training_end")
-        assert logger.sink_failures == {}
-    assert lines(path)[-1]["event"] == "training_end"
-
-
-def test_bug_in_a_sink_is_not_hidden(path):
-    class OwnError(Exception):
-        pass
-
-    with pytest.raises(OwnError):
-        bind_run_logger(CONTEXT, jsonl_path=path, sinks=[MemorySink(error=OwnError())]).info("e")
 
 
 def test_wandb_gets_identity_once_and_events_without_it(path):
@@ -285,12 +264,6 @@ def test_log_resumed_at_an_offset_cuts_what_follows_and_says_so(path):
     assert "origin" in kept
     assert "origin" not in marker
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_log_resumed_at_its_start_says_where_the_run_comes_from(path):
-    with bind_run_logger(CONTEXT, jsonl_path=path, resume_offset=0):
-        pass
-    assert "origin" in lines(path)[0]
 
 
 def test_log_opened_anew_keeps_the_older_ones_aside(path):

@@ -1,4 +1,3 @@
-import gc
 import subprocess
 import sys
 
@@ -13,7 +12,6 @@ from cadenza.core.types import (
     MetaData,
     PartnerLike,
     VectorEnvLike,
-    WeakReference,
 )
 
 
@@ -75,28 +73,6 @@ def test_observation_and_response_take_positional_fields_in_published_order():
     assert DictObservation({}, EpisodeState.RUNNING, {}).metadata is None
     response = DictResponse({"actions": [0.5]}, {"value": 2.0})
     assert (response.list_data["actions"], response.scalar_data["value"]) == ([0.5], 2.0)
-
-
-def test_wrappers_may_change_observations_and_responses_they_pass_on():
-    observation = DictObservation({"reward": 2.0}, EpisodeState.RUNNING, {"obs": [1.0]})
-    observation.metadata = MetaData({"speed": 1.0}, {})
-    observation.rewards = {"reward": 1.0}
-    observation.episode_state = EpisodeState.INTERRUPTED
-    observation.metadata.info = {"speed": 3.0}
-    response = DictResponse({"actions": [0.5]}, {})
-    response.list_data = {"actions": [0.25]}
-    assert (observation.rewards, observation.metadata.info) == ({"reward": 1.0}, {"speed": 3.0})
-    assert observation.episode_state is EpisodeState.INTERRUPTED
-    assert response.list_data == {"actions": [0.25]}
-
-
-def test_weak_reference_dies_with_its_object():
-    env = Env()
-    reference = WeakReference(env)
-    assert reference() is env
-    del env
-    gc.collect()
-    assert reference() is None
 
 
 def test_light_modules_do_not_load_torch():

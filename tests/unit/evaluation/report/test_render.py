@@ -14,7 +14,7 @@ import pytest
 
 from cadenza.core.errors import InputError, StorageError
 from cadenza.evaluation.report.render import episodes_csv, render_report, write_report
-from cadenza.evaluation.report.view import Check, LearningCurve, PartnerView
+from cadenza.evaluation.report.view import Check
 from cadenza.evaluation.results import EpisodeResult
 from tests.unit.evaluation.report.sample_view import hostile_view, sample_view
 from tests.unit.evaluation.report.svg_tree import parse_svg
@@ -71,10 +71,6 @@ def source() -> str:
 @pytest.fixture(scope="module")
 def page(source) -> Page:
     return Page(source)
-
-
-def test_report_of_equal_views_has_equal_bytes(source):
-    assert render_report(sample_view(seeds=3, episodes=4)) == source
 
 
 def test_report_has_equal_bytes_in_another_process(source):
@@ -136,12 +132,6 @@ def test_report_drawings_are_well_formed_and_named(source):
         assert root.find("title").text
         assert len(root.find("desc").text) > 20
         assert root.attrib["role"] == "img"
-
-
-def test_report_has_no_colour_outside_the_style_sheet(source):
-    body = source[source.index("<body>") : source.index('<script type="application/json"')]
-    body = re.sub(r'href="data:[^"]*"', "", body)
-    assert not re.search(r'(fill|stroke|color)="(?!none)', body)
 
 
 def test_report_escapes_every_text():
@@ -259,29 +249,6 @@ def test_report_of_no_episodes_says_so_instead_of_failing():
     page = Page(render_report(view))
     assert "Success by partner" in page.text
     assert "How close the robots came" not in page.text
-
-
-def test_report_of_one_partner_and_empty_learning_is_complete():
-    view = sample_view(seeds=2, episodes=2)
-    single = replace(
-        view,
-        partners=view.partners[:1],
-        episodes=tuple(e for e in view.episodes if e.partner == "goal_seeker"),
-        rollouts=view.rollouts[:2],
-        learning=LearningCurve(steps=(), returns=()),
-    )
-    page = Page(render_report(single))
-    assert "Goal-seeker" in page.text
-    assert "How the ego learned" not in page.text
-
-
-def test_report_with_eight_partners_keeps_them_all():
-    view = sample_view(seeds=1, episodes=1, rollouts=False)
-    more = tuple(
-        PartnerView(partner_id=f"p{i}", label=f"Partner {i}", seen=False) for i in range(3)
-    )
-    page = Page(render_report(replace(view, partners=(*view.partners, *more))))
-    assert all(f"Partner {i}" in page.text for i in range(3))
 
 
 def test_report_with_duplicate_episodes_is_refused():

@@ -34,6 +34,7 @@ def test_rate_estimate_widens_when_seeds_disagree():
 def test_rate_estimate_of_nothing_is_undefined_with_a_reason():
     estimate = rate_estimate({0: []})
     assert (estimate.value, estimate.low, estimate.high) == (None, None, None)
+    assert (estimate.n, estimate.n_clusters) == (0, 0)
     assert estimate.undefined_reason == "no episodes"
 
 
@@ -98,7 +99,9 @@ def test_mean_estimate_of_equal_seed_means_uses_single_episodes_and_says_so():
 
 
 def test_mean_estimate_of_nothing_is_undefined():
-    assert mean_estimate({}, method=StudentT()).undefined_reason == "no episodes"
+    estimate = mean_estimate({3: []}, method=StudentT())
+    assert (estimate.value, estimate.n, estimate.n_clusters) == (None, 0, 0)
+    assert estimate.undefined_reason == "no episodes"
 
 
 def test_clusters_are_ordered_by_seed_and_drop_empty_ones():
