@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from actor_critic import MIN_LOG_PROB, ActorCriticSettings, losses
+from actor_critic import MIN_LOG_PROB, losses
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
+from cadenza.learn.configs import SACConfig
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.env.replayable import ReplayableEnv
 from cadenza.learn.env.wrappers import FrameStack, ScaledFloatFrame, WarpFrame
@@ -44,7 +45,8 @@ BATCH = 32
 #: More than one episode of each environment: the memory gets an episode when it has ended.
 WARMUP_STEPS = 600
 HIDDEN = [256, 256]
-SETTINGS = ActorCriticSettings(learning_rate=5e-4, initial_alpha=0.2, reward_scale=0.2)
+CONFIG = SACConfig(learning_rate=5e-4, tau=0.01, max_gradient_norm=1.0)
+REWARD_SCALE = 0.2
 
 
 class RepeatedAction(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -183,7 +185,7 @@ def train(run: Run) -> None:
     callbacks = [
         collector,
         curl,
-        *losses(policy, critics, ACTIONS, SETTINGS),
+        *losses(policy, critics, ACTIONS, CONFIG, reward_scale=REWARD_SCALE),
         CurveReporter(run, memory, max(1, updates // 50)),
         BackPropStepsTerminator(updates),
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from actor_critic import ActorCritic, ActorCriticSettings
+from actor_critic import ActorCritic
 from harness import Run, evaluate_policy, main
 from off_policy import CurveReporter, EpisodeReturns, greedy, make_envs, torch_generator
 from torch import Tensor
@@ -44,7 +44,6 @@ BATCH = 256
 WARMUP_STEPS = 1_000
 HIDDEN = [128, 128]
 LATENT_MULTIPLIER = 3.0
-SETTINGS = ActorCriticSettings()
 EXPORT_NAME = "sac"
 
 
@@ -77,7 +76,7 @@ def collect_experience(run: Run, batch: int, warmup: int) -> list[float]:
     env = make_envs(make_lander, NUM_ENVS, run.seed)
     table = memory_table(env.dict_space, run)
     memory = MemoryTableProxy(table, use_terminal=True)
-    agent = ActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
+    agent = ActorCritic(OBS, ACTIONS, run.seed)
     acting = GenericAgentProxy(agent.policy, "cpu", ("obs",), ("actions",), mode="sample")
     collector = SimpleGymCollector(env, acting, memory, False, warmup // NUM_ENVS, NUM_ENVS)
     updates = run.steps - warmup
@@ -120,7 +119,7 @@ def act_in_latents(run: Run, batch: int, warmup: int) -> tuple[PolicyWrapper, Si
         table, encoder, use_terminal=True, latent_multiplier=LATENT_MULTIPLIER
     )
     noted = EpisodeReturns(memory)
-    agent = ActorCritic(OBS, LATENTS, SETTINGS, run.seed + 1)
+    agent = ActorCritic(OBS, LATENTS, run.seed + 1)
     policy = PolicyWrapper(decoder, agent.policy)
     acting = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), mode="sample")
     collector = SimpleGymCollector(env, acting, noted, False, warmup // NUM_ENVS, NUM_ENVS)

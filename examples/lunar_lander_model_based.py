@@ -12,7 +12,7 @@ Needs `pip install 'cadenza[box2d]'`.
 from typing import Any
 
 import gymnasium
-from actor_critic import ActorCritic, ActorCriticSettings
+from actor_critic import ActorCritic
 from harness import Run, evaluate_policy, main
 from off_policy import CurveReporter, EpisodeReturns, greedy, make_envs, torch_generator
 from torch.optim import Adam
@@ -46,7 +46,6 @@ WARMUP_STEPS = 1_000
 #: Batches between rollouts, and how many rollouts the simulated memory holds.
 COLLECT_INTERVAL = 20
 RETAINED_ROLLOUTS = 50
-SETTINGS = ActorCriticSettings(data_group="rl_buffer")
 
 
 def make_lander() -> gymnasium.Env[Any, Any]:
@@ -86,7 +85,7 @@ def train(run: Run) -> None:
     warmup = 800 if run.smoke else WARMUP_STEPS  # the memory holds finished episodes only
     updates = run.steps - warmup
     env = make_envs(make_lander, NUM_ENVS, run.seed)
-    agent = ActorCritic(OBS, ACTIONS, SETTINGS, run.seed)
+    agent = ActorCritic(OBS, ACTIONS, run.seed, data_group="rl_buffer")
     acting = GenericAgentProxy(agent.policy, "cpu", ("obs",), ("actions",), mode="sample")
     real = table(env.dict_space, run.steps + 1, run.seed)
     noted = EpisodeReturns(real)

@@ -27,10 +27,10 @@ import torch
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.logger import Logger
 
-from cadenza.learn.learners.dqn import DQNLearner, DQNNumbers
-from cadenza.learn.learners.replay_learner import LearnerNumbers
-from cadenza.learn.learners.sac import SACLearner, SACNumbers
-from cadenza.learn.learners.td3 import TD3Learner, TD3Numbers
+from cadenza.learn.configs import DQNConfig, SACConfig, TD3Config
+from cadenza.learn.learners.dqn import DQNLearner, action_grid
+from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.memory.transitions import TransitionMemory
 from perf.timing import Row, print_table
 
@@ -138,27 +138,30 @@ def choices_of(actions: np.ndarray) -> np.ndarray:
 
 def ours(algorithm: str, data: dict[str, np.ndarray], **mode: bool | str) -> Train:
     """Return our learner's updates."""
-    sizes = {"observation_dim": data["obs"].shape[-1], "action_dim": data["actions"].shape[-1]}
-    numbers = LearnerNumbers(
-        learning_rate=LEARNING_RATE,
-        gamma=GAMMA,
-        tau=TAU,
-        batch_size=BATCH,
-        hidden_sizes=HIDDEN,
+    observation_dim, action_dim = data["obs"].shape[-1], data["actions"].shape[-1]
+    settings = {
+        "learning_rate": LEARNING_RATE,
+        "gamma": GAMMA,
+        "tau": TAU,
+        "batch_size": BATCH,
+        "hidden_sizes": HIDDEN,
         **mode,
-    )
-    if algorithm == "SAC":
-        learner = SACLearner(**sizes, numbers=numbers, sac=SACNumbers())
-    elif algorithm == "TD3":
-        learner = TD3Learner(**sizes, numbers=numbers, td3=TD3Numbers())
-    else:
+    }
+    if algorithm == "DQN":
         learner = DQNLearner(
-            **sizes, numbers=numbers, dqn=DQNNumbers(action_bins=CHOICES, double=False)
+            observation_dim=observation_dim,
+            choices=action_grid(1, CHOICES),
+            config=DQNConfig(**settings, double=False),
+        )
+    else:
+        kind, config = (SACLearner, SACConfig) if algorithm == "SAC" else (TD3Learner, TD3Config)
+        learner = kind(
+            observation_dim=observation_dim, action_dim=action_dim, config=config(**settings)
         )
     actions = data["actions"] if algorithm != "DQN" else choices_of(data["actions"])
     episodes = len(actions)
     memory = TransitionMemory(
-        observation_dim=sizes["observation_dim"],
+        observation_dim=observation_dim,
         action_dim=learner.action_width,
         num_envs=episodes,
         max_transitions=TRANSITIONS,

@@ -24,7 +24,7 @@ def short(algo):
         "evaluation.episodes=1",
     ]
     if algo in OFF_POLICY:
-        words += ["replay.warmup_frames=60", "replay.batch_size=16"]
+        words += [f"{algo}.warmup_steps=60", f"{algo}.batch_size=16"]
     return words
 
 

@@ -14,11 +14,7 @@ from typing import Any, Final, Self, cast
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from cadenza.aht.algorithm_sections import (
-    PPOSection,
-    ReplaySection,
-    dead_settings,
-)
+from cadenza.aht.algorithm_sections import PPOSection
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.aht.config_models import (
     EXTENSION_KEY,
@@ -42,12 +38,13 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json
 from cadenza.core.yaml_files import read_yaml
-from cadenza.learn.learners.settings import (
-    DQNNumbers,
-    HLGaussNumbers,
-    MBPONumbers,
-    SACNumbers,
-    TD3Numbers,
+from cadenza.learn.configs import (
+    DQNConfig,
+    HATD3Config,
+    HLGaussConfig,
+    MBPOConfig,
+    SACConfig,
+    TD3Config,
 )
 
 __all__ = [
@@ -76,6 +73,22 @@ _EXTENSION_HEADER: Final = b"\ncadenza-extensions/1\n"
 #: Hex digits of a fingerprint.
 _FINGERPRINT_DIGITS: Final = 16
 
+_HAPPO: Final = ("happo", "ppo_extras")
+_PPO: Final = ("ppo", "happo", "ppo_extras.lr_decay", "ppo_extras.target_kl")
+#: Keys that the training loop reads, whatever it trains.
+_LOOP: Final = {"happo.rollout_length", "ppo_extras.flush_partial_rollout"}
+#: Further sections and keys that each built-in algorithm reads.
+_READS: Final[dict[str, tuple[str, ...]]] = {
+    "ego_aht_happo": _HAPPO,
+    "happo": _HAPPO,
+    "ppo": _PPO,
+    "mappo": _PPO,
+    "random": (),
+    "ego_aht_hatd3": ("hatd3",),
+    **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
+}
+_SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
+
 
 class EgoAHTConfig(FrozenModel):
     """Everything that determines one ego-training run.
@@ -91,7 +104,8 @@ class EgoAHTConfig(FrozenModel):
         wandb: Weights & Biases sink.
         env: Task.
         partner: Partner trained with.
-        happo: Settings of on-policy learners; ``rollout_length`` counts for all.
+        happo: Settings of on-policy learners; ``rollout_length`` also says how often those of other
+            algorithms report.
         runtime: Device and determinism.
         safety: Safety filter.
         rollout_recorder: Accepted at its defaults only.
@@ -102,12 +116,12 @@ class EgoAHTConfig(FrozenModel):
         resume: What is kept for resuming.
         tensorboard: TensorBoard sink.
         ppo: Further settings of ``ppo`` and ``mappo``.
-        replay: Settings of off-policy learners.
-        sac: Temperature, for ``sac``, ``hlgauss`` and ``mbpo``.
-        hlgauss: Histogram critics.
-        td3: Delay and noises, for ``td3`` and ``hatd3``.
-        dqn: Grid, exploration and loss.
-        mbpo: Model and imagination.
+        sac: Settings of ``sac``.
+        hlgauss: Settings of ``hlgauss``.
+        td3: Settings of ``td3``.
+        hatd3: Settings of ``hatd3``.
+        dqn: Settings of ``dqn``.
+        mbpo: Settings of ``mbpo``.
     """
 
     algo: str = "ego_aht_happo"
@@ -137,21 +151,22 @@ class EgoAHTConfig(FrozenModel):
     )
 
     ppo: PPOSection = Field(default_factory=PPOSection, json_schema_extra=extension())
-    replay: ReplaySection = Field(default_factory=ReplaySection, json_schema_extra=extension())
-    sac: SACNumbers = Field(default_factory=SACNumbers, json_schema_extra=extension())
-    hlgauss: HLGaussNumbers = Field(default_factory=HLGaussNumbers, json_schema_extra=extension())
-    td3: TD3Numbers = Field(default_factory=TD3Numbers, json_schema_extra=extension())
-    dqn: DQNNumbers = Field(default_factory=DQNNumbers, json_schema_extra=extension())
-    mbpo: MBPONumbers = Field(default_factory=MBPONumbers, json_schema_extra=extension())
+    sac: SACConfig = Field(default_factory=SACConfig, json_schema_extra=extension())
+    hlgauss: HLGaussConfig = Field(default_factory=HLGaussConfig, json_schema_extra=extension())
+    td3: TD3Config = Field(default_factory=TD3Config, json_schema_extra=extension())
+    hatd3: HATD3Config = Field(default_factory=HATD3Config, json_schema_extra=extension())
+    dqn: DQNConfig = Field(default_factory=DQNConfig, json_schema_extra=extension())
+    mbpo: MBPOConfig = Field(default_factory=MBPOConfig, json_schema_extra=extension())
 
     @model_validator(mode="after")
     def _no_setting_without_effect(self) -> Self:
-        sections = {name: getattr(self, name) for name in type(self).model_fields}
-        dead = dead_settings(self.algo, sections)
+        changed = {key for name in _SECTIONS for key in _changes(name, getattr(self, name))}
+        reads = _LOOP | set(_READS.get(self.algo, _SECTIONS))
+        dead = [key for key in changed if not {key, key.partition(".")[0]} & reads]
         if dead:
             raise ValueError(
-                f"algo={self.algo}: expected only settings that it reads, got {', '.join(dead)}; "
-                "remove them, or choose the algorithm they belong to."
+                f"algo={self.algo}: expected only settings that it reads, got "
+                f"{', '.join(sorted(dead))}; remove them, or choose the algorithm they belong to."
             )
         return self
 

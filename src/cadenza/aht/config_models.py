@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.learn.learners.settings import FrozenModel
+from cadenza.learn.configs import FrozenModel
 from cadenza.safety.filters.ego_options import Barrier, Compat, MultiPartner, RateLimit
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions

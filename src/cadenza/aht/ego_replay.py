@@ -1,6 +1,6 @@
 """Ego learners that replay: SAC, HL-Gauss SAC, TD3, HATD3, DQN and MBPO, beside a frozen partner.
 
-Every ``train_every_frames`` frames the learner updates from the replay memory, from within
+Every ``train_every`` frames the learner updates from the replay memory, from within
 `observe`; `update` only reports. The memory holds the ego's nominal action: a safety filter between
 it and the environment is part of what is learned about.
 
@@ -11,7 +11,6 @@ Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.eg
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
 from numpy.typing import NDArray
@@ -27,12 +26,12 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
-from cadenza.learn.learners.dqn import DQNLearner
+from cadenza.learn.configs import OffPolicyConfig
+from cadenza.learn.learners.dqn import DQNLearner, action_grid
 from cadenza.learn.learners.hatd3 import CentralTD3Learner
 from cadenza.learn.learners.mbpo import MBPOLearner
 from cadenza.learn.learners.replay_learner import ReplayLearner
 from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.settings import LearnerNumbers
 from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -62,12 +61,13 @@ class EgoReplayTrainer(EgoSeatTrainer):
     ) -> None:
         super().__init__(cfg, seat, learner, logger)
         self._learner = learner
+        self._settings = _section(cfg)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
         self._memory = TransitionMemory(
             observation_dim=seat.row_dim,
             action_dim=learner.action_width,
             num_envs=cfg.env.num_envs,
-            max_transitions=cfg.replay.memory_size,
+            max_transitions=self._settings.memory_size,
             seed=stream.integer_seed(),
             action_dtype=learner.action_dtype,
         )
@@ -123,7 +123,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             return actions if batched else actions[0]
         rows, batched = self._seat.rows(obs)
         require_finite("EgoReplayTrainer.act: state", rows)
-        if self._frames < self._cfg.replay.warmup_frames:
+        if self._frames < self._settings.warmup_steps:
             stored = self._learner.random_actions(len(rows))
         else:
             stored = self._learner.act(rows, frames=self._frames)
@@ -144,13 +144,13 @@ class EgoReplayTrainer(EgoSeatTrainer):
 
     def _after_record(self, count: int) -> None:
         """Do the updates that the last step made due."""
-        replay = self._cfg.replay
-        every = replay.train_every_frames
+        settings = self._settings
+        every = settings.train_every
         due = self._frames // every - (self._frames - count) // every
-        if self._frames <= replay.warmup_frames or due == 0 or self._memory.size() == 0:
+        if self._frames <= settings.warmup_steps or due == 0 or self._memory.size() == 0:
             return
         with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
-            for _ in range(due * replay.updates):
+            for _ in range(due * settings.updates):
                 for name, value in self._learner.learn(self._memory).items():
                     self._sums.setdefault(name, []).append(value)
                 self._updates += 1
@@ -187,15 +187,6 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._frames, self._updates = int(state["frames"]), int(state["updates"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Widths of the ego's state, of a learner's row, and of the action."""
-
-    observation_dim: int
-    row_dim: int
-    action_dim: int
-
-
 def build_replay_learner(
     cfg: EgoAHTConfig, *, observation_dim: int, row_dim: int, action_dim: int
 ) -> ReplayLearner:
@@ -210,61 +201,42 @@ def build_replay_learner(
     Raises:
         ConfigurationError: DQN's grid has too many actions.
     """
-    sizes = Sizes(observation_dim=observation_dim, row_dim=row_dim, action_dim=action_dim)
-    return _BUILDERS[cfg.algo](cfg, sizes)
+    sizes = _Sizes(observation_dim=observation_dim, action_dim=action_dim, seed=cfg.seed)
+    return _BUILDERS[_name(cfg.algo)](cfg, sizes, row_dim)
 
 
 def sees_joint_state(algorithm: str) -> bool:
     """Return whether the critics of ``algorithm`` see all seats."""
-    return _BUILDERS[algorithm] is _hatd3
+    return _name(algorithm) == "hatd3"
 
 
-class _Shared(TypedDict):
-    """Arguments that every learner takes."""
+def _name(algorithm: str) -> str:
+    """Return the name of the section of ``algorithm``."""
+    return algorithm.removeprefix("ego_aht_")
+
+
+def _section(cfg: EgoAHTConfig) -> OffPolicyConfig:
+    return getattr(cfg, _name(cfg.algo))
+
+
+class _Sizes(TypedDict):
+    """Arguments that every learner of boxes takes."""
 
     observation_dim: int
     action_dim: int
-    numbers: LearnerNumbers
     seed: int
 
 
-def _shared(cfg: EgoAHTConfig, sizes: Sizes) -> _Shared:
-    return {
-        "observation_dim": sizes.observation_dim,
-        "action_dim": sizes.action_dim,
-        "numbers": cfg.replay,
-        "seed": cfg.seed,
-    }
+def _dqn(cfg: EgoAHTConfig, sizes: _Sizes, row_dim: int) -> ReplayLearner:
+    choices = action_grid(sizes["action_dim"], cfg.dqn.action_bins)
+    return DQNLearner(observation_dim=row_dim, choices=choices, config=cfg.dqn, seed=cfg.seed)
 
 
-def _sac(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    histogram = cfg.hlgauss if cfg.algo == "hlgauss" else None
-    return SACLearner(**_shared(cfg, sizes), sac=cfg.sac, histogram=histogram)
-
-
-def _td3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return TD3Learner(**_shared(cfg, sizes), td3=cfg.td3)
-
-
-def _hatd3(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    shared = _shared(cfg, sizes)
-    return CentralTD3Learner(**shared, joint_dim=sizes.row_dim, td3=cfg.td3)
-
-
-def _dqn(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return DQNLearner(**_shared(cfg, sizes), dqn=cfg.dqn)
-
-
-def _mbpo(cfg: EgoAHTConfig, sizes: Sizes) -> ReplayLearner:
-    return MBPOLearner(**_shared(cfg, sizes), sac=cfg.sac, mbpo=cfg.mbpo)
-
-
-_BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, Sizes], ReplayLearner]]] = {
-    "sac": _sac,
-    "hlgauss": _sac,
-    "td3": _td3,
-    "hatd3": _hatd3,
-    "ego_aht_hatd3": _hatd3,
+_BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, _Sizes, int], ReplayLearner]]] = {
+    "sac": lambda cfg, sizes, _: SACLearner(**sizes, config=cfg.sac),
+    "hlgauss": lambda cfg, sizes, _: SACLearner(**sizes, config=cfg.hlgauss),
+    "td3": lambda cfg, sizes, _: TD3Learner(**sizes, config=cfg.td3),
+    "hatd3": lambda cfg, sizes, rows: CentralTD3Learner(**sizes, joint_dim=rows, config=cfg.hatd3),
     "dqn": _dqn,
-    "mbpo": _mbpo,
+    "mbpo": lambda cfg, sizes, _: MBPOLearner(**sizes, config=cfg.mbpo),
 }

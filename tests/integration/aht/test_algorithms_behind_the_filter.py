@@ -44,9 +44,9 @@ def config(algo, folder, num_envs):
     if algo in ("ppo", "mappo", "happo"):
         values["happo"] |= {"batch_size": 8, "hidden_dim": 8, "n_epochs": 1}
     else:
-        values["replay"] = {"warmup_frames": 24, "batch_size": 8, "hidden_sizes": [8]}
+        values[algo] = {"warmup_steps": 24, "batch_size": 8, "hidden_sizes": [8]}
     if algo == "mbpo":
-        values["mbpo"] = {
+        values[algo] |= {
             "ensemble_size": 2,
             "num_elites": 1,
             "model_hidden": 8,

@@ -36,10 +36,9 @@ ON_POLICY = {
     "ppo_extras": {"lr_decay": True},
 }
 #: The memory is smaller than the run, so it forgets.
-REPLAY = {
-    "replay": {"memory_size": 500, "warmup_frames": 100, "batch_size": 16, "hidden_sizes": [16]}
-}
+REPLAY = {"memory_size": 500, "warmup_steps": 100, "batch_size": 16, "hidden_sizes": [16]}
 MBPO = {
+    **REPLAY,
     "ensemble_size": 3,
     "num_elites": 2,
     "model_hidden": 16,
@@ -52,14 +51,14 @@ MBPO = {
 #: What makes each algorithm small and lets everything it remembers change within the run.
 CHANGES: dict[str, dict[str, Any]] = {
     "ppo": ON_POLICY,
-    "sac": REPLAY,
-    "dqn": {**REPLAY, "dqn": {"epsilon_frames": 800}},
-    "mbpo": {**REPLAY, "mbpo": MBPO},
+    "sac": {"sac": REPLAY},
+    "dqn": {"dqn": {**REPLAY, "epsilon_frames": 800}},
+    "mbpo": {"mbpo": MBPO},
     "mappo": ON_POLICY,
     "happo": ON_POLICY,
-    "hlgauss": REPLAY,
-    "td3": REPLAY,
-    "hatd3": REPLAY,
+    "hlgauss": {"hlgauss": REPLAY},
+    "td3": {"td3": REPLAY},
+    "hatd3": {"hatd3": REPLAY},
 }
 #: One of each family, and the one with the most to remember; the others take as long again.
 QUICK = ("ppo", "sac", "dqn", "mbpo")

@@ -23,7 +23,7 @@ def config_in(folder: Path, **changes: Any) -> EgoAHTConfig:
         "log_dir": folder / "out" / "logs",
         "env": {"task": "noisy_point", "episode_length": 7},
         "partner": {"class_name": "noisy"},
-        "happo": {"rollout_length": 8, "batch_size": 4},
+        "happo": {"rollout_length": 8},
     }
     return EgoAHTConfig.model_validate({**values, **changes})
 

@@ -20,7 +20,7 @@ def test_every_algorithm_accepts_its_defaults(algo):
     ("algo", "sections", "dead"),
     [
         ("ego_aht_happo", {"sac": {"initial_alpha": 0.1}}, "sac.initial_alpha"),
-        ("random", {"replay": {"gamma": 0.5}}, "replay.gamma"),
+        ("random", {"happo": {"gamma": 0.5}}, "happo.gamma"),
         ("ppo", {"td3": {"policy_delay": 3}}, "td3.policy_delay"),
         ("ppo", {"ppo_extras": {"max_action_std": 1.0}}, "ppo_extras.max_action_std"),
         ("mappo", {"ppo_extras": {"critic_max_grad_norm": 1.0}}, "ppo_extras.critic_max_grad_norm"),
@@ -28,6 +28,7 @@ def test_every_algorithm_accepts_its_defaults(algo):
         ("sac", {"ppo_extras": {"lr_decay": True}}, "ppo_extras.lr_decay"),
         ("sac", {"hlgauss": {"bins": 5}}, "hlgauss.bins"),
         ("td3", {"sac": {"max_alpha": 0.5}}, "sac.max_alpha"),
+        ("hlgauss", {"sac": {"gamma": 0.5}}, "sac.gamma"),
         ("hatd3", {"ppo": {"entropy_coefficient": 0.5}}, "ppo.entropy_coefficient"),
         ("dqn", {"mbpo": {"real_share": 0.5}}, "mbpo.real_share"),
         ("mbpo", {"dqn": {"double": False}}, "dqn.double"),
@@ -43,9 +44,9 @@ def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, de
     [
         ("ppo", {"happo": {"lr": 0.1}, "ppo_extras": {"lr_decay": True, "target_kl": 0.1}}),
         ("mappo", {"ppo": {"clip_value": 1.0}}),
-        ("sac", {"happo": {"rollout_length": 7}, "replay": {"gamma": 0.5}}),
-        ("hlgauss", {"sac": {"initial_alpha": 0.1}, "hlgauss": {"bins": 5}}),
-        ("mbpo", {"sac": {"initial_alpha": 0.1}, "mbpo": {"real_share": 0.5}}),
+        ("sac", {"happo": {"rollout_length": 7}, "sac": {"gamma": 0.5}}),
+        ("hlgauss", {"hlgauss": {"initial_alpha": 0.1, "bins": 5}}),
+        ("mbpo", {"mbpo": {"initial_alpha": 0.1, "real_share": 0.5}}),
         ("dqn", {"dqn": {"action_bins": 3}}),
     ],
 )
@@ -61,12 +62,13 @@ def test_unknown_keys_are_refused():
 @pytest.mark.parametrize(
     ("algo", "sections", "message"),
     [
-        ("sac", {"sac": {"initial_alpha": 2.0}}, "sac.initial_alpha: expected at most max_alpha"),
-        ("hlgauss", {"hlgauss": {"min_value": 90.0}}, "hlgauss.min_value: expected less than"),
-        ("dqn", {"dqn": {"epsilon_start": 0.01}}, "dqn.epsilon_end: expected at most"),
-        ("mbpo", {"mbpo": {"num_elites": 6}}, "mbpo: expected num_elites <= ensemble_size"),
+        ("sac", {"sac": {"initial_alpha": 20.0}}, "initial_alpha: expected at most max_alpha"),
+        ("hlgauss", {"hlgauss": {"min_value": 90.0}}, "min_value: expected less than"),
+        ("dqn", {"dqn": {"epsilon_start": 0.01}}, "epsilon_end: expected at most"),
+        ("mbpo", {"mbpo": {"num_elites": 6}}, "num_elites: expected at most ensemble_size"),
         ("td3", {"td3": {"policy_delay": 0}}, "greater than or equal to 1"),
-        ("sac", {"replay": {"hidden_sizes": []}}, "replay.hidden_sizes\\n.* at least 1 item"),
+        ("sac", {"sac": {"hidden_sizes": []}}, "sac.hidden_sizes\\n.* at least 1 item"),
+        ("hatd3", {"hatd3": {"compile": True}}, "hatd3.compile\\n.* not permitted"),
         ("ppo", {"ppo": {"value_loss": "l1"}}, "'mse' or 'huber'"),
     ],
 )

@@ -98,8 +98,10 @@ def test_crossing_is_shipped_for_every_algorithm_and_the_name_alone_switches(alg
     assert (config.algo, config.seed, config.env.task) == (algorithm, 7, "crossing")
     own = yaml.safe_load(path.read_text(encoding="utf-8"))["algorithms"][algorithm]
     assert config.total_frames == own["total_frames"]
-    if "replay" in own:
-        assert (config.replay.gamma, config.replay.hidden_sizes) == (0.97, (64, 64))
+    for section in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo"):
+        if section in own:
+            settings = getattr(config, section)
+            assert (settings.gamma, settings.hidden_sizes) == (0.97, (64, 64))
     shorter = load_config(config_path=path, overrides=["total_frames=9", f"algo={algorithm}"])
     assert shorter.total_frames == 9
 
@@ -107,7 +109,7 @@ def test_crossing_is_shipped_for_every_algorithm_and_the_name_alone_switches(alg
 def test_settings_of_another_algorithm_cannot_be_overridden_without_effect():
     with pytest.raises(HydraException, match="algorithms"):
         load_config(
-            config_path=CONFIGS / "crossing.yaml", overrides=["algorithms.sac.replay.gamma=0.5"]
+            config_path=CONFIGS / "crossing.yaml", overrides=["algorithms.sac.sac.gamma=0.5"]
         )
 
 

@@ -44,14 +44,15 @@ def config(algo, num_envs=1, **changes):
     values = {"algo": algo, "env": {"task": "any", "num_envs": num_envs}}
     if algo in REPLAY:
         values["happo"] = {"rollout_length": 8}
-        values["replay"] = {
-            "warmup_frames": 8,
+        section = algo.removeprefix("ego_aht_")
+        values[section] = {
+            "warmup_steps": 8,
             "batch_size": 16,
             "hidden_sizes": [8],
             "memory_size": 200,
         }
         if algo == "mbpo":
-            values["mbpo"] = {
+            values[section] |= {
                 "ensemble_size": 2,
                 "num_elites": 1,
                 "model_hidden": 8,
@@ -298,20 +299,20 @@ def test_update_without_observations_does_nothing():
 
 
 def test_learning_begins_after_the_warm_up_and_keeps_its_pace():
-    def updates(**replay):
-        base = {"warmup_frames": 8, "batch_size": 4, "hidden_sizes": [8]}
-        learner = trainer("td3", replay={**base, **replay})
+    def updates(**changes):
+        base = {"warmup_steps": 8, "batch_size": 4, "hidden_sizes": [8]}
+        learner = trainer("td3", td3={**base, **changes})
         drive(learner, np.random.default_rng(0), 24)
         return learner.training_state()["updates"]
 
     assert updates() == 16
-    assert updates(train_every_frames=4) == 4
+    assert updates(train_every=4) == 4
     assert updates(updates=2) == 32
-    assert updates(warmup_frames=24) == 0
+    assert updates(warmup_steps=24) == 0
 
 
 def test_memory_forgets_beyond_its_size():
-    learner = trainer("td3", replay={"warmup_frames": 100, "memory_size": 8})
+    learner = trainer("td3", td3={"warmup_steps": 100, "memory_size": 8})
     drive(learner, np.random.default_rng(0), 24)
     assert learner._memory.size() == 8
 

@@ -134,7 +134,7 @@ def batch_config(folder: Path, **changes):
         total_frames=96,
         checkpoint_every=30,
         env={"task": "noisy_point", "num_envs": 3},
-        happo={"rollout_length": 5, "batch_size": 5},
+        happo={"rollout_length": 5},
         **changes,
     )
 

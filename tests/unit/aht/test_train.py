@@ -296,7 +296,7 @@ def batch_config(folder, **changes):
         "total_frames": 64,
         "checkpoint_every": 32,
         "env": {"task": "noisy_point", "num_envs": 4},
-        "happo": {"rollout_length": 4, "batch_size": 4},
+        "happo": {"rollout_length": 4},
     }
     return config_in(folder, **{**values, **changes})
 

@@ -7,10 +7,11 @@ import torch
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.algorithms.happo_team import HAPPO, HAPPOSettings
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
-from cadenza.learn.algorithms.hatd3_team import HATD3, ReplayOptions
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.algorithms.hatd3_team import HATD3
 from cadenza.learn.algorithms.mappo import MAPPO
 from cadenza.learn.algorithms.ppo_agent import PPOSettings
+from cadenza.learn.configs import HATD3Config
 from tests.unit.learn.counting_envs import TargetTeam, target_state
 
 UIDS = ("one", "two")
@@ -43,10 +44,16 @@ def happo(seed=0, **changes):
     return HAPPO(env, UIDS, HAPPOSettings(**{**values, **changes}), seed=seed)
 
 
-def hatd3(seed=0, replay=None, **changes):
-    values = {"learning_rate": 3e-3, "gamma": 0.5, "hidden_sizes": (16,)}
-    options = replay or ReplayOptions(batch_size=64, warmup_steps=200, train_every=8)
-    return HATD3(TargetTeam(8), UIDS, HATD3Settings(**{**values, **changes}), options, seed=seed)
+def hatd3(seed=0, **changes):
+    values = {
+        "learning_rate": 3e-3,
+        "gamma": 0.5,
+        "hidden_sizes": (16,),
+        "batch_size": 64,
+        "warmup_steps": 200,
+        "train_every": 8,
+    }
+    return HATD3(TargetTeam(8), UIDS, HATD3Config(**{**values, **changes}), seed=seed)
 
 
 def assert_solved(team, tolerance):
@@ -58,11 +65,14 @@ def assert_solved(team, tolerance):
 
 
 @pytest.mark.parametrize(
-    ("team", "settings"),
-    [(MAPPO, "PPOSettings"), (HAPPO, "HAPPOSettings"), (HATD3, "HATD3Settings")],
+    ("team", "told"),
+    [
+        (MAPPO, "MAPPO.settings: expected PPOSettings or None"),
+        (HAPPO, "HAPPO.settings: expected HAPPOSettings or None"),
+        (HATD3, "HATD3.config: expected HATD3Config or None"),
+    ],
 )
-def test_settings_of_another_team_are_refused(team, settings):
-    told = f"{team.__name__}.settings: expected {settings} or None, got dict"
+def test_settings_of_another_team_are_refused(team, told):
     with pytest.raises(InputError, match=told):
         team(TargetTeam(8), UIDS, {"gamma": 0.5})
 
@@ -209,14 +219,8 @@ def test_happo_that_blows_up_says_so():
     "changes", [{"tau": 0.0}, {"policy_delay": 0}, {"target_noise": -1.0}, {"hidden_sizes": ()}]
 )
 def test_hatd3_settings_out_of_range_are_refused(changes):
-    with pytest.raises(ConfigurationError, match=f"HATD3Settings.{next(iter(changes))}"):
-        HATD3Settings(**changes)
-
-
-@pytest.mark.parametrize("changes", [{"memory_size": 0}, {"warmup_steps": -1}])
-def test_replay_options_out_of_range_are_refused(changes):
-    with pytest.raises(ConfigurationError, match=f"ReplayOptions.{next(iter(changes))}"):
-        ReplayOptions(**changes)
+    with pytest.raises(ConfigurationError, match=f"HATD3Config.{next(iter(changes))}"):
+        HATD3Config(**changes)
 
 
 def learner(**changes):
@@ -224,7 +228,7 @@ def learner(**changes):
         columns=[(0, 2), (2, 3)],
         joint_dim=3,
         action_dims=[1, 2],
-        settings=HATD3Settings(**{"hidden_sizes": (8,), **changes}),
+        config=HATD3Config(**{"hidden_sizes": (8,), **changes}),
     )
 
 
@@ -285,7 +289,7 @@ def test_hatd3_actors_leave_the_critics_alone():
 
 def test_hatd3_refuses_columns_outside_the_joint_state():
     with pytest.raises(InputError, match="one pair of columns within 3 per robot"):
-        HATD3Learner(columns=[(0, 4)], joint_dim=3, action_dims=[1], settings=HATD3Settings())
+        HATD3Learner(columns=[(0, 4)], joint_dim=3, action_dims=[1], config=HATD3Config())
 
 
 def test_hatd3_that_blows_up_says_so():

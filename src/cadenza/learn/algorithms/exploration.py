@@ -56,10 +56,10 @@ class EpsilonGreedyPolicy(nn.Module):
             raise InputError(f"EpsilonGreedyPolicy.epsilon: expected [0, 1], got {value}.")
         self._buffer().fill_(value)
 
-    def forward(self, *observations: Tensor) -> Tensor:
+    def forward(self, *observations: Tensor, **named: Tensor) -> Tensor:
         """Return one action index per agent, shape (K, 1), int64."""
         with torch.no_grad():
-            q_values: Tensor = self.q_net(*observations)
+            q_values: Tensor = self.q_net(*observations, **named)
         greedy = q_values.argmax(dim=1, keepdim=True)
         if not self.training:
             return greedy

@@ -23,15 +23,8 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.polyak import soft_update_from_to
-from cadenza.learn.algorithms.setting_checks import (
-    refuse_setting,
-    require_counts,
-    require_fractions,
-    require_not_negative,
-    require_positive,
-    require_widths,
-)
 from cadenza.learn.algorithms.td3 import smoothed_actions
+from cadenza.learn.configs import HATD3Config
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
@@ -39,43 +32,6 @@ from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 
 #: Layout version of `HATD3Learner.state_dict`.
 STATE_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HATD3Settings:
-    """Numbers of HATD3.
-
-    Attributes:
-        learning_rate: Adam's step size of every network, > 0.
-        gamma: Discount per step, in [0, 1].
-        tau: Share that targets move per update of theirs, in (0, 1].
-        policy_delay: Critic updates per update of actors and targets, >= 1.
-        target_noise: Standard deviation of the noise on target actions, >= 0.
-        noise_clip: Bound of that noise, >= 0.
-        exploration_noise: Standard deviation of the noise on collected actions, >= 0.
-        hidden_sizes: Width of the hidden layers of every network.
-        max_gradient_norm: Global norm to which each network's gradient is shortened, > 0.
-    """
-
-    learning_rate: float = 5e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    policy_delay: int = 2
-    target_noise: float = 0.2
-    noise_clip: float = 0.5
-    exploration_noise: float = 0.1
-    hidden_sizes: tuple[int, ...] = (128, 128)
-    max_gradient_norm: float = 10.0
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        require_counts(self, "policy_delay")
-        require_positive(self, "learning_rate", "tau", "max_gradient_norm")
-        require_not_negative(self, "target_noise", "noise_clip", "exploration_noise")
-        require_fractions(self, "gamma", "tau")
-        require_widths(self, "hidden_sizes")
-        if not self.hidden_sizes:
-            refuse_setting(self, "hidden_sizes", "at least one width")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,7 +60,7 @@ class HATD3Learner:
         columns: Columns [start, stop) of each robot's own state within the joint state.
         joint_dim: S.
         action_dims: A_i of every robot.
-        settings: Numbers of HATD3.
+        config: Settings.
         seed: Root of the streams ``learn.hatd3.torch`` and ``learn.hatd3.order``.
 
     Raises:
@@ -117,7 +73,7 @@ class HATD3Learner:
         columns: Sequence[tuple[int, int]],
         joint_dim: int,
         action_dims: Sequence[int],
-        settings: HATD3Settings,
+        config: HATD3Config,
         seed: int = 0,
     ) -> None:
         inside = all(0 <= start < stop <= joint_dim for start, stop in columns)
@@ -126,13 +82,13 @@ class HATD3Learner:
                 f"HATD3Learner: expected one pair of columns within {joint_dim} per robot, got "
                 f"{list(columns)} for {len(action_dims)} robots."
             )
-        self.settings = settings
+        self.config = config
         self._columns = tuple(columns)
         self._action_dims = tuple(action_dims)
         torch_seed = derive_substream("learn.hatd3.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
         self._rng = derive_substream("learn.hatd3.order", root_seed=seed).default_rng()
-        sizes = settings.hidden_sizes
+        sizes = config.hidden_sizes
         self.actors = nn.ModuleList(
             DeterministicMlpPolicy(stop - start, width, sizes, init_generator=self._generator)
             for (start, stop), width in zip(columns, action_dims, strict=True)
@@ -143,7 +99,7 @@ class HATD3Learner:
         )
         self.target_actors = copy.deepcopy(self.actors).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        rate = settings.learning_rate
+        rate = config.learning_rate
         self._actor_optimizers = [
             torch.optim.Adam(actor.parameters(), lr=rate, fused=True) for actor in self.actors
         ]
@@ -156,7 +112,7 @@ class HATD3Learner:
         actions = self._actions(self.actors, states)
         if deterministic:
             return actions
-        deviation = self.settings.exploration_noise
+        deviation = self.config.exploration_noise
         return [
             (action + deviation * torch.randn(action.shape, generator=self._generator)).clamp(-1, 1)
             for action in actions
@@ -180,10 +136,10 @@ class HATD3Learner:
         """
         self.updates += 1
         figures = self._update_critics(batch)
-        if self.updates % self.settings.policy_delay == 0:
+        if self.updates % self.config.policy_delay == 0:
             figures["policy_loss"] = self._update_actors(batch.states)
-            soft_update_from_to(self.actors, self.target_actors, self.settings.tau)
-            soft_update_from_to(self.critics, self.target_critics, self.settings.tau)
+            soft_update_from_to(self.actors, self.target_actors, self.config.tau)
+            soft_update_from_to(self.critics, self.target_critics, self.config.tau)
         return figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,12 +190,12 @@ class HATD3Learner:
     @torch.no_grad()
     def _targets(self, batch: TeamBatch) -> Tensor:
         """Return y, (B, 1)."""
-        settings = self.settings
+        config = self.config
         actions = torch.cat(self._actions(self.target_actors, batch.next_states), dim=1)
         epsilon = torch.randn(actions.shape, generator=self._generator)
-        smoothed = smoothed_actions(actions, epsilon, settings.target_noise, settings.noise_clip)
+        smoothed = smoothed_actions(actions, epsilon, config.target_noise, config.noise_clip)
         first, second = (critic(smoothed, batch.next_states) for critic in self.target_critics)
-        return batch.rewards + settings.gamma * batch.masks * torch.minimum(first, second)
+        return batch.rewards + config.gamma * batch.masks * torch.minimum(first, second)
 
     def _update_critics(self, batch: TeamBatch) -> dict[str, float]:
         targets = self._targets(batch)
@@ -272,7 +228,7 @@ class HATD3Learner:
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
         optimizer.zero_grad()
         torch.autograd.backward(loss, inputs=list(module.parameters()))
-        norm = nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_gradient_norm)
+        norm = nn.utils.clip_grad_norm_(module.parameters(), self.config.max_gradient_norm)
         if not math.isfinite(loss.item() + norm.item()):
             raise InputError(
                 f"HATD3Learner.update: expected finite losses, got {loss.item()} and gradient norm "

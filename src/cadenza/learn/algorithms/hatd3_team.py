@@ -16,47 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
-from cadenza.learn.algorithms.setting_checks import require_step_count, settings_of
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.algorithms.setting_checks import require_step_count
 from cadenza.learn.algorithms.team_learner import TeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.configs import HATD3Config, config_of
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
 
 #: Layout version of `HATD3.state_dict`.
 STATE_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """How a team collects and replays.
-
-    Attributes:
-        memory_size: Most transitions kept, >= 1.
-        batch_size: Transitions per update, >= 1.
-        warmup_steps: Environment steps with uniform actions before the first update, >= 0.
-        train_every: Steps of all environments together between updates, >= 1.
-        updates: Updates at a time, >= 1.
-    """
-
-    memory_size: int = 200_000
-    batch_size: int = 256
-    warmup_steps: int = 2_000
-    train_every: int = 1
-    updates: int = 1
-
-    def __post_init__(self) -> None:
-        """Check every number."""
-        for name in ("memory_size", "batch_size", "train_every", "updates"):
-            if not getattr(self, name) >= 1:
-                raise ConfigurationError(
-                    f"ReplayOptions.{name}: expected >= 1, got {getattr(self, name)!r}."
-                )
-        if not self.warmup_steps >= 0:
-            raise ConfigurationError(
-                f"ReplayOptions.warmup_steps: expected >= 0, got {self.warmup_steps!r}."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,38 +51,36 @@ class HATD3(TeamLearner):
     Args:
         env: See `TeamSteps`; actions are scaled from [−1, 1] to its bounds.
         uids: Robots that learn.
-        settings: Numbers of HATD3; the defaults if None.
-        replay: How it collects and replays; the defaults if None.
+        config: Settings; the defaults if None.
         seed: Root of every random stream.
 
     Raises:
-        InputError: ``settings`` are those of something else.
+        InputError: ``config`` is that of something else.
     """
 
     def __init__(
         self,
         env: Any,
         uids: Sequence[str],
-        settings: HATD3Settings | None = None,
-        replay: ReplayOptions | None = None,
+        config: HATD3Config | None = None,
         *,
         seed: int = 0,
     ) -> None:
         super().__init__(TeamSteps(env, uids), stream="learn.hatd3", seed=seed)
-        self.replay = replay or ReplayOptions()
+        self.config = config_of("HATD3", config, HATD3Config)
         ends = np.cumsum(self.team.observation_dims).tolist()
         self.learner = HATD3Learner(
             columns=list(zip([0, *ends[:-1]], ends, strict=True)),
             joint_dim=self.team.joint_dim,
             action_dims=self.team.action_dims,
-            settings=settings_of("HATD3", settings, HATD3Settings),
+            config=self.config,
             seed=seed,
         )
         self.memory = TransitionMemory(
             observation_dim=self.team.joint_dim,
             action_dim=sum(self.team.action_dims),
             num_envs=self.team.num_envs,
-            max_transitions=self.replay.memory_size,
+            max_transitions=self.config.memory_size,
             seed=seed,
         )
 
@@ -139,9 +106,9 @@ class HATD3(TeamLearner):
         while self.steps < total_steps:
             before = self.steps
             self._collect_step()
-            due = self.steps // self.replay.train_every - before // self.replay.train_every
-            if self.steps > self.replay.warmup_steps and self.memory.size() > 0:
-                for _ in range(due * self.replay.updates):
+            due = self.steps // self.config.train_every - before // self.config.train_every
+            if self.steps > self.config.warmup_steps and self.memory.size() > 0:
+                for _ in range(due * self.config.updates):
                     figures |= self.learner.update(self._batch())
             if on_report and self.steps // report_every > before // report_every:
                 report = HATD3Report(
@@ -186,7 +153,7 @@ class HATD3(TeamLearner):
 
     def _collect_step(self) -> None:
         joint = self._states()
-        if self.steps < self.replay.warmup_steps:
+        if self.steps < self.config.warmup_steps:
             actions = self.learner.random_actions(len(joint))
         else:
             actions = self.learner.act(torch.tensor(joint))
@@ -204,7 +171,7 @@ class HATD3(TeamLearner):
         self._advance(step)
 
     def _batch(self) -> TeamBatch:
-        sample = self.memory.sample(self.replay.batch_size)
+        sample = self.memory.sample(self.config.batch_size)
         return TeamBatch(
             states=sample["observation"]["obs"],
             actions=sample["actions"],

@@ -4,7 +4,6 @@ Source:  arXiv:1812.05905, with a learned temperature and twin critics.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,34 +14,8 @@ from cadenza.learn.algorithms.sac_losses import PolicyLoss
 from cadenza.learn.algorithms.sac_target import QTarget
 from cadenza.learn.algorithms.sac_temperature import AlphaLoss
 from cadenza.learn.callback import Callback
+from cadenza.learn.configs import SACConfig
 from cadenza.learn.optimizers import FusedAdam
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorCriticNumbers:
-    """Numbers of policy, temperature and targets.
-
-    Attributes:
-        learning_rate: Adam's step size of policy and temperature.
-        gamma: Discount per step.
-        tau: Share that the target networks move per update.
-        reward_scale: Factor on the rewards.
-        max_alpha: Cap of the temperature.
-        target_entropy: Nats; None is −A.
-        max_grad_norm: Longest gradient of the policy.
-        max_alpha_grad_norm: Longest gradient of the temperature.
-        data_group: Group of the state that holds the batch.
-    """
-
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    reward_scale: float = 1.0
-    max_alpha: float = 10.0
-    target_entropy: float | None = None
-    max_grad_norm: float = 10.0
-    max_alpha_grad_norm: float = 10.0
-    data_group: str = "default"
 
 
 def adam(network: nn.Module, learning_rate: float) -> FusedAdam:
@@ -56,7 +29,10 @@ def soft_actor_critic(
     critics: Sequence[CriticLoss[Any]],
     ln_alpha: Tensor,
     action_dim: int,
-    numbers: ActorCriticNumbers,
+    config: SACConfig,
+    *,
+    reward_scale: float = 1.0,
+    data_group: str = "default",
 ) -> list[Callback]:
     """Return the callbacks of soft actor-critic, in order.
 
@@ -65,7 +41,9 @@ def soft_actor_critic(
         critics: Losses of the two critics, which they hold.
         ln_alpha: ln α to start from, trained in place.
         action_dim: A.
-        numbers: Numbers of the other parts; final states are worth 0.
+        config: Settings of the other parts; final states are worth 0.
+        reward_scale: Factor on the rewards.
+        data_group: Group of the state that holds the batch.
 
     Raises:
         InputError: There are not two critics.
@@ -80,30 +58,30 @@ def soft_actor_critic(
         ln_alpha=ln_alpha,
         q=q1,
         q2=q2,
-        opt=adam(policy, numbers.learning_rate),
-        max_grad_norm=numbers.max_grad_norm,
-        data_group=numbers.data_group,
+        opt=adam(policy, config.learning_rate),
+        max_grad_norm=config.max_gradient_norm,
+        data_group=data_group,
     )
     alpha_loss = AlphaLoss(
         pi=policy,
         ln_alpha=ln_alpha,
-        opt=FusedAdam([ln_alpha], numbers.learning_rate),
+        opt=FusedAdam([ln_alpha], config.learning_rate),
         n_actions=action_dim,
-        max_alpha=numbers.max_alpha,
-        max_grad_norm=numbers.max_alpha_grad_norm,
-        t_entropy=numbers.target_entropy,
+        max_alpha=config.max_alpha,
+        max_grad_norm=config.max_gradient_norm,
+        t_entropy=config.target_entropy,
         log_prob_from=policy_loss,
-        data_group=numbers.data_group,
+        data_group=data_group,
     )
     target = QTarget(
         pi=policy,
         ln_alpha=ln_alpha,
         q1=q1,
         q2=q2,
-        gamma=numbers.gamma,
-        reward_scale=numbers.reward_scale,
-        target_q_tau=numbers.tau,
+        gamma=config.gamma,
+        reward_scale=reward_scale,
+        target_q_tau=config.tau,
         use_terminal_masking=True,
-        data_group=numbers.data_group,
+        data_group=data_group,
     )
     return [*critics, policy_loss, alpha_loss, target]

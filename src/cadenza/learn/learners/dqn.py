@@ -1,26 +1,28 @@
-"""Deep Q-learning on a grid of continuous actions.
+"""Deep Q-learning for flat observations: on choices, or on a grid of continuous actions.
 
-Every component takes one of K evenly spaced values from −1 to 1; a choice is one combination.
+On a grid every component takes one of K evenly spaced values from −1 to 1; a choice is one
+combination.
 
 Sources:  double Q-learning arXiv:1509.06461; Huber's loss as in the original DQN.
-Axes:     B = batch, N = environments, O = observation, A = components, C = K^A choices.
+Axes:     B = batch, N = environments, O = observation, A = components, C = choices.
 """
 
 import itertools
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
 from cadenza.learn.algorithms.sac_assembly import adam
-from cadenza.learn.learners.replay_learner import CallbackLearner, linear_weights
-from cadenza.learn.learners.settings import DQNNumbers, LearnerNumbers
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.configs import DQNConfig
+from cadenza.learn.learners.replay_learner import CallbackLearner, Decision, EncoderFactory
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
@@ -48,41 +50,40 @@ class DQNLearner(CallbackLearner):
 
     Args:
         observation_dim: O.
-        action_dim: A.
-        numbers: Numbers of the updates.
-        dqn: Grid, exploration and loss.
+        choices: Actions to choose from, (C, A), in [−1, 1]; see `action_grid`.
+        config: Settings.
         seed: Root of the streams ``learn.dqn.*``.
-
-    Raises:
-        ConfigurationError: The grid is too fine.
+        encoder: See `CallbackLearner`.
     """
 
     def __init__(
         self,
         *,
         observation_dim: int,
-        action_dim: int,
-        numbers: LearnerNumbers,
-        dqn: DQNNumbers,
+        choices: Float32Array,
+        config: DQNConfig | None = None,
         seed: int = 0,
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        super().__init__("dqn", numbers, seed=seed)
-        self._dqn = dqn
-        self._grid = action_grid(action_dim, dqn.action_bins)
-        self._q = DiscreteQMlp(
-            observation_dim, len(self._grid), list(numbers.hidden_sizes), generator=self.weights
+        config = config or DQNConfig()
+        super().__init__("dqn", observation_dim, config, seed=seed, encoder=encoder)
+        self._epsilon = config.epsilon
+        self._choices = choices
+        self._plain, q, features = self.encoded(
+            lambda width: DiscreteQMlp(
+                width, len(choices), config.hidden_sizes, generator=self.weights
+            )
         )
-        self._explorer = EpsilonGreedyPolicy(self._q, generator=self.noise)
+        self.greedy = nn.Sequential(*features, self._plain, Decision(partial(torch.argmax, dim=-1)))
+        self._explorer = EpsilonGreedyPolicy(q, generator=self.noise)
         loss = QLoss(
             name="q",
-            q=self._q,
-            opt=adam(self._q, numbers.learning_rate),
-            max_grad_norm=numbers.max_gradient_norm,
-            huber_delta=dqn.huber_delta,
+            q=q,
+            opt=adam(q, config.learning_rate),
+            max_grad_norm=config.max_gradient_norm,
+            huber_delta=config.huber_delta,
         )
-        target = QTarget(
-            q_net=self._q, gamma=numbers.gamma, target_q_tau=numbers.tau, double=dqn.double
-        )
+        target = QTarget(q_net=q, gamma=config.gamma, target_q_tau=config.tau, double=config.double)
         self.run([[loss]], target)
 
     @property
@@ -97,29 +98,18 @@ class DQNLearner(CallbackLearner):
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return ε-greedy choices, (N, 1) int64."""
-        self._explorer.epsilon = self._dqn.epsilon(frames)
-        return self._explorer(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        self._explorer.epsilon = self._epsilon(frames)
+        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
 
     def random_actions(self, rows: int) -> NDArray[Any]:
         """Return uniformly drawn choices, (``rows``, 1) int64."""
-        return torch.randint(len(self._grid), (rows, 1), generator=self.noise).numpy()
+        return torch.randint(len(self._choices), (rows, 1), generator=self.noise).numpy()
 
     def to_unit(self, stored: NDArray[Any]) -> Float32Array:
         """Return the chosen actions in [−1, 1], (N, A)."""
-        return self._grid[stored[:, 0]]
-
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
-        """Do one update."""
-        return self.train_on(memory.sample(self.numbers.batch_size))
+        return self._choices[stored[:, 0]]
 
     def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
         """Return the choice of highest value, scaled."""
-        scaled = low + (self._grid + 1.0) * 0.5 * (high - low)
-        return MlpPolicy(
-            weights=linear_weights(self._q),
-            activation="relu",
-            output="choice",
-            low=torch.tensor(low),
-            high=torch.tensor(high),
-            choices=torch.tensor(scaled),
-        )
+        scaled = low + (self._choices + 1.0) * 0.5 * (high - low)
+        return self.relu_policy(self._plain, output="choice", low=low, high=high, choices=scaled)

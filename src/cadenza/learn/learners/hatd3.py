@@ -14,10 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, HATD3Settings, TeamBatch
-from cadenza.learn.learners.replay_learner import linear_weights
-from cadenza.learn.learners.settings import LearnerNumbers, TD3Numbers
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.configs import HATD3Config
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
@@ -29,8 +27,7 @@ class CentralTD3Learner:
         observation_dim: O, the learner's own columns of the joint state.
         joint_dim: S.
         action_dim: A.
-        numbers: Numbers of the updates.
-        td3: Delay and noises.
+        config: Settings.
         seed: Root of the streams ``learn.hatd3.*``.
     """
 
@@ -40,34 +37,20 @@ class CentralTD3Learner:
         observation_dim: int,
         joint_dim: int,
         action_dim: int,
-        numbers: LearnerNumbers,
-        td3: TD3Numbers,
+        config: HATD3Config | None = None,
         seed: int = 0,
     ) -> None:
-        if numbers.compile or numbers.precision != "float32":
-            raise ConfigurationError(
-                "hatd3: expected compile = false and precision = float32, got "
-                f"{numbers.compile} and {numbers.precision}; td3 has both options."
-            )
-        self._batch_size = numbers.batch_size
+        config = config or HATD3Config()
+        self._batch_size = config.batch_size
         self._action_dim = action_dim
         self._learner = HATD3Learner(
             columns=[(0, observation_dim)],
             joint_dim=joint_dim,
             action_dims=[action_dim],
-            settings=HATD3Settings(
-                learning_rate=numbers.learning_rate,
-                gamma=numbers.gamma,
-                tau=numbers.tau,
-                hidden_sizes=numbers.hidden_sizes,
-                max_gradient_norm=numbers.max_gradient_norm,
-                policy_delay=td3.policy_delay,
-                target_noise=td3.target_noise,
-                noise_clip=td3.noise_clip,
-                exploration_noise=td3.exploration_noise,
-            ),
+            config=config,
             seed=seed,
         )
+        self.greedy = self._learner.actors[0]
 
     @property
     def action_width(self) -> int:
@@ -108,7 +91,7 @@ class CentralTD3Learner:
     def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
         """Return tanh f(s) of the own state, scaled."""
         return MlpPolicy(
-            weights=linear_weights(self._learner.actors[0]),
+            weights=[p.detach() for p in self.greedy.parameters()],
             activation="relu",
             output="tanh",
             low=torch.tensor(low),

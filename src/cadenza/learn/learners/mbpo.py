@@ -17,8 +17,9 @@ from torch import Tensor
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.configs import MBPOConfig
+from cadenza.learn.learners.replay_learner import EncoderFactory
 from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.settings import LearnerNumbers, MBPONumbers, SACNumbers
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
@@ -35,10 +36,9 @@ class MBPOLearner(SACLearner):
     Args:
         observation_dim: D.
         action_dim: A.
-        numbers: Numbers of SAC's updates.
-        sac: Temperature.
-        mbpo: Model and imagination.
+        config: Settings.
         seed: Root of the streams ``learn.sac.*`` and ``learn.mbpo.*``.
+        encoder: Of SAC's networks, see `CallbackLearner`; the model sees the observation.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class MBPOLearner(SACLearner):
         *,
         observation_dim: int,
         action_dim: int,
-        numbers: LearnerNumbers,
-        sac: SACNumbers,
-        mbpo: MBPONumbers,
+        config: MBPOConfig | None = None,
         seed: int = 0,
+        encoder: EncoderFactory | None = None,
     ) -> None:
+        config = config or MBPOConfig()
         super().__init__(
             observation_dim=observation_dim,
             action_dim=action_dim,
-            numbers=numbers,
-            sac=sac,
+            config=config,
             seed=seed,
+            encoder=encoder,
         )
-        self._mbpo = mbpo
+        self._mbpo = config
         model_seed = derive_substream("learn.mbpo.model", root_seed=seed).integer_seed()
         rollout_seed = derive_substream("learn.mbpo.rollout", root_seed=seed).integer_seed()
         self._rng = torch.Generator().manual_seed(rollout_seed)
@@ -67,11 +67,11 @@ class MBPOLearner(SACLearner):
                 in_size=observation_dim + action_dim,
                 out_size=observation_dim + 1,
                 device="cpu",
-                num_layers=mbpo.model_layers,
-                ensemble_size=mbpo.ensemble_size,
-                hidden_size=mbpo.model_hidden,
+                num_layers=config.model_layers,
+                ensemble_size=config.ensemble_size,
+                hidden_size=config.model_hidden,
                 propagation="random",
-                num_elites=mbpo.num_elites,
+                num_elites=config.num_elites,
                 seed=model_seed,
             ),
             termination_model=TerminationModel(
@@ -80,11 +80,11 @@ class MBPOLearner(SACLearner):
         )
         self._model_loss = ModelLoss(
             model=self.model,
-            opt=torch.optim.Adam(self.model.parameters(), lr=mbpo.model_learning_rate),
-            hold_out=HoldOut(rest=mbpo.model_updates, seed=model_seed),
+            opt=torch.optim.Adam(self.model.parameters(), lr=config.model_learning_rate),
+            hold_out=HoldOut(rest=config.model_updates, seed=model_seed),
         )
         self._model_trainer = Trainer([self._model_loss], [])
-        self._imagined = ImaginedTransitions(mbpo.imagined_size, observation_dim, action_dim)
+        self._imagined = ImaginedTransitions(config.imagined_size, observation_dim, action_dim)
         self._updates = 0
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
@@ -92,8 +92,8 @@ class MBPOLearner(SACLearner):
 
         Before its first ``model_updates`` updates the model is not used.
         """
-        batch = memory.sample(self.numbers.batch_size)
-        self._model_trainer.train_on({"default": batch, "batch_size": self.numbers.batch_size})
+        batch = memory.sample(self.config.batch_size)
+        self._model_trainer.train_on({"default": batch, "batch_size": self.config.batch_size})
         self._updates += 1
         ready = self._updates >= self._mbpo.model_updates
         if ready and self._updates % self._mbpo.rollout_every == 0:
@@ -137,7 +137,7 @@ class MBPOLearner(SACLearner):
         start = memory.sample(self._mbpo.rollout_states)
         states: Tensor = start["observation"][OBSERVATION_KEY]
         for _ in range(self._mbpo.rollout_length):
-            actions: Tensor = self._policy(states)[0]
+            actions: Tensor = self._policy(obs=states)[0]
             outcome = self.model.sample(actions, states, self._rng)
             following, rewards = cast("tuple[Tensor, Tensor]", outcome)  # rewards are learned
             chance = self.model.termination_probability(actions, states, following)
@@ -154,7 +154,7 @@ class MBPOLearner(SACLearner):
 
     def _mixed(self, real: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of real and imagined transitions; real alone before any imagination."""
-        size = self.numbers.batch_size
+        size = self.config.batch_size
         from_model = size - round(size * self._mbpo.real_share)
         if not len(self._imagined) or from_model == 0:
             return dict(real)

@@ -5,20 +5,20 @@ Axes:  B = batch, N = environments, O = observation, A = action components,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.update_step import UpdateStep
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.learners.settings import LearnerNumbers
+from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -27,9 +27,18 @@ from cadenza.learn.trainer import Trainer
 #: Layout version of `CallbackLearner.state_dict`.
 STATE_VERSION: Final = 2
 
+#: Makes a module that maps flat observations, (B, O), to features, (B, ``module.width``).
+EncoderFactory = Callable[[], nn.Module]
+Network = TypeVar("Network", bound=nn.Module)
+
 
 class ReplayLearner(Protocol):
     """Acts on flat observations and learns from a memory; actions are in [−1, 1]."""
+
+    @property
+    def greedy(self) -> nn.Module:
+        """The policy without chance: (B, O) to actions in [−1, 1], (B, A), or to choices, (B,)."""
+        ...
 
     @property
     def action_width(self) -> int:
@@ -75,22 +84,71 @@ class ReplayLearner(Protocol):
         ...
 
 
+class EncodedNetwork(nn.Module):
+    """A network that sees the features of an encoder of its own instead of the observation.
+
+    Args:
+        encoder: Maps observations (B, O) to features.
+        network: Called with the features as ``obs``, and with all other arguments as they are.
+    """
+
+    def __init__(self, encoder: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.network = network
+
+    def forward(self, *inputs: Any, obs: Tensor, **options: Any) -> Any:
+        """Return what the network does for the features of ``obs``."""
+        return self.network(*inputs, obs=self.encoder(obs), **options)
+
+
+class Decision(nn.Module):
+    """A function as the last layer of a policy.
+
+    Args:
+        decide: Makes actions of the layers' output.
+    """
+
+    def __init__(self, decide: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.decide = decide
+
+    def forward(self, output: Tensor) -> Tensor:
+        """Return the actions."""
+        return self.decide(output)
+
+
 class CallbackLearner:
     """Runs callbacks on batches of its own choice and saves them all.
 
     Args:
         name: Part of the stream names ``learn.<name>.torch`` and ``learn.<name>.noise``.
-        numbers: Numbers of the updates.
+        observation_dim: O.
+        config: Settings of the updates.
         seed: Root of those streams.
+        encoder: Makes the encoder that each network gets; None lets them see the observation.
 
     Attributes:
-        numbers: As given.
+        config: As given.
+        greedy: See `ReplayLearner`; it shares the weights.
         weights: Generator of the initial weights.
         noise: Generator of everything drawn later.
     """
 
-    def __init__(self, name: str, numbers: LearnerNumbers, *, seed: int) -> None:
-        self.numbers = numbers
+    greedy: nn.Module
+
+    def __init__(
+        self,
+        name: str,
+        observation_dim: int,
+        config: CompilableConfig,
+        *,
+        seed: int,
+        encoder: EncoderFactory | None,
+    ) -> None:
+        self.config = config
+        self.observation_dim = observation_dim
+        self._make_encoder = encoder
         self.weights = torch.Generator().manual_seed(
             derive_substream(f"learn.{name}.torch", root_seed=seed).integer_seed()
         )
@@ -109,13 +167,59 @@ class CallbackLearner:
         draw: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         """Take the parts of the algorithm, whose names must differ; see `UpdateStep`."""
-        numbers = self.numbers
         step = UpdateStep(
-            target, stages, draw=draw, compile=numbers.compile, precision=numbers.precision
+            target, stages, draw=draw, compile=self.config.compile, precision=self.config.precision
         )
         self._losses = [loss for losses in stages for loss in losses]
         self._callbacks = [*self._losses, target, step]
         self._trainer = Trainer([step], [])
+
+    def encoded(
+        self, build: Callable[[int], Network]
+    ) -> tuple[Network, nn.Module, list[nn.Module]]:
+        """Return a network alone, behind an encoder of its own, and that encoder, if there is one.
+
+        Args:
+            build: Makes the network from the width of what it sees.
+        """
+        if self._make_encoder is None:
+            network = build(self.observation_dim)
+            return network, network, []
+        encoder = self._make_encoder()
+        network = build(int(cast("Any", encoder).width))
+        return network, EncodedNetwork(encoder, network), [encoder]
+
+    def relu_policy(
+        self,
+        *layers: nn.Module,
+        output: str,
+        low: Float32Array,
+        high: Float32Array,
+        choices: NDArray[Any] | None = None,
+    ) -> MlpPolicy:
+        """Return the linear layers within ``layers``, in order, as a policy that shares weights.
+
+        Raises:
+            ConfigurationError: An encoder comes before them.
+        """
+        if self._make_encoder is not None:
+            raise ConfigurationError(
+                f"{self._name}: expected a learner without encoder for a policy of linear layers, "
+                "got one with; use `greedy`."
+            )
+        linear = [m for each in layers for m in each.modules() if isinstance(m, nn.Linear)]
+        return MlpPolicy(
+            weights=[p.detach() for layer in linear for p in (layer.weight, layer.bias)],
+            activation="relu",
+            output=output,
+            low=torch.tensor(low),
+            high=torch.tensor(high),
+            choices=torch.zeros((0, 0)) if choices is None else torch.tensor(choices),
+        )
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update of everything that is due; return figures of it by name."""
+        return self.train_on(memory.sample(self.config.batch_size))
 
     def train_on(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Do one step on ``batch``; return the losses by name."""
@@ -164,13 +268,24 @@ class BoxLearner(CallbackLearner):
 
     Args:
         name: See `CallbackLearner`.
-        numbers: See `CallbackLearner`.
+        observation_dim: O.
         action_dim: A.
+        config: See `CallbackLearner`.
         seed: See `CallbackLearner`.
+        encoder: See `CallbackLearner`.
     """
 
-    def __init__(self, name: str, numbers: LearnerNumbers, *, action_dim: int, seed: int) -> None:
-        super().__init__(name, numbers, seed=seed)
+    def __init__(
+        self,
+        name: str,
+        observation_dim: int,
+        action_dim: int,
+        config: CompilableConfig,
+        *,
+        seed: int,
+        encoder: EncoderFactory | None,
+    ) -> None:
+        super().__init__(name, observation_dim, config, seed=seed, encoder=encoder)
         self._action_dim = action_dim
 
     @property
@@ -191,9 +306,3 @@ class BoxLearner(CallbackLearner):
     def to_unit(self, stored: NDArray[Any]) -> Float32Array:
         """Return the actions themselves."""
         return stored
-
-
-def linear_weights(*modules: torch.nn.Module) -> list[Tensor]:
-    """Return weights and biases of all linear layers within ``modules``, in order; detached."""
-    layers = [m for module in modules for m in module.modules() if isinstance(m, torch.nn.Linear)]
-    return [parameter.detach() for layer in layers for parameter in (layer.weight, layer.bias)]

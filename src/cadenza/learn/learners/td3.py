@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.algorithms.td3 import PolicyLoss, QLoss, QTarget
-from cadenza.learn.learners.replay_learner import BoxLearner, linear_weights
-from cadenza.learn.learners.settings import LearnerNumbers, TD3Numbers
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.configs import TD3Config
+from cadenza.learn.learners.replay_learner import BoxLearner, EncoderFactory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -26,9 +26,9 @@ class TD3Learner(BoxLearner):
     Args:
         observation_dim: O.
         action_dim: A.
-        numbers: Numbers of the updates.
-        td3: Delay and noises.
+        config: Settings.
         seed: Root of the streams ``learn.td3.*``.
+        encoder: See `CallbackLearner`.
     """
 
     def __init__(
@@ -36,19 +36,24 @@ class TD3Learner(BoxLearner):
         *,
         observation_dim: int,
         action_dim: int,
-        numbers: LearnerNumbers,
-        td3: TD3Numbers,
+        config: TD3Config | None = None,
         seed: int = 0,
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        super().__init__("td3", numbers, action_dim=action_dim, seed=seed)
-        sizes, rate = list(numbers.hidden_sizes), numbers.learning_rate
-        norm = numbers.max_gradient_norm
-        self._policy = DeterministicMlpPolicy(
-            observation_dim, action_dim, sizes, init_generator=self.weights
+        config = config or TD3Config()
+        super().__init__("td3", observation_dim, action_dim, config, seed=seed, encoder=encoder)
+        sizes, rate, norm = config.hidden_sizes, config.learning_rate, config.max_gradient_norm
+        self._plain, policy, features = self.encoded(
+            lambda width: DeterministicMlpPolicy(
+                width, action_dim, sizes, init_generator=self.weights
+            )
         )
-        self._explorer = ExploringPolicy(self._policy, td3.exploration_noise, generator=self.noise)
+        self.greedy = nn.Sequential(*features, self._plain)
+        self._explorer = ExploringPolicy(policy, config.exploration_noise, generator=self.noise)
         critics = [
-            ActionValueMlp(observation_dim, action_dim, sizes, generator=self.weights)
+            self.encoded(
+                lambda width: ActionValueMlp(width, action_dim, sizes, generator=self.weights)
+            )[1]
             for _ in range(2)
         ]
         critic_losses = [
@@ -56,21 +61,21 @@ class TD3Learner(BoxLearner):
             for i, critic in enumerate(critics)
         ]
         policy_loss = PolicyLoss(
-            pi=self._policy,
+            pi=policy,
             q=critics[0],
-            opt=adam(self._policy, rate),
+            opt=adam(policy, rate),
             max_grad_norm=norm,
-            policy_delay=td3.policy_delay,
+            policy_delay=config.policy_delay,
         )
         target = QTarget(
-            pi=self._policy,
+            pi=policy,
             q1=critics[0],
             q2=critics[1],
-            gamma=numbers.gamma,
-            target_q_tau=numbers.tau,
-            target_noise=td3.target_noise,
-            noise_clip=td3.noise_clip,
-            policy_delay=td3.policy_delay,
+            gamma=config.gamma,
+            target_q_tau=config.tau,
+            target_noise=config.target_noise,
+            noise_clip=config.noise_clip,
+            policy_delay=config.policy_delay,
             generator=self.noise,
         )
         self.run(
@@ -83,18 +88,8 @@ class TD3Learner(BoxLearner):
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A)."""
         del frames
-        return self._explorer(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
-        """Do one update of the critics and, when due, of the policy."""
-        return self.train_on(memory.sample(self.numbers.batch_size))
+        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
 
     def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
         """Return tanh f(s), scaled."""
-        return MlpPolicy(
-            weights=linear_weights(self._policy),
-            activation="relu",
-            output="tanh",
-            low=torch.tensor(low),
-            high=torch.tensor(high),
-        )
+        return self.relu_policy(self._plain, output="tanh", low=low, high=high)

@@ -76,9 +76,9 @@ class ExploringPolicy(nn.Module):
         self.noise_std = noise_std
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
-    def forward(self, *observation: Tensor) -> Tensor:
+    def forward(self, *observation: Tensor, **named: Tensor) -> Tensor:
         """Return actions, shape (B, A), in [-1, 1]."""
-        actions: Tensor = self.policy(*observation)
+        actions: Tensor = self.policy(*observation, **named)
         if not self.training:
             return actions
         noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)

@@ -47,6 +47,11 @@ def squashed_log_probability(u: Tensor, epsilon: Tensor, log_std: Tensor) -> Ten
     return (normal - squash).sum(-1, keepdim=True)
 
 
+def squashed_mean(mean: Tensor) -> Tensor:
+    """Return the action without noise, tanh μ, for the mean before its clamp, (B, A)."""
+    return torch.tanh(mean.clamp(-MAX_MEAN, MAX_MEAN))
+
+
 class BasePolicy(nn.Module):
     """Policies whose decision is a function of a drawn pre-action; the identity by default."""
 
@@ -116,9 +121,10 @@ class GaussianPolicyHead(nn.Module):
             Training mode: actions (B, A), differentiable through the draw, and log-probabilities
             (B, 1). Evaluation mode: actions (B, A) only.
         """
-        mean = apply_layers([self.mean], x).clamp(-MAX_MEAN, MAX_MEAN)
+        mean = apply_layers([self.mean], x)
         if not self.training and epsilon is None:
-            return torch.tanh(mean)
+            return squashed_mean(mean)
+        mean = mean.clamp(-MAX_MEAN, MAX_MEAN)
         log_std = apply_layers([self.log_std], x).clamp(MIN_LOG_STD, MAX_LOG_STD)
         noise = self.draw(len(mean)).to(mean) if epsilon is None else epsilon
         u = torch.addcmul(mean, log_std.exp(), noise)

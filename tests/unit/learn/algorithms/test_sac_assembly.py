@@ -1,6 +1,4 @@
-"""Soft actor-critic in one call: every number reaches its part."""
-
-import dataclasses
+"""Soft actor-critic in one call: every setting reaches its part."""
 
 import pytest
 import torch
@@ -8,19 +6,18 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.learn import Trainer
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
-from cadenza.learn.algorithms.sac_assembly import ActorCriticNumbers, adam, soft_actor_critic
+from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
+from cadenza.learn.configs import SACConfig
 from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch
 
-NUMBERS = ActorCriticNumbers(
+CONFIG = SACConfig(
     learning_rate=0.25,
     gamma=0.5,
     tau=0.125,
-    reward_scale=3.0,
+    initial_alpha=0.25,
     max_alpha=0.75,
     target_entropy=-7.0,
-    max_grad_norm=0.01,
-    max_alpha_grad_norm=0.02,
-    data_group="other",
+    max_gradient_norm=0.01,
 )
 
 
@@ -29,15 +26,17 @@ def critic_loss(name, weight):
     return QLoss(name=name, q=critic, opt=adam(critic, 0.25), data_group="other")
 
 
-def assembled(numbers=NUMBERS):
+def assembled(config=CONFIG):
     critics = [critic_loss("q1", 2.0), critic_loss("q2", 1.0)]
     policy = FixedPolicy(0.5, 2.0)
     ln_alpha = torch.full((1,), -1.0, requires_grad=True)
-    return soft_actor_critic(policy, critics, ln_alpha, 2, numbers)
+    return soft_actor_critic(
+        policy, critics, ln_alpha, 2, config, reward_scale=3.0, data_group="other"
+    )
 
 
-def stepped(numbers=NUMBERS):
-    callbacks = assembled(numbers)
+def stepped(config=CONFIG):
+    callbacks = assembled(config)
     data = batch([1, 2], [1, 1], [1, 1], [1, 0])
     Trainer(callbacks, []).train_on({"other": data, "batch_size": 2})
     return callbacks
@@ -56,7 +55,7 @@ def test_parts_come_in_order_and_share_networks_and_temperature():
     assert target.ln_alpha is policy_loss.ln_alpha is alpha_loss.parameters[0]
 
 
-def test_target_has_its_numbers():
+def test_target_has_its_settings():
     # V = min(2·1, 1·1) + a - α·2p with a = p = 0.5 and α = 1/e; final states are worth 0
     target = stepped()[4]
     value = 1.0 + 0.5 - 2.718281828**-1
@@ -69,7 +68,7 @@ def test_policy_and_temperature_have_theirs():
     callbacks = stepped()
     policy_loss, alpha_loss = callbacks[2:4]
     assert float(policy_loss.policy.p.grad.norm()) == pytest.approx(0.01, rel=1e-3)
-    assert float(alpha_loss.ln_alpha.grad.norm()) == pytest.approx(0.02, rel=1e-3)
+    assert float(alpha_loss.ln_alpha.grad.norm()) == pytest.approx(0.01, rel=1e-3)
     assert abs(policy_loss.policy.p.item() - 0.5) == pytest.approx(0.25, rel=1e-3)
     assert alpha_loss.scalar_logs["training/target_entropy"] == -7.0
     # the entropy -2p = -1 is above -7, so ln α falls by the learning rate
@@ -77,12 +76,12 @@ def test_policy_and_temperature_have_theirs():
 
 
 def test_temperature_is_capped():
-    capped = stepped(dataclasses.replace(NUMBERS, target_entropy=7.0, max_alpha=0.4))
+    capped = stepped(CONFIG.model_copy(update={"target_entropy": 7.0, "max_alpha": 0.4}))
     assert capped[3].scalar_logs["training/alpha_value"] == pytest.approx(0.4)
 
 
 def test_target_entropy_is_minus_the_number_of_actions_unless_given():
-    callbacks = stepped(dataclasses.replace(NUMBERS, target_entropy=None))
+    callbacks = stepped(CONFIG.model_copy(update={"target_entropy": None}))
     assert callbacks[3].scalar_logs["training/target_entropy"] == -2.0
 
 
@@ -96,4 +95,4 @@ def test_frozen_parameters_are_not_optimised():
 def test_there_must_be_two_critics(count):
     critics = [critic_loss(f"q{i}", 1.0) for i in range(count)]
     with pytest.raises(InputError, match=rf"expected the losses of two critics, got {count}"):
-        soft_actor_critic(FixedPolicy(0.5, 2.0), critics, torch.zeros(1), 1, NUMBERS)
+        soft_actor_critic(FixedPolicy(0.5, 2.0), critics, torch.zeros(1), 1, CONFIG)

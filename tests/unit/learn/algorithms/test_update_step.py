@@ -6,24 +6,25 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.algorithms import update_step
-from cadenza.learn.learners.dqn import DQNLearner, DQNNumbers
-from cadenza.learn.learners.replay_learner import LearnerNumbers
-from cadenza.learn.learners.sac import HLGaussNumbers, SACLearner, SACNumbers
-from cadenza.learn.learners.td3 import TD3Learner, TD3Numbers
+from cadenza.learn.configs import DQNConfig, HLGaussConfig, SACConfig, TD3Config
+from cadenza.learn.learners.dqn import DQNLearner, action_grid
+from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.trainer import Trainer
 
 BATCH, OBSERVATION, ACTION = 32, 3, 2
-NUMBERS = LearnerNumbers(batch_size=BATCH, hidden_sizes=(16, 16), max_gradient_norm=0.5)
+SMALL = {"batch_size": BATCH, "hidden_sizes": (16, 16), "max_gradient_norm": 0.5}
+SIZES = {"observation_dim": OBSERVATION, "action_dim": ACTION}
 LEARNERS = {
-    "sac": lambda n: SACLearner(**sizes(n), sac=SACNumbers()),
-    "hlgauss": lambda n: SACLearner(**sizes(n), sac=SACNumbers(), histogram=HLGaussNumbers()),
-    "td3": lambda n: TD3Learner(**sizes(n), td3=TD3Numbers()),
-    "dqn": lambda n: DQNLearner(**sizes(n), dqn=DQNNumbers(action_bins=3)),
+    "sac": lambda **mode: SACLearner(**SIZES, config=SACConfig(**SMALL, **mode)),
+    "hlgauss": lambda **mode: SACLearner(**SIZES, config=HLGaussConfig(**SMALL, **mode)),
+    "td3": lambda **mode: TD3Learner(**SIZES, config=TD3Config(**SMALL, **mode)),
+    "dqn": lambda **mode: DQNLearner(
+        observation_dim=OBSERVATION,
+        choices=action_grid(ACTION, 3),
+        config=DQNConfig(**SMALL, **mode),
+    ),
 }
-
-
-def sizes(numbers):
-    return {"observation_dim": OBSERVATION, "action_dim": ACTION, "numbers": numbers}
 
 
 def batches(learner, count, start=0):
@@ -71,10 +72,10 @@ def flat(state):
 
 def trained(name, count, *, start=0, learner=None, one_by_one=False, **mode):
     torch.manual_seed(0)
-    learner = learner or LEARNERS[name](NUMBERS.model_copy(update=mode))
+    learner = learner or LEARNERS[name](**mode)
     if one_by_one:
         learner._trainer = Trainer(learner._callbacks[:-1], [])
-    for batch in batches(LEARNERS[name](NUMBERS), count, start):
+    for batch in batches(LEARNERS[name](), count, start):
         learner.train_on(batch)
     return learner
 
@@ -93,7 +94,7 @@ def assert_equal(first, second, **tolerance):
 def test_whole_update_equals_its_callbacks_one_by_one_to_the_bit(name):
     whole, parts = trained(name, 6), trained(name, 6, one_by_one=True)
     assert_equal(whole, parts)
-    start = LEARNERS[name](NUMBERS)
+    start = LEARNERS[name]()
     assert any(not torch.equal(weights(start)[k], v) for k, v in weights(whole).items())
     logs = [
         {k: v for loss in learner._losses for k, v in loss.scalar_logs.items()}
@@ -108,11 +109,11 @@ def test_compiled_update_learns_the_same_and_resumes_to_the_bit(name):
     whole = trained(name, 4, compile=True)
     assert_equal(whole, trained(name, 4), atol=1e-4, rtol=1e-3)
     half = trained(name, 2, compile=True)
-    resumed = LEARNERS[name](NUMBERS.model_copy(update={"compile": True}))
+    resumed = LEARNERS[name](compile=True)
     resumed.load_state_dict(half.state_dict())
     assert_equal(whole, trained(name, 2, start=2, learner=resumed))
     with pytest.raises(CheckpointError, match="updates are eager, float32, got compiled, float32"):
-        LEARNERS[name](NUMBERS).load_state_dict(half.state_dict())
+        LEARNERS[name]().load_state_dict(half.state_dict())
     assert_refused_whole(whole, name)
 
 
@@ -123,7 +124,7 @@ def assert_refused_whole(learner, name):
         next(critic.parameters())[0] = torch.nan
     before = {key: value.clone() for key, value in weights(learner).items()}
     with pytest.raises(ValueError, match="expected a finite loss"):
-        learner.train_on(batches(LEARNERS[name](NUMBERS), 1)[0])
+        learner.train_on(batches(LEARNERS[name](), 1)[0])
     for key, value in weights(learner).items():
         torch.testing.assert_close(before[key], value, rtol=0.0, atol=0.0, equal_nan=True)
 
@@ -156,7 +157,7 @@ def test_compiled_update_that_is_refused_late_has_counted_what_it_did():
 
 @pytest.mark.slow
 def test_compiled_update_leaves_frozen_layers_alone():
-    learners = [LEARNERS["dqn"](NUMBERS.model_copy(update={"compile": c})) for c in (True, False)]
+    learners = [LEARNERS["dqn"](compile=c) for c in (True, False)]
     for learner in learners:
         first = next(learner._losses[0].network.parameters())
         first.requires_grad_(False)
@@ -176,7 +177,7 @@ def test_without_a_compiler_the_update_runs_uncompiled_and_says_so(monkeypatch):
     with pytest.warns(UserWarning, match=r"expected a C\+\+ compiler"):
         learner = trained("sac", 3, compile=True)
     assert_equal(learner, trained("sac", 3))
-    LEARNERS["sac"](NUMBERS).load_state_dict(learner.state_dict())  # it is an uncompiled run
+    LEARNERS["sac"]().load_state_dict(learner.state_dict())  # it is an uncompiled run
 
 
 def test_bf16_rounds_products_and_is_a_mode_of_its_own(monkeypatch):
@@ -188,7 +189,7 @@ def test_bf16_rounds_products_and_is_a_mode_of_its_own(monkeypatch):
         exact.load_state_dict(rounded.state_dict())
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with pytest.raises(ConfigurationError, match="processor with bfloat16"):
-        LEARNERS["sac"](NUMBERS.model_copy(update={"precision": "bf16"}))
+        LEARNERS["sac"](precision="bf16")
 
 
 def test_a_layer_frozen_between_steps_stays():
@@ -208,5 +209,5 @@ def test_an_older_torch_need_not_isolate_what_it_compiles(monkeypatch):
 
     monkeypatch.setattr(update_step, "_has_compiler", lambda: True)
     monkeypatch.setattr(torch, "compile", compiler)
-    learner = LEARNERS["td3"](NUMBERS.model_copy(update={"compile": True}))
+    learner = LEARNERS["td3"](compile=True)
     assert learner._callbacks[-1].mode == "compiled, float32"

@@ -1,0 +1,248 @@
+"""Settings of every algorithm: the only place where their defaults and ranges stand.
+
+Python, YAML and command line read these classes. A wrong value raises a `ConfigurationError` where
+a class is called, and is part of a ``pydantic.ValidationError`` where a whole file is validated.
+"""
+
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.near_names import did_you_mean
+
+Width = Annotated[int, Field(ge=1)]
+Config = TypeVar("Config")
+
+
+class FrozenModel(BaseModel):
+    """Base of settings: immutable, unknown keys refused, NaN and infinity refused.
+
+    Raises:
+        ConfigurationError: A setting is unknown or missing, of another type, or out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
+            raise ConfigurationError("; ".join(told)) from error
+
+    # As BaseModel marks its own: a part of a larger model is validated without this constructor.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
+    """Return what one entry of a ``ValidationError`` says about ``model``."""
+    key = ".".join([model.__name__, *map(str, entry["loc"])])
+    if entry["type"] == "extra_forbidden":
+        return f"{key}: unknown setting{did_you_mean(str(entry['loc'][-1]), model.model_fields)}"
+    if entry["type"] == "value_error":  # a sentence of ours, which begins with the setting
+        return f"{key}.{entry['msg'].removeprefix('Value error, ')}"
+    expected = entry["msg"].partition(", got")[0].partition(" should ")[2].removeprefix("be ")
+    return f"{key}: expected {expected}, got {entry['input']!r}"
+
+
+def config_of(owner: str, config: Config | None, kind: type[Config]) -> Config:
+    """Return ``config``, or the defaults for None.
+
+    Args:
+        owner: Whose settings they are, for the message.
+        config: What was given; callers may not be typed.
+        kind: Class that it must be of.
+
+    Raises:
+        InputError: It is of another class.
+    """
+    if config is None:
+        return kind()
+    if not isinstance(cast("object", config), kind):
+        raise InputError(
+            f"{owner}.config: expected {kind.__name__} or None, got {type(config).__name__}; "
+            f"write {owner}(..., config={kind.__name__}(...))."
+        )
+    return config
+
+
+class OffPolicyConfig(FrozenModel):
+    """What all algorithms with a replay memory share.
+
+    Attributes:
+        learning_rate: Adam's step size of every network, > 0.
+        gamma: Discount per step, in [0, 1].
+        tau: Share that target networks move per update, in (0, 1].
+        batch_size: Transitions per update, >= 1.
+        hidden_sizes: Widths of the hidden layers of every network, at least one.
+        max_gradient_norm: Global norm to which gradients are shortened, > 0.
+        memory_size: Most transitions kept, >= 1.
+        warmup_steps: Environment steps with random actions before the first update, >= 0.
+        train_every: Environment steps between updates, >= 1.
+        updates: Updates at a time, >= 1.
+    """
+
+    learning_rate: float = Field(default=3e-4, gt=0.0)
+    gamma: float = Field(default=0.99, ge=0.0, le=1.0)
+    tau: float = Field(default=0.005, gt=0.0, le=1.0)
+    batch_size: int = Field(default=256, ge=1)
+    hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), min_length=1)
+    max_gradient_norm: float = Field(default=10.0, gt=0.0)
+    memory_size: int = Field(default=100_000, ge=1)
+    warmup_steps: int = Field(default=1_000, ge=0)
+    train_every: int = Field(default=1, ge=1)
+    updates: int = Field(default=1, ge=1)
+
+
+class CompilableConfig(OffPolicyConfig):
+    """What algorithms whose updates can be compiled share.
+
+    Attributes:
+        compile: Compile the updates; needs a C++ compiler.
+        precision: ``bf16`` rounds the inputs of large products, where the processor can.
+    """
+
+    compile: bool = False
+    precision: Literal["float32", "bf16"] = "float32"
+
+
+class SACConfig(CompilableConfig):
+    """Soft actor-critic.
+
+    Attributes:
+        initial_alpha: First weight of the entropy, > 0.
+        max_alpha: Its cap, >= ``initial_alpha``.
+        target_entropy: Nats; None is minus the number of action components.
+    """
+
+    initial_alpha: float = Field(default=0.2, gt=0.0)
+    max_alpha: float = Field(default=10.0, gt=0.0)
+    target_entropy: float | None = None
+
+    @model_validator(mode="after")
+    def _alpha_below_its_cap(self) -> Self:
+        if not self.initial_alpha <= self.max_alpha:
+            raise ValueError(
+                f"initial_alpha: expected at most max_alpha ({self.max_alpha}), got "
+                f"{self.initial_alpha}"
+            )
+        return self
+
+
+class HLGaussConfig(SACConfig):
+    """Soft actor-critic with histogram critics.
+
+    Attributes:
+        min_value: Lower end of the discounted returns' range.
+        max_value: Upper end, > ``min_value``; targets beyond are clipped.
+        bins: Bins, >= 2.
+        smoothing_ratio: Deviation of the target's Gaussian, in bins, > 0.
+    """
+
+    min_value: float = -200.0
+    max_value: float = 50.0
+    bins: int = Field(default=101, ge=2)
+    smoothing_ratio: float = Field(default=0.75, gt=0.0)
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if not self.min_value < self.max_value:
+            raise ValueError(
+                f"min_value: expected less than max_value ({self.max_value}), got {self.min_value}"
+            )
+        return self
+
+
+class MBPOConfig(SACConfig):
+    """Soft actor-critic that also learns from short rollouts of a learned model.
+
+    Attributes:
+        ensemble_size: Members of the model, >= 1.
+        num_elites: Members that predict, in [1, ``ensemble_size``].
+        model_hidden: Width of the model's hidden layers, >= 1.
+        model_layers: Its hidden layers, >= 1.
+        model_learning_rate: Adam's step size of the model, > 0.
+        model_updates: Updates of the model before it is first used, >= 1.
+        rollout_every: Updates between imaginations, >= 1.
+        rollout_states: Real states continued each time, >= 1.
+        rollout_length: Steps they are continued for, >= 1.
+        imagined_size: Imagined transitions kept, >= ``rollout_states``.
+        real_share: Share of real transitions in a batch, in [0, 1].
+    """
+
+    ensemble_size: int = Field(default=5, ge=1)
+    num_elites: int = Field(default=3, ge=1)
+    model_hidden: int = Field(default=128, ge=1)
+    model_layers: int = Field(default=3, ge=1)
+    model_learning_rate: float = Field(default=1e-3, gt=0.0)
+    model_updates: int = Field(default=500, ge=1)
+    rollout_every: int = Field(default=50, ge=1)
+    rollout_states: int = Field(default=400, ge=1)
+    rollout_length: int = Field(default=1, ge=1)
+    imagined_size: int = Field(default=20_000, ge=1)
+    real_share: float = Field(default=0.25, ge=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        for small, large in (("num_elites", "ensemble_size"), ("rollout_states", "imagined_size")):
+            if not getattr(self, small) <= getattr(self, large):
+                raise ValueError(
+                    f"{small}: expected at most {large} ({getattr(self, large)}), got "
+                    f"{getattr(self, small)}"
+                )
+        return self
+
+
+class HATD3Config(OffPolicyConfig):
+    """TD3 for a team: deterministic policies that learn late from twin critics.
+
+    Attributes:
+        policy_delay: Critic updates per update of policies and targets, >= 1.
+        target_noise: Deviation of the noise on target actions in [-1, 1], >= 0.
+        noise_clip: Bound of that noise, >= 0.
+        exploration_noise: Deviation of the noise on collected actions in [-1, 1], >= 0.
+    """
+
+    policy_delay: int = Field(default=2, ge=1)
+    target_noise: float = Field(default=0.2, ge=0.0)
+    noise_clip: float = Field(default=0.5, ge=0.0)
+    exploration_noise: float = Field(default=0.1, ge=0.0)
+
+
+class TD3Config(CompilableConfig, HATD3Config):
+    """Twin delayed deep deterministic policy gradient."""
+
+
+class DQNConfig(CompilableConfig):
+    """Deep Q-learning.
+
+    Attributes:
+        action_bins: Values per component of a continuous action, >= 2.
+        epsilon_start: First share of random actions, in [0, 1].
+        epsilon_end: Last share, in [0, ``epsilon_start``].
+        epsilon_frames: Environment steps over which it falls linearly, >= 1.
+        double: Let the online network choose the next action.
+        huber_delta: Error above which the loss grows linearly, > 0; None squares.
+    """
+
+    action_bins: int = Field(default=5, ge=2)
+    epsilon_start: float = Field(default=1.0, ge=0.0, le=1.0)
+    epsilon_end: float = Field(default=0.05, ge=0.0, le=1.0)
+    epsilon_frames: int = Field(default=20_000, ge=1)
+    double: bool = True
+    huber_delta: float | None = Field(default=1.0, gt=0.0)
+
+    @model_validator(mode="after")
+    def _epsilon_falls(self) -> Self:
+        if not self.epsilon_end <= self.epsilon_start:
+            raise ValueError(
+                f"epsilon_end: expected at most epsilon_start ({self.epsilon_start}), got "
+                f"{self.epsilon_end}"
+            )
+        return self
+
+    def epsilon(self, steps: int) -> float:
+        """Return the share of random actions after ``steps`` environment steps."""
+        share = min(1.0, steps / self.epsilon_frames)
+        return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
