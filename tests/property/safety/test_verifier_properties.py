@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -63,6 +63,7 @@ def partner_views(draw):
 
 
 @pytest.mark.parametrize("name", sorted(ADVERSARIES))
+@settings(max_examples=25)
 @given(view=partner_views())
 def test_no_opponent_breaks_its_bound(name, view):
     push = bounded_push(view, ADVERSARIES[name])
@@ -72,6 +73,7 @@ def test_no_opponent_breaks_its_bound(name, view):
 
 
 @pytest.mark.parametrize("name", sorted(EGO_NOMINALS))
+@settings(max_examples=25)
 @given(data=st.data(), limit=st.floats(0.1, 5.0))
 def test_nominal_actions_stay_inside_the_open_box(name, data, limit):
     vectors = arrays(np.float64, (5, 2), elements=numbers)

@@ -1,7 +1,6 @@
 """The verifier's configuration: what is refused, what the shipped file says, what each key does."""
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.safety.verifier.config import VerifierConfig, load_verifier_config
-from cadenza.safety.verifier.run import verify
 from cadenza.safety.verifier.scenarios import plan_scenarios
+from tests.unit.safety.verifications import ONE, verified
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "safety" / "verify.yaml"
 
@@ -72,12 +71,6 @@ def test_file_and_overrides_are_merged_and_the_override_wins(tmp_path):
     assert isinstance(config.margin_m, float)
 
 
-def test_empty_file_means_the_defaults(tmp_path):
-    path = tmp_path / "verify.yaml"
-    path.write_text("", encoding="utf-8")
-    assert load_verifier_config(path, {}) == VerifierConfig()
-
-
 def test_file_that_is_no_mapping_is_refused(tmp_path):
     path = tmp_path / "verify.yaml"
     path.write_text("[1, 2]\n", encoding="utf-8")
@@ -89,37 +82,26 @@ def test_file_that_is_no_mapping_is_refused(tmp_path):
     ("values", "message"),
     [
         ({"step": 3}, r"unknown key step \(did you mean .steps.\?\); expected some of seed, steps"),
-        ({"steps": "many"}, "steps: expected a whole number, got 'many'"),
-        ({"steps": 1.5}, "steps: expected a whole number, got 1.5"),
         ({"steps": True}, "steps: expected a whole number, got True"),
         ({"steps": 0}, r"steps: expected a number in \[1, 1e\+10\], got 0"),
         ({"margin_m": "wide"}, "margin_m: expected a number, got 'wide'"),
         ({"margin_m": float("nan")}, "margin_m: expected a number in"),
-        ({"ego_accel": float("inf")}, "ego_accel: expected a number in"),
         ({"stationary": 1}, "stationary: expected true or false, got 1"),
         ({"barrier": 3}, "barrier: expected a name, got 3"),
         ({"compat": 3}, "compat: expected a name or null, got 3"),
-        ({"barrier": "none"}, "barrier: expected one of sampled, wae, got 'none'"),
         ({"compat": "old", "barrier": "wae"}, "compat: expected one of None, upstream"),
         ({"compat": "upstream"}, "set barrier=wae"),
         ({"cbf_power": 3}, "set barrier=wae"),
         ({"cbf_power": 2, "barrier": "wae"}, "cbf_power: expected one of 1, 3, got 2"),
-        ({"filter_plant": "euler"}, "filter_plant: expected one of same, zoh, semi_implicit"),
         ({"plants": ["euler"]}, "plants: expected one of zoh, semi_implicit, got 'euler'"),
         ({"dims": [2, 2]}, "dims: expected at least one value and none twice"),
-        ({"dims": []}, "dims: expected at least one value"),
         ({"dims": [4]}, "dims: expected one of 2, 3, got 4"),
-        ({"dts": [0.0]}, "dts: expected a number in"),
         ({"several_dts": [2.0]}, "several_dts: expected a number in"),
         ({"dts": [0.05, 0.05000000001]}, "dts: expected numbers that differ in six digits"),
         ({"several_dts": [0.1, 0.1 + 1e-9]}, "several_dts: expected numbers that differ"),
         ({"delays": ["late"]}, "delays: expected one of none, fixed, varying"),
-        ({"several_delays": ["late"]}, "several_delays: expected one of none, fixed, varying"),
-        ({"partners": [0]}, "partners: expected one of 1, 2"),
         ({"adversaries": ["ghost"]}, "adversaries: expected one of chase, lead"),
-        ({"ego_nominals": ["ghost"]}, "ego_nominals: expected one of drive_at"),
         ({"partner_accel": 2.0}, "expected a partner weaker than the ego"),
-        ({"compared_share": 1.5}, "compared_share: expected a number in"),
         ({"seed": -1}, "seed: expected a number in"),
     ],
 )
@@ -129,57 +111,48 @@ def test_wrong_values_are_refused_in_one_sentence(values, message):
     assert "\n" not in str(caught.value)
 
 
-#: A verification of a moment, in which every key has something to change.
-SMALL = VerifierConfig(
-    steps=800,
-    several_steps=300,
-    dims=(2,),
-    plants=("zoh",),
-    dts=(0.1,),
-    several_dts=(0.1,),
-    partners=(1, 3),
-    delays=("none", "varying"),
-    stationary=False,
-    compared_share=0.05,
-)
+#: Verifications of a moment, in which every key has something to change.
+SMALL = dataclasses.replace(ONE, steps=300, delays=("none",), pieces=1, compared_share=0.05)
 CLASSIC = dataclasses.replace(SMALL, barrier="wae")
+LATE = dataclasses.replace(SMALL, delays=("varying",))
+SEVERAL = dataclasses.replace(SMALL, partners=(3,), several_dts=(0.1,), several_steps=160)
+PASSIVE = dataclasses.replace(SEVERAL, multi_partner="passive", compared_share=0.0)
 
 CHANGES = [
     (SMALL, {"seed": 1}),
-    (SMALL, {"steps": 1600}),
-    (SMALL, {"several_steps": 600}),
+    (SMALL, {"steps": 600}),
+    (SEVERAL, {"several_steps": 300}),
     (SMALL, {"dims": (3,)}),
     (SMALL, {"plants": ("semi_implicit",)}),
-    (SMALL, {"dts": (0.05,)}),
-    (SMALL, {"several_dts": (0.05,)}),
-    (SMALL, {"delays": ("none",)}),
-    (SMALL, {"several_delays": ("fixed",)}),
-    (SMALL, {"partners": (1,)}),
-    (dataclasses.replace(SMALL, dts=(0.05,)), {"stationary": True}),
+    (SMALL, {"dts": (0.1,)}),
+    (SEVERAL, {"several_dts": (0.05,)}),
+    (SMALL, {"delays": ("fixed",)}),
+    (SEVERAL, {"several_delays": ("fixed",)}),
+    (SMALL, {"partners": (2,)}),
+    (SMALL, {"stationary": True}),
     (SMALL, {"adversaries": ("orbit",)}),
     (SMALL, {"ego_nominals": ("to_goal",)}),
-    (SMALL, {"pieces": 1}),
+    (SMALL, {"pieces": 2}),
     (SMALL, {"episode_s": 12.0}),
     (SMALL, {"ego_accel": 3.0}),
     (SMALL, {"partner_accel": 0.7}),
     (SMALL, {"ego_radius": 0.3}),
     (SMALL, {"partner_radius": 0.3}),
-    (SMALL, {"max_age_s": 0.05}),
+    (LATE, {"max_age_s": 0.05}),
     (SMALL, {"barrier": "wae"}),
     (CLASSIC, {"compat": "upstream"}),
     (CLASSIC, {"cbf_power": 3}),
     (CLASSIC, {"cbf_gamma": 1.0}),
     (SMALL, {"margin_m": 0.01}),
     (SMALL, {"filter_plant": "semi_implicit"}),
-    (SMALL, {"multi_partner": "passive"}),
-    (dataclasses.replace(SMALL, multi_partner="passive"), {"contact_speed": 0.25}),
+    (dataclasses.replace(SEVERAL, compared_share=0.0), {"multi_partner": "passive"}),
+    (PASSIVE, {"contact_speed": 0.25}),
     (SMALL, {"compared_share": 0.0}),
 ]
 
 
-@functools.cache
 def found(config):
-    return json.dumps([r.to_jsonable() for r in verify(config).results])
+    return json.dumps([result.to_jsonable() for result in verified(config).results])
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,15 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.safety.verifier import simulation
-from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.guards import Answer, Sight, batched_guard, scenario_condition
 from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts
 from cadenza.safety.verifier.run import verify
 from cadenza.safety.verifier.scenarios import Scenario
 from cadenza.safety.verifier.starts import Motion
+from tests.unit.safety.verifications import ONE, verified
 
-ONE = VerifierConfig(
-    steps=4000,
-    dims=(2,),
-    plants=("zoh",),
-    dts=(0.05,),
-    partners=(1,),
-    delays=("none",),
-    stationary=False,
-    compared_share=0.0,
-    ego_nominals=("drive_at",),
-)
+NOW = dataclasses.replace(ONE, delays=("none",), compared_share=0.0, ego_nominals=("drive_at",))
 
 
 def answer_of(sight, action=None):
@@ -50,9 +40,9 @@ def moving_the_scene(scenario, config):
 
 
 def test_filter_cannot_move_the_scene_that_it_was_shown():
-    counts = verify(ONE, make_guard=moving_the_scene).everything()
+    counts = verify(NOW, make_guard=moving_the_scene).everything()
     blind = verify(
-        ONE, make_guard=lambda scenario, config: lambda sight: answer_of(sight)
+        NOW, make_guard=lambda scenario, config: lambda sight: answer_of(sight)
     ).everything()
     assert counts.unfiltered_steps > 100
     assert counts == blind
@@ -72,7 +62,7 @@ def reusing_its_buffer(scenario, config):
 
 
 def test_worst_episode_shows_the_actions_of_their_own_steps():
-    reused, own = verify(ONE, make_guard=reusing_its_buffer), verify(ONE)
+    reused, own = verify(NOW, make_guard=reusing_its_buffer), verified(NOW)
     assert np.array_equal(reused.worst.action, own.worst.action)
 
 
@@ -88,33 +78,25 @@ def without_a_number(scenario, config, value=np.nan):
     return mutant
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("value", [np.nan, 1e300])
 def test_answer_that_is_no_action_fails_the_verification(value):
     def broken(scenario, config):
         return without_a_number(scenario, config, value)
 
-    report = verify(ONE, make_guard=broken)
+    report = verify(NOW, make_guard=broken)
     counts = report.everything()
     assert counts.malformed_steps == 100  # one episode of 100 steps
+    assert counts.unfiltered_steps == counts.missed_steps == 0  # counted once
     assert not report.holds
     sentence = f"the filter returned no finite action in 100 of {counts.steps} steps"
     assert sentence in report.failures
-
-
-def test_filter_that_only_answers_nan_fails_and_is_reported():
-    def broken(scenario, config):
-        return lambda sight: answer_of(sight, np.full_like(sight.nominal, np.nan))
-
-    counts = verify(ONE, make_guard=broken).everything()
-    assert counts.malformed_steps == counts.steps
-    assert counts.unfiltered_steps == counts.missed_steps == 0  # counted once
 
 
 def test_plant_executes_no_more_than_the_box():
     def huge(scenario, config):
         return lambda sight: answer_of(sight, -1e5 * np.sign(sight.nominal))
 
-    counts = verify(ONE, make_guard=huge).everything()
+    counts = verify(NOW, make_guard=huge).everything()
     assert counts.missed_steps == counts.steps
     assert np.isfinite(counts.min_distance_m)
 
@@ -133,11 +115,11 @@ def test_answer_of_another_shape_or_kind_is_refused(change, message):
         return lambda sight: dataclasses.replace(answer_of(sight), **change)
 
     with pytest.raises(InputError, match=message):
-        verify(ONE, make_guard=broken)
+        verify(NOW, make_guard=broken)
 
 
 def stage_of(partners=2, delay="none", **changes):
-    config = dataclasses.replace(ONE, compared_share=0.5)
+    config = dataclasses.replace(NOW, compared_share=0.5)
     scenario = Scenario(
         kind="adversarial",
         dim=2,
@@ -159,14 +141,14 @@ def stage_of(partners=2, delay="none", **changes):
         "guard": batched_guard(scenario, config),
         "single": None,
     }
-    return simulation._Stage(**(fields | changes))
+    return simulation.Stage(**(fields | changes))
 
 
 def judge(stage, motion, sight, action):
     counts = Counts()
     answer = answer_of(sight, action)
     usable = np.ones(len(action), bool)
-    simulation._judge(stage, motion, sight, answer, action, usable, counts)
+    simulation.judge(stage, motion, sight, answer, action, usable, counts)
     return counts
 
 
@@ -232,7 +214,7 @@ def test_half_of_the_compared_steps_are_those_in_which_the_filter_intervened():
     action[17] = 1.0
     sight = Sight(nominal, nominal, nominal, nominal[:, None], nominal[:, None], nominal[:, :1])
     counts = Counts()
-    simulation._compare(
+    simulation.compare(
         stage,
         sight,
         answer_of(sight, action),

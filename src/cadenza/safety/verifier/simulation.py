@@ -104,7 +104,7 @@ StepReport = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stage:
+class Stage:
     """What does not change during a scenario."""
 
     scenario: Scenario
@@ -150,7 +150,7 @@ def play_scenario(
         make_guard: Builds the filter under test.
         progress: Called after every step of a batch.
     """
-    stage = _Stage(
+    stage = Stage(
         scenario,
         config,
         scenario_condition(scenario, config),
@@ -180,7 +180,7 @@ def play_scenario(
 
 
 def _play_batch(
-    stage: _Stage,
+    stage: Stage,
     episodes: int,
     first: int,
     stream: Substream,
@@ -205,7 +205,7 @@ def _play_batch(
 
 
 def _play_step(
-    stage: _Stage,
+    stage: Stage,
     cast: Cast,
     link: PacketLink,
     motion: Motion,
@@ -223,10 +223,10 @@ def _play_step(
     action = answer.action
     if stage.config.compat == "upstream":  # whose runner executes the nominal after a failed solve
         action = np.where(answer.solved[:, None], action, nominal)
-    urgent = _judge(stage, motion, sight, answer, action, usable, counts)
+    urgent = judge(stage, motion, sight, answer, action, usable, counts)
     box = stage.condition.box
     action = np.clip(action, -box, box)  # what the plant can do; the judge has seen more
-    _compare(stage, sight, answer, urgent, samples, counts)
+    compare(stage, sight, answer, urgent, samples, counts)
     after, nearest, push, contact_speed = _move(stage, cast, motion, sight, action, step, draws)
     counts.largest_contact_speed = max(counts.largest_contact_speed, float(contact_speed.max()))
     counts.fast_steps += _count(contact_speed > stage.config.contact_speed + ROUNDING_M)
@@ -237,7 +237,7 @@ def _play_step(
 
 
 def _move(
-    stage: _Stage,
+    stage: Stage,
     cast: Cast,
     motion: Motion,
     sight: Sight,
@@ -272,7 +272,7 @@ def _move(
     return motion, nearest, push, fastest
 
 
-def _count_exits(stage: _Stage, before: Motion, after: Motion, counts: Counts) -> None:
+def _count_exits(stage: Stage, before: Motion, after: Motion, counts: Counts) -> None:
     """Count the steps that led a lone pair out of the safe set in which it began."""
     if stage.condition.barrier != "sampled" or stage.scenario.partners > 1:
         return
@@ -288,8 +288,8 @@ def _count_exits(stage: _Stage, before: Motion, after: Motion, counts: Counts) -
     counts.min_barrier = min(counts.min_barrier, float(h_after[inside].min(initial=np.inf)))
 
 
-def _judge(
-    stage: _Stage,
+def judge(
+    stage: Stage,
     motion: Motion,
     sight: Sight,
     answer: Answer,
@@ -336,7 +336,7 @@ def _judge(
     return urgent
 
 
-def _held_to(stage: _Stage, sight: Sight, h: FloatArray) -> BoolArray:
+def _held_to(stage: Stage, sight: Sight, h: FloatArray) -> BoolArray:
     """Return which partners' conditions the filter promises to meet, shape (B, N).
 
     With an old packet: those of true states in the safe set, as long as the row has a guarantee.
@@ -350,7 +350,7 @@ def _held_to(stage: _Stage, sight: Sight, h: FloatArray) -> BoolArray:
     return fresh | (h >= -_SAFE_SET_EDGE)
 
 
-def _relative_motion(stage: _Stage, motion: Motion, sight: Sight) -> tuple[FloatArray, FloatArray]:
+def _relative_motion(stage: Stage, motion: Motion, sight: Sight) -> tuple[FloatArray, FloatArray]:
     """Return the relative positions and velocities that the condition is about, shapes (B N, d).
 
     The condition must hold for the true state, however old the packets are. Only the filter as
@@ -364,8 +364,8 @@ def _relative_motion(stage: _Stage, motion: Motion, sight: Sight) -> tuple[Float
     return offset, (motion.ego_velocity[:, None] - velocities).reshape(-1, dim)
 
 
-def _compare(
-    stage: _Stage,
+def compare(
+    stage: Stage,
     sight: Sight,
     answer: Answer,
     urgent: BoolArray,
@@ -412,7 +412,7 @@ def _nearest(
 
 
 def _close_batch(
-    stage: _Stage, cast: Cast, records: list[StepRecord], end: Motion, tally: _Tally
+    stage: Stage, cast: Cast, records: list[StepRecord], end: Motion, tally: _Tally
 ) -> None:
     """Count the batch's episodes and keep the worst one."""
     scenario, contact = stage.scenario, stage.config.contact_m
