@@ -5,6 +5,7 @@ import pytest
 
 from cadenza.safety.conformal import RuleSettings, make_rule, update_lambda, update_margin
 from cadenza.safety.state import SafetyState
+from tests.campaigns import size
 
 PAIR = ("a", "b")
 GAMMA, BOUND = 5.0, 100.0
@@ -34,7 +35,7 @@ def test_margin_of_a_drifting_partner_keeps_its_coverage_within_two_points(miss_
     assert margins[-1000:].mean() < 0.7 * margins.max()  # it comes down again
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_margin_misses_obey_the_finite_sample_bound_for_any_scores(seed):
     rng = np.random.default_rng(seed)
     eta, miss_rate, n = 0.02, 0.1, 2000
@@ -60,7 +61,7 @@ def run_decaying(scores, *, p, miss_rate=0.1, eta=0.05):
 
 
 @pytest.mark.parametrize("p", [0.3, 0.6, 0.9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(size(1, 3)))
 def test_decaying_steps_obey_their_bound_for_any_scores(p, seed):
     rng = np.random.default_rng(seed)
     n = 2000
@@ -87,17 +88,6 @@ def test_constant_steps_are_the_rule_without_decay_bit_for_bit():
     scores = np.random.default_rng(4).normal(size=500)
     _, margins, _ = run_decaying(scores, p=0.0, miss_rate=0.05, eta=0.01)
     assert margins.tolist() == run_margin(scores)[1].tolist()
-
-
-def test_margin_with_a_flipped_sign_would_lose_its_coverage():
-    rng = np.random.default_rng(2)
-    state = SafetyState({PAIR: 0.0}, epsilon=0.05, eta=0.01)
-    misses = []
-    for score in 0.1 * rng.normal(size=5000):
-        misses.append(score > -state.lambda_[PAIR] / GAMMA)
-        # The mutant is rewarded for missing: it hands in the negative score.
-        update_margin(state, {PAIR: float(-10.0 * misses[-1])}, gamma=GAMMA, lambda_bound=BOUND)
-    assert np.mean(misses) > 0.4
 
 
 def one_sided(epsilon, eta, steps, start=0.0, *, in_warmup=False):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cadenza.safety.conformal.margin import SCORE_TOLERANCE
-from tests.property.safety.drifting import REGIMES, run, wander
+from tests.property.safety.drifting import run
 
 STEPS = 4500
 RULES = {
@@ -33,15 +33,6 @@ def test_drifting_partner_is_covered_within_two_points(rule, miss_rate):
             assert abs(part.mean() - miss_rate) < 0.04  # a regime includes the way into it
 
 
-@pytest.mark.parametrize("miss_rate", [0.05, 0.1, 0.2])
-def test_drifting_partner_defeats_a_fixed_margin(miss_rate):
-    scores, _, _ = run(0, STEPS, eta=0.0)
-    calm = scores[: STEPS // 3]
-    fixed = np.quantile(calm, 1.0 - miss_rate)  # exact for the regime it was tuned in
-    assert np.mean(calm > fixed) == pytest.approx(miss_rate, abs=0.001)
-    assert np.mean(scores > fixed) > miss_rate + 0.05
-
-
 @pytest.mark.parametrize("miss_rate", [0.05, 0.2])
 @pytest.mark.parametrize("seed", range(4))
 def test_two_sided_rule_obeys_its_bound_in_every_run(seed, miss_rate):
@@ -54,15 +45,3 @@ def test_two_sided_rule_obeys_its_bound_in_every_run(seed, miss_rate):
     if margins[200:].min() > 0.0:
         tail = misses[200:].mean() - miss_rate
         assert tail == pytest.approx((last - margins[200]) / (eta * len(misses[200:])), abs=1e-9)
-
-
-def test_scene_the_partner_stays_out_of_reach_and_within_its_bound():
-    agents = list(wander(0, STEPS))
-    positions = np.array([a["partner"].position for a in agents])
-    velocities = np.array([a["partner"].velocity for a in agents])
-    assert np.linalg.norm(positions, axis=1).min() > 2.0
-    accel = np.linalg.norm(np.diff(velocities, axis=0), axis=1) / 0.05
-    assert accel.max() <= max(REGIMES) + 1e-9
-    calm, erratic, again = np.array_split(accel, 3)
-    assert erratic.mean() > 4.5 * calm.mean()
-    assert erratic.mean() > 4.5 * again.mean()

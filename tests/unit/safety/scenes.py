@@ -118,6 +118,30 @@ class Duel:
         return nearest
 
 
+def safe_speed(excess, alpha, dt):
+    """Return the largest closing speed of the safe set of ``alpha``."""
+    return 0.5 * (-alpha * dt + math.sqrt((alpha * dt) ** 2 + 8.0 * alpha * max(excess, 0.0)))
+
+
+def safe_duel(rng, dim, dt, plant, alpha, margin=0.0):
+    """Return a pair in the safe set, half of the time on its boundary, sometimes in contact."""
+    direction = rng.normal(size=dim)
+    direction /= np.linalg.norm(direction)
+    excess = 0.0 if rng.random() < 0.1 else rng.uniform(0.0, 1.0)
+    velocity = rng.normal(size=dim) * 1.5
+    limit = safe_speed(excess, alpha, dt)
+    closing = -velocity @ direction
+    if closing > limit or rng.random() < 0.5:
+        velocity += (closing - limit) * direction
+    share = rng.normal(size=dim)
+    return Duel(
+        [((CONTACT + margin + excess) * direction).tolist(), [0.0] * dim],
+        [(velocity + share).tolist(), share.tolist()],
+        dt,
+        plant,
+    )
+
+
 class GuardedEnv:
     """The safety hooks of an env, around a `Duel`."""
 
