@@ -12,6 +12,7 @@ from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.batched.status import BAD_INPUT
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from tests.campaigns import size
 
 SIZE = 5
 #: What no input may hold, and what only some may not.
@@ -44,8 +45,8 @@ def scene(d: int, partners: int, actions: int | None, seed: int) -> dict[str, to
     return given
 
 
-@pytest.mark.parametrize(("d", "actions"), [(2, None), (3, None), (2, 3), (3, 9)])
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize(("d", "actions"), [(2, None), (2, 3), (3, 6)])
+@settings(max_examples=size(15, 30), deadline=None)
 @given(
     data=st.data(),
     partners=st.integers(1, 3),

@@ -108,27 +108,6 @@ def test_infeasible_environments_never_get_the_nominal_action(
     assert bool((missed <= 2e-8 * (1.0 + level.abs())).all())  # as far as the box allows
 
 
-@given(seed=st.integers(0, 10**6), size=sizes, order=st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
-def test_order_of_rows_and_environments_changes_nothing(
-    seed: int, size: tuple[int, int], order
-) -> None:
-    problems = draw_problems(seed, *size)
-    rows = list(range(size[1]))
-    environments = list(range(BATCH))
-    order.shuffle(rows)
-    order.shuffle(environments)
-    shuffled = {
-        name: values[environments][:, rows] if name != "u_hat" else values[environments]
-        for name, values in problems.items()
-    }
-    answer, moved = solve(problems), solve(shuffled)
-    assert torch.equal(answer.status[environments], moved.status)
-    solved = moved.status <= OPTIMAL
-    difference = (answer.u[environments] - moved.u).abs()
-    assert float(difference[solved].sum()) < 1e-9
-
-
 @given(seed=st.integers(0, 10**6), size=sizes)
 @example(seed=184, size=(7, 4))  # near-parallel rows with multipliers of about ten
 @settings(max_examples=20, deadline=None)

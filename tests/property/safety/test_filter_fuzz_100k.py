@@ -1,4 +1,4 @@
-"""100 000 calls with something broken: a typed error, or a finite action inside the box.
+"""Many calls with something broken: a typed error, or a finite action inside the box.
 
 Scenarios are drawn at once as arrays of codes; every call combines a filter of a small pool with
 numbers that are wild, tame or missing.
@@ -8,16 +8,16 @@ import math
 from collections import Counter
 
 import numpy as np
-import pytest
 
-from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.errors import CadenzaError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
+from tests.campaigns import size
 
-CALLS = 100_000
+CALLS = size(10_000, 100_000)
 TAME = np.array([0.0, -0.0, 0.05, 0.2, 0.4, -0.7, 1.0, -1.0, 1.9, 3.0])
 TINY = [1e-300, -1e-300, 5e-324, 1e-12, 1e-9]
 HUGE = [1e6, -1e6, 1e9, -1e9, 1.0001e9, 1e30, 1e300, -1e300]
@@ -35,14 +35,6 @@ OPTIONS = [
     {"rate_limit": "soft"},
     {"rate_limit": "hard", "on_infeasible": "raise"},
 ]
-#: What is done to a call besides its numbers; most calls are left alone.
-BREAKS = [
-    "ego missing", "partner missing", "no model", "no forecast", "lambda missing",
-    "lambda swapped", "lambda doubled", "flat state", "wrong size", "wrong dim", "strings",
-    "complex", "integers", "object", "list", "no obs", "no agents", "dt none", "dt text",
-    "no ego uid", "not a snapshot", "previous list",
-    "no state", "no bounds", "forecast list", "lambda text", "uid number", "ego uid list",
-]  # fmt: skip
 
 
 def pool(rng):
@@ -123,63 +115,59 @@ def arguments(s, k, dim):
     }
 
 
-def damage(name, call, dim):
-    """Break one argument of ``call`` in place."""
-    agents, lambdas = call["obs"]["agent_states"], call["state"].lambda_
-    last = [*agents][-1]
-    if name == "ego missing":
-        del agents["ego"]
-    elif name == "partner missing":
-        del agents[last]
-    elif name == "no model":
-        agents["stranger"] = agents[last]
-        lambdas["ego", "stranger"] = 0.0
-    elif name == "no forecast":
-        call["partner_predicted_states"] = {}
-    elif name == "lambda missing":
-        lambdas.clear()
-    elif name == "lambda swapped":
-        call["state"] = SafetyState({(b, a): value for (a, b), value in lambdas.items()})
-    elif name == "lambda doubled":
-        lambdas["ego", "ego"] = 0.0
-    elif name == "flat state":
-        call["state"] = SafetyState({("ego", last): 1e9})
-    elif name == "wrong size":
-        call["proposed_action"] = np.zeros((1, dim))
-    elif name == "wrong dim":
-        agents[last] = AgentSnapshot(np.zeros(5 - dim), np.zeros(5 - dim), 0.2)
-    elif name in ("strings", "complex", "integers", "object"):
-        kind = {"strings": "U4", "complex": complex, "integers": np.int64, "object": object}[name]
-        with np.errstate(invalid="ignore"):
-            call["proposed_action"] = np.ones(dim).astype(kind)
-    elif name == "list":
-        call["proposed_action"] = [0.0] * dim
-    elif name == "previous list":
-        call["previous_action"] = [0.0] * dim
-    elif name == "no obs":
-        call["obs"] = None
-    elif name == "no agents":
-        call["obs"] = {"agent_states": {}}
-    elif name == "dt none":
-        call["dt"] = None
-    elif name == "dt text":
-        call["dt"] = "0.05"
-    elif name == "no ego uid":
-        call["ego_uid"] = None
-    elif name == "no state":
-        call["state"] = None
-    elif name == "no bounds":
-        call["bounds"] = None
-    elif name == "forecast list":
-        call["partner_predicted_states"] = [*call["partner_predicted_states"]]
-    elif name == "lambda text":
-        call["state"].lambda_ = dict.fromkeys(lambdas, "0.1")
-    elif name == "uid number":
-        agents[7] = agents[last]
-    elif name == "ego uid list":
-        call["ego_uid"] = ["ego"]
-    elif name == "not a snapshot":
-        agents[last] = (0.0, 0.0)
+def agents_of(call):
+    return call["obs"]["agent_states"]
+
+
+def last_of(call):
+    return [*agents_of(call)][-1]
+
+
+def add(call, uid):
+    agents_of(call)[uid] = agents_of(call)[last_of(call)]
+
+
+def cast(call, kind):
+    with np.errstate(invalid="ignore"):
+        call["proposed_action"] = np.ones(len(call["proposed_action"])).astype(kind)
+
+
+def swapped(call):
+    return SafetyState({(b, a): value for (a, b), value in call["state"].lambda_.items()})
+
+
+#: What is done to a call besides its numbers; most calls are left alone.
+BREAKS = [
+    lambda call, dim: agents_of(call).pop("ego"),
+    lambda call, dim: agents_of(call).pop(last_of(call)),
+    lambda call, dim: add(call, "stranger"),
+    lambda call, dim: add(call, 7),
+    lambda call, dim: agents_of(call).update({last_of(call): (0.0, 0.0)}),
+    lambda call, dim: agents_of(call).update({last_of(call): flat(5 - dim)}),
+    lambda call, dim: call["state"].lambda_.clear(),
+    lambda call, dim: call["state"].lambda_.update({("ego", "ego"): 0.0}),
+    lambda call, dim: call["state"].lambda_.update(dict.fromkeys(call["state"].lambda_, "0.1")),
+    lambda call, dim: call.update(state=swapped(call)),
+    lambda call, dim: call.update(state=SafetyState({("ego", last_of(call)): 1e9})),
+    lambda call, dim: call.update(state=None),
+    lambda call, dim: call.update(partner_predicted_states={}),
+    lambda call, dim: call.update(partner_predicted_states=[]),
+    lambda call, dim: call.update(proposed_action=np.zeros((1, dim))),
+    lambda call, dim: call.update(proposed_action=[0.0] * dim),
+    lambda call, dim: call.update(previous_action=[0.0] * dim),
+    *(lambda call, dim, kind=kind: cast(call, kind) for kind in ("U4", complex, np.int64, object)),
+    lambda call, dim: call.update(obs=None),
+    lambda call, dim: call.update(obs={"agent_states": {}}),
+    lambda call, dim: call.update(dt=None),
+    lambda call, dim: call.update(dt="0.05"),
+    lambda call, dim: call.update(ego_uid=None),
+    lambda call, dim: call.update(ego_uid=["ego"]),
+    lambda call, dim: call.update(bounds=None),
+]
+
+
+def flat(dim):
+    return AgentSnapshot(np.zeros(dim), np.zeros(dim), 0.2)
 
 
 def judge(guard, call, seen):
@@ -194,8 +182,7 @@ def judge(guard, call, seen):
     assert info["uncertified"] or info["status"] in ("inactive", "optimal")
 
 
-@pytest.mark.slow
-def test_100_000_broken_calls_end_in_a_typed_error_or_an_action_in_the_box():
+def test_broken_calls_end_in_a_typed_error_or_an_action_in_the_box():
     rng = np.random.default_rng(2024)
     filters, scenarios = pool(rng), Scenarios(rng, CALLS)
     seen, refused = Counter(), Counter()
@@ -205,25 +192,16 @@ def test_100_000_broken_calls_end_in_a_typed_error_or_an_action_in_the_box():
         try:
             call = arguments(scenarios, k, dim)
             if broken < len(BREAKS):
-                damage(BREAKS[broken], call, dim)
+                BREAKS[broken](call, dim)
             judge(guard, call, seen)
         except (CadenzaError, TypeError) as error:
             refused[type(error).__name__] += 1
     assert sum(seen.values()) + sum(refused.values()) == CALLS
-    assert seen["inactive"] > 5_000
-    assert seen["optimal"] > 5_000
-    assert seen["infeasible"] > 1_000
+    assert seen["inactive"] > CALLS / 20
+    assert seen["optimal"] > CALLS / 20
+    assert seen["infeasible"] > CALLS / 100
     assert set(refused) == {
         "InputError", "ConfigurationError", "UnknownNameError", "TypeError",
         "ConcertoSafetyInfeasible",
     }  # fmt: skip
-    assert min(refused.values()) > 200
-
-
-def test_pool_of_filters_covers_every_option():
-    assert {key for options in OPTIONS for key in options} == {
-        "plant", "margin_m", "prediction_error", "cbf_gamma", "max_age_s", "barrier",
-        "cbf_power", "compat", "budget_split", "rate_limit", "on_infeasible",
-    }  # fmt: skip
-    with pytest.raises(ConfigurationError):
-        ExpCBFQP.ego_only(control_models={}, **OPTIONS[0])
+    assert min(refused.values()) > CALLS / 500

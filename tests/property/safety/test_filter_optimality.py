@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import qpsolvers
 import scipy.sparse as sp
-from scipy.optimize import minimize, nnls
+from scipy.optimize import nnls
 
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters.ego_rows import RowRule, build_ego_rows
-from cadenza.safety.filters.joint import JointAgent, JointRule, build_joint_rows
 from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.rows.authority import measure_authority, pair_parameters
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, row_level
+from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.solvers import SUPPORTED_SOLVERS, make_solver
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box
@@ -174,32 +171,6 @@ def test_every_solver_gives_the_filter_the_same_action(mode, name):
     assert several > 3
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_actions_match_a_model_in_scipy(mode):
-    rng, compared = np.random.default_rng(2), 0
-    for _ in range(60):
-        problem, x, info = solved(mode, scene(rng, UIDS, tight=False), rng)
-        if info["status"] != "optimal":
-            continue
-        compared += 1
-        model = minimize(
-            lambda v, p=problem: float((v - p.u) @ (v - p.u)),
-            np.clip(problem.u, problem.lower, problem.upper),
-            jac=lambda v, p=problem: 2.0 * (v - p.u),
-            bounds=list(zip(problem.lower, problem.upper, strict=True)),
-            constraints={
-                "type": "ineq",
-                "fun": lambda v, p=problem: p.b - p.A @ v,
-                "jac": lambda v, p=problem: -p.A,
-            },
-            method="SLSQP",
-            options={"ftol": 1e-15, "maxiter": 500},
-        )
-        assert float((x - problem.u) @ (x - problem.u)) <= model.fun + 1e-9
-        assert x == pytest.approx(model.x, abs=1e-5)
-    assert compared > 15
-
-
 def least_violation(problem):
     """The answer to conflicting rows: the most urgent row first, the others by weighted slack.
 
@@ -250,36 +221,3 @@ def test_an_infeasible_step_is_answered_with_the_least_violation(mode):
         assert x == pytest.approx(model, abs=1e-4)
         compared += 1
     assert compared > 20
-
-
-def test_the_ego_row_is_the_ego_slot_of_the_joint_row():
-    # A partner that cannot accelerate is no disturbance: both filters know the same.
-    rng = np.random.default_rng(5)
-    ego = DoubleIntegratorControlModel("ego", 2)
-    obstacle = DoubleIntegratorControlModel("p1", 2, capacity=0.0)
-    for _ in range(50):
-        agents = scene(rng, ["ego", "p1"], tight=False)
-        straight = agents["ego"].position - agents["p1"].position
-        for name in agents:  # along the line of centres: no allowance for a turn
-            agents[name] = agent(agents[name].position, rng.normal() * straight)
-        authority = measure_authority(ego, agents["ego"], box(C))
-        pair = pair_parameters(authority, obstacle, box(C), dt=DT, gamma=5.0, plant="zoh")
-        own = build_ego_rows(
-            agents["ego"], [agents["p1"]], [agents["p1"]], [pair], authority, RowRule()
-        )
-        joint = build_joint_rows(
-            [
-                JointAgent("ego", agents["ego"], authority, 0, 2),
-                JointAgent(
-                    "p1", agents["p1"], measure_authority(obstacle, agents["p1"], box(C)), 2, 2
-                ),
-            ],
-            JointRule(
-                level=row_level, gamma=5.0, plant="zoh", margin_m=0.0, dt=DT, declared_alpha=False
-            ),
-        )
-        assert joint.a[0][:2] == own.a[0]
-        assert joint.a[0][2:] == [-a for a in own.a[0]]
-        assert joint.level == pytest.approx(own.level, rel=1e-12)
-        assert joint.h == own.h
-        assert joint.time_left == own.time_left

@@ -18,9 +18,10 @@ from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
+from tests.campaigns import size
 from tests.unit.safety.wrappers.plane_env import PlaneEnv, task
 
-DT, PAIR, CALLS = 0.05, ("ego", "p"), 20_000
+DT, PAIR, CALLS = 0.05, ("ego", "p"), size(4_000, 20_000)
 BOUNDS = Bounds(2.0, 2.0, 1.0, 0.0, 0.0)
 MODELS = {
     "ego": DoubleIntegratorControlModel("ego", 2),

@@ -3,8 +3,6 @@
 S: e >= 0 and w^2 / (2 alpha) + w dt / 2 <= e for w > 0.
 """
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.safety.rows import barrier
 from cadenza.safety.rows.barrier import PairParameters, next_closing_limit, row_level
+from tests.unit.safety.scenes import safe_speed
 
 CONTACT = 0.4
 positive = {"allow_nan": False, "allow_infinity": False}
@@ -20,10 +19,6 @@ alphas = st.floats(0.2, 10.0, **positive)
 steps = st.sampled_from([0.1, 0.05, 0.02, 0.005])
 shares = st.floats(0.0, 1.0, **positive)
 speeds = st.floats(-4.0, 4.0, **positive)
-
-
-def boundary_speed(e, alpha, dt):
-    return 0.5 * (-alpha * dt + math.sqrt((alpha * dt) ** 2 + 8.0 * alpha * e))
 
 
 def in_safe_set(e, w, alpha, dt, tolerance=1e-9):
@@ -90,7 +85,7 @@ def test_a_step_that_meets_the_row_stays_in_the_safe_set(
     yield_share,
     plant,
 ):
-    w = speed_share * boundary_speed(e, alpha, dt) if closing else -3.0 * speed_share
+    w = speed_share * safe_speed(e, alpha, dt) if closing else -3.0 * speed_share
     pair = parameters(alpha, dt, relative_accel, plant)
     level, h = row_level(CONTACT + e, CONTACT, w, abs(tangential), pair)
     assert h >= -1e-9
@@ -115,7 +110,7 @@ def test_a_step_that_meets_the_row_stays_in_the_safe_set(
 def test_braking_meets_the_row_from_anywhere_in_the_safe_set(
     e, alpha, dt, speed_share, tangential, relative_accel, plant
 ):
-    w = speed_share * boundary_speed(e, alpha, dt)
+    w = speed_share * safe_speed(e, alpha, dt)
     tau = relative_accel**2 * dt**3 / (16.0 * CONTACT)  # the largest allowance there is
     assume(plant == "semi_implicit" or w <= ((alpha * dt) ** 2 - tau * tau) / (2.0 * tau))
     pair = parameters(alpha, dt, relative_accel, plant)
@@ -128,7 +123,7 @@ def test_braking_meets_the_row_from_anywhere_in_the_safe_set(
 def test_zero_order_hold_limit_solves_its_equation_and_covers_the_semi_implicit_one(
     e, alpha, dt, w
 ):
-    assume(w <= boundary_speed(e, alpha, dt))
+    assume(w <= safe_speed(e, alpha, dt))
     c = next_closing_limit(e, w, alpha, dt, gamma=5.0, plant="zoh")
     left = c * c / (2 * alpha) + 0.5 * c * dt + max(c, 0.5 * (w + c)) * dt
     assert left == pytest.approx(e, abs=1e-9)

@@ -1,6 +1,4 @@
-"""Closed loops at both levels: every rule holds, and with one sign flipped it does not."""
-
-import dataclasses
+"""Closed loops at both levels: every rule holds."""
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from cadenza.safety.oscbf import (
     SpeedRule,
 )
 from cadenza.safety.oscbf.box import acceleration_box, velocity_box
+from tests.campaigns import size
 from tests.unit.safety import arm_scenes as scenes
 from tests.unit.safety.arm_scenes import CALM, accelerate_towards, run_torque, run_velocity, towards
 
@@ -84,7 +83,7 @@ SCENES = {
 LEVELS = {"velocity": (run_velocity, towards), "torque": (run_torque, accelerate_towards)}
 
 
-def closed_loop(level, name, seed, mutate=None):
+def closed_loop(level, name, seed):
     run, drive = LEVELS[level]
     rules, target, measure, obstacles = SCENES[name]
     rng = np.random.default_rng(seed)
@@ -95,11 +94,10 @@ def closed_loop(level, name, seed, mutate=None):
         q=scenes.random_start(rng),
         steps=650 if name == "self" else 450,  # the way to the arm's own base is the longest
         obstacles=obstacles,
-        mutate=mutate,
     )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(size(1, 2)))
 @pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_rule_holds_from_random_starts(level, name, seed):
@@ -113,64 +111,8 @@ def test_rule_holds_from_random_starts(level, name, seed):
     assert log.least(lambda s: (s.q - limits.lower).min()) >= -1e-5
 
 
-def flipped_gradient(rows):
-    return dataclasses.replace(rows, gradient=-rows.gradient)
-
-
-@pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize("level", LEVELS)
-def test_flipped_gradient_would_be_caught(level, name):
-    measure, log = closed_loop(level, name, 0, mutate=flipped_gradient)
-    held = measure(log) >= 0.0 and all(result.certified for result in log.results)
-    assert not held
-
-
-@pytest.mark.parametrize("name", ["ball", "rod", "self", "half_space", "singularity"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_without_the_rule_the_same_nominal_breaks_it(level, name):
-    def without(rows):
-        return dataclasses.replace(rows, h=rows.h + 10.0)
-
-    measure, log = closed_loop(level, name, 0, mutate=without)
-    least = measure(log)
-    assert least < 0.0
-
-
-def test_flipped_drift_of_a_moving_obstacle_would_be_caught():
-    """An obstacle that comes at an arm at rest: the arm gives way only if the sign is right."""
-    rules = ArmConstraints(obstacles=ObstacleRule(priority=CALM))
-    speed = np.array([-0.2, 0.0, 0.0])
-
-    def coming(t):
-        centre = np.array([0.75, 0.05, 0.5]) + t * speed
-        return [Obstacle.ball("ball", centre, 0.08, velocity=speed)]
-
-    def rest(state):
-        return {"q_dot_nom": np.zeros(7)}
-
-    def least(log):
-        return min(
-            scenes.obstacle_gap(state, coming(k * scenes.LOOP_DT)[0])
-            for k, state in enumerate(log.states)
-        )
-
-    q = scenes.arm().home()
-    right = run_velocity(rules, rest, q=q, steps=450, obstacles=coming)
-    assert least(right) >= 0.0
-    assert all(result.certified for result in right.results)
-    wrong = run_velocity(
-        rules,
-        rest,
-        q=q,
-        steps=450,
-        obstacles=coming,
-        mutate=lambda rows: dataclasses.replace(rows, drift=-rows.drift),
-    )
-    assert least(wrong) < -0.005
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(size(1, 2)))
 def test_speed_limit_holds(level, seed):
     run, drive = LEVELS[level]
     log = run(
@@ -186,7 +128,7 @@ def test_speed_limit_holds(level, seed):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(size(1, 3)))
 def test_joint_limits_hold_under_full_push(level, seed):
     rng = np.random.default_rng(seed)
     push = rng.choice([-3.0, 3.0], 7)

@@ -20,36 +20,14 @@ from cadenza.safety.budget_split import (
     shared_authority,
 )
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.filters import ego_constants
+from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.rows.barrier import PairParameters, row_level
 from cadenza.safety.state import SafetyState
-from tests.unit.safety.scenes import CONTACT, Duel
+from tests.unit.safety.scenes import CONTACT, safe_duel
 
 LINF = 2.0
 BOUNDS = Bounds(LINF, LINF, 1.0, 0.0, 0.0)
 PAIR = ("ego", "p1")
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Control model of an agent whose box of +-2 gives it ``capacity`` along every axis."""
-
-    uid: str
-    action_dim: int
-    capacity: float
-
-    @property
-    def position_dim(self):
-        return self.action_dim
-
-    def action_to_cartesian_accel(self, state, action):
-        return 0.5 * self.capacity * action
-
-    def cartesian_accel_to_action(self, state, cartesian_accel):
-        return cartesian_accel / (0.5 * self.capacity)
-
-    def max_cartesian_accel(self, bounds):
-        return self.capacity
 
 
 @dataclass(frozen=True)
@@ -65,7 +43,13 @@ class Team:
 
     def filters(self, dim):
         models = {
-            uid: Scaled(uid, dim, capacity)
+            uid: JacobianControlModel(
+                uid,
+                dim,
+                dim,
+                lambda _, k=capacity: 0.5 * k * np.eye(dim),
+                max_cartesian_accel_value=capacity,
+            )
             for uid, capacity in zip(PAIR, self.capacities, strict=True)
         }
         return [
@@ -86,24 +70,6 @@ TEAMS = [
 ]
 
 
-def start(rng, dim, dt, plant, alpha):
-    """A pair in the safe set of ``alpha``, every second one on its boundary."""
-    direction = rng.normal(size=dim)
-    direction /= np.linalg.norm(direction)
-    excess = rng.uniform(0.0, 1.0)
-    velocity = rng.normal(size=dim)
-    limit = 0.5 * (-alpha * dt + math.sqrt((alpha * dt) ** 2 + 8.0 * alpha * excess))
-    closing = -velocity @ direction
-    if closing > limit or rng.random() < 0.5:
-        velocity += (closing - limit) * direction
-    return Duel(
-        [((CONTACT + excess) * direction).tolist(), [0.0] * dim],
-        [velocity.tolist(), [0.0] * dim],
-        dt,
-        plant,
-    )
-
-
 def charge(rng, duel, sign):
     """Drive at the other with the whole box, or wander."""
     if rng.random() < 0.2:
@@ -118,7 +84,7 @@ def meet(team, *, dim, dt, plant, episodes, steps=60):
     filters = team.filters(dim)
     nearest, infeasible, uncertified, active = math.inf, 0, 0, 0
     for _ in range(episodes):
-        duel = start(rng, dim, dt, plant, team.alpha)
+        duel = safe_duel(rng, dim, dt, plant, team.alpha)
         for _ in range(steps):
             agents = duel.snapshots()
             actions = []
@@ -155,47 +121,6 @@ def test_two_agents_that_share_their_row_stay_apart_and_are_never_stuck(team, pl
         ramps = isinstance(team.strategies[0], RelativeDegreeAwareBudgetSplit)
         assert (uncertified > 0) is ramps
         assert active > 100
-
-
-def test_a_partner_that_does_not_play_along_gets_in(monkeypatch):
-    # The same filters, but one agent's actions come from its nominal.
-    team = proportional(2.0, 2.0)
-    whole = team.filters
-
-    def one_sided(dim):
-        class Rogue:
-            def filter(self, action, *_, **__):
-                return action, {"status": "inactive", "uncertified": False}
-
-        return [whole(dim)[0], Rogue()]
-
-    monkeypatch.setattr(Team, "filters", lambda self, dim: one_sided(dim))
-    assert meet(team, dim=2, dt=0.05, plant="zoh", episodes=6)[0] < CONTACT - 0.01
-
-
-def test_half_each_of_the_whole_authority_is_more_than_the_weak_agent_has():
-    # On the boundary of the safe set of alpha = 2.2 the row asks for nearly -2.2; half of that
-    # is more than 0.2 m/s^2, its proportional share is not.
-    pair = PairParameters(
-        alpha=2.2, partner_accel=0.0, relative_accel=4.0, dt=0.05, gamma=5.0, plant="zoh"
-    )
-    e = 0.5
-    w = 0.5 * (-2.2 * 0.05 + math.sqrt((2.2 * 0.05) ** 2 + 8.0 * 2.2 * e))
-    level, h = row_level(CONTACT + e, CONTACT, w, 0.0, pair)
-    assert h == pytest.approx(0.0, abs=1e-12)
-    assert level >= -2.2
-    assert 0.5 * level < -0.2 - 0.5
-    _, share = shared_authority(ProportionalBudgetSplit(), 0.2, 2.0)
-    assert share * level >= -0.2
-
-
-def test_half_each_of_the_whole_authority_leaves_the_weak_agent_stuck(monkeypatch):
-    def half_each(strategy, alpha_i, alpha_j):
-        return alpha_i + alpha_j, 0.5
-
-    monkeypatch.setattr(ego_constants, "shared_authority", half_each)
-    _, infeasible, _, _ = meet(TEAMS[1], dim=2, dt=0.05, plant="zoh", episodes=12)
-    assert infeasible > 20
 
 
 @settings(max_examples=300, deadline=None)

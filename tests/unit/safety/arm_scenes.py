@@ -27,7 +27,6 @@ LOOP_DT = 4e-3
 #: Gentle enough that braking for a barrier stays within what the joints can decelerate.
 CALM = Priority(gain=4.0, second_gain=8.0)
 
-Mutation = Callable[[BarrierRows], BarrierRows]
 Target = Callable[[float], Sequence[Obstacle]]
 
 
@@ -63,7 +62,6 @@ def run_velocity(
     q: np.ndarray,
     steps: int,
     obstacles: Target = lambda t: (),
-    mutate: Mutation | None = None,
 ) -> Log:
     """Integrate q+ = q + q' dt under the velocity filter."""
     controller = VelocityOSCBF(arm(), dt=LOOP_DT, constraints=constraints)
@@ -71,9 +69,7 @@ def run_velocity(
     for k in range(steps):
         state = arm().state(q, q_dot, with_manipulability=constraints.singularity is not None)
         seen = obstacles(k * LOOP_DT)
-        rows = mutate(controller.rows(state, seen)) if mutate else None
-        seen = () if mutate else seen
-        result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
+        result = controller.solve(state, **nominal(state), obstacles=seen)
         log.states.append(state)
         log.results.append(result)
         q_dot = result.q_dot
@@ -88,7 +84,6 @@ def run_torque(
     q: np.ndarray,
     steps: int,
     obstacles: Target = lambda t: (),
-    mutate: Mutation | None = None,
 ) -> Log:
     """Step the MuJoCo model under the torque filter."""
     controller = TorqueOSCBF(arm(), dt=LOOP_DT, constraints=constraints)
@@ -103,9 +98,7 @@ def run_torque(
         needs = constraints.singularity is not None
         state = arm().state(data.qpos, data.qvel, with_manipulability=needs)
         seen = obstacles(k * LOOP_DT)
-        rows = mutate(controller.rows(state, seen)) if mutate else None
-        seen = () if mutate else seen
-        result = controller.solve(state, **nominal(state), obstacles=seen, rows=rows)
+        result = controller.solve(state, **nominal(state), obstacles=seen)
         log.states.append(state)
         log.results.append(result)
         data.ctrl[:] = result.torque
