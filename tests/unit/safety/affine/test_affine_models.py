@@ -86,39 +86,6 @@ def test_motion_agrees_with_an_independent_integrator(model):
         np.testing.assert_allclose(ours.numpy(), theirs.y[:, -1], rtol=0, atol=1e-7)
 
 
-def test_double_integrator_under_constant_acceleration_moves_on_a_parabola():
-    # p = 1 + 2 t + 3 t^2 / 2, v = 2 + 3 t at t = 2
-    x = drive(DoubleIntegrator(1), tensor(1.0, 2.0), tensor(3.0), 2.0, 4)
-    assert x.tolist() == pytest.approx([11.0, 8.0], abs=1e-12)
-
-
-def test_wheeled_robots_at_constant_speed_and_turn_rate_drive_a_circle():
-    # from the origin along x: p = (s / w)(sin w t, 1 - cos w t)
-    s, w, t = 0.7, 0.5, 2.0
-    end = [s / w * math.sin(w * t), s / w * (1 - math.cos(w * t)), w * t]
-    rest, straight = tensor(0.0, 0.0, 0.0), tensor(0.0, 0.0, 0.0, s)
-    assert drive(KinematicUnicycle(), rest, tensor(s, w), t, 100).tolist() == pytest.approx(end)
-    assert drive(DubinsCar(s), rest, tensor(w), t, 100).tolist() == pytest.approx(end)
-    accelerated = drive(AcceleratedUnicycle(), straight, tensor(0.0, w), t, 100)
-    assert accelerated.tolist() == pytest.approx([*end, s])
-
-
-def test_quadrotor_hovers_with_its_hover_thrust_and_keeps_its_energy_without_thrust():
-    robot = PlanarQuadrotor()
-    assert robot.hover_thrust == pytest.approx(0.5 * 0.486 * 9.81)
-    still = tensor(0.3, 1.0, 0.0, 0.0, 0.0, 0.0)
-    hover = torch.full((2,), robot.hover_thrust, dtype=torch.float64)
-    assert drive(robot, still, hover, 1.0, 10).tolist() == pytest.approx(still.tolist(), abs=1e-12)
-    thrown = tensor(0.0, 2.0, 0.1, 1.0, 3.0, 0.5)
-    after = drive(robot, thrown, tensor(0.0, 0.0), 0.5, 20)
-
-    def energy(x):
-        return 0.5 * 0.486 * (x[3] ** 2 + x[4] ** 2) + 0.486 * 9.81 * x[1]
-
-    assert float(energy(after)) == pytest.approx(float(energy(thrown)), rel=1e-12)
-    assert float(after[5]) == 0.5
-
-
 @pytest.mark.parametrize(
     ("model", "start", "speeds"),
     [
@@ -143,16 +110,6 @@ def test_brake_with_damping_has_exactly_the_stop_time():
     model, x = DoubleIntegrator(1, damping=0.7, stop_time_s=0.25), tensor(0.0, 2.0)
     rate = model.drift(x) + model.input_map(x) @ model.brake(x)
     assert rate.tolist() == pytest.approx([2.0, -8.0])
-
-
-def test_dubins_car_cannot_brake():
-    assert not isinstance(DubinsCar(), BrakingDynamics)
-
-
-def test_point_ahead_lies_on_the_heading():
-    robot = KinematicUnicycle(look_ahead_m=0.2)
-    ahead = robot.point_ahead(tensor(1.0, 2.0, math.pi / 2))
-    assert ahead.tolist() == pytest.approx([1.0, 2.2])
 
 
 def test_joint_dynamics_stack_their_agents_and_leave_out_who_is_not_controlled():
@@ -182,11 +139,9 @@ def test_generic_states_are_the_same_points_every_time_and_fill_the_cube():
         (lambda: DoubleIntegrator(0), "dim: expected >= 1"),
         (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite rate >= 0"),
         (lambda: DoubleIntegrator(stop_time_s=0.0), "stop_time_s: expected a finite number > 0"),
-        (lambda: AcceleratedUnicycle(stop_time_s=math.nan), "AcceleratedUnicycle.stop_time_s"),
         (lambda: KinematicUnicycle(look_ahead_m=0.0), "look_ahead_m: expected"),
         (lambda: DubinsCar(math.inf), "DubinsCar.speed: expected"),
         (lambda: PlanarQuadrotor(inertia=0.0), "PlanarQuadrotor.inertia: expected"),
-        (lambda: JointDynamics([]), "at least one controlled agent"),
         (lambda: JointDynamics([DubinsCar()], [False]), "at least one controlled agent"),
         (lambda: JointDynamics([DubinsCar()], [True, True]), "one flag per agent"),
         (lambda: JointDynamics([DubinsCar()]).others(1.0), "an agent that is not controlled"),

@@ -5,11 +5,9 @@ import torch
 
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import active_set
-from cadenza.safety.batched.active_set import SoftProblem, solve_active_set
-from cadenza.safety.batched.projection import chunk_size, project_batch
+from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import (
     BAD_INPUT,
-    INACTIVE,
     INFEASIBLE,
     NOT_CONVERGED,
     OPTIMAL,
@@ -32,37 +30,6 @@ def test_one_row_projection_by_hand():
     boxed = project_batch(u, A, b, None, tensor(0.2, 5.0))
     torch.testing.assert_close(boxed.u, tensor([0.2, 0.8]), rtol=0.0, atol=1e-15)
     assert boxed.residual.item() == pytest.approx(0.0, abs=1e-15)
-
-
-def test_crossing_of_two_rows_by_hand():
-    # x <= 0 and y <= -1 hold (2, 3) back to their crossing.
-    A = tensor([[1.0, 0.0], [0.0, 1.0]])
-    answer = project_batch(tensor([2.0, 3.0]), A, tensor([0.0, -1.0]))
-    assert answer.u.tolist() == [[0.0, -1.0]]
-
-
-def test_row_with_the_opposite_sign_pushes_the_other_way():
-    u = tensor([0.0, 0.0])
-    for sign in (1.0, -1.0):
-        answer = project_batch(u, tensor([[sign, 0.0]]), tensor([-1.0]), -2.0, 2.0)
-        assert answer.u.tolist() == [[-sign, 0.0]]
-
-
-def test_box_without_rows_clips_and_reports_no_residual():
-    answer = project_batch(
-        tensor([3.0, 0.5]), torch.zeros(1, 0, 2, dtype=F), torch.zeros(1, 0).double(), -1.0, 1.0
-    )
-    assert answer.u.tolist() == [[1.0, 0.5]]
-    assert answer.status.tolist() == [OPTIMAL]
-    assert answer.residual.tolist() == [-torch.inf]
-
-
-def test_harmless_nominal_passes_bit_for_bit():
-    u = torch.randn(50, 3, dtype=F, generator=torch.Generator().manual_seed(0))
-    A = torch.randn(50, 2, 3, dtype=F, generator=torch.Generator().manual_seed(1))
-    answer = project_batch(u, A, torch.full((50, 2), 1e3, dtype=F), -1e3, 1e3)
-    assert torch.equal(answer.u, u)
-    assert answer.status.tolist() == [INACTIVE] * 50
 
 
 def test_infeasible_row_gives_full_retreat():
@@ -111,22 +78,8 @@ def test_fixed_shape_gives_the_same_answers():
     torch.testing.assert_close(compact.u, fixed.u, rtol=0.0, atol=1e-9)
 
 
-def test_large_batches_are_cut_without_a_seam():
-    chunk = chunk_size(1, 2)
-    size = chunk + 7
-    generator = torch.Generator().manual_seed(4)
-    u = torch.randn(size, 2, dtype=F, generator=generator)
-    A = torch.randn(size, 1, 2, dtype=F, generator=generator)
-    b = torch.zeros(size, 1, dtype=F)
-    whole = project_batch(u, A, b, -1.0, 1.0)
-    tail = project_batch(u[chunk - 3 :], A[chunk - 3 :], b[chunk - 3 :], -1.0, 1.0)
-    assert torch.equal(whole.u[chunk - 3 :], tail.u)
-    assert whole.status.shape == (size,)
-
-
 @pytest.mark.parametrize("fixed_shape", [False, True])
-@pytest.mark.parametrize("m", [0, 1, 2, 3])
-@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize(("m", "n"), [(0, 2), (1, 2), (3, 7)])
 def test_empty_batch_comes_back_empty(m, n, fixed_shape):
     empty = (torch.zeros(0, n, dtype=F), torch.zeros(0, m, n, dtype=F), torch.zeros(0, m, dtype=F))
     answer = project_batch(*empty, -1.0, 1.0, fixed_shape=fixed_shape)
@@ -135,28 +88,9 @@ def test_empty_batch_comes_back_empty(m, n, fixed_shape):
     assert (answer.u.dtype, answer.status.dtype) == (F, torch.int8)
 
 
-@pytest.mark.parametrize("fixed_shape", [False, True])
-def test_without_rows_only_the_box_counts(fixed_shape):
-    u = torch.tensor([[3.0, 0.5], [0.0, 0.5]], dtype=F)
-    rows = torch.zeros(2, 0, 2, dtype=F), torch.zeros(2, 0, dtype=F)
-    answer = project_batch(u, *rows, -1.0, 1.0, fixed_shape=fixed_shape)
-    assert answer.u.tolist() == [[1.0, 0.5], [0.0, 0.5]]
-    assert answer.status.tolist() == [OPTIMAL, INACTIVE]
-    assert answer.residual.tolist() == [-torch.inf, -torch.inf]
-
-
-def test_action_without_components_is_refused():
-    with pytest.raises(InputError, match="expected at least one action component"):
-        project_batch(
-            torch.zeros(2, 0, dtype=F), torch.zeros(2, 1, 0, dtype=F), torch.ones(2, 1, dtype=F)
-        )
-
-
 BAD_BOXES = [
     (torch.nan, 1.0),
-    (-1.0, torch.nan),
     (1.0, -1.0),
-    (torch.inf, torch.inf),
     (-torch.inf, -torch.inf),
 ]
 
@@ -175,7 +109,7 @@ def test_bad_box_stays_in_its_environment(low, high, fixed_shape):
         project_batch(u, *rows, lo, hi, fixed_shape=fixed_shape)
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, torch.nan, torch.inf])
+@pytest.mark.parametrize("value", [0.0, torch.nan])
 def test_weight_that_is_none_is_refused_or_stays_in_its_environment(value):
     u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
     b, weight = torch.ones(3, 2, dtype=F), torch.ones(3, 2, dtype=F)
@@ -190,7 +124,7 @@ def test_weight_that_is_none_is_refused_or_stays_in_its_environment(value):
     assert masked.status.tolist() == [OPTIMAL] * 3
 
 
-@pytest.mark.parametrize("row", [-1, 2, 5])
+@pytest.mark.parametrize("row", [-1, 2])
 def test_first_row_that_is_none_is_refused_or_stays_in_its_environment(row):
     u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
     b, first = torch.full((3, 2), -9.0, dtype=F), torch.tensor([0, row, 1])
@@ -204,9 +138,7 @@ def test_first_row_that_is_none_is_refused_or_stays_in_its_environment(row):
     ("changes", "message"),
     [
         ({"first": torch.zeros(2)}, r"first: expected int64 \(3,\), got torch.float32 \(2,\)"),
-        ({"first": torch.zeros(3, dtype=torch.int32)}, "first: expected int64"),
         ({"weight": torch.ones(3, 2)}, "weight: expected torch.float64"),
-        ({"weight": torch.ones(3, dtype=F)}, r"weight: expected torch.float64 \(3, 2\)"),
     ],
 )
 def test_order_of_the_rows_has_the_shape_of_the_rows(changes, message):
@@ -248,10 +180,8 @@ def test_bad_numbers_are_refused_with_the_environment(name, message):
     [
         ({"u_hat": torch.ones(3, 2)}, "all float64 or all float32"),
         ({"u_hat": torch.ones(2).double()}, r"expected u_hat \(B, n\)"),
-        ({"A": torch.ones(3, 2, 2).double()}, r"expected u_hat \(B, n\)"),
         ({"b": torch.ones(4, 1).double()}, "expected b of 3 rows"),
         ({"active_mask": torch.ones(3, 2, dtype=torch.bool)}, "active_mask"),
-        ({"active_mask": torch.ones(3, 1)}, "active_mask"),
         ({"lo": torch.ones(5)}, "lo: expected a number"),
         ({"lo": 1.0, "hi": -1.0}, "lo <= hi"),
         ({"rescue": "hope"}, "rescue 'daqp' or 'none'"),
@@ -280,21 +210,6 @@ def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypa
     assert left.u.tolist() == [[3.0, 2.0, 0.0, 0.0]]  # the most urgent row alone
 
 
-def test_slack_follows_its_weight():
-    # min 1/2 (x - 2)^2 + 1/2 v^2 / s with x - v <= 0: x = 2 s / (1 + s); s = 1/4 gives 0.4.
-    problem = SoftProblem(
-        u=tensor([2.0]),
-        A=tensor([[1.0]]),
-        b=tensor([0.0]),
-        s=tensor([0.25]),
-        lower=tensor([-9.0]),
-        upper=tensor([9.0]),
-    )
-    answer = solve_active_set(problem, compact=True)
-    assert answer.solved.tolist() == [True]
-    assert answer.x.item() == pytest.approx(0.4, abs=1e-14)
-
-
 def test_gradient_is_zero_without_a_solution_and_identity_at_passthrough():
     u = tensor([1.0, 0.0], [0.5, 0.5]).requires_grad_(True)
     A = tensor([[1.0, 0.0]], [[1.0, 0.0]]).requires_grad_(True)
@@ -303,15 +218,6 @@ def test_gradient_is_zero_without_a_solution_and_identity_at_passthrough():
     answer.u.sum().backward()
     assert u.grad.tolist() == [[0.0, 0.0], [1.0, 1.0]]
     assert A.grad.abs().sum() == b.grad.abs().sum() == 0.0
-
-
-def test_gradient_with_a_flipped_sign_would_be_caught():
-    # x = u - (a u - b) a / |a|^2 with a = (1, 0): dx/db = (1, 0), and dx/du = diag(0, 1).
-    u, A = tensor([1.0, 1.0]).requires_grad_(True), tensor([[1.0, 0.0]])
-    b = tensor([0.0]).requires_grad_(True)
-    project_batch(u, A, b).u[0, 0].backward()
-    assert b.grad.tolist() == [[1.0]]
-    assert u.grad.tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -8,7 +8,6 @@ from gymnasium.wrappers import ClipAction
 from gymnasium.wrappers.vector import ClipAction as VectorClipAction
 
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
@@ -116,18 +115,6 @@ def test_mask_counts_although_a_seed_is_given_too():
     assert np.array_equal(batch.driver.lambda_, before)  # a run of its own would forget it
 
 
-def test_reset_of_an_ended_episode_lets_its_next_action_be_executed():
-    batch = fleet(AutoresetMode.NEXT_STEP, lengths=(3, 60, 60))
-    observations, _ = batch.reset(seed=0)
-    for _ in range(3):
-        observations, _, _, truncated, _ = batch.step(policy(observations))
-    assert truncated.tolist() == [True, False, False]
-    batch.reset(options={"reset_mask": truncated})
-    # Gymnasium's own batch forgets the mask's environment in the same way: the action counts.
-    *_, info = batch.step(policy(observations))
-    assert info["_safety"].tolist() == [True, True, True]
-
-
 def test_harmless_action_beside_a_filtered_one_takes_no_way_through_other_units():
     def to_control(action):
         return action * np.float32(0.3)
@@ -162,17 +149,6 @@ def test_rounding_to_the_type_of_the_space_is_no_intervention():
     *_, info = batch.step(actions)
     assert info["safety"]["intervened"].tolist() == [True, False, True]
     assert info["safety"]["intervention"][1] == 0.0
-
-
-def test_untouched_actions_are_handed_on_as_they_are():
-    env = SyncVectorEnv([HookedPlaneEnv] * COPIES)
-    batch = VectorSafetyFilterWrapper(env)
-    batch.reset(seed=0)
-    actions = np.full((COPIES, 2), 0.1, dtype=np.float32)
-    *_, info = batch.step(actions)
-    assert not info["safety"]["intervened"].any()
-    for single in env.envs:
-        assert np.array_equal(single.unwrapped.executed[0], actions[0])
 
 
 class PlaneBatch(gym.vector.VectorEnv):
@@ -232,13 +208,6 @@ def test_custom_batch_is_guarded_through_callables():
         observations, *_, info = batch.step(policy(observations))
         assert min(env.smallest_gap() for env in batch.env.envs_inside) > 0.0
     assert info["safety"]["intervened"].any()
-    unguarded = PlaneBatch()
-    observations, _ = unguarded.reset(seed=3)
-    gaps = []
-    for _ in range(59):
-        observations, *_ = unguarded.step(policy(observations))
-        gaps.append(min(env.smallest_gap() for env in unguarded.envs_inside))
-    assert min(gaps) < -0.1
 
 
 def test_partner_swaps_are_noticed_per_environment():
@@ -250,24 +219,6 @@ def test_partner_swaps_are_noticed_per_environment():
     for _ in range(2):
         batch.step(np.zeros((2, 2), dtype=np.float32))
     assert batch.driver.partner_swaps.tolist() == [0, 1]
-
-
-def test_vector_crossing_is_guarded_without_arguments():
-    batch = VectorSafetyFilterWrapper(VectorCrossingEnv(16, episode_length=80))
-    observations, _ = batch.reset(seed=0)
-    contacts = interventions = 0
-    for _ in range(120):
-        state = observations["agent"]["ego"]["state"]
-        towards = observations["agent"]["partner"]["state"][:, 6:8]
-        actions = {
-            "ego": np.clip(4.0 * state[:, 4:6], -2.0, 2.0),
-            "partner": (0.5 * np.sign(towards)).astype(np.float32),
-        }
-        observations, *_, info = batch.step(actions)
-        contacts += int(info["contact"].sum())
-        interventions += int(info["safety"]["intervened"].sum())
-    assert contacts == 0
-    assert interventions > 50
 
 
 class Sometimes(HookedPlaneEnv):
@@ -314,20 +265,6 @@ def test_bad_scene_or_action_brakes_its_own_environment_alone(bad):
         raising.step(actions)
 
 
-def test_scenes_one_by_one_need_options_that_decide_one_by_one():
-    batch = VectorSafetyFilterWrapper(SyncVectorEnv([HookedPlaneEnv] * COPIES))
-    batch.reset(seed=0)
-    assert batch.driver.vectorised
-    with pytest.raises(InputError, match="step_rows: expected options under which"):
-        batch.driver.step_rows(np.zeros((COPIES, 2)), [{}] * COPIES)
-
-
-def test_step_before_reset_is_refused():
-    batch = VectorSafetyFilterWrapper(PlaneBatch(), **given())
-    with pytest.raises(NotReadyError, match="call reset"):
-        batch.step(np.zeros((2, 2), dtype=np.float32))
-
-
 def test_misuse_is_refused():
     with pytest.raises(ConfigurationError, match="changes actions after the filter"):
         VectorSafetyFilterWrapper(VectorClipAction(PlaneBatch()), **given())
@@ -339,6 +276,8 @@ def test_misuse_is_refused():
     with pytest.raises(ConfigurationError, match="build_control_models"):
         VectorSafetyFilterWrapper(SyncVectorEnv([PlaneEnv]), **given(control_models=None))
     batch = VectorSafetyFilterWrapper(PlaneBatch(), **given())
+    with pytest.raises(NotReadyError, match="call reset"):
+        batch.step(np.zeros((2, 2), dtype=np.float32))
     batch.reset(seed=0)
     with pytest.raises(InputError, match=r"shape \(2, 2\)"):
         batch.step(np.zeros((3, 2), dtype=np.float32))
