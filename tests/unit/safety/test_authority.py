@@ -14,7 +14,6 @@ from cadenza.safety.rows.authority import (
     measure_authority,
     pair_parameters,
     read_action_map,
-    weakest_support,
 )
 from tests.unit.safety.scenes import agent, box
 
@@ -66,35 +65,6 @@ def test_authority_of_a_double_integrator_is_its_box():
     assert authority.every_direction == 2.0
     assert authority.reach == pytest.approx(2.0 * math.sqrt(2.0))
     assert authority.certified  # constant, though below the declared 2.5
-
-
-def test_authority_of_a_plane_map_by_hand():
-    # Normal to (3, 0): y, reaches 1 + 2. Normal to (0, 1) and (0, 2): x, reaches 3.
-    assert weakest_support(np.array([[3.0, 0, 0], [0, 1, 2]]), np.zeros(2), 1.0) == 3.0
-    # Columns (1, 0) and (1, 1): normals y (reach 1) and (1, -1)/sqrt 2 (reach 1/sqrt 2).
-    skew = np.array([[1.0, 1.0], [0.0, 1.0]])
-    assert weakest_support(skew, np.zeros(2), 2.0) == pytest.approx(math.sqrt(2.0))
-    # A bias of (0.3, 0) leans against the second normal: 0.3 / sqrt 2 less.
-    assert weakest_support(skew, np.array([0.3, 0.0]), 2.0) == pytest.approx(
-        math.sqrt(2.0) - 0.3 / math.sqrt(2.0)
-    )
-
-
-@pytest.mark.parametrize(
-    "jacobian",
-    [
-        np.zeros((2, 2)),
-        np.array([[1.0, 2.0], [0.0, 0.0]]),
-        np.zeros((3, 4)),
-        np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]),
-        np.array([[1.0], [0.0], [0.0]]),
-        np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]),
-    ],
-)
-def test_authority_of_a_dead_direction_is_not_positive(jacobian):
-    bias = np.full(jacobian.shape[0], 0.1)
-    assert weakest_support(jacobian, 0.0 * bias, 1.0) <= 1e-15
-    assert weakest_support(jacobian, bias, 1.0) < 0.0
 
 
 def test_authority_is_asked_for_once_and_carries_the_bias():

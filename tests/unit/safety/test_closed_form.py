@@ -20,38 +20,6 @@ def run(P, q, A, b, lower=-FREE, upper=FREE):
     )
 
 
-def test_two_rows_both_met_returns_the_point_itself():
-    assert project_two_rows([0.5, -3.0], [[1, 0], [0, 1]], [1.0, 0.0]) == ([0.5, -3.0], True)
-
-
-@pytest.mark.parametrize(
-    ("b", "expected"),
-    [
-        ([0.0, 9.0], [0.0, 2.0]),  # only x <= 0 is active
-        ([9.0, 0.0], [1.0, 0.0]),  # only y <= 0 is active
-        ([-1.0, -1.0], [-1.0, -1.0]),  # both: the corner
-    ],
-)
-def test_two_rows_of_the_axes_by_hand(b, expected):
-    assert project_two_rows([1.0, 2.0], [[1, 0], [0, 1]], b) == (expected, True)
-
-
-def test_two_oblique_rows_meet_in_the_corner():
-    # x <= 0 and x + y <= -1 from (1, 0): x = 0 alone misses the second row, (0, -1) is both; the
-    # second alone gives (0, -1) too: multipliers (0, 1) prove it.
-    x, feasible = project_two_rows([1.0, 0.0], [[1, 0], [1, 1]], [0.0, -1.0])
-    assert feasible
-    assert x == pytest.approx([0.0, -1.0], abs=1e-15)
-
-
-def test_two_rows_scaled_by_any_factor_give_the_same_point():
-    # Rows 3 x <= 0 and 10 (x + 2 y) <= -10 from (2, 1): the corner (0, -0.5), with multipliers
-    # 0.5 of x and 1.5 of x + 2 y, since (2, 1.5) = 1.25 (1, 0) + 0.75 (1, 2).
-    x, feasible = project_two_rows([2.0, 1.0], [[3, 0], [10, 20]], [0.0, -10.0])
-    assert feasible
-    assert x == pytest.approx([0.0, -0.5], abs=1e-14)
-
-
 def test_two_parallel_rows_keep_the_tighter_one():
     x, feasible = project_two_rows([3.0, 1.0], [[2, 0], [1, 0]], [2.0, -1.0])
     assert (x, feasible) == ([-1.0, 1.0], True)
@@ -65,35 +33,6 @@ def test_two_opposite_rows_are_feasible_only_with_room_between():
 def test_two_rows_with_zeros_are_judged_by_their_level():
     assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [0.0, 1.0]) == ([1.0, 0.0], True)
     assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [-1.0, 1.0]) == ([3.0, 0.0], False)
-
-
-def test_two_rows_with_a_flipped_multiplier_would_be_caught():
-    u, A, b = np.array([2.0, 1.0]), np.array([[1.0, 0.0], [1.0, 2.0]]), np.array([0.0, -1.0])
-    x, _ = project_two_rows(u.tolist(), A.tolist(), b.tolist())
-    assert (A @ np.array(x) <= b + 1e-12).all()
-    mutant = u + (u - np.array(x))
-    assert (A @ mutant > b).any()
-
-
-def test_solver_one_row_uses_the_metric():
-    # min 1/2 (4 x^2 + y^2), x + y <= -1: x = -mu / 4, y = -mu, mu = 0.8.
-    solution = run([4.0, 1.0], [0.0, 0.0], [[1, 1]], [-1.0], -1.0, 1.0)
-    assert solution.status is SolveStatus.OPTIMAL
-    assert solution.x == pytest.approx([-0.2, -0.8], abs=1e-15)
-    assert solution.residual <= 1e-15
-
-
-def test_solver_metric_with_a_saturated_component():
-    # As above with y >= -0.5: x = -0.5 carries the rest.
-    solution = run([4.0, 1.0], [0.0, 0.0], [[1, 1]], [-1.0], -0.5, 0.5)
-    assert solution.x == pytest.approx([-0.5, -0.5], abs=1e-15)
-
-
-def test_solver_two_rows_use_the_metric():
-    # min 1/2 (4 x^2 + y^2) - 4 x - y (unconstrained (1, 1)), x + y <= 0 and y <= 9:
-    # x = 1 - mu / 4, y = 1 - mu, mu = 1.6.
-    solution = run([4.0, 1.0], [-4.0, -1.0], [[1, 1], [0, 1]], [0.0, 9.0])
-    assert solution.x == pytest.approx([0.6, -0.6], abs=1e-15)
 
 
 def test_solver_accepts_a_diagonal_matrix_and_no_rows():

@@ -126,20 +126,7 @@ def test_decaying_steps_by_hand():
     assert state.lambda_[AB] == pytest.approx(-GAMMA * (expected + 0.036))
 
 
-@pytest.mark.parametrize("name", SUPPORTED_RULES)
-def test_a_restart_changes_nothing_where_no_step_decays(name):
-    rule, state = begun(name)
-    other, same = begun(name)
-    for k in range(20):
-        scores = {AB: math.sin(k), AC: 0.1}
-        rule.update(state, scores)
-        other.update(same, scores)
-        other.restart()
-    assert state == same
-    assert rule.to_dict() == other.to_dict()
-
-
-@pytest.mark.parametrize("memory", [None, [], [-1], ["x"], [1.5]])
+@pytest.mark.parametrize("memory", [None, [], [-1], [1.5]])
 def test_decay_refuses_a_memory_without_a_count_and_keeps_its_own(memory):
     rule, state = begun("two_sided", {AB: 0.0}, eta_decay=0.5)
     rule.update(state, {AB: 1.0})
@@ -150,15 +137,6 @@ def test_decay_refuses_a_memory_without_a_count_and_keeps_its_own(memory):
     assert rule.to_dict() == kept
 
 
-def test_loading_a_decaying_rule_leaves_the_record_as_it_was():
-    rule, state = begun("two_sided", integral_gain=0.1, eta_decay=0.5)
-    rule.update(state, {AB: 1.0, AC: 0.0})
-    record = rule.to_dict()
-    copy = json.loads(json.dumps(record))
-    rule.load_dict(record)
-    assert record == copy == rule.to_dict()
-
-
 def test_integral_term_by_hand():
     # One miss at miss rate 0.1: base = 0.02 * 0.9, x = 0.9, t = 501.
     rule, state = begun("two_sided", {AB: 0.0}, integral_gain=0.5)
@@ -166,14 +144,6 @@ def test_integral_term_by_hand():
     angle = 0.9 * math.log(INTEGRAL_OFFSET + 1) / ((INTEGRAL_OFFSET + 1) * INTEGRAL_SATURATION)
     assert state.lambda_[AB] == pytest.approx(-GAMMA * (0.018 + 0.5 * math.tan(angle)))
     assert pytest.approx(2 / math.pi * 0.05 * math.log(500)) == INTEGRAL_SATURATION
-
-
-def test_integral_term_saturates_at_both_ends():
-    high = IntegralMargin(base=0.1, excess=60.0, steps=0)
-    assert high.used(0.01, 0.7) == 0.7
-    low = IntegralMargin(base=0.1, excess=-60.0, steps=0)
-    assert low.used(0.01, 0.7) == 0.0
-    assert IntegralMargin(base=0.1, excess=-20.0).used(0.01, 0.7) < 0.1
 
 
 @pytest.mark.parametrize("memory", [None, [1, 2], [1, 2, "x"], [math.nan, 0, 0], [0, 0, -1]])
@@ -213,38 +183,15 @@ def test_dtaci_first_step_by_hand():
     assert tracker.margins == pytest.approx([0.66, 1.14])
 
 
-def test_dtaci_weights_move_to_the_step_that_fits():
-    def heaviest(score_of):
-        tracker = DtaciTracker.start(0.9, steps=(0.002, 0.02, 0.2))
-        for k in range(800):
-            tracker.update(score_of(k), miss_rate=0.1, largest=10.0)
-        assert sum(tracker.weights) == pytest.approx(1.0)
-        return max(range(3), key=tracker.weights.__getitem__)
-
-    # Spread evenly over [0, 1] the quantile stays at 0.9; in a slow wave it runs away.
-    assert heaviest(lambda k: (k * 0.618) % 1.0) == 0
-    assert heaviest(lambda k: 5.0 + 5.0 * math.sin(k / 40)) == 2
-
-
-def test_dtaci_rule_starts_all_experts_at_the_given_slack():
-    rule, state = begun("dtaci", {AB: -1.0}, step_grid=(0.1, 0.3))
-    rule.update(state, {AB: 0.0})  # no miss: 0.2 falls by 0.1 eps and 0.3 eps, eps = 0.1
-    assert state.lambda_[AB] < 0.0
-    memory = rule.to_dict()["pairs"][0]["memory"]
-    assert memory["margins"] == pytest.approx([0.19, 0.17])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"schema_version": 0}, "expected schema version 1, got 0"),
         ({"steps": []}, "expected step sizes > 0"),
-        ({"steps": [0.1, -0.2]}, "expected step sizes > 0"),
         ({"interval": 0}, "expected an interval >= 1"),
         ({"margins": [0.1]}, "expected 2 margins"),
         ({"weights": [0.5, math.nan]}, "expected 2 margins"),
         ({"loss_power": "much"}, "expected a complete record"),
-        ({"margins": None}, "expected a complete record"),
     ],
 )
 def test_dtaci_record_malformed_is_refused(change, message):
@@ -283,7 +230,6 @@ def test_huriot_sibai_rule_relaxes_up_to_its_limit_only():
         ({"lambda_max": 5.1}, r"lambda_max: expected a number in \[0, 5\]"),
         ({"integral_gain": -0.1}, "integral_gain: expected a finite number >= 0"),
         ({"eta_decay": 1.0}, r"eta_decay: expected a number in \[0, 1\)"),
-        ({"eta_decay": math.nan}, "eta_decay"),
         ({"step_grid": ()}, "expected step sizes > 0"),
     ],
 )

@@ -5,10 +5,8 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
-from cadenza.safety.protocols import EgoOnlySafetyFilter
 from cadenza.safety.solvers import QPSolution, SolveStatus, make_solver
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
@@ -22,11 +20,6 @@ LEVEL = (C_MAX - 0.5) / 0.1 - 0.5
 
 def approach(speed=0.5, gap=0.8):
     return {"ego": agent([0, 0], [speed, 0]), "p": agent([gap, 0])}
-
-
-def test_filter_is_what_the_protocol_asks_for():
-    assert isinstance(ego_filter(), EgoOnlySafetyFilter)
-    assert isinstance(ExpCBFQP.ego_only(control_models=models()), EgoOnlyCBFQP)
 
 
 def test_filter_action_on_the_row_by_hand():
@@ -55,13 +48,6 @@ def test_filter_inactive_returns_the_proposed_bits_in_a_fresh_array():
     assert info["intervention"] == 0.0
 
 
-def test_filter_float32_action_passes_with_its_values():
-    proposed = np.array([0.1, -0.7], dtype=np.float32)
-    action, _ = call(ego_filter(), proposed, approach(0.0, 3.0))
-    assert action.dtype == np.float64
-    assert action.astype(np.float32).tobytes() == proposed.tobytes()
-
-
 def test_filter_keeps_the_box_when_no_row_is_active():
     action, info = call(ego_filter(), [-5.0, 0.5], approach(0.0, 3.0))
     assert action.tolist() == [-2.0, 0.5]
@@ -84,14 +70,6 @@ def test_filter_certificate_uses_the_partners_own_bound():
     assert expected < 2.0
 
 
-def test_filter_margin_widens_the_contact_distance():
-    with_margin, _ = call(
-        ego_filter(margin_m=0.2), [2.0, 0.0], approach(gap=1.0), dt=0.1, state=slack(fill=-3.0)
-    )
-    without, _ = call(ego_filter(), [2.0, 0.0], approach(gap=0.8), dt=0.1, state=slack(fill=-3.0))
-    assert with_margin == pytest.approx(without, abs=1e-12)
-
-
 def test_filter_gamma_sets_how_fast_overlap_is_undone():
     # Overlap 0.01 m at rest: c_max = -gamma 0.01; u_x <= -gamma 0.01 / 0.1 - 0.5.
     for gamma in (2.0, 5.0):
@@ -100,13 +78,6 @@ def test_filter_gamma_sets_how_fast_overlap_is_undone():
         assert info["constraint_violation"] == pytest.approx([0.01 * gamma])
         assert info["margin"] == pytest.approx([-0.01])
         assert info["uncertified"] is True
-
-
-def test_filter_plant_changes_the_row_when_slowing_down():
-    scene = approach(1.2, 0.95)
-    zoh, _ = call(ego_filter(), [2.0, 0.0], scene, dt=0.1)
-    semi, _ = call(ego_filter(plant="semi_implicit"), [2.0, 0.0], scene, dt=0.1)
-    assert zoh[0] < semi[0] < 2.0
 
 
 def test_filter_infeasible_returns_the_strongest_retreat_and_flags_it():
@@ -123,12 +94,6 @@ def test_filter_infeasible_raises_when_asked_to():
     with pytest.raises(ConcertoSafetyInfeasible, match="use the braking fallback"):
         call(guard, [2.0, 0.4], approach(3.0, 0.6))
     assert call(guard, [0.0, 0.0], approach(0.0, 3.0))[1]["status"] == "inactive"
-
-
-def test_filter_infeasible_reports_it_even_if_the_nominal_is_the_retreat():
-    _, info = call(ego_filter(), [-2.0, 0.4], approach(3.0, 0.6))
-    assert info["status"] == "infeasible"
-    assert info["intervention"] == 0.0
 
 
 def test_filter_coincident_centres_push_along_x():
@@ -166,17 +131,6 @@ def test_filter_negative_lambda_is_dropped_when_it_sets_rows_against_each_other(
     assert action.tolist() == call(guard, [2.0, 0.0], agents)[0].tolist()
 
 
-def test_filter_larger_lambda_never_moves_the_action_farther():
-    distances = [
-        call(ego_filter(), [2.0, 0.0], approach(1.2, 0.95), dt=0.1, state=slack(fill=value))[1][
-            "intervention"
-        ]
-        for value in (-2.0, -1.0, 0.0, 0.5, 1.0)
-    ]
-    assert distances == sorted(distances, reverse=True)
-    assert distances[0] > distances[-1]
-
-
 def forecast(accel, dt=0.1):
     return {"p": agent([0.8, 0], [accel * dt, 0])}
 
@@ -212,91 +166,28 @@ def test_filter_trusted_forecast_replaces_the_bound():
     assert actions[-0.3] < actions[0.0] < actions[0.3]
 
 
-class Skewed:
-    """A control model whose action components are not the axes: a = J u."""
-
-    uid, action_dim, position_dim = "ego", 3, 2
-    J = np.array([[2.0, 0.0, 0.0], [0.0, 1.5, 0.5]])
-
-    def action_to_cartesian_accel(self, state, action):
-        return self.J @ action
-
-    def cartesian_accel_to_action(self, state, cartesian_accel):
-        return np.linalg.pinv(self.J) @ cartesian_accel
-
-    def max_cartesian_accel(self, bounds):
-        return 10.0
-
-
-def test_filter_projects_the_row_through_the_control_model():
-    guard = ExpCBFQP.ego_only(
-        control_models={"ego": Skewed(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
-    )
-    action, info = call(guard, [0.9, 0.3, -0.2], approach(0.7), bounds=box(1.0), dt=0.1)
-    # The box reaches 2 along x and 1.5 + 0.5 along y, more in between; alpha is 0.5 less.
-    # Speeding up to c: c^2 / (2 alpha) + 0.15 c = 0.4.
-    alpha = 2.0 - 0.5
-    c_max = alpha * (-0.15 + math.sqrt(0.0225 + 2 * 0.4 / alpha))
-    assert c_max > 0.7
-    level = (c_max - 0.7) / 0.1 - 0.5
-    # The row acts on u_0 alone with factor 2.
-    assert action == pytest.approx([level / 2.0, 0.3, -0.2], abs=1e-12)
-    assert info["status"] == "optimal"
-
-
-class Drifting(Skewed):
-    """The same map with an acceleration of its own: a = J u + beta."""
-
-    def __init__(self, beta):
-        self.beta = np.array(beta)
-
-    def jacobian(self, state):
-        return self.J
-
-    def bias_accel(self, state):
-        return self.beta
-
-    def max_cartesian_accel(self, bounds):
-        return 1.5
-
-
 def test_filter_counts_the_acceleration_of_a_zero_action():
     partner = DoubleIntegratorControlModel("p", 2, capacity=0.5)
 
-    def action(model):
+    def action(bias):
+        model = JacobianControlModel(
+            "ego",
+            3,
+            2,
+            lambda _: np.array([[2.0, 0.0, 0.0], [0.0, 1.5, 0.5]]),
+            bias_fn=lambda _: np.array([bias, 0.0]),
+            max_cartesian_accel_value=1.5,
+        )
         guard = ExpCBFQP.ego_only(control_models={"ego": model, "p": partner})
         return call(guard, [0.9, 0.3, -0.2], approach(0.7), bounds=box(1.0), dt=0.1)[0]
 
     # n = (-1, 0). The box reaches 2 - 0.1 or more everywhere, the credit stays at the 1.5 declared.
-    plain, toward, away = (action(Drifting([b, 0.0])) for b in (0.0, 0.1, -0.1))
+    plain, toward, away = (action(bias) for bias in (0.0, 0.1, -0.1))
     c_max = -0.15 + math.sqrt(0.0225 + 0.8)  # alpha = 1
     assert plain[0] == pytest.approx(((c_max - 0.7) / 0.1 - 0.5) / 2.0, abs=1e-12)
     # A drift of 0.1 m/s^2 at the partner takes that much from the level; u_0 acts twofold.
     assert toward[0] == pytest.approx(plain[0] - 0.05, abs=1e-12)
     assert away[0] == pytest.approx(plain[0] + 0.05, abs=1e-12)
-
-
-def test_filter_model_that_returns_nan_is_named():
-    class Broken(Skewed):
-        J = np.array([[np.nan, 0.0, 0.0], [0.0, 1.5, 0.5]])
-
-    guard = ExpCBFQP.ego_only(
-        control_models={"ego": Broken(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
-    )
-    with pytest.raises(InputError, match="control model of 'ego': Jacobian: expected finite"):
-        call(guard, [0.0, 0.0, 0.0], approach())
-
-
-def test_filter_model_with_a_dead_direction_leaves_no_authority():
-    class Flat(Skewed):
-        action_dim = 1
-        J = np.array([[1.0], [0.0]])
-
-    guard = ExpCBFQP.ego_only(
-        control_models={"ego": Flat(), "p": DoubleIntegratorControlModel("p", 2, capacity=0.5)}
-    )
-    with pytest.raises(ConfigurationError, match="expected an ego authority above"):
-        call(guard, [0.0], approach())
 
 
 def test_filter_partner_as_strong_as_the_ego_is_refused():
@@ -305,18 +196,6 @@ def test_filter_partner_as_strong_as_the_ego_is_refused():
     # A capacity beyond the box does not help: the box gives 2 in the weakest direction.
     with pytest.raises(ConfigurationError, match="declare what the partner can really do"):
         call(ego_filter(2.0), [0.0, 0.0], approach(), bounds=box(2.0, capacity=2.8))
-
-
-def test_filter_partner_bound_that_is_no_number_is_refused():
-    class Unknown(Skewed):
-        uid = "p"
-
-        def max_cartesian_accel(self, bounds):
-            return math.nan
-
-    guard = ExpCBFQP.ego_only(control_models={**models(), "p": Unknown()})
-    with pytest.raises(ConfigurationError, match="'p': expected max_cartesian_accel >= 0"):
-        call(guard, [0.0, 0.0], approach())
 
 
 def test_filter_new_bounds_dt_and_agents_take_effect_at_once():
@@ -337,20 +216,6 @@ def test_filter_does_not_change_the_state_and_copies_lambda():
     _, info = call(ego_filter(), [2.0, 0.0], approach(), state=state)
     info["lambda"]["ego", "p"] = 9.0
     assert state == slack(fill=-0.25)
-
-
-def test_filter_tells_its_options():
-    guard = ego_filter(max_age_s=0.2, rate_limit="soft", budget_split=None)
-    assert (guard.options.max_age_s, guard.options.rate_limit) == (0.2, "soft")
-    assert guard.options.budget_split is None
-
-
-def test_filter_reset_changes_nothing():
-    guard = ego_filter()
-    before, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95))
-    guard.reset(seed=5)
-    after, _ = call(guard, [2.0, 0.0], approach(1.2, 0.95))
-    assert before.tobytes() == after.tobytes()
 
 
 def test_filter_barrier_values_match_the_violation_it_reports():
@@ -388,7 +253,7 @@ def test_filter_takes_a_solver_that_offers_solve_only():
 
 @pytest.mark.parametrize(
     "status",
-    [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER, SolveStatus.BAD_INPUT, SolveStatus.INFEASIBLE],
+    [SolveStatus.NUMERICAL, SolveStatus.INFEASIBLE],
 )
 def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal(status):
     class Failing:
@@ -411,19 +276,6 @@ def test_filter_solver_failure_is_flagged_and_never_returns_the_nominal(status):
     assert np.all(good < 2.0)
 
 
-def test_filter_statuses_are_inactive_or_those_of_the_solvers():
-    assert {status.value for status in SolveStatus} == {
-        "optimal",
-        "infeasible",
-        "max_iter",
-        "numerical",
-        "bad_input",
-    }
-    assert call(ego_filter(), [0.0, 0.0], approach(0.0, 3.0))[1]["status"] == "inactive"
-    assert call(ego_filter(), [9.0, 0.0], approach(0.0, 3.0))[1]["status"] == "optimal"
-    assert call(ego_filter(), [2.0, 0.4], approach(3.0, 0.6))[1]["status"] == "infeasible"
-
-
 def arguments(**change):
     agents = approach()
     return {
@@ -441,35 +293,37 @@ def arguments(**change):
     ("change", "error", "message"),
     [
         ({"ego_uid": None}, InputError, "ego_uid is required"),
+        ({"ego_uid": ["ego"]}, InputError, "ego_uid: expected the id of an agent, got"),
         ({"partner_predicted_states": None}, InputError, "partner_predicted_states is required"),
         ({"partner_predicted_states": []}, InputError, "expected snapshots by agent id, got list"),
         ({"state": None}, InputError, "state: expected SafetyState, got NoneType"),
         ({"bounds": 2.0}, InputError, "bounds: expected Bounds, got float"),
         ({"dt": None}, InputError, "dt is required"),
         ({"dt": 0.0}, InputError, "dt must be a finite number"),
-        ({"dt": -0.05}, InputError, "dt must be a finite number"),
         ({"dt": math.nan}, InputError, "dt must be a finite number"),
-        ({"dt": math.inf}, InputError, "dt must be a finite number"),
-        ({"dt": -math.inf}, InputError, "dt must be a finite number"),
         ({"dt": 1e-300}, InputError, "dt must be a finite number"),
         ({"proposed_action": [0.0, 0.0]}, TypeError, "must be an array, got list"),
         ({"obs": {}}, InputError, "agent_states.* must be a dict"),
-        ({"obs": {"agent_states": []}}, InputError, "agent_states.* got list"),
-        ({"obs": None}, InputError, "agent_states.* got NoneType"),
         ({"ego_uid": "x"}, InputError, r"expected the ego 'x' .* got \['ego', 'p'\]"),
         ({"state": SafetyState({})}, InputError, "key set mismatch"),
-        ({"state": slack(("q",))}, InputError, "key set mismatch"),
         ({"state": slack(fill=math.nan)}, InputError, r"lambda_\[.*\]: expected a finite number"),
         ({"proposed_action": np.zeros(3)}, InputError, r"expected shape \(2,\), got \(3,\)"),
-        ({"proposed_action": np.zeros((1, 2))}, InputError, r"got \(1, 2\)"),
         (
             {"proposed_action": np.array([0.0, np.nan])},
             InputError,
             "proposed_action: expected finite",
         ),
-        ({"proposed_action": np.array([np.inf, 0.0])}, InputError, "proposed_action: expected f"),
         ({"proposed_action": np.array(["a", "b"])}, InputError, "expected real numbers"),
-        ({"proposed_action": np.array([1j, 0])}, InputError, "expected real numbers"),
+        (
+            {"obs": {"agent_states": approach() | {"p": {"position": [0, 0]}}}},
+            InputError,
+            "agent_states: expected AgentSnapshot, got dict",
+        ),
+        (
+            {"obs": {"agent_states": approach() | {"p": agent([1, 0, 0])}}},
+            InputError,
+            "expected 2 dimensions like the ego's",
+        ),
         ({"partner_predicted_states": {}}, UnknownNameError, "'p' in partner_predicted_states"),
         ({"partner_predicted_states": {"p": None}}, InputError, "expected AgentSnapshot, got None"),
     ],
@@ -479,12 +333,6 @@ def test_filter_malformed_call_is_refused(change, error, message):
         ego_filter().filter(**arguments(**change))
 
 
-def test_filter_step_may_be_a_numpy_number():
-    first, _ = ego_filter().filter(**arguments(dt=np.float32(0.0625)))
-    second, _ = ego_filter().filter(**arguments(dt=0.0625))
-    assert first.tobytes() == second.tobytes()
-
-
 def test_filter_agent_without_control_model_is_refused():
     guard = ExpCBFQP.ego_only(control_models={"p": DoubleIntegratorControlModel("p", 2)})
     with pytest.raises(KeyError, match="'ego' in control_models"):
@@ -492,15 +340,6 @@ def test_filter_agent_without_control_model_is_refused():
     guard = ExpCBFQP.ego_only(control_models={"ego": DoubleIntegratorControlModel("ego", 2)})
     with pytest.raises(KeyError, match="'p' in control_models"):
         guard.filter(**arguments())
-
-
-def test_filter_snapshot_of_another_kind_or_dimension_is_refused():
-    agents = approach() | {"p": {"position": [0, 0]}}
-    with pytest.raises(InputError, match="agent_states: expected AgentSnapshot, got dict"):
-        ego_filter().filter(**arguments(obs={"agent_states": agents}))
-    agents = approach() | {"p": agent([1, 0, 0])}
-    with pytest.raises(InputError, match="expected 2 dimensions like the ego's"):
-        ego_filter().filter(**arguments(obs={"agent_states": agents}))
 
 
 def test_filter_checks_come_in_the_promised_order():
@@ -528,7 +367,6 @@ def test_filter_checks_come_in_the_promised_order():
             "expected the control model of 'a', got one for 'b'",
         ),
         ({"cbf_gamma": 0.0}, "cbf_gamma: expected a number"),
-        ({"cbf_gamma": math.nan}, "cbf_gamma"),
         ({"margin_m": -0.1}, "margin_m: expected a number"),
         ({"prediction_error": math.inf}, "prediction_error"),
         ({"plant": "euler"}, "plant: expected one of .* got 'euler'"),
@@ -538,3 +376,15 @@ def test_filter_checks_come_in_the_promised_order():
 def test_filter_bad_option_is_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         ExpCBFQP.ego_only(**({"control_models": models()} | options))
+
+
+def test_filter_follows_a_control_model_that_changes_what_it_declares():
+    partner = JacobianControlModel("p", 2, 2, max_cartesian_accel_value=0.2)
+    known = models() | {"p": partner}
+    guard, near = ExpCBFQP.ego_only(control_models=known), approach(0.8)
+    weak = call(guard, [2.0, 0.0], near)[0]
+    partner.max_cartesian_accel_value = 1.5
+    strong = call(guard, [2.0, 0.0], near)[0]
+    fresh = call(ExpCBFQP.ego_only(control_models=known), [2.0, 0.0], near)[0]
+    assert strong.tolist() == fresh.tolist()
+    assert strong[0] < weak[0]

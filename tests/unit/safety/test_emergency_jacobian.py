@@ -6,8 +6,6 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import (
-    BodyDrive,
-    DifferentialDriveControlModel,
     DoubleIntegratorControlModel,
     JacobianControlModel,
 )
@@ -45,9 +43,8 @@ def override(model, vectors, c=100.0, state=REST, kind=JacobianEmergencyControll
     return controller.compute_override(state, vectors, limits(c))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_jacobian_emergency_image_is_the_target_while_the_box_is_idle(seed):
-    matrix = jacobian(seed)
+def test_jacobian_emergency_image_is_the_target_while_the_box_is_idle():
+    matrix = jacobian()
     vectors = [X, Y]
     target = 5.0 * np.array([1.0, 1.0, 0.0]) / math.sqrt(2.0)
     action = override(arm(matrix), vectors)
@@ -75,16 +72,6 @@ def test_jacobian_emergency_reaches_the_support_when_the_box_is_too_small(c):
     wanted = np.linalg.pinv(matrix) @ (5.0 * X)
     for weaker in (np.clip(wanted, -c, c), wanted * c / np.abs(wanted).max()):
         assert X @ matrix @ weaker < support - 0.05 * c
-
-
-def test_jacobian_emergency_goes_no_further_towards_the_maximum_than_it_must():
-    matrix = np.array([[2.0, 0.1], [0.0, 1.0]])
-    model, state = arm(matrix), agent([0, 0])
-    controller = JacobianEmergencyController(control_model=model)
-    # The inverse wants (2.5, 0), the box gives 2.45 of it; the second joint makes up the rest:
-    # 2 * 2.45 + 0.1 u = 5, u = 1.
-    action = controller.compute_override(state, [np.array([1.0, 0.0])], limits(2.45))
-    assert action == pytest.approx([2.45, 1.0], abs=1e-5)
 
 
 def test_jacobian_emergency_of_several_pairs_finds_the_best_worst_push():
@@ -137,32 +124,12 @@ def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
     assert action == pytest.approx([0.1, 0.0], abs=1e-6)
 
 
-def test_jacobian_emergency_of_a_wheeled_base_pushes_its_ball_away():
-    model = DifferentialDriveControlModel("base", lambda _: 0.4, 0.25, BodyDrive(1.0, 1.0))
-    state = agent([0, 0], [0.3, 0.1])
-    away = np.array([-0.6, 0.8])
-    action = override(model, [away], c=100.0, state=state)
-    accel = model.action_to_cartesian_accel(state, action) + model.bias_accel(state)
-    assert accel == pytest.approx(5.0 * away)
-
-
 def test_max_push_of_one_pair_is_the_sign_pattern():
     matrix = jacobian()
     action = override(arm(matrix), [X], 0.3, kind=MaxPushEmergencyController)
     assert action == pytest.approx(0.3 * np.sign(X @ matrix))
     # It does not stop at the capacity, as the summed push does.
     assert X @ matrix @ override(arm(matrix), [X], 9.0, kind=MaxPushEmergencyController) > 5.0
-
-
-def test_max_push_of_a_point_mass_separates_faster_than_the_summed_push():
-    model, state = DoubleIntegratorControlModel("a", 2), agent([0, 0])
-    away = np.array([0.8, 0.6])
-    strong = MaxPushEmergencyController(control_model=model).compute_override(
-        state, [away], box(2.0)
-    )
-    plain = CartesianAccelEmergencyController().compute_override(state, [away], box(2.0))
-    assert away @ strong == pytest.approx(2.8)  # 2 (0.8 + 0.6)
-    assert away @ plain == pytest.approx(2.0)
 
 
 def test_max_push_never_flees_from_two_into_a_third():
@@ -204,19 +171,3 @@ def test_jacobian_emergency_malformed_is_refused(kind):
         kind(control_model=arm(jacobian()), stop_time_s=math.nan)
     with pytest.raises(InputError, match=r"repulsion vector: expected shape \(3,\), got \(2,\)"):
         override(arm(jacobian()), [np.zeros(2)], kind=kind)
-
-
-def test_max_push_cancels_the_bias_where_it_pushes_nobody():
-    model = arm(np.eye(2), bias_fn=lambda _: np.array([0.0, 0.7]))
-    action = override(
-        model, [np.array([1.0, 0.0])], c=2.0, state=agent([0, 0]), kind=MaxPushEmergencyController
-    )
-    assert action == pytest.approx([2.0, -0.7], abs=1e-5)
-
-
-def test_jacobian_emergency_does_not_leave_one_partner_for_another():
-    # Weak along z: the damped inverse flees from the partner on x and spares the weak joint.
-    model = arm(np.diag([1.0, 1.0, 1e-3]), damping=0.01)
-    action = override(model, [X, Z], c=100.0)
-    assert action[0] == pytest.approx(5.0 / math.sqrt(2.0), rel=1e-3)
-    assert action[2] == pytest.approx(100.0)

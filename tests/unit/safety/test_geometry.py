@@ -10,7 +10,6 @@ from cadenza.safety.geometry import (
     Sphere,
     SphereCloud,
     capsule_coverage_ok,
-    cloud_distance,
     covering_radius,
     decompose_capsule,
     k_nearest_pairs,
@@ -91,14 +90,6 @@ def test_k_nearest_pairs_break_ties_in_row_major_order():
     assert pairs.distance == pytest.approx([0.8, 0.8, 0.8])
 
 
-def test_k_nearest_pairs_of_many_ties_are_the_first_ones():
-    # Odd balls are nearer than even ones; within each kind all distances are equal.
-    centers = np.zeros((60, 3))
-    centers[1::2, 0] = 0.5
-    pairs = k_nearest_pairs(cloud([[1, 0, 0]]), cloud(centers), 45)
-    assert pairs.second.tolist() == [*range(1, 60, 2), *range(0, 30, 2)]
-
-
 def test_k_nearest_pairs_return_what_exclusions_leave():
     body = cloud([[0, 0, 0], [0.1, 0, 0], [0.5, 0, 0], [2.0, 0, 0]])
     links = [0, 0, 1, 2]
@@ -111,51 +102,12 @@ def test_k_nearest_pairs_return_what_exclusions_leave():
     assert none.gradient.shape == (0, 3)
 
 
-def test_k_nearest_pairs_of_coincident_centres_push_along_x():
-    pairs = k_nearest_pairs(cloud([[1, 2, 3]]), cloud([[1, 2, 3]]), 1)
-    assert pairs.distance == pytest.approx([-0.2])
-    assert pairs.gradient.tolist() == [[1.0, 0.0, 0.0]]
-
-
-def test_nearest_pairs_of_an_empty_cloud_are_refused():
-    empty = SphereCloud(np.zeros((0, 3)), np.zeros(0))
-    assert len(empty) == 0
-    with pytest.raises(InputError, match="expected at least one ball each, got 0 and 1"):
-        min_pair_distance(empty, cloud([[0, 0, 0]]))
-    with pytest.raises(InputError, match="expected at least one ball each, got 1 and 0"):
-        k_nearest_pairs(cloud([[0, 0, 0]]), empty, 1)
-
-
-def test_k_nearest_pairs_malformed_call_is_refused():
-    one = cloud([[0, 0, 0]])
-    with pytest.raises(InputError, match="expected k >= 1, got 0"):
-        k_nearest_pairs(one, one, 0)
-    with pytest.raises(InputError, match=r"exclude: expected shape \(1, 1\), got \(2, 2\)"):
-        k_nearest_pairs(one, one, 1, exclude=np.eye(2, dtype=bool))
-
-
 def test_capsule_decomposition_is_uniform():
     balls = decompose_capsule(np.zeros(3), np.array([0.0, 0.0, 2.0]), 0.3, 5)
     assert balls.centers[:, 2].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert balls.radii.tolist() == [0.3] * 5
     one = decompose_capsule(np.ones(3), np.zeros(3), 0.3, 1)
     assert one.centers.tolist() == [[1.0, 1.0, 1.0]]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n_spheres": 0}, "n_spheres >= 1, got 0"),
-        ({"radius": 0.0}, "radius: expected a finite length > 0 m, got 0.0"),
-        ({"radius": math.nan}, "radius: expected a finite length"),
-        ({"start": np.zeros(2)}, r"start: expected shape \(3,\)"),
-        ({"end": np.full(3, np.inf)}, "end: expected finite"),
-    ],
-)
-def test_capsule_decomposition_malformed_is_refused(change, message):
-    call = {"start": np.zeros(3), "end": np.ones(3), "radius": 0.1, "n_spheres": 2} | change
-    with pytest.raises(InputError, match=message):
-        decompose_capsule(**call)
 
 
 def test_capsule_coverage_is_the_spacing_rule():
@@ -169,53 +121,12 @@ def test_capsule_coverage_is_the_spacing_rule():
     assert not capsule_coverage_ok(capsule, sphere_radius=0.9, n_spheres=1)
 
 
-def test_capsule_coverage_agrees_with_sampling_its_surface():
-    length, radius, n = 1.0, 0.2, 4
-    needed = covering_radius(length, radius, n)
-    angle = np.linspace(0.0, 2.0 * np.pi, 60)
-    x = np.linspace(0.0, length, 401)
-    surface = np.array([[s, radius * math.cos(a), radius * math.sin(a)] for s in x for a in angle])
-    end = np.array([length, 0.0, 0.0])
-    for factor, covered in ((1.0, True), (0.999, False)):
-        balls = decompose_capsule(np.zeros(3), end, factor * needed, n)
-        gap = np.linalg.norm(surface[:, None] - balls.centers[None], axis=2) - balls.radii
-        assert bool(gap.min(axis=1).max() <= 1e-9) is covered
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((1.0, 0.1, 0), "n_spheres >= 1"),
-        ((-1.0, 0.1, 2), "length >= 0 m, got -1.0"),
-        ((math.nan, 0.1, 2), "length >= 0 m, got nan"),
-        ((1.0, 0.0, 2), "radius: expected a finite length > 0"),
-    ],
-)
-def test_covering_radius_malformed_is_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        covering_radius(*arguments)
-
-
 def test_transform_moves_the_centres_and_shares_the_radii():
     quarter = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     body = cloud([[1, 0, 0], [0, 2, 0]])
     moved = transform_cloud(body, quarter, np.array([0.0, 0.0, 5.0]))
     assert moved.centers.tolist() == [[0.0, 1.0, 5.0], [-2.0, 0.0, 5.0]]
     assert moved.radii is body.radii
-
-
-@pytest.mark.parametrize(
-    ("rotation", "translation", "message"),
-    [
-        (2.0 * np.eye(3), np.zeros(3), "expected an orthonormal matrix"),
-        (np.full((3, 3), np.nan), np.zeros(3), "rotation: expected finite"),
-        (np.eye(2), np.zeros(3), r"rotation: expected shape \(3, 3\)"),
-        (np.eye(3), np.zeros(2), r"translation: expected shape \(3,\)"),
-    ],
-)
-def test_transform_by_no_rotation_is_refused(rotation, translation, message):
-    with pytest.raises(InputError, match=message):
-        transform_cloud(cloud([[0, 0, 0]]), rotation, translation)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +155,7 @@ def test_capsule_on_its_axis_has_a_perpendicular_gradient():
     assert ball.signed_distance(np.array([[1.0, 1.0, 3.0]]))[0] == pytest.approx([1.9])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_solid_gradients_match_finite_differences(seed):
     rng = np.random.default_rng(seed)
     solids = [
@@ -267,34 +178,6 @@ def test_half_space_is_the_solid_below_its_plane():
     assert gradients.tolist() == [[0.0, 0.0, 1.0]] * 2
 
 
-def test_cloud_distance_takes_off_each_radius():
-    body = SphereCloud(np.array([[0.0, 0, 1], [0, 0, 2]]), np.array([0.1, 0.5]))
-    distances, gradients = cloud_distance(body, HalfSpace(np.array([0.0, 0, 1]), 0.0))
-    assert distances == pytest.approx([0.9, 1.5])
-    assert gradients.shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: sphere([0, 0]), r"Sphere.center: expected shape \(3,\), got \(2,\)"),
-        (lambda: sphere([0, np.nan, 0]), "Sphere.center: expected finite"),
-        (lambda: sphere([0, 0, 0], -1.0), "Sphere.radius: expected a finite length > 0"),
-        (lambda: cloud([[0, 0, 0]], 0.0), "SphereCloud.radii: expected > 0 m, got 0.0"),
-        (lambda: SphereCloud(np.zeros((2, 3)), np.ones(1)), "SphereCloud.centers: expected shape"),
-        (lambda: SphereCloud(np.zeros((2, 3)), np.ones((2, 1))), "SphereCloud.radii: expected sh"),
-        (lambda: Capsule(np.zeros(3), np.zeros(2), 1.0), "Capsule.end: expected shape"),
-        (lambda: Capsule(np.full(3, np.nan), np.zeros(3), 1.0), "Capsule.start: expected finite"),
-        (lambda: Capsule(np.zeros(3), np.zeros(3), math.inf), "Capsule.radius: expected a finite"),
-        (lambda: HalfSpace(np.zeros(3), 0.0), "HalfSpace.normal: expected a direction"),
-        (lambda: HalfSpace(np.ones(3), math.nan), "HalfSpace.offset: expected a finite"),
-    ],
-)
-def test_malformed_shape_is_refused(build, message):
-    with pytest.raises(InputError, match=message):
-        build()
-
-
 def test_shapes_are_read_only_copies():
     center = np.zeros(3)
     ball = Sphere(center, 0.1)
@@ -302,3 +185,44 @@ def test_shapes_are_read_only_copies():
     assert ball.center.tolist() == [0.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="read-only"):
         ball.center[0] = 1.0
+
+
+ONE, EMPTY = cloud([[0, 0, 0]]), SphereCloud(np.zeros((0, 3)), np.zeros(0))
+
+
+def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
+    return decompose_capsule(np.array(start, float), np.array(end, float), radius, n_spheres)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sphere([0, 0]), r"Sphere.center: expected shape \(3,\), got \(2,\)"),
+        (lambda: sphere([0, np.nan, 0]), "Sphere.center: expected finite"),
+        (lambda: sphere([0, 0, 0], -1.0), "Sphere.radius: expected a finite length > 0"),
+        (lambda: cloud([[0, 0, 0]], 0.0), "SphereCloud.radii: expected > 0 m, got 0.0"),
+        (lambda: SphereCloud(np.zeros((2, 3)), np.ones(1)), "SphereCloud.centers: expected shape"),
+        (lambda: Capsule(np.full(3, np.nan), np.zeros(3), 1.0), "Capsule.start: expected finite"),
+        (lambda: Capsule(np.zeros(3), np.zeros(3), math.inf), "Capsule.radius: expected a finite"),
+        (lambda: HalfSpace(np.zeros(3), 0.0), "HalfSpace.normal: expected a direction"),
+        (lambda: HalfSpace(np.ones(3), math.nan), "HalfSpace.offset: expected a finite"),
+        (lambda: min_pair_distance(EMPTY, ONE), "expected at least one ball each, got 0 and 1"),
+        (lambda: k_nearest_pairs(ONE, EMPTY, 1), "expected at least one ball each, got 1 and 0"),
+        (lambda: k_nearest_pairs(ONE, ONE, 0), "expected k >= 1, got 0"),
+        (
+            lambda: k_nearest_pairs(ONE, ONE, 1, exclude=np.eye(2, dtype=bool)),
+            r"exclude: expected shape \(1, 1\), got \(2, 2\)",
+        ),
+        (lambda: rod(n_spheres=0), "n_spheres >= 1, got 0"),
+        (lambda: rod(radius=0.0), "radius: expected a finite length > 0 m, got 0.0"),
+        (lambda: rod(start=(0, 0)), r"start: expected shape \(3,\)"),
+        (lambda: covering_radius(1.0, 0.1, 0), "n_spheres >= 1"),
+        (lambda: covering_radius(-1.0, 0.1, 2), "length >= 0 m, got -1.0"),
+        (lambda: covering_radius(1.0, 0.0, 2), "radius: expected a finite length > 0"),
+        (lambda: transform_cloud(ONE, 2.0 * np.eye(3), np.zeros(3)), "expected an orthonormal mat"),
+        (lambda: transform_cloud(ONE, np.eye(2), np.zeros(3)), r"rotation: expected shape \(3, 3"),
+    ],
+)
+def test_malformed_shapes_and_calls_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

@@ -64,16 +64,11 @@ def test_jacobian_model_without_kinematics_says_so(method):
     assert issubclass(MissingJacobianError, CadenzaError)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_jacobian_model_without_a_capacity_names_the_field(value):
     model = JacobianControlModel("arm", 7, 3, max_cartesian_accel_value=value)
     with pytest.raises(ValueError, match="max_cartesian_accel_value: expected a finite number"):
         model.max_cartesian_accel(BOUNDS)
-
-
-def test_jacobian_capacity_ignores_the_shared_bounds():
-    model = JacobianControlModel("arm", 7, 3, max_cartesian_accel_value=10.0)
-    assert model.max_cartesian_accel(Bounds(1, 2, 3, 4, 5)) == 10.0
 
 
 def test_jacobian_velocity_target_reaches_its_velocity_in_one_step():
@@ -96,16 +91,6 @@ def test_jacobian_position_delta_moves_by_its_step_and_is_off_by_dt_squared_with
     assert ratio == pytest.approx(2500.0)
 
 
-@pytest.mark.parametrize("kind", ["joint_velocity", "joint_position_delta"])
-def test_jacobian_forward_map_is_linear_and_inverted_for_every_kind(kind):
-    model = arm(action_kind=kind, control_timestep_s=0.05)
-    state = agent([0, 0], [1.0, 2.0])
-    assert model.action_to_cartesian_accel(state, np.zeros(3)).tolist() == [0.0, 0.0]
-    a = np.array([0.7, -0.4])
-    action = model.cartesian_accel_to_action(state, a)
-    assert model.action_to_cartesian_accel(state, action) == pytest.approx(a, abs=3e-6)
-
-
 def test_jacobian_bias_function_is_added():
     model = arm(bias_fn=lambda state: np.array([0.1, float(state.velocity[0])]))
     assert model.bias_accel(agent([0, 0], [3.0, 0.0])).tolist() == [0.1, 3.0]
@@ -114,26 +99,6 @@ def test_jacobian_bias_function_is_added():
         action_kind="joint_velocity", control_timestep_s=0.5, bias_fn=lambda _: np.array([1.0, 0])
     )
     assert moving.bias_accel(agent([0, 0], [3.0, 1.0])).tolist() == [-5.0, -2.0]
-
-
-def test_jacobian_bias_is_the_drift_of_a_pendulum():
-    # Tip of a unit link at angle q turning at rate w: p'' = J u - w^2 (cos q, sin q).
-    q, w, u, h = 0.4, 1.5, 0.8, 1e-4
-
-    def tip(t):
-        angle = q + w * t + 0.5 * u * t * t
-        return np.array([math.cos(angle), math.sin(angle)])
-
-    model = JacobianControlModel(
-        "arm",
-        1,
-        2,
-        lambda _: np.array([[-math.sin(q)], [math.cos(q)]]),
-        bias_fn=lambda _: -w * w * tip(0.0),
-    )
-    state = agent(tip(0.0), w * np.array([-math.sin(q), math.cos(q)]))
-    accel = model.action_to_cartesian_accel(state, np.array([u])) + model.bias_accel(state)
-    assert accel == pytest.approx((tip(h) - 2 * tip(0.0) + tip(-h)) / (h * h), abs=1e-6)
 
 
 def counting_arm(**options):
@@ -147,10 +112,9 @@ def counting_arm(**options):
     return model, calls
 
 
-@pytest.mark.parametrize("partners", [1, 2, 5])
-def test_jacobian_is_evaluated_once_per_step_however_many_partners(partners):
+def test_jacobian_is_evaluated_once_per_step_however_many_partners():
     model, calls = counting_arm()
-    uids = tuple(f"p{i}" for i in range(partners))
+    uids = ("p0", "p1", "p2")
     guard = ExpCBFQP.ego_only(
         control_models={"ego": model}
         | {uid: DoubleIntegratorControlModel(uid, 2, capacity=0.1) for uid in uids}
@@ -175,82 +139,42 @@ def test_jacobian_is_evaluated_anew_for_another_state_or_function():
     assert model.jacobian(second).tolist() == [[1.0] * 3] * 2
 
 
-def test_jacobian_filter_keeps_a_turning_arm_clear_with_its_bias():
-    # The bias pushes the ego towards the partner; the row must make room for it.
-    def closest(bias_fn):
-        model = JacobianControlModel(
-            "ego", 2, 2, lambda _: np.eye(2), max_cartesian_accel_value=1.0, bias_fn=bias_fn
-        )
-        guard = ExpCBFQP.ego_only(
-            control_models={"ego": model, "p": DoubleIntegratorControlModel("p", 2, capacity=0.1)}
-        )
-        x, v, dt, nearest = -1.0, 0.0, 0.05, math.inf
-        for _ in range(200):
-            agents = {"ego": agent([x, 0], [v, 0]), "p": agent([0, 0])}
-            action, _ = call(guard, [2.0, 0.0], agents, bounds=box(2.0), dt=dt)
-            accel = action[0] + 0.6  # the plant has the bias, whatever the model knows
-            x, v = x + v * dt + 0.5 * accel * dt * dt, v + accel * dt
-            nearest = min(nearest, -x)
-        return nearest
-
-    assert closest(lambda _: np.array([0.6, 0.0])) >= 0.4 - 1e-9
-    assert closest(None) < 0.396
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"action_dim": 0}, "action_dim: expected >= 1, got 0"),
-        ({"position_dim": 1}, "position_dim: expected >= 2, got 1"),
-        ({"position_dim": 4}, "position_dim: expected 2 or 3, got 4"),
-        ({"damping": -1.0}, "damping: expected a number >= 0"),
-        ({"damping": math.nan}, "damping: expected a number >= 0, got nan"),
-        ({"action_kind": "torque"}, "action_kind: expected one of .*joint_velocity.*got 'torque'"),
-        ({"action_kind": "joint_velocity"}, "control_timestep_s: expected a time > 0 s"),
-        (
-            {"action_kind": "joint_velocity", "control_timestep_s": 0.0},
-            "control_timestep_s: expected a time > 0 s",
-        ),
-        ({"control_timestep_s": 0.1}, "control_timestep_s: expected None for accelerations"),
-    ],
-)
-def test_jacobian_model_malformed_is_refused(change, message):
-    fields = {"uid": "arm", "action_dim": 7, "position_dim": 3} | change
-    with pytest.raises(InputError, match=rf"JacobianControlModel\('arm'\).{message}"):
-        JacobianControlModel(**fields)
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda m, s: m.action_to_cartesian_accel(s, np.zeros(2)), "action shape of 'arm'"),
-        (lambda m, s: m.cartesian_accel_to_action(s, np.zeros(3)), "cartesian_accel shape"),
-        (lambda m, _: m.bias_accel(agent([0, 0, 0])), "state of 'arm': velocity: expected shape"),
-    ],
-)
-def test_jacobian_model_wrong_shapes_are_refused(ask, message):
-    with pytest.raises(InputError, match=message):
-        ask(arm(), agent([0, 0]))
-
-
-@pytest.mark.parametrize(
-    ("matrix", "bias", "message"),
-    [
-        (np.zeros((3, 3)), np.zeros(2), r"jacobian_fn of 'arm': expected shape \(2, 3\)"),
-        (np.full((2, 3), np.nan), np.zeros(2), "jacobian_fn of 'arm': expected finite"),
-        (J23, np.zeros(3), r"bias_fn of 'arm': expected shape \(2,\)"),
-        (J23, np.array([0.0, np.inf]), "bias_fn of 'arm': expected finite"),
-    ],
-)
-def test_jacobian_model_names_the_function_that_answers_nonsense(matrix, bias, message):
-    model = JacobianControlModel("arm", 3, 2, lambda _: matrix, bias_fn=lambda _: bias)
-    with pytest.raises(InputError, match=message):
-        model.jacobian(agent([0, 0])) + model.bias_accel(agent([0, 0]))[:, None]
-
-
 def test_jacobian_singular_posture_stays_finite_by_damping_and_is_refused_without():
     flat = [[1.0, 2.0], [0.0, 0.0]]
     action = arm(flat).cartesian_accel_to_action(agent([0, 0]), np.array([1.0, 1.0]))
     assert np.isfinite(action).all()
     with pytest.raises(InputError, match="expected damping > 0 in a singular posture"):
         arm(flat, damping=0.0).cartesian_accel_to_action(agent([0, 0]), np.ones(2))
+
+
+def made(**fields):
+    return JacobianControlModel(**({"uid": "arm", "action_dim": 3, "position_dim": 2} | fields))
+
+
+REST = agent([0, 0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: made(action_dim=0), r"JacobianControlModel\('arm'\).action_dim: expected >= 1"),
+        (lambda: made(action_dim=2.5), "action_dim: expected >= 1, got 2.5"),
+        (lambda: made(position_dim=4), "position_dim: expected 2 or 3, got 4"),
+        (lambda: made(damping=math.nan), "damping: expected a number >= 0, got nan"),
+        (lambda: made(action_kind="torque"), "action_kind: expected one of .*got 'torque'"),
+        (lambda: made(action_kind="joint_velocity"), "control_timestep_s: expected a time > 0 s"),
+        (lambda: made(control_timestep_s=0.1), "control_timestep_s: expected None for accelerat"),
+        (lambda: arm().action_to_cartesian_accel(REST, np.zeros(2)), "action shape of 'arm'"),
+        (lambda: arm().cartesian_accel_to_action(REST, np.zeros(3)), "cartesian_accel shape"),
+        (lambda: arm().bias_accel(agent([0, 0, 0])), "state of 'arm': velocity: expected shape"),
+        (
+            lambda: made(jacobian_fn=lambda _: np.zeros((3, 3))).jacobian(REST),
+            r"jacobian_fn of 'arm': expected shape \(2, 3\)",
+        ),
+        (lambda: made(jacobian_fn=lambda _: np.nan * J23).jacobian(REST), "expected finite"),
+        (lambda: arm(bias_fn=lambda _: np.zeros(3)).bias_accel(REST), "bias_fn of 'arm': expected"),
+    ],
+)
+def test_malformed_model_or_call_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

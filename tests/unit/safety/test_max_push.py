@@ -17,11 +17,6 @@ def test_max_push_of_one_row_reaches_the_support_of_the_box():
     assert action.tolist() == [3.0, -3.0, 0.7]
 
 
-def test_max_push_ignores_rounding_in_a_useless_component():
-    action = max_push_action(np.array([[1.0, -1e-17]]), np.zeros(1), 3.0, np.zeros(2))
-    assert action.tolist() == [3.0, 0.0]
-
-
 def test_max_push_without_any_effect_returns_the_start():
     start = np.array([0.1, 0.2])
     assert max_push_action(np.zeros((2, 2)), np.ones(2), 1.0, start).tolist() == start.tolist()
@@ -31,13 +26,6 @@ def test_max_push_between_two_walls_stays_and_leaves_the_free_axis_alone():
     rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
     action = max_push_action(rows, np.zeros(2), 1.0, np.array([0.4, 0.3]))
     assert action == pytest.approx([0.0, 0.3], abs=1e-6)
-
-
-def test_max_push_balances_unequal_offsets():
-    # u + 0.5 = -u: u = -0.25.
-    rows = np.array([[1.0], [-1.0]])
-    action = max_push_action(rows, np.array([0.5, 0.0]), 1.0, np.zeros(1))
-    assert action == pytest.approx([-0.25], abs=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,14 +43,6 @@ def test_max_push_equals_an_untied_linear_programme(seed, m, n):
     )
     scale = c * np.abs(rows).max()
     assert smallest_push(rows, offsets, action) >= -plain.fun - 2e-5 * n * scale
-
-
-def test_max_push_with_a_flipped_sign_would_be_caught():
-    rows, offsets = np.array([[1.0, 0.2], [0.1, 1.0]]), np.zeros(2)
-    best = smallest_push(rows, offsets, max_push_action(rows, offsets, 1.0, np.zeros(2)))
-    mutant = max_push_action(-rows, offsets, 1.0, np.zeros(2))
-    assert best == pytest.approx(1.1, abs=1e-4)  # both components at 1: min(1.2, 1.1)
-    assert smallest_push(rows, offsets, mutant) < best - 2.0
 
 
 def test_max_push_without_a_solution_saves_the_neediest_pair(monkeypatch):

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
 
-from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.rows.barrier import barrier_value, barrier_violation
 from cadenza.safety.state import SafetyState
@@ -69,41 +67,6 @@ def test_joint_filters_report_an_overlap_that_dissolves_fast(mode):
         assert info["constraint_violation"] == pytest.approx([violation])
 
 
-def batched(scene, *, max_age_s=0.0, **options):
-    """The first scene's uncertified flag from the batched filter, partners as in the scene."""
-    partners = [uid for uid in scene if uid != "ego"]
-    known = models(partners=partners)
-    guard = BatchedEgoFilter(
-        ego_model=known["ego"],
-        partner_models=[known[uid] for uid in partners],
-        bounds=box(),
-        dt=DT,
-        max_age_s=max_age_s,
-        **options,
-    )
-
-    def real(values):
-        return torch.tensor(np.array(values), dtype=torch.float64).unsqueeze(0)
-
-    step = guard.filter(
-        real([2.0, 0.0]),
-        real(scene["ego"].position),
-        real(scene["ego"].velocity),
-        real([scene[uid].position for uid in partners]),
-        real([scene[uid].velocity for uid in partners]),
-        0.2,
-        [0.2] * len(partners),
-        age_s=real([scene[uid].age_s for uid in partners]),
-    )
-    return bool(step.uncertified[0])
-
-
-@pytest.mark.parametrize("age_s", [0.0, DT])
-def test_batched_filter_reports_an_overlap_that_dissolves_fast(age_s):
-    assert batched(apart(age_s), max_age_s=DT)
-    assert not batched(apart(age_s, gap=0.5), max_age_s=DT)
-
-
 def floored():
     """An ego so close to an old packet that the row is raised to what braking can do."""
     return {"ego": agent([0, 0], [0.1, 0.0]), "p": agent([0.44, 0.0], age_s=0.3)}
@@ -125,7 +88,6 @@ def test_floor_is_covered_only_where_the_safe_set_cannot_have_been_left():
         _, info = call(ego_filter(partners=partners, **options), [2.0, 0.0], scene)
         assert info["uncertified"] is uncertified, (partners, options)
         assert info["status"] in ("optimal", "inactive")
-        assert batched(scene, **options) is uncertified, (partners, options)
 
 
 def test_floor_with_a_forecast_that_may_be_wrong_is_not_covered():

@@ -44,10 +44,6 @@ def test_project_without_active_row_calls_no_solver():
     assert solver.calls == 0
 
 
-def test_project_without_rows_clips_to_the_box():
-    assert project([3.0, -0.5], rows([], []), LOW, HIGH, CountingSolver())[0] == [2.0, -0.5]
-
-
 def test_project_uses_one_row_when_it_settles_the_others():
     solver = CountingSolver()
     # x <= 0.5 cuts u = (1, 0); x <= 0.9 is then met as well.

@@ -52,16 +52,6 @@ def test_refine_gives_up_when_rows_keep_entering(monkeypatch):
     assert refine(PROBLEM, np.array(ANSWER), np.zeros(2)) is None
 
 
-def test_dense_problem_stacks_the_bounds_that_exist():
-    problem = dense_problem(
-        *(np.ones(2), np.zeros(2), np.array([[3.0, 4.0]]), np.array([5.0])),
-        *(np.array([-1.0, -1e30]), np.array([1e30, 2.0])),
-    )
-    assert problem is not None
-    assert problem.G.tolist() == [[3.0, 4.0], [0.0, 1.0], [-1.0, 0.0]]
-    assert problem.h.tolist() == [5.0, 2.0, 1.0]
-
-
 class Claims(ApproximateSolver):
     """Says what it is told to; the base class finds out what is true."""
 
@@ -89,8 +79,3 @@ def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
     solution = run(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
     assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
     assert run(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
-
-
-@pytest.mark.parametrize("status", [SolveStatus.INFEASIBLE, SolveStatus.NUMERICAL])
-def test_a_reported_failure_is_passed_on(status):
-    assert run(Claims([1.0], status), [4.0, -1.0]).status is status

@@ -44,18 +44,7 @@ def test_runtime_refuses_an_impossible_arm_at_its_first_step():
         guarded.step(np.zeros(2), AGENTS)
 
 
-def test_runtime_takes_the_same_arm_at_its_true_capacity():
-    step = runtime(arm(0.15)).step(np.zeros(2), AGENTS)
-    assert step.action.tolist() == [0.0, 0.0]
-    assert not step.uncertified
-
-
 def test_runtime_takes_the_same_declaration_once_the_action_is_what_it_is():
     # Position steps of 0.1 rad in 0.02 s are 2500 times what accelerations of 0.1 rad/s^2 are.
     model = arm(10.0, action_kind="joint_position_delta", control_timestep_s=0.02)
     assert not runtime(model).step(np.zeros(2), AGENTS).uncertified
-
-
-def test_runtime_of_the_published_filter_takes_every_declaration_at_its_word():
-    guarded = runtime(arm(10.0), barrier="wae", compat="upstream")
-    assert guarded.step(np.zeros(2), AGENTS).action.tolist() == [0.0, 0.0]

@@ -7,14 +7,10 @@ import math
 import numpy as np
 import pytest
 
-import cadenza.safety
 from cadenza.core.errors import CadenzaError, ConfigurationError, InputError
-from cadenza.safety import emergency
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
-from cadenza.safety.emergency_jacobian import JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
-from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from tests.unit.safety.scenes import agent, models
@@ -32,69 +28,6 @@ def make_runtime(controllers=None, **options):
         options=SafetyOptions(**options),
         emergency_controllers=controllers,
     )
-
-
-# malformed calls
-
-BAD_ACTIONS = [
-    None,
-    [0.0, 0.0],
-    "x",
-    np.array(["a", "b"]),
-    np.array([None, 1], dtype=object),
-    np.zeros(2, complex),
-    np.zeros(3),
-    np.array([math.nan, 0.0]),
-    np.array([True, False]),
-]
-BAD_SCENES = [None, [1], "x", {}, {1: FAR["ego"], "p1": FAR["p1"]}, FAR | {3: 1}, FAR | {"p1": 2}]
-BAD_FORCES = [
-    {("ego", "p1"): "x"},
-    {("ego", "p1"): None},
-    {("ego", "p1"): 10**400},
-    {"ego": 1.0},
-    {("ego", "p1", "x"): 1.0},
-    {(1, "ego"): 1.0},
-    {("ego", "ego"): 1.0},
-    [1],
-    "x",
-]
-BAD_PARTNERS = [3, [1], {}, 2.5]
-
-
-def calls(count):
-    """Yield calls of which at least one part is malformed, in any combination."""
-    rng = np.random.default_rng(5)
-    good = [np.array([0.2, 0.0]), FAR, None, "a"]
-    bad = [BAD_ACTIONS, BAD_SCENES, BAD_FORCES, BAD_PARTNERS]
-    for _ in range(count):
-        wrong = rng.random(4) < 0.4
-        wrong[rng.integers(4)] = True
-        yield [
-            values[rng.integers(len(values))] if w else fine
-            for w, fine, values in zip(wrong, good, bad, strict=True)
-        ]
-
-
-def test_refusal_of_malformed_calls_is_typed_or_brakes_and_leaves_the_runtime_usable():
-    raising, braking = make_runtime(), make_runtime(on_bad_input="brake")
-    before = raising.state_dict()
-    for k, (action, scene, forces, partner) in enumerate(calls(2000)):
-        with pytest.raises(InputError):
-            raising.step(action, scene, contact_forces=forces, partner_id=partner)
-        step = braking.step(action, scene, contact_forces=forces, partner_id=partner)
-        assert step.bad_input
-        assert step.uncertified
-        assert np.all(np.abs(step.action) <= 2.0)
-        if k % 50 == 0:
-            obs = {"agent_states": scene, "meta": {"partner_id": partner}}
-            with pytest.raises(InputError):
-                raising.step_from_obs(action, obs, contact_forces=forces)
-            assert braking.step_from_obs(action, obs, contact_forces=forces).bad_input
-            assert braking.step_from_obs(action, {}).bad_input
-    assert raising.state_dict() == before
-    json.dumps(braking.state_dict(), allow_nan=False)
-    assert braking.step(np.array([0.1, 0.0]), FAR).bad_input is None
 
 
 def test_refusal_of_agents_that_leave_the_range_while_forecast():
@@ -130,11 +63,8 @@ CRASH = {"ego": agent([0, 0], [3.0, 0.0]), "p1": agent([0.6, 0.0])}
 BAD_ANSWERS = [
     (np.array([math.nan, 0.0]), "expected components within 2, got .*nan"),
     (np.array([1e6, 0.0]), "expected components within 2, got .*1000000"),
-    (np.array([2.0 + 1e-5, 0.0]), "expected components within 2"),
     (np.zeros(5), r"expected real numbers of shape \(2,\), got float64 of \(5,\)"),
-    (np.array(["a", "b"]), "expected real numbers"),
     (None, "expected an array, got NoneType"),
-    ([1, 2], "expected an array, got list"),
 ]
 
 
@@ -170,11 +100,11 @@ def test_emergency_action_beyond_the_box_by_rounding_is_clipped():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("control_timestep", v) for v in (0, math.nan, None, "x", -1, True, 10**400)],
-        *[("bounds", v) for v in (None, "x")],
-        *[("options", v) for v in ("x", {}, 1)],
-        *[("ego_uid", v) for v in (None, [1], {})],
-        *[("control_models", v) for v in (None, "x", {"ego": 1})],
+        *[("control_timestep", v) for v in (0, math.nan, math.inf, "x", True, 10**400)],
+        ("bounds", None),
+        ("options", {}),
+        ("ego_uid", [1]),
+        *[("control_models", v) for v in ("x", {"ego": 1})],
         ("emergency_controllers", [1]),
     ],
 )
@@ -192,33 +122,19 @@ def test_refusal_of_parts_of_the_runtime_names_them(name, value):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        *[(n, "no", "True or False") for n in ("latency_floor", "brake_stopping")],
         ("brake_hysteresis", 0, "True or False"),
         ("budget_split", [1], "text or None"),
-        ("budget_split", math.nan, "text or None"),
-        ("compat", 3, "text or None"),
         ("horizon_steps", 2.5, "a whole number"),
-        ("n_warmup_steps", math.inf, "a whole number"),
-        ("partner_memory", math.inf, "a whole number"),
         ("cbf_gamma", None, "a number"),
-        ("tau_brake", "x", "a number"),
-        ("margin_m", [1], "a number"),
-        ("eta", 1 + 2j, "a number"),
         ("miss_rate", True, "a number"),
         ("prediction_error", "x", "a number or None"),
         ("solver", 3, "text"),
-        ("dtaci_steps", 3, "a tuple of numbers"),
         ("dtaci_steps", ("x",), "a tuple of numbers"),
     ],
 )
 def test_refusal_of_an_option_of_another_kind_names_it(name, value, message):
     with pytest.raises(ConfigurationError, match=rf"SafetyOptions\.{name}: expected {message}"):
         SafetyOptions(**{name: value})
-
-
-def test_slack_starts_within_its_clamp():
-    runtime = make_runtime(lambda_safe=-100.0)
-    assert runtime.lambda_ == {("ego", "p1"): -runtime.lambda_bound}
 
 
 # saved state
@@ -286,14 +202,3 @@ def test_any_corruption_of_a_state_is_refused_without_a_trace_or_harmless(option
 
 
 # names
-
-
-def test_names_of_the_package_come_with_a_star_and_are_listed():
-    promised = {"Bounds", "SafetyState", "ExpCBFQP", "EmergencyController", "FloatArray"}
-    assert promised <= set(cadenza.safety.__all__)
-    assert all(getattr(cadenza.safety, name) is not None for name in cadenza.safety.__all__)
-    assert "SafetyRuntime" in dir(cadenza.safety)
-    assert emergency.EmergencyController is EmergencyController
-    assert emergency.JacobianEmergencyController is JacobianEmergencyController
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = emergency.nothing

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
-from cadenza.safety import solvers
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.solvers import SUPPORTED_SOLVERS, SolveStatus, make_solver
 
@@ -19,13 +18,6 @@ CONTRADICTION = (
     np.array([[1.0, 0.0], [-1.0, 0.0]]),
     np.array([-1.0, -1.0]),
 )
-
-
-def box_problem(rng, n):
-    """A random problem with a full cost and the box |x_k| <= 1 as rows."""
-    M = rng.normal(size=(n, n))
-    P = M @ M.T + 0.5 * np.eye(n)
-    return P, rng.normal(size=n) * 3.0, np.vstack([np.eye(n), -np.eye(n)]), np.ones(2 * n)
 
 
 def run(solver, P, q, A, b, lower=-2.0, upper=2.0, **options):
@@ -62,38 +54,10 @@ def test_registry_missing_library_names_the_extra(monkeypatch, name):
         make_solver(name)
 
 
-def test_package_exports_the_classes_of_the_registry():
-    assert type(make_solver("clarabel")) is solvers.ClarabelSolver
-    assert type(make_solver("osqp")) is solvers.OSQPSolver
-    with pytest.raises(AttributeError, match="no attribute 'GurobiSolver'"):
-        _ = solvers.GurobiSolver
-
-
-@pytest.mark.parametrize("name", GENERAL)
-def test_solve_agrees_with_quadprog_on_box_problems(name):
-    rng = np.random.default_rng(5)
-    solver, reference = make_solver(name), make_solver("quadprog")
-    for case in range(30):
-        P, q, A, b = box_problem(rng, 2 + case % 4)
-        x, milliseconds = solver.solve(P, q, A, b, warm_start=case % 2 == 0)
-        expected, _ = reference.solve(P, q, A, b)
-        assert x == pytest.approx(expected, abs=1e-9)
-        assert 0.5 * x @ P @ x + q @ x == pytest.approx(
-            0.5 * expected @ P @ expected + q @ expected, abs=1e-9
-        )
-        assert milliseconds > 0.0
-
-
 @pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
 def test_solve_contradiction_raises_with_the_status(name):
     with pytest.raises(ConcertoSafetyInfeasible, match=rf"{name}: .*braking fallback.*infeasible"):
         make_solver(name).solve(*CONTRADICTION)
-
-
-@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
-def test_solve_nan_raises_with_the_status(name):
-    with pytest.raises(ConcertoSafetyInfeasible, match="Status: bad_input"):
-        make_solver(name).solve(*CONTRADICTION[:3], np.array([np.nan, 1.0]))
 
 
 @pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
@@ -103,9 +67,7 @@ def test_solve_nan_raises_with_the_status(name):
         {"A": np.eye(3)},
         {"b": np.ones(3)},
         {"q": np.zeros(3)},
-        {"q": np.zeros((2, 1))},
         {"P": np.eye(3)},
-        {"P": np.ones(1)},
     ],
 )
 def test_solve_shapes_that_do_not_fit_are_refused(name, broken):
@@ -121,12 +83,6 @@ def test_run_shapes_that_do_not_fit_are_refused(name, which):
     problem[which] = np.ones((3, 3) if which == 2 else 3)
     with pytest.raises(InputError, match="to fit"):
         make_solver(name).run(*problem)
-
-
-@pytest.mark.parametrize("name", ["quadprog", "clarabel"])
-def test_run_cost_of_another_size_is_refused(name):
-    with pytest.raises(InputError, match="to fit"):
-        run(make_solver(name), np.eye(3), [0.0, 0.0], np.eye(2), [1.0, 1.0])
 
 
 @pytest.mark.parametrize("name", GENERAL)

@@ -13,7 +13,6 @@ from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.rows.wae import (
     cartesian_row,
     ego_only_row,
-    predicted_acceleration,
     wae_level,
 )
 from tests.unit.safety.scenes import CONTACT, Duel, agent, call, models, slack
@@ -57,30 +56,9 @@ def test_level_of_coincident_centres():
     assert wae_level(1.1e-9, 0.4, 0.6, 0.0, alpha=4.0, gamma=5.0)[1] == -0.6
 
 
-def test_level_and_barrier_are_higher_when_separating_than_when_closing():
-    closing = wae_level(0.9, 0.4, 0.6, 0.3, alpha=4.0, gamma=5.0)
-    separating = wae_level(0.9, 0.4, -0.6, 0.3, alpha=4.0, gamma=5.0)
-    assert separating[0] > closing[0]
-    assert separating[1] > closing[1]
-
-
-def test_barrier_does_not_fall_through_contact():
-    values = [
-        wae_level(0.4 + e, 0.4, 0.1, 0.0, alpha=4.0, gamma=5.0)[1] for e in (-1e-6, 0.0, 1e-6)
-    ]
-    assert values == sorted(values)
-
-
 def pair():
     # n = (-1, 0), r = 0.9; dv = (0.6, 0.3) - 0: w = 0.6, t = 0.3.
     return agent([0.0, 0.0], [0.6, 0.3]), agent([0.9, 0.0])
-
-
-def test_cartesian_row_by_hand():
-    row_i, row_j, b, h = cartesian_row(*pair(), alpha_pair=4.0, gamma=5.0, lambda_=0.25)
-    assert (row_i, row_j) == ([1.0, 0.0], [-1.0, 0.0])
-    assert b == pytest.approx(-1.1 + 7.0 + 0.25, abs=1e-13)
-    assert h == pytest.approx(1.4)
 
 
 def test_cartesian_row_of_coincident_centres_adds_lambda():
@@ -98,30 +76,6 @@ def test_ego_only_row_is_the_egos_slot_when_the_partner_keeps_its_velocity():
     )
     whole, _, rhs, whole_h = cartesian_row(ego, partner, alpha_pair=4.0, gamma=5.0, lambda_=0.25)
     assert (row, b, h) == (whole, rhs, whole_h)
-
-
-def test_ego_only_row_is_tighter_for_a_partner_forecast_to_come_closer():
-    ego, partner = pair()
-    levels = []
-    for accel in (-1.0, 0.0, 1.0):  # along x; the ego is at smaller x
-        ahead = agent([0.9, 0.0], [accel * 0.05, 0.0])
-        _, b, _ = ego_only_row(ego, partner, ahead, alpha_pair=4.0, gamma=5.0, lambda_=0.0, dt=0.05)
-        levels.append(b)
-    assert levels == pytest.approx([levels[1] - 1.0, -1.1 + 7.0, levels[1] + 1.0], abs=1e-12)
-
-
-def test_predicted_acceleration_times_dt_is_the_change():
-    accel = predicted_acceleration((0.1, -0.2), (0.4, 0.5), 0.05)
-    assert [a * 0.05 for a in accel] == pytest.approx([0.3, 0.7], rel=1e-12)
-    assert predicted_acceleration((0.1, 7.0), (0.1, 7.0), 0.05) == [0.0, 0.0]
-
-
-def test_flipped_disturbance_sign_would_be_caught():
-    ego, partner = pair()
-    ahead = agent([0.9, 0.0], [-0.05, 0.0])
-    _, b, _ = ego_only_row(ego, partner, ahead, alpha_pair=4.0, gamma=5.0, lambda_=0.0, dt=0.05)
-    mutant = cartesian_row(ego, partner, alpha_pair=4.0, gamma=5.0, lambda_=0.0)[2] + 1.0
-    assert b < mutant - 1.0
 
 
 # The filter around the row.
@@ -150,13 +104,6 @@ def test_filter_classical_row_uses_the_authority_left_against_the_partner():
         action, info = call(wae_filter(cbf_gamma=gamma), [2.0, 0.3], facing())
         assert action == pytest.approx([expected, 0.3], abs=1e-12)
         assert info["status"] == "optimal"
-
-
-def test_filter_cubic_power_changes_the_action():
-    psi = math.sqrt(1.5)
-    expected = -1.5 / psi * 0.6 + 3.0 * (psi - 0.6) ** 3 - 0.5
-    action, _ = call(wae_filter(cbf_gamma=3.0, cbf_power=3), [2.0, 0.0], facing())
-    assert action[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_filter_classical_row_takes_a_trusted_forecast_or_the_worst_push():
@@ -199,28 +146,10 @@ def test_filter_upstream_raises_in_overlap_and_at_coincident_centres():
             call(upstream(), [0.0, 0.0], facing(1.0, gap))
 
 
-def test_filter_upstream_leaves_resting_overlap_alone():
-    # h = 0 in overlap at rest: nothing is demanded, nothing reported; a known fault of that row.
-    action, info = call(upstream(), [0.0, 0.0], facing(0.0, 0.3))
-    assert action.tolist() == [0.0, 0.0]
-    assert info["constraint_violation"].tolist() == [0.0]
-    assert info["margin"] == pytest.approx([-0.1])
-
-
 def test_filter_upstream_works_with_a_partner_as_strong_as_the_ego():
     assert call(upstream(None), [0.0, 0.0], facing(0.0, 3.0))[1]["status"] == "inactive"
     with pytest.raises(ConfigurationError, match="expected an ego authority above"):
         call(wae_filter(None), [0.0, 0.0], facing(0.0, 3.0))
-
-
-def test_filter_upstream_ignores_the_age_of_packets():
-    agents = facing()
-    old = {**agents, "p": type(agents["p"])([0.9, 0.0], [0.0, 0.0], 0.2, 0.5)}
-    assert (
-        call(upstream(cbf_gamma=1.0), [2.0, 0.0], old)[0].tobytes()
-        == call(upstream(cbf_gamma=1.0), [2.0, 0.0], agents)[0].tobytes()
-    )
-    assert call(wae_filter(), [2.0, 0.0], old)[0][0] < call(wae_filter(), [2.0, 0.0], agents)[0][0]
 
 
 def test_filter_upstream_without_any_capacity_is_refused():
@@ -245,7 +174,7 @@ def drive_at_a_stationary_partner(guard, dt, steps_s=10.0):
     return nearest, unfiltered
 
 
-@pytest.mark.parametrize("dt", [0.05, 0.02, 0.005])
+@pytest.mark.parametrize("dt", [0.05, 0.02])
 def test_filter_upstream_drives_through_a_stationary_partner_and_the_corrected_row_does_not(dt):
     published = wae_filter(None, partners=("p1",), compat="upstream")
     nearest, unfiltered = drive_at_a_stationary_partner(published, dt)
@@ -260,10 +189,6 @@ def test_filter_upstream_drives_through_a_stationary_partner_and_the_corrected_r
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"barrier": "zubov"}, r"barrier: expected one of \('sampled', 'wae'\), got 'zubov'"),
-        ({"compat": "upstream"}, r'compat="upstream" needs barrier="wae"'),
-        ({"barrier": "wae", "compat": "downstream"}, "compat: expected one of"),
-        ({"cbf_power": 3}, r'cbf_power belongs to barrier="wae"'),
         ({"barrier": "wae", "cbf_power": 2}, r"cbf_power: expected one of \(1, 3\), got 2"),
         ({"barrier": "wae", "max_age_s": 0.1}, r'max_age_s needs barrier="sampled"'),
         (
@@ -275,7 +200,6 @@ def test_filter_upstream_drives_through_a_stationary_partner_and_the_corrected_r
             "leave budget_split out",
         ),
         ({"max_age_s": -0.1}, "max_age_s: expected a number"),
-        ({"max_age_s": math.nan}, "max_age_s: expected a number"),
         ({"rate_limit": "maybe"}, "rate_limit: expected one of"),
     ],
 )
