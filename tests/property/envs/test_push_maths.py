@@ -24,24 +24,12 @@ def test_sum_of_squares_of_arrays_has_the_bytes_of_floats(x, y):
     assert sum_of_squares(x, y).tobytes() == np.array(single).tobytes()
 
 
-def test_plain_sum_of_squares_would_be_caught():
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(-2, 2, (2, 1000))
-    assert (x * x + y * y != sum_of_squares(x, y)).any()
-
-
 @given(position=points, landmarks=points)
 def test_coverage_reward_agrees_with_its_definition(position, landmarks):
     robots = [position[:2], position[2:]]
     marks = [landmarks[:2], landmarks[2:]]
     expected = -sum(min(math.dist(robot, mark) for robot in robots) for mark in marks)
     assert abs(coverage_reward(position, landmarks) - expected) < 1e-14
-
-
-@given(position=points, landmarks=points)
-def test_coverage_reward_does_not_depend_on_who_is_who(position, landmarks):
-    swapped = position[2:] + position[:2]
-    assert coverage_reward(position, landmarks) == coverage_reward(swapped, landmarks)
 
 
 @given(

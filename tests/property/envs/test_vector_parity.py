@@ -111,7 +111,7 @@ def test_64_push_copies_equal_64_scalar_envs_byte_for_byte(autoreset):
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-@pytest.mark.parametrize("num_robots", [2, 3, 8])
+@pytest.mark.parametrize("num_robots", [2, 8])
 def test_64_crossing_copies_equal_64_scalar_envs_byte_for_byte(num_robots, autoreset):
     arguments = {"num_robots": num_robots, "episode_length": 45, "root_seed": 3}
     vector = VectorCrossingEnv(64, autoreset=autoreset, **arguments)
@@ -157,12 +157,3 @@ def test_crossing_parity_holds_for_any_seeds_sizes_and_lengths(
     scalars = ScalarCopies(lambda: CrossingEnv(**arguments), count, autoreset)
     policy = towards_goals(vector.agent_uids, np.random.default_rng(seed))
     assert_same_rollout(vector, scalars, seed=seed, steps=35, policy=policy)
-
-
-def test_a_reward_summed_in_another_order_would_be_caught():
-    # -(a + b) and (-b) - a agree; (a - 1) + 1 + b does not: rounding shows in the bytes.
-    vector = VectorMPECooperativePushEnv(64)
-    vector.reset(seed=0)
-    action = {uid: np.full((64, 2), 0.3) for uid in vector.agent_uids}
-    reward = vector.step(action)[1]
-    assert ((reward - 1.0) + 1.0 != reward).any()

@@ -9,21 +9,13 @@ from cadenza.envs.batched_streams import counter_uniforms, named_uniforms
 PREFIX = "env.mpe_cooperative_push.episode."
 
 
-@pytest.mark.parametrize("root_seed", [0, 7, 2**32, 2**64 + 3, 2**128 + 5, 2**200 + 17])
+@pytest.mark.parametrize("root_seed", [0, 2**32, 2**64 + 3, 2**200 + 17])
 def test_named_uniforms_have_the_bytes_of_single_substreams(root_seed):
     indices = np.array([0, 1, 5, 77, 2**31, 10**12])
     draws = named_uniforms(PREFIX, indices, root_seed=root_seed, count=11)
     for index, row in zip(indices.tolist(), draws, strict=True):
         stream = derive_substream(f"{PREFIX}{index}", root_seed=root_seed)
         assert row.tobytes() == stream.default_rng().random(11).tobytes()
-
-
-def test_named_uniforms_agree_with_numpys_own_classes():
-    key = derive_substream("x1").spawn_key
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(0, spawn_key=key)))
-    assert named_uniforms("x", np.array([1]), root_seed=0, count=3).tolist() == [
-        rng.random(3).tolist()
-    ]
 
 
 def test_named_uniforms_of_a_short_key_fall_back_to_the_single_stream(monkeypatch):

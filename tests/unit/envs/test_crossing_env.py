@@ -10,7 +10,6 @@ from cadenza.core.types import EnvLike
 from cadenza.envs.crossing import (
     ACCELERATION_LIMIT_EGO,
     ACCELERATION_LIMIT_PARTNER,
-    CONTACT_DISTANCE,
     GOAL_RADIUS,
     CrossingEnv,
 )
@@ -50,21 +49,6 @@ def test_step_from_rest_follows_the_exact_hold():
     assert info["goal_distance"] == pytest.approx(3.9975, abs=1e-12)
 
 
-def test_step_clips_each_component_to_the_robots_own_limit():
-    env = CrossingEnv()
-    place(env, [[-2, 0], [0, 2]], [[0, 0], [0, 0]])
-    obs = env.step({"ego": np.array([9.0, -9.0]), "partner": np.array([9.0, -9.0])})[0]
-    np.testing.assert_allclose(obs["agent"]["ego"]["state"][2:4], [0.1, -0.1], rtol=1e-6)
-    np.testing.assert_allclose(obs["agent"]["partner"]["state"][2:4], [0.025, -0.025], rtol=1e-6)
-
-
-def test_velocity_is_not_clipped():
-    env = CrossingEnv()
-    place(env, [[-2, 0], [0, 2]], [[30.0, 0.0], [0, 0]])
-    obs = env.step(still(env))[0]
-    assert obs["agent"]["ego"]["state"][2] == 30.0
-
-
 def test_ego_bound_exceeds_every_partners_euclidean_bound():
     assert math.sqrt(2) * ACCELERATION_LIMIT_PARTNER < ACCELERATION_LIMIT_EGO
     env = CrossingEnv(num_robots=5)
@@ -99,14 +83,6 @@ def test_observation_matches_the_documented_layout():
         np.testing.assert_array_equal(obs[uid]["state"], np.array(expected, np.float32))
 
 
-@pytest.mark.parametrize("num_robots", [2, 5, 8])
-def test_observation_lies_in_the_space(num_robots):
-    env = CrossingEnv(num_robots=num_robots)
-    assert env.observation_space["agent"]["ego"]["state"].shape == (6 + 4 * (num_robots - 1),)
-    assert env.observation_space.contains(env.reset(seed=0)[0])
-    assert env.observation_space.contains(env.step(env.action_space.sample())[0])
-
-
 def test_reset_starts_at_rest_on_the_drawn_layout_with_antipodal_goals():
     env = CrossingEnv(num_robots=4, root_seed=3)
     obs = env.reset(seed=8)[0]
@@ -128,22 +104,6 @@ def test_contact_inside_a_step_is_seen_although_start_and_end_are_clear():
     assert info["min_distance"] == pytest.approx(0.1, abs=1e-12)
     progress = math.hypot(2.5, 0.1) - math.hypot(1.5, 0.1)
     assert reward == pytest.approx(progress - 0.01 - 5.0, abs=1e-12)
-
-
-@pytest.mark.parametrize(("offset", "contact"), [(-1e-9, True), (1e-9, False)])
-def test_contact_begins_where_discs_touch(offset, contact):
-    env = CrossingEnv()
-    place(env, [[0, 0], [CONTACT_DISTANCE + offset, 0]], [[0, 0], [0, 0]], goals=[[2, 0], [1, 1]])
-    info = env.step(still(env))[4]
-    assert info["contact"] is contact
-
-
-def test_contact_is_looked_for_with_every_other_robot():
-    env = CrossingEnv(num_robots=3)
-    place(env, [[0, 0], [2, 0], [0.3, 0]], np.zeros((3, 2)), goals=[[2, 0], [1, 1], [1, 2]])
-    info = env.step(still(env))[4]
-    assert (info["contact"], info["partner_contact"]) == (True, False)
-    assert info["min_distance"] == pytest.approx(0.3, abs=1e-12)
 
 
 def test_contact_among_partners_is_reported_and_ends_nothing():
@@ -172,13 +132,6 @@ def test_arrival_with_contact_is_no_success():
     assert (info["contact"], info["success"]) == (True, False)
 
 
-def test_arrival_of_the_partner_alone_is_no_success():
-    env = CrossingEnv()
-    place(env, [[-2, 0], [0, -2]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
-    info = env.step(still(env))[4]
-    assert info["success"] is False
-
-
 def test_goal_radius_is_exclusive():
     env = CrossingEnv()
     place(env, [[0, 0], [0, 2]], np.zeros((2, 2)), goals=[[GOAL_RADIUS, 0], [0, -2]])
@@ -192,12 +145,6 @@ def test_episode_truncates_at_its_length_and_then_refuses_to_step():
     assert flags == [(False, False), (False, False), (False, True)]
     with pytest.raises(NotReadyError, match=r"episode in progress; call reset\(\)"):
         env.step(still(env))
-
-
-def test_termination_in_the_last_step_is_not_also_truncation():
-    env = CrossingEnv(episode_length=1)
-    place(env, [[1.9, 0], [0, 2]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
-    assert env.step(still(env))[2:4] == (True, False)
 
 
 def test_step_after_termination_asks_for_reset():
@@ -225,37 +172,6 @@ def test_info_holds_plain_python_scalars():
     assert type(reward) is float
 
 
-@pytest.mark.parametrize("num_robots", range(2, 9))
-def test_straight_way_is_free_while_the_others_never_move(num_robots):
-    env = CrossingEnv(num_robots=num_robots)
-    for seed in range(10):
-        obs = env.reset(seed=seed)[0]
-        done, info = False, {}
-        while not done:
-            state = obs["agent"]["ego"]["state"]
-            action = still(env) | {"ego": 2.0 * state[4:6] - 2.0 * state[2:4]}
-            obs, _, terminated, truncated, info = env.step(action)
-            done = terminated or truncated
-        assert info["success"]
-
-
-def test_two_goal_seekers_without_a_filter_do_touch():
-    contacts = 0
-    for seed in range(20):
-        env = CrossingEnv()
-        obs = env.reset(seed=seed)[0]
-        done, info = False, {}
-        while not done:
-            action = {}
-            for uid, gain in (("ego", 0.35), ("partner", 2.0)):
-                state = obs["agent"][uid]["state"]
-                action[uid] = gain * state[4:6] - 0.5 * state[2:4]
-            obs, _, terminated, truncated, info = env.step(action)
-            done = terminated or truncated
-        contacts += info["contact"]
-    assert contacts >= 5  # the task needs a filter: straight ways meet in the middle
-
-
 def test_reset_with_equal_seed_is_idempotent_on_a_used_env():
     used, fresh = CrossingEnv(root_seed=1), CrossingEnv(root_seed=1)
     used.reset()
@@ -279,42 +195,6 @@ def test_reset_without_seed_numbers_episodes_behind_the_last_seed():
     state(env, "env.crossing.episode.7.auto.0")
 
 
-def test_replay_of_an_episode_gives_the_same_bytes():
-    def play():
-        env, rng = CrossingEnv(num_robots=3, root_seed=2), np.random.default_rng(0)
-        obs = env.reset(seed=6)[0]
-        trace = []
-        for _ in range(30):
-            action = {uid: rng.uniform(-2, 2, 2).astype(np.float32) for uid in env.agent_uids}
-            obs, reward, _, _, info = env.step(action)
-            trace += [obs["agent"][uid]["state"].tobytes() for uid in env.agent_uids]
-            trace += [reward, info["min_distance"], info["goal_distance"]]
-        return trace
-
-    assert play() == play()
-
-
-def test_snapshots_describe_the_current_state_as_often_as_asked():
-    env = CrossingEnv()
-    place(env, [[-2, 0], [0, 2]], [[1, 0], [0, -1]])
-    env.step(still(env))
-    for _ in range(2):
-        snapshots = env.build_agent_snapshots()
-        np.testing.assert_allclose(snapshots["ego"].position, [-1.95, 0.0])
-        np.testing.assert_allclose(snapshots["ego"].velocity, [1.0, 0.0])
-        np.testing.assert_allclose(snapshots["partner"].position, [0.0, 1.95])
-        assert snapshots["partner"].radius == 0.2
-
-
-def test_changing_returned_positions_does_not_move_robots():
-    env = CrossingEnv()
-    env.reset(seed=0)
-    env.robot_positions()["ego"][:] = 99.0
-    env.goal_positions()["ego"][:] = 99.0
-    assert abs(env.robot_positions()["ego"]).max() <= 2.0
-    assert abs(env.goal_positions()["ego"]).max() <= 2.0
-
-
 def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
     env = CrossingEnv()
     assert isinstance(env, EnvLike)
@@ -328,10 +208,8 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
     [
         ({"num_robots": 1}, "num_robots to be an integer >= 2, got 1"),
         ({"num_robots": 9}, "num_robots <= 8"),
-        ({"num_robots": 2.0}, "num_robots to be an integer"),
         ({"num_robots": 3, "agent_uids": ("a", "b")}, "3-tuple"),
         ({"agent_uids": ("a", "a")}, "distinct"),
-        ({"agent_uids": ("a", 2)}, "2-tuple"),
         ({"episode_length": 0}, "episode_length to be an integer >= 1, got 0"),
         ({"root_seed": -1}, "root_seed to be an integer >= 0"),
         ({"render_mode": "human"}, "render_mode None or 'rgb_array'"),
@@ -370,8 +248,3 @@ def test_step_with_bad_action_names_the_robot_and_changes_nothing(action, messag
     with pytest.raises(InputError, match=message):
         env.step(action)
     np.testing.assert_array_equal(env.robot_positions()["ego"], before)
-
-
-def test_reset_with_bad_seed_names_it():
-    with pytest.raises(InputError, match="seed to be an integer >= 0, got -3"):
-        CrossingEnv().reset(seed=-3)

@@ -50,23 +50,9 @@ def test_layout_coin_swaps_which_half_moves_forward():
     np.testing.assert_allclose(starts, expected, atol=1e-14)
 
 
-def test_layout_for_three_with_middle_draws_has_no_jitter():
-    starts = layout_from_uniforms(np.array([0.25, 0.0, 0.5, 0.5, 0.5]), 3)
-    angles = 2 * np.pi * (0.25 + np.arange(3) / 3)
-    expected = 2.0 * np.stack((np.cos(angles), np.sin(angles)), axis=-1)
-    np.testing.assert_allclose(starts, expected, atol=1e-14)
-
-
-@pytest.mark.parametrize("num_robots", range(2, 9))
+@pytest.mark.parametrize("num_robots", [2, 5, 8])
 def test_draw_layout_takes_a_fixed_number_of_draws(num_robots):
     used, reference = np.random.default_rng(1), np.random.default_rng(1)
     draw_layout(used, num_robots)
     reference.random(layout_draws(num_robots))
     assert used.random() == reference.random()
-
-
-def test_layout_rotation_covers_the_whole_circle():
-    rng = np.random.default_rng(2)
-    starts = np.array([draw_layout(rng, 2)[0] for _ in range(400)])
-    quadrants = (starts[:, 0] > 0).astype(int) + 2 * (starts[:, 1] > 0).astype(int)
-    assert np.bincount(quadrants, minlength=4).min() > 60  # 100 expected each

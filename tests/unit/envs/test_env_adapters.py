@@ -86,17 +86,6 @@ def test_ego_view_with_several_robots_takes_partners_by_uid():
     assert [len(partner.seen) for partner in partners.values()] == [1, 1]
 
 
-def test_ego_view_spaces_are_the_egos():
-    view = EgoGymEnv(CrossingEnv(), RandomPartner())
-    assert view.observation_space.shape == (10,)
-    np.testing.assert_array_equal(view.action_space.high, [2.0, 2.0])
-
-
-def test_ego_view_before_reset_asks_for_it():
-    with pytest.raises(NotReadyError, match=r"call reset\(\)"):
-        EgoGymEnv(CrossingEnv(), RandomPartner()).step(np.zeros(2))
-
-
 @pytest.mark.parametrize(
     ("partner", "message"),
     [
@@ -142,21 +131,8 @@ def test_parallel_view_gives_every_robot_the_shared_outcome():
         env.step({})
 
 
-def test_parallel_view_renders_and_closes_the_env_inside():
-    env = ParallelView(MPECooperativePushEnv(render_mode="rgb_array"))
-    env.reset(seed=0)
-    assert env.render().shape == (480, 480, 3)
-    assert env.metadata["name"] == "MPECooperativePushEnv"
-    env.close()
-
-
 def test_parallel_view_without_pettingzoo_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     monkeypatch.delitem(sys.modules, "cadenza.envs.parallel_view")
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[pettingzoo\]'"):
         _ = adapters.ParallelView
-
-
-def test_adapters_module_without_such_a_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="SerialView"):
-        _ = adapters.SerialView

@@ -3,7 +3,7 @@ import pytest
 
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.mpe import MPECooperativePushEnv
-from cadenza.envs.rendering import IMAGE_SIZE, blend, draw_crossing, draw_push
+from cadenza.envs.rendering import IMAGE_SIZE, draw_crossing, draw_push
 
 BLUE = np.array([0, 114, 178])
 RED = np.array([214, 39, 40])
@@ -42,13 +42,6 @@ def test_ego_disc_is_where_the_ego_is_with_y_upwards():
     in_disc = (abs(rows - row) < 20) & (abs(columns - column) < 20)
     # A disc of 0.2 m covers pi * 17.45^2 = 957 pixels less border and letter.
     assert 500 < in_disc.sum() < 957
-
-
-def test_edges_are_smooth():
-    image = crossing()
-    row, column = pixel(-1.0, -1.0)
-    patch = image[row - 24 : row + 24, column - 24 : column + 24].reshape(-1, 3)
-    assert len(np.unique(patch, axis=0)) > 50  # a hard-edged drawing has a handful of colours
 
 
 def test_contact_rings_the_ego_in_red():
@@ -109,7 +102,3 @@ def test_push_landmark_centre_is_dark():
 def test_render_without_mode_is_none(env):
     env.reset(seed=0)
     assert env.render() is None
-
-
-def test_blend_mixes_linearly():
-    assert blend((100, 0, 200), (200, 100, 0), 0.25) == (175, 75, 50)

@@ -1,6 +1,3 @@
-import copy
-import math
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,7 +6,6 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.errors import ChamberEnvCompatibilityError
-from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
 from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
 from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper, zeroed
@@ -77,14 +73,6 @@ def test_action_repeat_holds_each_robot_for_its_own_count():
     assert b == [0, 0, 0, 3, 3, 3, 6]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
-def test_action_repeat_over_n_steps_changes_ceil_n_over_count_times(count):
-    wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": count})
-    wrapper.reset()
-    a, _ = submit(wrapper, range(10))
-    assert len(set(a)) == math.ceil(10 / count)
-
-
 def test_action_repeat_reset_uses_the_first_action_again():
     wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": 4})
     wrapper.reset()
@@ -122,13 +110,6 @@ def test_action_repeat_does_not_hold_an_action_the_env_refused():
     assert env.robot_positions()["partner"].tolist() == plain.robot_positions()["partner"].tolist()
 
 
-def test_action_repeat_of_an_action_without_uids_says_so():
-    wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": 3})
-    wrapper.reset()
-    with pytest.raises(InputError, match="expected action to map every uid to an array, got None"):
-        wrapper.step(None)
-
-
 def test_action_repeat_does_not_forward_uids_that_were_not_submitted():
     wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": 3})
     wrapper.reset()
@@ -137,17 +118,10 @@ def test_action_repeat_does_not_forward_uids_that_were_not_submitted():
     assert list(wrapper.env.seen[1]) == ["b"]
 
 
-def test_action_repeat_accepts_numpy_counts_and_forwards_the_seed():
-    wrapper = PerAgentActionRepeatWrapper(RecordingEnv(), {"a": np.int64(2)})
-    assert wrapper.reset(seed=5)[1] == {"seed": 5}
-
-
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
         ({"a": 0}, r"action_repeat\['a'\] to be an integer >= 1, got 0"),
-        ({"a": -2}, ">= 1, got -2"),
-        ({"a": 2.0}, "integer >= 1, got 2.0"),
         ({"a": True}, "integer >= 1, got True"),
         ({"ghost": 2}, r"uids of the action space \['a', 'b'\], got 'ghost'"),
     ],
@@ -180,14 +154,6 @@ def test_action_repeat_of_a_partner_leaves_the_ego_guarded():
     assert env.build_control_models() == env.unwrapped.build_control_models()
 
 
-def test_action_repeat_around_the_push_task_repeats_the_first_velocity():
-    env = PerAgentActionRepeatWrapper(MPECooperativePushEnv(), {"partner": 2})
-    env.reset(seed=0)
-    env.step({"ego": np.zeros(2), "partner": np.array([0.5, 0.0])})
-    obs = env.step({"ego": np.zeros(2), "partner": np.array([-0.5, 0.0])})[0]
-    assert obs["agent"]["partner"]["state"][2] == 0.5
-
-
 # --- texture filter ------------------------------------------------------------------------------
 
 
@@ -212,24 +178,6 @@ def test_texture_filter_applies_to_reset_and_step():
         assert not obs["agent"]["a"]["state"].any()
         assert obs["agent"]["b"]["state"].all()
         assert wrapper.observation_space.contains(obs)
-
-
-def test_texture_filter_passes_robots_whose_observation_is_no_mapping():
-    wrapper = TextureFilterObsWrapper(RecordingEnv(), {"c": ["anything"]})
-    assert wrapper.reset()[0]["agent"]["c"].all()
-
-
-def test_texture_filter_without_agent_mapping_returns_the_observation_unchanged():
-    wrapper = TextureFilterObsWrapper(RecordingEnv(dict_spaces=False), {"a": ["state"]})
-    obs = {"extra": np.ones(2)}
-    assert wrapper.observation(obs) is obs
-
-
-def test_texture_filter_keep_sets_are_frozen_at_construction():
-    keep = ["state"]
-    wrapper = TextureFilterObsWrapper(RecordingEnv(), {"a": keep})
-    keep.append("rgb")
-    assert not wrapper.reset()[0]["agent"]["a"]["rgb"].any()
 
 
 @pytest.mark.parametrize(
@@ -281,11 +229,6 @@ def test_partner_id_is_in_every_observation_and_in_the_space():
     assert env.step(action)[0]["meta"]["partner_id"] == PARTNER_ID
 
 
-def test_partner_id_space_refuses_what_is_no_identity():
-    env = PartnerIdAnnotationWrapper(CrossingEnv(), partner_id="someone")
-    assert not env.observation_space.contains(env.reset(seed=0)[0])
-
-
 def test_partner_id_change_takes_effect_on_the_next_observation():
     env = PartnerIdAnnotationWrapper(CrossingEnv(), partner_id=PARTNER_ID)
     env.reset(seed=0)
@@ -317,21 +260,9 @@ def test_partner_id_keeps_other_meta_entries_and_does_not_touch_the_inner_dict()
     assert inner == {"mood": 1}
 
 
-def test_partner_id_replaces_a_meta_entry_that_is_no_mapping():
-    env = PartnerIdAnnotationWrapper(
-        MetaEnv(np.zeros(2), gym.spaces.Box(0, 1, (2,))), partner_id=PARTNER_ID
-    )
-    obs = env.reset()[0]
-    assert obs["meta"] == {"partner_id": PARTNER_ID}
-    assert env.observation_space.contains(obs)
-
-
-def test_partner_id_without_dict_observation_is_incompatible():
+def test_partner_id_without_text_or_dict_observation_is_refused():
     with pytest.raises(ChamberEnvCompatibilityError, match="Dict observation space, got Box"):
         PartnerIdAnnotationWrapper(RecordingEnv(dict_spaces=False), partner_id=PARTNER_ID)
-
-
-def test_partner_id_that_is_no_string_is_refused():
     with pytest.raises(InputError, match="partner_id to be str, got 7"):
         PartnerIdAnnotationWrapper(CrossingEnv(), partner_id=7)
 
@@ -357,12 +288,3 @@ def test_wrapper_attribute_that_nobody_has_is_an_attribute_error():
         _ = env.nonsense
     with pytest.raises(AttributeError, match="_steps"):
         _ = env._steps
-
-
-def test_wrapped_env_can_be_copied():
-    env = TextureFilterObsWrapper(CrossingEnv(), {})
-    env.reset(seed=0)
-    twin = copy.deepcopy(env)
-    action = {uid: np.ones(2) for uid in env.agent_uids}
-    twin.step(action)
-    assert twin.robot_positions()["ego"].tolist() != env.robot_positions()["ego"].tolist()

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -50,10 +48,6 @@ def test_coverage_reward_takes_the_nearest_robot_per_landmark():
     assert coverage_reward([0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 3.0, 4.0]) == -4.0
 
 
-def test_reward_with_both_robots_on_landmarks_is_zero():
-    assert coverage_reward([1.0, -1.0, 0.5, 0.5], [0.5, 0.5, 1.0, -1.0]) == 0.0
-
-
 def test_observation_matches_the_documented_layout():
     env = MPECooperativePushEnv(agent_uids=("a", "b"))
     env.reset(seed=3)
@@ -67,12 +61,6 @@ def test_observation_matches_the_documented_layout():
         assert obs["agent"][own]["state"].tobytes() == expected.tobytes()
 
 
-def test_observation_lies_in_the_space():
-    env = MPECooperativePushEnv()
-    assert env.observation_space.contains(env.reset(seed=0)[0])
-    assert env.observation_space.contains(env.step(env.action_space.sample())[0])
-
-
 def test_step_at_the_wall_keeps_the_commanded_velocity_in_the_state():
     env = MPECooperativePushEnv()
     env.reset(seed=0)
@@ -80,15 +68,6 @@ def test_step_at_the_wall_keeps_the_commanded_velocity_in_the_state():
         obs = env.step({"ego": np.array([5.0, 0.0]), "partner": np.zeros(2)})[0]
     assert ego_state(obs)[0] == 1.0
     assert ego_state(obs)[2] == 1.0
-
-
-def test_step_moves_by_a_tenth_of_the_command():
-    env = MPECooperativePushEnv()
-    env.reset(seed=0)
-    before = env.robot_positions()["partner"]
-    env.step({"ego": np.zeros(2), "partner": np.array([0.5, -0.5])})
-    moved = env.robot_positions()["partner"] - before
-    np.testing.assert_allclose(moved, [0.05, -0.05], atol=1e-15)
 
 
 def test_step_beyond_the_horizon_stays_truncated_and_never_terminates():
@@ -103,16 +82,6 @@ def test_step_with_extra_keys_ignores_them():
     plain.reset(seed=1)
     extra.reset(seed=1)
     assert plain.step(STILL)[1] == extra.step({**STILL, "ghost": np.array([np.nan])})[1]
-
-
-@pytest.mark.parametrize("container", [list, tuple, np.float32, np.float64])
-def test_step_takes_any_array_like_action(container):
-    env, reference = MPECooperativePushEnv(), MPECooperativePushEnv()
-    env.reset(seed=1)
-    reference.reset(seed=1)
-    make = container if container in (list, tuple) else lambda row: np.array(row, dtype=container)
-    got = env.step({"ego": make([0.5, 0.25]), "partner": make([0, 1])})[1]
-    assert got == reference.step({"ego": np.array([0.5, 0.25]), "partner": np.array([0.0, 1.0])})[1]
 
 
 def test_reset_without_seed_draws_on_from_the_construction_stream():
@@ -142,54 +111,6 @@ def test_reset_with_equal_seed_is_idempotent_and_clears_the_episode():
     assert env.step(STILL)[3] is False
 
 
-def test_reset_with_equal_seed_under_other_root_gives_other_layout():
-    states = {
-        MPECooperativePushEnv(root_seed=r).reset(seed=0)[0]["agent"]["ego"]["state"].tobytes()
-        for r in range(4)
-    }
-    assert len(states) == 4
-
-
-def test_replay_of_an_episode_gives_the_same_bytes():
-    def play():
-        env, rng = MPECooperativePushEnv(root_seed=2), np.random.default_rng(0)
-        obs = env.reset(seed=6)[0]
-        trace = [obs["agent"][uid]["state"].tobytes() for uid in ("ego", "partner")]
-        for _ in range(30):
-            obs, reward, *_ = env.step({uid: rng.uniform(-2, 2, 2) for uid in ("ego", "partner")})
-            trace += [obs["agent"][uid]["state"].tobytes() for uid in ("ego", "partner")]
-            trace.append(np.float64(reward).tobytes())
-        return trace
-
-    assert play() == play()
-
-
-def test_observations_of_earlier_steps_do_not_change():
-    env = MPECooperativePushEnv()
-    first = env.reset(seed=0)[0]
-    kept = ego_state(first).copy()
-    env.step(GOLDEN_ACTION)
-    np.testing.assert_array_equal(ego_state(first), kept)
-
-
-def test_goal_positions_name_the_landmarks():
-    env = MPECooperativePushEnv()
-    env.reset(seed=0)
-    goals = env.goal_positions()
-    assert list(goals) == ["landmark_0", "landmark_1"]
-    np.testing.assert_array_equal(goals["landmark_1"], env.landmark_positions()[1])
-
-
-def test_reward_lies_between_its_bounds_over_random_play():
-    env, rng = MPECooperativePushEnv(), np.random.default_rng(1)
-    for seed in range(20):
-        env.reset(seed=seed)
-        rewards = [
-            env.step({u: rng.uniform(-1, 1, 2) for u in env.agent_uids})[1] for _ in range(20)
-        ]
-        assert all(-4 * math.sqrt(2) <= reward <= 0.0 for reward in rewards)
-
-
 def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
     env = MPECooperativePushEnv()
     assert isinstance(env, EnvLike)
@@ -201,14 +122,9 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
     ("arguments", "message"),
     [
         ({"agent_uids": ("ego", "ego")}, "distinct"),
-        ({"agent_uids": ("ego",)}, "2-tuple"),
         ({"agent_uids": ("a", "b", "c")}, "2-tuple"),
-        ({"agent_uids": "ab"}, "2-tuple"),
-        ({"agent_uids": ("a", 1)}, "2-tuple"),
         ({"agent_uids": ("a", "")}, "non-empty"),
         ({"episode_length": 0}, "episode_length to be an integer >= 1, got 0"),
-        ({"episode_length": 2.5}, "episode_length to be an integer >= 1, got 2.5"),
-        ({"episode_length": True}, "episode_length to be an integer >= 1, got True"),
         ({"root_seed": -1}, "root_seed to be an integer >= 0, got -1"),
         ({"render_mode": "human"}, "render_mode None or 'rgb_array', got 'human'"),
     ],
@@ -238,22 +154,15 @@ def test_calls_before_reset_ask_for_it():
     ("action", "message"),
     [
         ({"ego": np.zeros(2)}, r"missing uid 'partner'; got \['ego'\]"),
-        ({}, r"missing uid 'ego'; got \[\]"),
-        (np.zeros(4), "map every uid to an array, got ndarray"),
         (None, "map every uid to an array, got NoneType"),
         (
             {"ego": np.zeros(2), "partner": np.zeros(1)},
             r"'partner' to have shape \(2,\), got \(1,\)",
         ),
-        ({"ego": np.zeros((1, 2)), "partner": np.zeros(2)}, r"'ego' to have shape \(2,\)"),
-        ({"ego": 0.5, "partner": np.zeros(2)}, r"'ego' to have shape \(2,\), got \(\)"),
         ({"ego": np.array([0.0, np.nan]), "partner": np.zeros(2)}, r"finite action of 'ego'.*nan"),
         ({"ego": np.zeros(2), "partner": [np.inf, 0.0]}, r"finite action of 'partner'.*inf"),
         ({"ego": "up", "partner": np.zeros(2)}, "'ego' to be an array of real numbers, got str"),
-        ({"ego": np.array(["0", "1"]), "partner": np.zeros(2)}, "'ego' .* got ndarray of <U1"),
-        ({"ego": np.array([1j, 0]), "partner": np.zeros(2)}, "'ego' .* got ndarray of complex128"),
         ({"ego": torch.zeros(2, requires_grad=True), "partner": np.zeros(2)}, "got Tensor"),
-        ({"ego": np.zeros(2), "partner": None}, "'partner'"),
     ],
 )
 def test_step_with_bad_action_names_the_robot_and_changes_nothing(action, message):

@@ -6,7 +6,7 @@ from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 
 
-@pytest.mark.parametrize("num_robots", range(2, 9))
+@pytest.mark.parametrize("num_robots", [2, 5])
 def test_hooks_show_what_the_scalar_environment_shows(num_robots):
     batch = VectorCrossingEnv(3, num_robots=num_robots)
     batch.reset(seed=5)

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import VectorEnvLike
@@ -41,25 +39,6 @@ def test_spaces_and_attributes_are_those_of_the_scalar_env(vector, scalar):
     assert many.num_envs == 3
 
 
-@pytest.mark.parametrize("vector", VECTORS)
-def test_metadata_declares_the_autoreset_mode(vector):
-    assert vector(1).metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    later = vector(1, autoreset="next_step")
-    assert later.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-
-
-@pytest.mark.parametrize(("vector", "scalar"), PAIRS)
-def test_copy_i_plays_episode_seed_plus_i_then_strides_of_n(vector, scalar):
-    many, one = vector(4, root_seed=3, episode_length=2), scalar(root_seed=3)
-    obs = many.reset(seed=10)[0]
-    for episode in range(3):
-        for i in range(4):
-            expected = ego(one.reset(seed=10 + i + 4 * episode)[0])
-            assert ego(obs)[i].tobytes() == expected.tobytes()
-        many.step(still(many))
-        obs = many.step(still(many))[0]  # truncates everywhere and resets
-
-
 @pytest.mark.parametrize(("vector", "scalar"), PAIRS)
 def test_reset_with_one_seed_per_copy_starts_those_episodes(vector, scalar):
     many, one = vector(3), scalar()
@@ -94,43 +73,6 @@ def test_same_step_reset_returns_both_observations(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_info_without_finished_episode_has_no_final_observation(vector):
-    env = vector(2)
-    env.reset(seed=0)
-    assert "final_observation" not in env.step(still(env))[4]
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_next_step_reset_waits_one_step_and_ignores_that_action(vector):
-    env = vector(2, episode_length=1, autoreset="next_step")
-    first = ego(env.reset(seed=0)[0]).copy()
-    obs, _, _, truncated, info = env.step(still(env))
-    np.testing.assert_array_equal(ego(obs), first)
-    assert truncated.all()
-    assert "final_observation" not in info
-    push = {uid: np.ones((2, 2)) for uid in env.agent_uids}
-    obs, reward, terminated, truncated, _ = env.step(push)
-    np.testing.assert_array_equal(ego(obs), ego(vector(2).reset(seed=2)[0]))
-    assert reward.tolist() == [0.0, 0.0]
-    assert not terminated.any()
-    assert not truncated.any()
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_replay_gives_the_same_bytes_in_a_used_env(vector):
-    def play(env):
-        rng, trace = np.random.default_rng(0), []
-        env.reset(seed=3)
-        for _ in range(12):
-            obs, reward, *_ = env.step({u: rng.uniform(-1, 1, (3, 2)) for u in env.agent_uids})
-            trace += [ego(obs).tobytes(), reward.tobytes()]
-        return trace
-
-    used = vector(3, episode_length=5)
-    assert play(used) == play(used) == play(vector(3, episode_length=5))
-
-
-@pytest.mark.parametrize("vector", VECTORS)
 def test_observations_of_earlier_steps_do_not_change(vector):
     env = vector(2)
     first = env.reset(seed=0)[0]
@@ -148,18 +90,6 @@ def test_philox_layouts_are_reproducible_and_another_stream(vector):
     assert (ego(vector(4, rng="philox").reset(seed=0)[0]) != first).any(axis=1).all()
     # Copy and episode select the draws: copy 1 at seed 0 is copy 0 at seed 1.
     np.testing.assert_array_equal(ego(philox.reset(seed=1)[0])[:3], first[1:])
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_gymnasium_statistics_wrapper_reads_returns_and_lengths(vector):
-    env = RecordEpisodeStatistics(vector(2, episode_length=4))
-    env.reset(seed=0)
-    total = np.zeros(2)
-    for _ in range(4):
-        _, reward, _, _, info = env.step(still(env.unwrapped))
-        total += reward
-    np.testing.assert_allclose(info["episode"]["r"], total)
-    assert info["episode"]["l"].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("vector", VECTORS)
@@ -189,7 +119,6 @@ def test_construction_with_bad_argument_names_it(vector, arguments, message):
         (-1, "seed to be an integer >= 0"),
         ([1], "2 seeds, got 1"),
         (2**62, r"seed < 2\^62"),
-        ([0, -1], ">= 0"),
     ],
 )
 def test_reset_with_bad_seed_names_it(vector, seed, message):
@@ -228,56 +157,13 @@ def test_step_with_bad_action_names_robot_and_env(vector, action, message):
         env.step(action)
 
 
-def test_step_with_huge_finite_actions_is_no_error():
-    env = VectorMPECooperativePushEnv(2)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_step_with_huge_finite_actions_is_no_error(backend):
+    env = VectorMPECooperativePushEnv(2, backend=backend)
     env.reset(seed=0)
     huge = np.full((2, 2), 1e308)  # the sum overflows although every entry is finite
     obs = env.step({"ego": huge, "partner": huge})[0]
-    np.testing.assert_array_equal(ego(obs)[:, 2:4], np.ones((2, 2)))
-
-
-def test_crossing_info_has_one_entry_per_copy():
-    env = VectorCrossingEnv(3, num_robots=4)
-    env.reset(seed=0)
-    info = env.step(still(env))[4]
-    assert set(info) == {"success", "contact", "partner_contact", "min_distance", "goal_distance"}
-    assert {value.shape for value in info.values()} == {(3,)}
-    np.testing.assert_allclose(info["goal_distance"], 4.0, atol=1e-12)
-
-
-def test_crossing_flags_in_the_ending_step_are_those_before_the_reset():
-    env = VectorCrossingEnv(2)
-    env.reset(seed=0)
-    env._positions[1, :, 0] = env._positions[0, :, 0]  # copy 0: robots on top of each other
-    _, reward, terminated, truncated, info = env.step(still(env))
-    assert terminated.tolist() == [True, False]
-    assert not truncated.any()
-    assert info["contact"].tolist() == [True, False]
-    assert info["final_info"]["contact"].tolist() == [True, False]
-    assert info["_final_obs"].tolist() == [True, False]
-    np.testing.assert_allclose(reward, [-5.01, -0.01], atol=1e-12)
-    assert env._steps.tolist() == [0, 1]
-
-
-def test_crossing_info_of_a_copy_just_reset_in_next_step_mode_describes_its_start():
-    env = VectorCrossingEnv(2, autoreset="next_step")
-    env.reset(seed=0)
-    env._positions[1, :, 0] = env._positions[0, :, 0]
-    env.step(still(env))
-    info = env.step(still(env))[4]
-    assert not info["contact"].any()
-    assert info["goal_distance"][0] == pytest.approx(4.0, abs=1e-12)
-    positions = env.robot_positions()
-    gap = np.linalg.norm(positions["ego"][0] - positions["partner"][0])
-    assert info["min_distance"][0] == pytest.approx(gap, abs=1e-12)
-
-
-def test_crossing_positions_are_copies_per_robot():
-    env = VectorCrossingEnv(2)
-    env.reset(seed=0)
-    np.testing.assert_array_equal(env.goal_positions()["ego"], -env.robot_positions()["ego"])
-    env.robot_positions()["ego"][:] = 9.0
-    assert abs(env.robot_positions()["ego"]).max() <= 2.0
+    assert ego(obs)[:, 2:4].tolist() == [[1.0, 1.0]] * 2
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -309,14 +195,6 @@ def test_torch_step_with_bad_action_names_robot_and_env(action, message):
         env.step(action)
 
 
-def test_torch_step_with_huge_finite_actions_is_no_error():
-    env = VectorMPECooperativePushEnv(2, backend="torch")
-    env.reset(seed=0)
-    huge = torch.full((2, 2), 1e308, dtype=torch.float64)
-    obs = env.step({"ego": huge, "partner": huge})[0]
-    assert ego(obs)[:, 2:4].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -325,7 +203,6 @@ def test_torch_step_with_huge_finite_actions_is_no_error():
         ({"precision": "float32"}, "use backend='torch'"),
         ({"backend": "torch", "precision": "float16"}, "'float64' or 'float32', got 'float16'"),
         ({"backend": "torch", "device": "abacus"}, "usable torch device, got 'abacus'"),
-        ({"backend": "torch", "device": "meta:99:1"}, "usable torch device"),
     ],
 )
 def test_construction_with_bad_backend_names_it(arguments, message):
