@@ -77,13 +77,6 @@ def test_walls_hold_at_every_step_whatever_is_wished(wishes, position):
         assert abs(speed) <= 0.8 + 1e-12
 
 
-def test_walls_without_the_braking_rule_would_be_caught():
-    position, speed = 0.0, 0.0
-    for _ in range(200):
-        position, speed = position + speed * CONTROL_STEP_S, speed + 0.5 * CONTROL_STEP_S
-    assert abs(position) > 1.0
-
-
 @given(
     distance=st.floats(0, 10),
     speed=st.floats(-3, 3),

