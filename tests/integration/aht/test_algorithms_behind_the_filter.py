@@ -9,11 +9,12 @@ import pytest
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.benchmark.training import run_training
+from tests.campaigns import nightly
 
 ALGORITHMS = ("ppo", "mappo", "happo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
 FAST = ("mappo", "hatd3")
 CASES = [
-    pytest.param(algo, num_envs, marks=() if algo in FAST else pytest.mark.slow)
+    pytest.param(algo, num_envs, marks=() if algo in FAST else nightly)
     for algo in ALGORITHMS
     for num_envs in (1, 2)
 ]

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cadenza.core.payloads import serialise
+from tests.campaigns import nightly
 from tests.e2e.commands import REPOSITORY
 from tests.integration.aht.killed_training import (
     RunFolder,
@@ -60,10 +61,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "td3": {"td3": REPLAY},
     "hatd3": {"hatd3": REPLAY},
 }
-#: One of each family, and the one with the most to remember; the others take as long again.
-QUICK = ("ppo", "sac", "dqn", "mbpo")
+#: One of each family.
+QUICK = ("ppo", "sac")
 ALGORITHMS = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES
+    pytest.param(name, marks=pytest.mark.slow if name in QUICK else nightly) for name in CHANGES
 ]
 
 
@@ -166,9 +167,9 @@ def test_killed_training_ends_with_the_bits_of_an_unbroken_one(
     assert_same_run(tmp_path, summary, whole())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param("", id="policy", marks=pytest.mark.slow), pytest.param("-state", id="state")],
+    "kind", [pytest.param("", id="policy", marks=nightly), pytest.param("-state", id="state")]
 )
 def test_training_killed_within_a_save_goes_on_from_the_checkpoint_before(
     kind, training, unbroken, tmp_path
@@ -186,11 +187,10 @@ def test_training_killed_within_a_save_goes_on_from_the_checkpoint_before(
     assert_same_run(tmp_path, summary, whole())
 
 
-@pytest.mark.parametrize("algorithm", ["sac", pytest.param("ppo", marks=pytest.mark.slow)])
-def test_training_resumed_after_its_end_says_so_and_changes_nothing(algorithm, training, unbroken):
-    folder = unbroken(algorithm)()
+def test_training_resumed_after_its_end_says_so_and_changes_nothing(training, unbroken):
+    folder = unbroken("sac")()
     before = _modification_times(folder)
-    said = training(algorithm).finish(folder, "--resume", "--quiet")
+    said = training("sac").finish(folder, "--resume", "--quiet")
     assert f": already finished, {FRAMES} frames, {FRAMES // 50} episodes" in said
     assert _modification_times(folder) == before
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +9,6 @@ from pathlib import Path
 
 from cadenza.core.errors import InputError, StorageError
 from cadenza.core.files import atomic_write_text
-
-#: File that says that a worker has left.
-LEFT = "left"
 
 
 @dataclass(frozen=True)
@@ -25,8 +21,6 @@ class RecordingFactory:
         deaths: See ``lethal``.
         failing: Keys that raise.
         unwritable: Keys that raise as a full disk does.
-        leaving: Keys that end their worker a moment after their first attempt.
-        awaiting: Keys whose job lasts until a worker has left.
         slow: Keys that sleep for a minute on the first attempt.
         stubborn: Whether workers ignore polite requests to stop.
         broken_start: ``"error"`` or ``"exit"``: how building the runner fails.
@@ -38,8 +32,6 @@ class RecordingFactory:
     deaths: int = 1
     failing: tuple[str, ...] = ()
     unwritable: tuple[str, ...] = ()
-    leaving: tuple[str, ...] = ()
-    awaiting: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     stubborn: bool = False
     broken_start: str = ""
@@ -66,16 +58,7 @@ class RecordingFactory:
             raise StorageError(f"no space for {key}")
         if key in self.slow and attempts == 1:
             time.sleep(60.0)
-        while key in self.awaiting and not (self.folder / LEFT).exists():
-            time.sleep(0.01)
         atomic_write_text(self.folder / key, f"result of {key}")
-        if key in self.leaving and attempts == 1:
-            threading.Timer(0.05, self._leave).start()
-
-    def _leave(self) -> None:
-        """End this process between two jobs, or before it can say that the first one is done."""
-        (self.folder / LEFT).touch()
-        os._exit(0)
 
     def _count_attempt(self, key: str) -> int:
         path = self.folder / f"attempts-{key}"

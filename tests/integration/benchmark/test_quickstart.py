@@ -16,6 +16,7 @@ from cadenza.benchmark.quickstart import run_quickstart, training_config
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.reporting import parse_three_tables, verify_markdown
+from tests.campaigns import nightly
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
 OVERRIDES = (
@@ -149,12 +150,6 @@ def test_quickstart_with_other_settings_puts_the_earlier_run_aside(reference, tm
     assert first.report.is_file()
 
 
-def test_quickstart_in_a_foreign_folder_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigurationError, match="got a folder with"):
-        small(tmp_path)
-
-
 CHILD = """
 import sys
 from pathlib import Path
@@ -171,7 +166,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@nightly
 def test_quickstart_killed_at_any_stage_goes_on_to_the_same_results(reference, tmp_path):
     """Killed once while training, once while evaluating; then finished, with two workers."""
     reference_out, reference_result, _ = reference

@@ -18,6 +18,7 @@ from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.back_pressure import unread_episodes
 from cadenza.stream.bridges.episodes import EpisodeReader
+from tests.campaigns import nightly
 from tests.stream_engines import eventually, nothing_left, small_cfg
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -31,7 +32,7 @@ def block(start: str, page: str = PAGE) -> str:
     return next(found for found in blocks if start in found)
 
 
-@pytest.mark.slow
+@nightly
 def test_files_program_writes_both_data_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

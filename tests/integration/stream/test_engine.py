@@ -84,19 +84,6 @@ def test_draw_of_what_never_comes_asks_for_a_fill_and_gives_up_in_time() -> None
             engine.sample_batch(1, 6, timeout=0.0)
 
 
-def test_loader_worker_waits_for_an_episode_that_is_long_enough() -> None:
-    worlds = {"lengths": [2, 2, 2, 7, 7]}
-    cfg = small_cfg(num_envs=2, refill_threshold=10**9, worlds=worlds, draw_timeout=800)
-    with OnlineDataEngine(cfg) as engine:
-        loader = DataLoader(
-            OnlineDataset(engine, 7, 3),
-            batch_size=None,
-            num_workers=1,
-            collate_fn=OnlineDataset.passthrough_collate_fn,
-        )
-        assert next(iter(loader)).batch_size == (3, 7)
-
-
 def test_wait_ends_when_the_engine_does() -> None:
     with OnlineDataEngine(small_cfg(refill_threshold=10**9)) as engine:
         stopper = threading.Timer(0.3, engine.stop)
@@ -164,15 +151,6 @@ def test_sampling_mode_comes_third(engine) -> None:
         engine.sample_batch(4, 2, "segments")
     with pytest.raises(ConfigurationError, match=r"sampling_mode: expected one of .*'segments'"):
         OnlineDataset(engine, 2, 4, None, "segments")
-
-
-def test_sizes_may_be_integers_of_numpy(engine) -> None:
-    assert engine.sample_batch(np.int64(4), np.int32(2)).batch_size == (4, 2)
-
-
-def test_weights_must_be_a_mapping(engine) -> None:
-    with pytest.raises(InputError, match=r"expected a mapping .*got int; give net.state_dict"):
-        engine.publish_policy(3)
 
 
 def test_drawn_chunks_are_counted(engine) -> None:

@@ -5,10 +5,8 @@ end. A chunk with two numbers is torn; one with another number than its draw rep
 so is one whose run is not that of its episode. Without validation the same reader finds torn
 chunks, and so do threads that share what they know of the store: the search has eyes.
 
-Usage:  python -m tests.integration.stream.torn_reads --chunks 10000000 --writers 2 --threads 1
 """
 
-import argparse
 import multiprocessing
 import os
 import sys
@@ -233,19 +231,3 @@ def write_at_full_speed(store: SlotStore, producer: int) -> None:
         store.segment_bounds[slot, : len(starts), 0] = starts
         store.segment_bounds[slot, : len(starts), 1] = np.minimum(starts + SEGMENT, length)
         store.publish(slot, length, success=1, policy_version=0)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chunks", type=int, default=10_000_000)
-    parser.add_argument("--writers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    found = search(options.chunks, options.writers, threads=options.threads)
-    without = search(options.chunks // 50, options.writers, validate=False)
-    sys.stdout.write(f"{found}\nwithout validation: {without}\n")
-
-
-if __name__ == "__main__":
-    main()

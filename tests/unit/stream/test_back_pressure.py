@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
+from cadenza.core.errors import DataPendingError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
-    is_frozen,
     may_publish,
     request_fill,
     request_fill_if_due,
@@ -21,23 +20,16 @@ from cadenza.stream.back_pressure import (
     stale_reason,
     unread_episodes,
     wait_until_fresh,
-    waiting_rows,
 )
 from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.draw_options import DEFAULT_OPTIONS
-from cadenza.stream.engine_state import (
-    LARGEST,
-    EngineWords,
-    OnlineDataEngineState,
-    ProducerState,
-    saturating_sum,
-)
+from cadenza.stream.engine_state import LARGEST, EngineWords, OnlineDataEngineState
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.processes import started_at
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import PASSED_OVER_DRAWS, SlotStore, StreamWords
+from cadenza.stream.slots import SlotStore, StreamWords
 from tests.stream_engines import small_cfg
 from tests.unit.stream.stores import new_store, write_episode
 
@@ -174,19 +166,6 @@ def test_fill_that_two_ask_for_at_once_is_asked_for_once(
     assert store.words[StreamWords.TO_FILL] == 8
 
 
-def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
-    fill(store, 4)
-    store.consumers["chunks"][:2] = LARGEST
-    assert store.drawn_chunks() == LARGEST
-    assert saturating_sum(LARGEST, 4) == LARGEST
-    assert request_fill_if_due(store, rules())
-    assert store.words[StreamWords.DRAWN_AT_REQUEST] == LARGEST
-    store.words[StreamWords.TO_FILL] = LARGEST - 1
-    store.producers["episodes"][0] = LARGEST - 2
-    assert request_fill(store, rules())
-    assert store.words[StreamWords.TO_FILL] == LARGEST
-
-
 def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
     continuous = rules(mode="continuous", high_water=2)
     fill(store, 3)
@@ -284,19 +263,6 @@ def test_episodes_without_a_chunk_for_any_draw_hold_no_producer_back() -> None:
     assert (slot, unread_episodes(store)) == (4, 3)
 
 
-def test_episodes_that_draws_leave_out_for_long_hold_no_producer_back() -> None:
-    store = new_store(slots=4, steps=9)
-    for _ in range(3):
-        write_episode(store, 9)
-    SlotReader(store).look(2)  # drawable, but whoever drew these is gone
-    store.draws[0] = store.consumers["chunks"][0] = PASSED_OVER_DRAWS * 4 - 1
-    late = write_episode(store, 9)
-    assert unread_episodes(store) == 3
-    store.consumers["chunks"][0] += 1
-    assert unread_episodes(store) == 1
-    assert store.passed_over().tolist() == [False, True, True, late != 3]
-
-
 def test_fresh_share_is_of_episodes_that_the_draw_can_use() -> None:
     store = new_store(slots=4, steps=9)
     for length in (9, 9, 2, 2):
@@ -389,26 +355,3 @@ def test_draw_that_gave_up_lets_one_fill_be_written(store, clock, flow) -> None:
     assert may_go_on(store, fresh)
     fill(store, 8)
     assert not may_go_on(store, fresh)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 2}]
-)
-def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> None:
-    fill(store, 4, frames=1000)
-    ratio = rules(max_replay_ratio=0.5, **settings)
-    wait(store, ratio, 18)  # 0.5 * 4 * 9
-    told = r"batch_size <= 18, because max_replay_ratio = 0\.5 .* 4 episodes of 9 .*got 19"
-    with pytest.raises(InputError, match=told):
-        wait(store, ratio, 19)
-    wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop
-
-
-def test_stream_is_frozen_while_a_draw_waits_and_all_producers_pause(store, clock) -> None:
-    store.producers["state"][0] = ProducerState.PAUSED
-    assert not is_frozen(store)
-    ConsumerRow(store).note_blocked(0)
-    assert waiting_rows(store).tolist().count(True) == 1
-    assert is_frozen(store)
-    store.producers["state"][0] = ProducerState.RUNNING
-    assert not is_frozen(store)

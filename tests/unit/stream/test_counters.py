@@ -130,12 +130,6 @@ def test_sums_stay_at_the_largest_number_instead_of_turning_negative() -> None:
     assert read_counters(store).staleness_mean_s == pytest.approx(LARGEST / 1e6)  # 2 LARGEST / 2
 
 
-def test_stream_without_draws_has_no_staleness() -> None:
-    counted = read_counters(new_store())
-    assert (counted.staleness_mean_s, counted.staleness_p95_s, counted.version_lag_p95) == (0, 0, 0)
-    assert counted.replay_ratio == 0.0
-
-
 def test_row_of_an_ended_process_is_reused_and_goes_on() -> None:
     store = new_store()
     write_episode(store, 3)
@@ -220,12 +214,3 @@ def test_process_is_told_by_number_and_start() -> None:
         time.sleep(0.001)
     os.waitpid(child, 0)
     assert started_at(child) == 0
-
-
-def test_row_is_claimed_again_after_it_was_passed_on() -> None:
-    store = new_store()
-    row = ConsumerRow(store)
-    assert row.row == 0
-    copy = object.__new__(ConsumerRow)
-    copy.__setstate__(row.__getstate__())
-    assert copy.row == 0  # the same process has one row only

@@ -1,9 +1,7 @@
 """The endless dataset: shapes, options, random streams of iterators and refused arguments."""
 
-import gc
 import itertools
 import multiprocessing
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import (
-    ConfigurationError,
-    InputError,
-    StaleDataError,
-    UnknownNameError,
-)
+from cadenza.core.errors import ConfigurationError, InputError, StaleDataError, UnknownNameError
 from cadenza.stream import dataset as dataset_module
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from cadenza.stream.chunk_source import DrawRequest
@@ -128,17 +121,6 @@ def test_mixture_without_upper_bound_is_cut_at_the_longest_episode() -> None:
     assert take(dataset, 1)[0].shape == (1, 12)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_loader_in_item_mode_collates_distinct_chunks_in_every_epoch(workers: int) -> None:
-    dataset = OnlineDataset(FakeChunkSource(), 4, seed=9)
-    loader = DataLoader(
-        dataset, batch_size=8, num_workers=workers, collate_fn=OnlineDataset.collate_fn
-    )
-    batches = [batch for _ in range(2) for batch in take(loader, 4)]
-    assert {batch.batch_size for batch in batches} == {torch.Size([8, 4])}
-    assert len(set(starts(batches))) == 64
-
-
 def test_epochs_of_loader_workers_are_counted_however_workers_start() -> None:
     def epochs(context: str) -> list[list[int]]:
         dataset = OnlineDataset(FakeChunkSource(), UniformChunkSampler(3, 9), 2, seed=4)
@@ -157,29 +139,6 @@ def test_epochs_of_loader_workers_are_counted_however_workers_start() -> None:
     first = epochs("fork")
     assert len(set(first[0] + first[1])) == 12
     assert epochs("forkserver") == first
-
-
-@pytest.fixture
-def _nothing_frozen() -> Iterator[None]:
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
-@pytest.mark.usefixtures("_nothing_frozen")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_only_loader_workers_keep_their_objects_from_the_search_for_cycles(workers: int) -> None:
-    def note(batch: TensorDict) -> TensorDict:
-        return batch.set("frozen", torch.full(batch.shape, gc.get_freeze_count()))
-
-    loader = DataLoader(
-        OnlineDataset(FakeChunkSource(), 4, 2, note),
-        batch_size=None,
-        num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-        collate_fn=OnlineDataset.passthrough_collate_fn,
-    )
-    assert bool(take(loader, 1)[0]["frozen"].any()) == (workers > 0)
 
 
 def test_collation_stacks_along_a_new_first_axis() -> None:

@@ -15,8 +15,7 @@ from cadenza.stream.shared_file import SharedFile
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
 from cadenza.stream.windows import WindowTable
-from tests.campaigns import size
-from tests.interrupts import Interrupt, interrupted_everywhere, interrupted_often
+from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 SLOTS, STEPS, CHUNK_SIZE = 3, 9, 4
@@ -130,33 +129,3 @@ def test_lock_is_free_after_an_interrupt_at_every_instruction() -> None:
         assert is_free_for_a_thread(file)
     assert is_free_for_a_process(file)
     assert steps > 5
-
-
-def test_lock_is_given_back_by_an_interrupt_when_it_was_just_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file, take = SharedFile.create(10), SharedFile._try_lock
-
-    def take_and_interrupt(self: SharedFile) -> bool:
-        take(self)
-        raise Interrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SharedFile, "_try_lock", take_and_interrupt)
-        with pytest.raises(Interrupt), file.locked():
-            pass
-    assert is_free_for_a_thread(file)
-    assert is_free_for_a_process(file)
-
-
-def test_fence_and_lock_survive_the_interrupts_of_a_clock() -> None:
-    file = SharedFile.create(10)
-
-    def fence_and_lock() -> None:
-        full_fence()
-        with file.locked(timeout=0.0):
-            pass
-
-    interrupted_often(fence_and_lock, size(500, 3000), (1e-5, 3e-4))
-    assert is_free_for_a_thread(file)
-    assert is_free_for_a_process(file)

@@ -20,7 +20,6 @@ from cadenza.core.errors import (
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.stream import recorded_draws
 from cadenza.stream.batches import flat_tensors, nested_batch
-from cadenza.stream.dataset import OnlineDataset
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
@@ -172,13 +171,6 @@ def test_replay_fills_what_it_is_given_and_selects_other_keys(tmp_path: Path) ->
     stream.sample_batch(6, 3, select=["actions"], out=out)
     assert same_bytes(out["actions"], batches[0]["actions"])
     assert (out["rewards"] == 9.0).all()  # not selected
-
-
-def test_dataset_over_a_recording_yields_its_batches(tmp_path: Path) -> None:
-    batches = record(tmp_path, [(6, 3, PLAIN)] * 3)
-    dataset = iter(OnlineDataset(RecordedStream(tmp_path), 3, 6))
-    for expected in batches:
-        assert same_bytes(next(dataset)["actions"], expected["actions"])
 
 
 def test_request_other_than_the_recorded_one_is_refused(tmp_path: Path) -> None:
@@ -370,28 +362,6 @@ def test_draw_from_an_episode_that_went_before_it_was_written_down_is_repeated(
     stream = RecordedStream(tmp_path)
     assert len(stream) == 1
     assert same_bytes(stream.sample_batch(5, 3)["actions"], out["actions"])
-
-
-def test_episodes_that_go_while_others_are_written_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, rng = new_store(), np.random.default_rng(9)
-    for _ in range(4):
-        write_episode(store, 6, rng)
-
-    class SlowWriter(recorded_draws.JournalWriter):
-        def add_episode(self, facts, arrays) -> None:
-            super().add_episode(facts, arrays)
-            for _ in range(4):  # meanwhile producers replace everything
-                write_episode(store, 6, rng)
-
-    monkeypatch.setattr(recorded_draws, "JournalWriter", SlowWriter)
-    reader = RecordingReader(SlotReader(store), store, tmp_path)
-    out = targets(8, 3)
-    reader.draw(8, 3, out, torch.Generator().manual_seed(0))
-    reader.close()
-    again = RecordedStream(tmp_path).sample_batch(8, 3)
-    assert same_bytes(again["actions"], out["actions"])
 
 
 def test_episode_that_the_file_system_refuses_is_reported(tmp_path: Path) -> None:

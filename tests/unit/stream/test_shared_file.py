@@ -105,11 +105,6 @@ def test_interrupt_while_it_is_made_leaves_no_name_and_no_descriptor(make) -> No
     assert steps >= 5
 
 
-def test_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"expected to reserve 10 bytes in .*missing"):
-        SharedFile.create(10, tmp_path / "missing")
-
-
 def test_folder_of_temporary_files_serves_without_a_memory_file_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

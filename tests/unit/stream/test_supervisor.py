@@ -81,26 +81,6 @@ def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, mon
         ServingCheck(store).require()
 
 
-class _Newborn:
-    """A thread that has its number already and was not yet said to be started."""
-
-    ident = 1
-
-    def is_alive(self) -> bool:
-        return False
-
-    def join(self) -> None:
-        raise RuntimeError("cannot join thread before it is started")
-
-
-def test_stop_ends_producers_also_while_the_supervisors_thread_is_being_born(
-    supervisor, store
-) -> None:
-    supervisor._thread = _Newborn()
-    assert supervisor.stop() == []
-    assert store.words[StreamWords.CLOSING] == 1
-
-
 @pytest.mark.parametrize(
     ("code", "published", "is_final", "told"),
     [

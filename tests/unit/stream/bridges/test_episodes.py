@@ -35,21 +35,6 @@ def test_copy_stays_when_the_slot_is_written_again() -> None:
     np.testing.assert_array_equal(episode.field("rewards"), [1, 2])
 
 
-def test_episodes_come_once_and_in_order_of_publication() -> None:
-    store = new_store(slots=4)
-    late = EpisodeWriter(store, store.take_slot(0))  # takes slot 0 first, publishes last
-    write_episode(store, 1, 1.0)
-    write_episode(store, 1, 2.0)
-    fill(late, 1, 3.0)
-    late.publish()
-    reader = EpisodeReader(store)
-    assert [e.field("rewards")[0] for e in reader.take()] == [1.0, 2.0, 3.0]
-    assert reader.take() == []
-    write_episode(store, 1, 4.0)
-    assert [e.number for e in reader.take()] == [3]
-    assert (reader.read, reader.lost) == (4, 0)
-
-
 def test_episodes_of_a_freed_buffer_are_not_passed_over_in_silence() -> None:
     store = new_store()
     write_episode(store, 2, 1.0)
@@ -57,26 +42,6 @@ def test_episodes_of_a_freed_buffer_are_not_passed_over_in_silence() -> None:
     store.free()
     with pytest.raises(NotReadyError, match=r"take what is left before stop"):
         reader.take()
-
-
-def test_unfinished_and_dropped_episodes_are_not_read() -> None:
-    store = new_store()
-    fill(EpisodeWriter(store, store.take_slot(0)), 2, 1.0)
-    dropped = EpisodeWriter(store, store.take_slot(0))
-    fill(dropped, 2, 1.0)
-    dropped.drop()
-    reader = EpisodeReader(store)
-    assert reader.take() == []
-    assert (reader.read, reader.lost) == (0, 0)
-
-
-def test_overwritten_episodes_are_counted_as_lost() -> None:
-    store = new_store(slots=2)
-    for first in range(5):  # numbers 0, 1, 2 are gone, 3 and 4 are there
-        write_episode(store, 1, float(first))
-    reader = EpisodeReader(store)
-    assert [e.number for e in reader.take()] == [3, 4]
-    assert (reader.read, reader.lost) == (2, 3)
 
 
 def test_reader_waits_for_the_counts_of_other_threads() -> None:
@@ -91,28 +56,6 @@ def test_reader_waits_for_the_counts_of_other_threads() -> None:
         assert store.drawn_chunks() == passed_episodes(store) == 0
     thread.join()
     assert store.drawn_chunks() == passed_episodes(store) == 1
-
-
-def test_gap_between_readable_episodes_is_counted_as_lost() -> None:
-    store = new_store(slots=3)
-    for first in range(3):
-        write_episode(store, 1, float(first))
-    store.draws[1] = 1
-    EpisodeWriter(store, store.take_slot(0, reuse="most_drawn"))  # the slot of number 1
-    reader = EpisodeReader(store)
-    assert [e.number for e in reader.take()] == [0, 2]
-    assert reader.lost == 1
-
-
-def test_overwritten_episodes_are_lost_at_once_when_none_is_left_to_read() -> None:
-    store = new_store(slots=2)
-    write_episode(store, 1, 0.0)
-    write_episode(store, 1, 1.0)
-    EpisodeWriter(store, store.take_slot(0))
-    reader = EpisodeReader(store)
-    assert [e.number for e in reader.take(1)] == [1]
-    assert reader.take() == []
-    assert (reader.read, reader.lost) == (1, 1)
 
 
 def test_episode_that_can_be_read_before_it_is_counted_is_no_other_ones_loss() -> None:
@@ -182,16 +125,6 @@ def test_reading_counts_as_one_drawn_chunk() -> None:
     assert store.draws.tolist() == [1, 0, 0]
     assert int(store.consumers["chunks"].sum()) == 1
     assert int(store.consumers["frames"].sum()) == 3
-
-
-def test_limit_leaves_the_rest_for_the_next_call() -> None:
-    store = new_store(slots=3)
-    for first in range(3):
-        write_episode(store, 1, float(first))
-    reader = EpisodeReader(store)
-    assert [e.number for e in reader.take(2)] == [0, 1]
-    assert [e.number for e in reader.take(2)] == [2]
-    assert (reader.read, reader.lost) == (3, 0)
 
 
 @pytest.mark.parametrize("limit", [0, 2.5, "2", True])
