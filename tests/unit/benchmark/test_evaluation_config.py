@@ -17,6 +17,8 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownName
 from cadenza.core.files import sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
 
+MISSPELT = {"name": "p", "class_name": "crossing_chaser", "extra": {"max_sped": "1"}}
+
 
 def config(**changes):
     return EvaluationConfig.model_validate({"task": "crossing", "policies": ["zero"]} | changes)
@@ -86,37 +88,28 @@ def test_malformed_configuration_is_refused(changes, message):
         ({"task": "mpe_cooperative_push"}, "has no safety filter"),
         ({"n_resamples": 10}, "n_resamples must be 0 or >= 1000, got 10"),
         ({"seeds": [1, 1]}, "seeds: .*no repetition"),
+        ({"partners": [MISSPELT]}, "unknown option 'max_sped'"),
+        ({"task": "chess"}, r"'chess'.*crossing@v1"),
+        ({"policies": [{"name": "ego", "source": "local://artifacts/x.pt"}]}, "not found"),
     ],
 )
-def test_configuration_that_fits_nothing_is_refused(changes, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make_plan(config(**changes))
-
-
-def test_unknown_task_lists_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"'chess'.*crossing@v1"):
-        make_plan(config(task="chess"))
-
-
-def test_missing_checkpoint_is_noticed_before_any_episode(tmp_path):
-    policy = {"name": "ego", "source": "local://artifacts/x.pt"}
-    with pytest.raises(CheckpointError, match="not found"):
-        make_plan(config(policies=[policy], artifacts_root=tmp_path))
+def test_configuration_that_fits_nothing_is_refused_before_any_episode(tmp_path, changes, message):
+    with pytest.raises((ConfigurationError, UnknownNameError, CheckpointError), match=message):
+        make_plan(config(artifacts_root=tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("- a\n- b\n", "expected a YAML mapping, got list"), ("a: [", "expected YAML, got a bracket")],
+    [
+        ("- a\n- b\n", "expected a YAML mapping, got list"),
+        ("a: [", "expected YAML, got a bracket"),
+        (None, "expected a YAML file, got none"),
+    ],
 )
 def test_file_that_is_no_yaml_mapping_is_refused(tmp_path, text, message):
-    path = tmp_path / "x.yaml"
-    path.write_text(text)
+    if text is not None:
+        (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=message):
-        load_evaluation_config(path)
-
-
-def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="expected a YAML file, got none"):
         load_evaluation_config(tmp_path / "x.yaml")
 
 
@@ -145,9 +138,3 @@ def test_installed_package_finds_its_configurations_inside_itself(tmp_path, monk
     monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
     assert shipped_configs.source_checkout() is None
     assert shipped_config("train/crossing.yaml") == path
-
-
-def test_partner_option_that_its_class_does_not_know_is_refused_before_anything_runs():
-    partner = {"name": "p", "class_name": "crossing_chaser", "extra": {"max_sped": "1"}}
-    with pytest.raises(ConfigurationError, match="unknown option 'max_sped'"):
-        make_plan(config(partners=[partner]))

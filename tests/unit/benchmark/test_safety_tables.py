@@ -7,7 +7,7 @@ from cadenza.aht.config_models import SafetyConfig
 from cadenza.benchmark import safety_tables
 from cadenza.benchmark.cells import ConditionEntry
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
-from cadenza.safety.reporting import AssumptionRow, ConditionRow
+from cadenza.safety.reporting import ConditionRow
 from tests.unit.benchmark.samples import make_cell_episodes, make_plan
 
 
@@ -166,7 +166,3 @@ def test_solver_version_is_the_installed_one_where_conditions_agree():
 
     assert solver_version_of(plan("closed_form")) is None
     assert solver_version_of(plan("daqp", "quadprog")) is None
-
-
-def test_assumption_rows_are_checked_rows():
-    assert all(isinstance(row, AssumptionRow) for row in report_of().table_1)

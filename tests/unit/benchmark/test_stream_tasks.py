@@ -113,11 +113,6 @@ def test_what_does_not_fit_the_task_is_refused(arguments, match):
         stream_config("crossing", **arguments)
 
 
-def test_filter_is_refused_where_the_task_has_none():
-    with pytest.raises(ConfigurationError, match=r"'?mpe_cooperative_push'? has no safety filter"):
-        stream_config("mpe_cooperative_push", safety=SafetyConfig(enabled=True))
-
-
 @pytest.mark.parametrize("name", ["gym_config", "policy", "max_episode_steps", "speed"])
 def test_fields_that_follow_from_the_task_or_do_not_exist_are_refused(name):
     with pytest.raises(ConfigurationTypeError, match=rf"further fields among .*, got '{name}'"):
@@ -125,23 +120,24 @@ def test_fields_that_follow_from_the_task_or_do_not_exist_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "match"),
+    ("arguments", "error", "match"),
     [
-        ({"task_id": "nothing"}, r"Unknown env task 'nothing'"),
-        ({"task_id": "crossing", "expert": "nobody"}, r"Expert 'nobody': expected one of swerve"),
-        ({"task_id": "crossing", "partners": ["nobody"]}, r"Partner 'nobody'"),
+        ({"task_id": "nothing"}, UnknownNameError, "Unknown env task 'nothing'"),
+        ({"expert": "nobody"}, UnknownNameError, "Expert 'nobody': expected one of swerve"),
+        ({"partners": ["nobody"]}, UnknownNameError, "Partner 'nobody'"),
+        (
+            {"task_id": "mpe_cooperative_push", "safety": SafetyConfig(enabled=True)},
+            ConfigurationError,
+            "'?mpe_cooperative_push'? has no safety filter",
+        ),
+        ({"task_id": "other"}, ConfigurationError, "stepped as a batch, got 'other'"),
     ],
 )
-def test_unknown_names_are_refused(arguments, match):
-    with pytest.raises(UnknownNameError, match=match):
-        stream_config(**arguments)
-
-
-def test_task_without_batches_is_refused():
+def test_names_and_filters_that_do_not_exist_are_refused(arguments, error, match):
     with isolated_tasks():
         other_task(supports_batches=False)
-        with pytest.raises(ConfigurationError, match=r"stepped as a batch, got 'other'"):
-            stream_config("other")
+        with pytest.raises(error, match=match):
+            stream_config(**({"task_id": "crossing"} | arguments))
 
 
 def test_task_without_scripted_ego_needs_a_policy():

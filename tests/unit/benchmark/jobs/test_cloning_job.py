@@ -65,13 +65,6 @@ def test_equal_flags_give_equal_bytes_and_other_seeds_do_not(expert_data, tmp_pa
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-def test_larger_rung_has_more_weights(expert_data, tmp_path):
-    train(training(expert_data, tmp_path, "small", steps=1))
-    train(training(expert_data, tmp_path, "large", steps=1, rung="bc_large"))
-    sizes = [(tmp_path / name / "policy.pt").stat().st_size for name in ("small", "large")]
-    assert sizes[1] > 5 * sizes[0]
-
-
 def test_subset_of_episodes_is_what_is_learned_from(expert_data, tmp_path):
     part = train(training(expert_data, tmp_path, episodes=(0, 2)))
     whole = train(training(expert_data, tmp_path, "whole"))
@@ -130,14 +123,6 @@ def test_cap_on_epochs_holds_for_each_of_two_datasets(
     assert updates_of(capped, first=first, second=second) == updates
 
 
-def test_small_mix_shortens_the_training_on_it(expert_data, tmp_path):
-    other = wide_dataset(tmp_path / "other", dim=10)  # three steps, 16 of them in each batch
-    capped = training(expert_data, tmp_path, mix=other, max_epochs=10.0)
-    assert train(capped)["updates"] == 1
-    alone = training(expert_data, tmp_path, "alone", max_epochs=10.0)
-    assert train(alone)["updates"] == 20
-
-
 def test_first_episodes_are_those_of_the_smallest_numbers(expert_data, tmp_path):
     first = train(training(expert_data, tmp_path, "first", first_episodes=2))
     listed = train(training(expert_data, tmp_path, "listed", episodes=(0, 1)))
@@ -177,44 +162,45 @@ def test_impossible_settings_are_refused(expert_data, tmp_path, changes, message
         training(expert_data, tmp_path, **changes)
 
 
-def test_unknown_episode_is_refused(expert_data, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"--episodes: .*\(0 to 3\), got 4"):
-        train(training(expert_data, tmp_path, episodes=(0, 4)))
-
-
-def test_mix_of_other_features_is_refused(expert_data, tmp_path):
-    other = wide_dataset(tmp_path / "wide")
-    with pytest.raises(ConfigurationError, match="--mix: expected the features of --dataset"):
-        train(training(expert_data, tmp_path, mix=other))
-
-
-def test_init_of_another_rung_is_refused(expert_data, clone, tmp_path):
-    with pytest.raises(ConfigurationError, match="--init: expected weights of the rung 'bc_large'"):
-        train(training(expert_data, tmp_path, rung="bc_large", init=clone.path))
-
-
-def test_init_for_other_observations_is_refused(expert_data, clone, tmp_path):
-    expert_data = type(expert_data)(root=wide_dataset(tmp_path / "wide"))
-    with pytest.raises(ConfigurationError, match="expected a policy of 7 scaled observations"):
-        train(training(expert_data, tmp_path, init=clone.path))
-
-
-def test_init_that_is_no_clone_is_refused(expert_data, tmp_path):
+def other_checkpoint(folder):
+    """Return a checkpoint that is no clone."""
     metadata = CheckpointMetadata(run_id="x", seed=0, step=0, git_sha="x", pyproject_hash="x")
-    save_checkpoint(
-        state_dict={"weights": torch.zeros(2)},
-        uri="local://other.pt",
-        metadata=metadata,
-        artifacts_root=tmp_path,
-    )
-    with pytest.raises(CheckpointError, match=r"got the keys \['weights'\]; name another --init"):
-        train(training(expert_data, tmp_path, init=tmp_path / "other.pt"))
+    state, uri = {"weights": torch.zeros(2)}, "local://other.pt"
+    save_checkpoint(state_dict=state, uri=uri, metadata=metadata, artifacts_root=folder)
+    return folder / "other.pt"
 
 
-def test_policy_that_vanishes_at_once_is_an_error(expert_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(cloning_job, "_save", lambda *_: None)
-    with pytest.raises(CheckpointError, match="expected the policy that was just saved"):
-        train(training(expert_data, tmp_path))
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        (lambda *_: {"episodes": (0, 4)}, ConfigurationError, r"--episodes: .*\(0 to 3\), got 4"),
+        (
+            lambda folder, _: {"mix": wide_dataset(folder / "wide")},
+            ConfigurationError,
+            "--mix: expected the features of --dataset",
+        ),
+        (
+            lambda _, clone: {"rung": "bc_large", "init": clone},
+            ConfigurationError,
+            "--init: expected weights of the rung 'bc_large'",
+        ),
+        (
+            lambda folder, clone: {"dataset": wide_dataset(folder / "wide"), "init": clone},
+            ConfigurationError,
+            "expected a policy of 7 scaled observations",
+        ),
+        (
+            lambda folder, _: {"init": other_checkpoint(folder)},
+            CheckpointError,
+            r"got the keys \['weights'\]; name another --init",
+        ),
+    ],
+)
+def test_data_and_weights_that_do_not_fit_are_refused(
+    expert_data, clone, tmp_path, changes, error, told
+):
+    with pytest.raises(error, match=told):
+        train(training(expert_data, tmp_path, **changes(tmp_path, clone.path)))
 
 
 def test_damaged_or_foreign_saves_are_not_trusted(expert_data, tmp_path, monkeypatch, caplog):

@@ -9,12 +9,7 @@ import pytest
 from cadenza.benchmark.jobs.collecting import Collection, collect, harvest
 from cadenza.benchmark.jobs.dataset_files import read_frames, read_page
 from cadenza.benchmark.jobs.encounters import chosen_partners, job_task
-from cadenza.core.errors import (
-    CheckpointError,
-    ConfigurationError,
-    IntegrityError,
-    NotReadyError,
-)
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
 
 
 def collection(tmp_path, **changes):
@@ -83,11 +78,6 @@ def test_harvest_of_failed_starts_keeps_what_the_expert_shows_from_them(clone, t
     assert page["source"]["expert"] == "swerve"
 
 
-def test_harvest_of_unknown_starts_is_refused(clone, tmp_path):
-    with pytest.raises(ConfigurationError, match="--starts: expected solved or failed, got 'all'"):
-        harvest(collection(tmp_path), policy=clone.path, filtered="off", starts="all")
-
-
 def test_harvest_without_success_is_a_result(clone, tmp_path):
     result = harvest(
         collection(tmp_path, partners=("crossing_chaser",), seed_count=2),
@@ -132,13 +122,3 @@ def test_changed_dataset_without_its_page_is_refused(tmp_path):
     (tmp_path / "job/dataset/meta/cadenza.json").unlink()
     with pytest.raises(IntegrityError, match="expected the page of this job"):
         collect(collection(tmp_path))
-
-
-def test_changed_weights_are_refused(clone, tmp_path):
-    for path in clone.path.parent.glob("policy.pt*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    data = bytearray((tmp_path / "policy.pt").read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "policy.pt").write_bytes(data)
-    with pytest.raises(CheckpointError, match="integrity check failed"):
-        harvest(collection(tmp_path), policy=tmp_path / "policy.pt", filtered="on")

@@ -37,16 +37,6 @@ def test_focus_on_nobody_or_everybody_gives_equal_shares(focus):
     assert partner_round(("a", "b"), focus) == ("a", "b")
 
 
-def test_focus_on_a_stranger_is_refused():
-    with pytest.raises(ConfigurationError, match=r"--focus: expected partners.*\(a, b\), got 'z'"):
-        partner_round(("a", "b"), ("z",))
-
-
-def test_repeated_focus_is_refused():
-    with pytest.raises(ConfigurationError, match="--focus: expected each partner once"):
-        partner_round(("a", "b"), ("a", "a"))
-
-
 def test_suites_of_partners():
     assert chosen_partners(CROSSING, ()) == chosen_partners(CROSSING, ("default",))
     assert chosen_partners(CROSSING, ("default",)) == CROSSING.partners
@@ -54,39 +44,44 @@ def test_suites_of_partners():
     assert set(CROSSING.partners) - set(leaving) == {"crossing_chaser"}
 
 
-def test_unknown_partner_is_refused():
-    with pytest.raises(ConfigurationError, match=r"--partners: expected default, .* got 'nobody'"):
-        chosen_partners(CROSSING, ("nobody",))
+BARE = CROSSING.model_copy(update={"supports_safety": False})
 
 
-def test_repeated_partner_is_refused():
-    with pytest.raises(ConfigurationError, match="expected each partner once"):
-        chosen_partners(CROSSING, ("crossing_wanderer", "crossing_wanderer"))
-
-
-def test_unknown_task_is_refused():
-    with pytest.raises(ConfigurationError, match="--task: Unknown env task 'nothing'"):
-        job_task("nothing")
-
-
-def test_task_without_success_is_refused():
-    with pytest.raises(ConfigurationError, match="expected a task with a success predicate"):
-        job_task("mpe_cooperative_push")
+@pytest.mark.parametrize(
+    ("attempt", "told"),
+    [
+        (
+            lambda: partner_round(("a", "b"), ("z",)),
+            r"--focus: expected partners.*\(a, b\), got 'z'",
+        ),
+        (lambda: partner_round(("a", "b"), ("a", "a")), "--focus: expected each partner once"),
+        (
+            lambda: chosen_partners(CROSSING, ("nobody",)),
+            "--partners: expected default, .* got 'nobody'",
+        ),
+        (
+            lambda: chosen_partners(CROSSING, CROSSING.partners[:1] * 2),
+            "expected each partner once",
+        ),
+        (lambda: job_task("nothing"), "--task: Unknown env task 'nothing'"),
+        (lambda: job_task("mpe_cooperative_push"), "expected a task with a success predicate"),
+        (lambda: is_filtered("true", CROSSING), "expected on or off, got 'true'"),
+        (
+            lambda: Encounters(BARE, filtered=True, make_policy=lambda seat: None),
+            "--filter: expected off, got on",
+        ),
+    ],
+)
+def test_choices_that_do_not_exist_are_refused(attempt, told):
+    with pytest.raises(ConfigurationError, match=told):
+        attempt()
 
 
 def test_filter_is_on_or_off_or_on_where_the_task_has_one():
     assert is_filtered("on", CROSSING)
     assert not is_filtered("off", CROSSING)
     assert is_filtered(None, CROSSING)
-    assert not is_filtered(None, CROSSING.model_copy(update={"supports_safety": False}))
-    with pytest.raises(ConfigurationError, match="expected on or off, got 'true'"):
-        is_filtered("true", CROSSING)
-
-
-def test_filter_on_a_task_without_one_is_refused():
-    bare = CROSSING.model_copy(update={"supports_safety": False})
-    with pytest.raises(ConfigurationError, match="--filter: expected off, got on"):
-        Encounters(bare, filtered=True, make_policy=lambda seat: NoisyExpert(seat, swerve))
+    assert not is_filtered(None, BARE)
 
 
 def test_episode_does_not_depend_on_those_before_it():

@@ -17,46 +17,31 @@ def test_same_request_finds_its_folder_again(tmp_path):
     assert result["loss"] == 0.5
 
 
-def test_other_request_is_refused_and_named(tmp_path):
-    with open_job_folder(tmp_path / "job", "train", {"steps": 3, "seed": 1}):
+@pytest.mark.parametrize(
+    ("job", "asked", "told"),
+    [
+        ("train", {"steps": 4, "seed": 1}, r"another request \(different: steps\)"),
+        ("merge", {"steps": 3, "seed": 1}, r"another request \(different: job\)"),
+    ],
+)
+def test_other_request_is_refused_and_named(tmp_path, job, asked, told):
+    with open_job_folder(tmp_path, "train", {"steps": 3, "seed": 1}):
         pass
-    with (
-        pytest.raises(ConfigurationError, match=r"another request \(different: steps\)"),
-        open_job_folder(tmp_path / "job", "train", {"steps": 4, "seed": 1}),
-    ):
-        pytest.fail("opened")
-
-
-def test_other_job_is_refused(tmp_path):
-    with open_job_folder(tmp_path / "job", "train", {}):
-        pass
-    with (
-        pytest.raises(ConfigurationError, match=r"another request \(different: job\)"),
-        open_job_folder(tmp_path / "job", "merge", {}),
-    ):
-        pytest.fail("opened")
-
-
-def test_foreign_files_are_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with (
-        pytest.raises(ConfigurationError, match=r"got 'thesis\.tex' in it"),
-        open_job_folder(tmp_path, "train", {}),
-    ):
-        pytest.fail("opened")
-    assert (tmp_path / "thesis.tex").read_text() == "x"
-
-
-def test_damaged_claim_is_refused(tmp_path):
-    with open_job_folder(tmp_path, "train", {"steps": 3}):
-        pass
+    with pytest.raises(ConfigurationError, match=told):
+        open_job_folder(tmp_path, job, asked).__enter__()
     claim = tmp_path / "job.json"
     claim.write_text(claim.read_text().replace("3", "4"))
-    with (
-        pytest.raises(ConfigurationError, match=r"got a damaged job\.json"),
-        open_job_folder(tmp_path, "train", {"steps": 4}),
-    ):
-        pytest.fail("opened")
+    with pytest.raises(ConfigurationError, match=r"got a damaged job\.json"):
+        open_job_folder(tmp_path, "train", {"steps": 4, "seed": 1}).__enter__()
+
+
+def test_place_of_others_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigurationError, match=r"got 'thesis\.tex' in it"):
+        open_job_folder(tmp_path, "train", {}).__enter__()
+    with pytest.raises(StorageError, match="expected a folder to write to"):
+        open_job_folder(tmp_path / "thesis.tex", "train", {}).__enter__()
+    assert (tmp_path / "thesis.tex").read_text() == "x"
 
 
 def test_changed_code_starts_over(tmp_path, monkeypatch):
@@ -83,15 +68,6 @@ def test_second_process_is_refused_and_let_in_afterwards(tmp_path):
         pytest.fail("opened")
     with open_job_folder(tmp_path, "train", {}):
         pass
-
-
-def test_file_in_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "job").write_text("x")
-    with (
-        pytest.raises(StorageError, match="expected a folder to write to"),
-        open_job_folder(tmp_path / "job", "train", {}),
-    ):
-        pytest.fail("opened")
 
 
 def test_publishing_over_a_product_is_refused(tmp_path):

@@ -92,17 +92,6 @@ def test_tasks_keep_their_text_when_their_numbers_change(tmp_path):
     assert rows[3]["stats/task_index/mean"] == [2.0]
 
 
-def test_merge_of_merges_keeps_the_files_apart(tmp_path):
-    first, second = collected(tmp_path / "a", 30, 1), collected(tmp_path / "b", 31, 1)
-    merge(job(tmp_path, first, second, name="one"))
-    merge(job(tmp_path, second, tmp_path / "one" / "dataset", name="two"))
-    root = tmp_path / "two" / "dataset"
-    assert [row["data/file_index"] for row in read(root, EPISODES)] == [0, 1, 2]
-    assert [row["episode_index"] for row in read(root, EPISODES)] == [0, 1, 2]
-    lengths = [row["length"] for row in read(root, EPISODES)]
-    assert [row["index"] for row in read(root, "data/*/*")] == list(range(sum(lengths)))
-
-
 def test_source_without_page_gives_a_dataset_without_page(expert_data, tmp_path):
     foreign = tmp_path / "foreign"
     shutil.copytree(expert_data.root, foreign)
@@ -117,44 +106,55 @@ def test_one_source_is_refused(tmp_path):
         job(tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize(("key", "value"), [("fps", 10), ("robot_type", "other")])
-def test_other_description_is_refused(expert_data, tmp_path, key, value):
-    other = tmp_path / "other"
-    shutil.copytree(expert_data.root, other)
-    info = json.loads((other / "meta/info.json").read_text()) | {key: value}
-    (other / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(ConfigurationError, match=f"--sources: expected equal {key}"):
-        merge(job(tmp_path, expert_data.root, other))
+def described(change):
+    """Return what changes the description of a dataset."""
+
+    def damage(root):
+        path = root / "meta/info.json"
+        info = json.loads(path.read_text())
+        change(info)
+        path.write_text(json.dumps(info))
+
+    return damage
 
 
-def test_images_are_refused(expert_data, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(expert_data.root, other)
-    info = json.loads((other / "meta/info.json").read_text())
-    info["features"]["observation.images.front"] = {"dtype": "video", "shape": [8, 8, 3]}
-    (other / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(ConfigurationError, match="got the video feature 'observation"):
-        merge(job(tmp_path, expert_data.root, other))
+def with_tasks(**table):
+    return lambda root: pq.write_table(pa.table(table), root / "meta/tasks.parquet")
+
+
+VIDEO = {"observation.images.front": {"dtype": "video", "shape": [8, 8, 3]}}
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("damage", "error", "told"),
     [
-        ({"task_index": [0]}, "expected a table of tasks"),
-        ({"task_index": [3], "__index_level_0__": ["x"]}, "expected tasks numbered from 0"),
+        (described(lambda i: i.update(fps=10)), ConfigurationError, "expected equal fps"),
+        (
+            described(lambda i: i.update(robot_type="other")),
+            ConfigurationError,
+            "--sources: expected equal robot_type",
+        ),
+        (
+            described(lambda i: i["features"].update(VIDEO)),
+            ConfigurationError,
+            "got the video feature 'observation",
+        ),
+        (with_tasks(task_index=[0]), IntegrityError, "expected a table of tasks"),
+        (
+            with_tasks(task_index=[3], __index_level_0__=["x"]),
+            IntegrityError,
+            "expected tasks numbered from 0",
+        ),
+        (
+            lambda root: shutil.rmtree(root / "meta/episodes"),
+            IntegrityError,
+            "expected tables of episodes below meta/episodes",
+        ),
     ],
 )
-def test_damaged_tasks_are_refused(expert_data, tmp_path, table, message):
+def test_source_that_does_not_fit_is_refused(expert_data, tmp_path, damage, error, told):
     other = tmp_path / "other"
     shutil.copytree(expert_data.root, other)
-    pq.write_table(pa.table(table), other / "meta/tasks.parquet")
-    with pytest.raises(IntegrityError, match=message):
-        merge(job(tmp_path, expert_data.root, other))
-
-
-def test_missing_rows_about_episodes_are_noticed(expert_data, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(expert_data.root, other)
-    shutil.rmtree(other / "meta/episodes")
-    with pytest.raises(IntegrityError, match="expected tables of episodes below meta/episodes"):
+    damage(other)
+    with pytest.raises(error, match=told):
         merge(job(tmp_path, expert_data.root, other))
