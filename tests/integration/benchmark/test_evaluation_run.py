@@ -19,7 +19,7 @@ from cadenza.benchmark.policies import ZeroPolicy
 from cadenza.benchmark.tasks import CROSSING
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
-from tests.campaigns import size
+from tests.campaigns import nightly, size
 
 SETTINGS = {
     "task": "crossing",
@@ -172,7 +172,7 @@ def test_run_killed_at_random_moments_resumes_to_the_same_bytes(reference, tmp_p
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
 
 
-@pytest.mark.slow
+@nightly
 def test_run_with_killed_workers_ends_with_the_same_bytes(reference, tmp_path):
     assert start_child(tmp_path, workers=2, program=KILLS_WORKERS).wait() == 0
     assert (tmp_path / "out" / "killed").read_text() == "2 of 23 cells before the end"

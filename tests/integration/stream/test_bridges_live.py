@@ -72,15 +72,6 @@ def test_no_episode_is_lost_when_producers_wait_for_readers() -> None:
         assert_whole(episode)
 
 
-def test_reader_of_whole_episodes_gets_one_fill_after_the_other_on_demand() -> None:
-    with live_engine(mode="on_demand") as engine:
-        reader = EpisodeReader(engine.store)
-        episodes = take(reader, 100)  # of 8 that the buffer holds
-        eventually(lambda: engine.status()["episodes"] == 8 * (1 + reader.read // 8), "it is full")
-    assert_rising(episodes)
-    assert reader.lost == 0
-
-
 def test_episodes_that_a_slow_reader_misses_are_counted() -> None:
     with live_engine() as engine:
         reader = EpisodeReader(engine.store)

@@ -25,7 +25,6 @@ from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDatase
 from cadenza.stream.back_pressure import is_fill_running
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.producer import producer_seed
-from cadenza.stream.slots import StreamWords
 from cadenza.stream.supervisor import Supervisor
 from tests.campaigns import nightly
 from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg, start_from
@@ -153,12 +152,6 @@ def test_sampling_mode_comes_third(engine) -> None:
         OnlineDataset(engine, 2, 4, None, "segments")
 
 
-def test_drawn_chunks_are_counted(engine) -> None:
-    before = engine.status()["chunks"]
-    engine.sample_batch(7, 1)
-    assert engine.status()["chunks"] == before + 7
-
-
 def test_shared_buffer_views_the_store(engine) -> None:
     buffer = engine.shared_buffer
     assert tuple(buffer.batch_size) == (4, 8)
@@ -246,27 +239,6 @@ def test_stop_gives_the_memory_of_the_buffer_back() -> None:
     assert not buffer["rewards"].any()
     assert batch["rewards"].all()
     assert engine.status()["episodes"] >= 60
-
-
-def test_threshold_asks_for_one_fill_and_no_second_one_while_it_waits(tmp_path: Path) -> None:
-    go_on = tmp_path / "go-on"  # each environment plays two episodes of the first fill
-    cfg = small_cfg(refill_threshold=2, worlds={"pause_from": 2, "hold": str(go_on)})
-    with OnlineDataEngine(cfg) as engine:
-        words = engine.store.words
-        assert words[StreamWords.REQUESTS] == 1  # the first fill
-        engine.sample_batch(7, 1)
-        assert words[StreamWords.REQUESTS] == 1  # 7 < 2 * 4
-        engine.sample_batch(1, 1)
-        assert words[StreamWords.REQUESTS] == 2
-        assert words[StreamWords.TO_FILL] == 8
-        assert words[StreamWords.DRAWN_AT_REQUEST] == 8
-        engine.sample_batch(8, 1)  # one fill runs, so one more may wait
-        assert words[StreamWords.REQUESTS] == 3
-        engine.sample_batch(50, 1)
-        assert words[StreamWords.REQUESTS] == 3
-        assert engine.store.published() == 4
-        go_on.touch()
-        eventually(lambda: engine.status()["episodes"] == 12, "both fills are done")
 
 
 def test_whole_buffer_stays_readable_during_a_refill_of_all_environments() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from cadenza.core.errors import StorageError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
-from cadenza.stream.batch_ring import BatchRing
 from cadenza.stream.slots import SlotStore
 from cadenza.stream.supervisor import Supervisor
 from tests.campaigns import size
@@ -124,16 +123,3 @@ def test_draws_are_whole_after_many_interrupts_and_the_engine_stops() -> None:
         assert wrong == []
         draw()
     assert engine.state is OnlineDataEngineState.STOPPED
-
-
-def test_ring_keeps_its_buffers_through_interrupts() -> None:
-    with OnlineDataEngine(small_cfg(mode="continuous", worlds={"pause_s": 0.001})) as engine:
-        ring = BatchRing(lambda out: engine.sample_batch(2, 2, out=out), depth=2)
-
-        def lease() -> None:
-            with ring.lease():
-                pass
-
-        interrupted_often(lease, size(60, 300), (0.0005, 0.004))
-        with ring.lease(), ring.lease():
-            pass

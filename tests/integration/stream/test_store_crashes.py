@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import NotReadyError
 from cadenza.stream import slots
 from cadenza.stream.back_pressure import FlowRules, may_publish, request_fill
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
@@ -174,15 +173,3 @@ def test_reader_killed_in_the_middle_of_a_draw_holds_nobody_up() -> None:
     counted = read_counters(store)
     assert [consumer.pid for consumer in counted.consumers] == [os.getpid()]
     assert counted.chunks >= 6 * 16
-
-
-def test_store_whose_only_writer_died_in_a_row_serves_the_others() -> None:
-    store = SlotStore.create(LAYOUT)
-    killed_while(lambda: (store.take_slot(1), time.sleep(60)), lambda: int(store.lease.sum()))
-    assert store.lease.sum() == 2
-    with pytest.raises(NotReadyError, match="got none"):
-        SlotReader(store).draw(1, 1, allocate_chunks(chunk_fields(LAYOUT), 1, 1), torch.Generator())
-    write_one(store, 0)
-    out = allocate_chunks(chunk_fields(LAYOUT), 1, 1)
-    drawn = SlotReader(store).draw(1, 1, out, torch.Generator())
-    assert out["stamp"].unique().tolist() == [drawn.versions[0] - 1]

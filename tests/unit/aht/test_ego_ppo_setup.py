@@ -63,16 +63,6 @@ def test_space_that_is_no_box_raises(env, kind):
         ego_spaces(env, "ego")
 
 
-def test_partner_gate_precedes_the_space_check():
-    with pytest.raises(ConfigurationError, match="expected a frozen partner"):
-        EgoPPOTrainer.from_config(
-            config(),
-            env=SpacesOnlyEnv(action=spaces.Discrete(3)),
-            partner=TorchPartner(frozen_body=False, frozen_head=True),
-            ego_uid="ego",
-        )
-
-
 def test_batched_spaces_are_reduced_to_one_environment():
     observation_space, action_space = ego_spaces(SpacesOnlyEnv(num_envs=7), "ego")
     assert observation_space.shape == (OBSERVATION_DIM,)

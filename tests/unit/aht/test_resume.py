@@ -4,9 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from cadenza.aht import train as train_module
@@ -216,18 +214,6 @@ def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
     }
 
 
-def test_states_of_a_resumed_run_are_those_of_an_unbroken_one(tmp_path):
-    run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-    stopped(tmp_path)
-    run(tmp_path, resume=True)
-    states = [
-        {path.name: path.read_bytes() for path in files_of(folder).folder.glob("*-state_step*.pt")}
-        for folder in (tmp_path / "whole", tmp_path)
-    ]
-    assert len(states[0]) == 2
-    assert states[1] == states[0]
-
-
 def test_log_of_a_resumed_run_says_where_it_went_on(tmp_path):
     with pytest.raises(StopError):
         run(tmp_path, stop_at=20)
@@ -416,34 +402,6 @@ def test_resume_of_a_run_by_other_code_is_refused(tmp_path):
         run(tmp_path, resume=True)
     assert run(tmp_path).curve.run_id != old  # starting anew is allowed and disturbs nothing
     assert RunFiles(run_id=old, artifacts_root=tmp_path / "out", log_dir=tmp_path).states()
-
-
-def test_partner_without_identity_trains(tmp_path):
-    partner = NoisyPartner()
-    partner.spec = SimpleNamespace()
-    result = run(tmp_path, partner=partner)
-    assert "partner_id" not in events(result)[0]
-
-
-def test_observation_after_resume_reaches_the_learner(tmp_path):
-    """The first action after a resume comes from the replayed observation, not from a reset."""
-    seen = []
-
-    class WatchingTrainer(TrainerFactoryOf().build):
-        def act(self, obs, *, deterministic=False):
-            seen.append(float(obs["agent"]["ego"]["state"][0]))
-            return super().act(obs, deterministic=deterministic)
-
-    run(
-        tmp_path / "whole",
-        config=config_in(tmp_path / "whole"),
-        trainer_factory=TrainerFactoryOf(WatchingTrainer),
-    )
-    whole, seen[:] = list(seen), []
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=20)
-    run(tmp_path, trainer_factory=TrainerFactoryOf(WatchingTrainer), resume=True)
-    np.testing.assert_array_equal(seen, whole[16:])
 
 
 # --- writes that fail

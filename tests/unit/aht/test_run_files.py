@@ -57,13 +57,6 @@ def test_prune_keeps_the_newest_states_and_every_policy(files):
     assert not (files.folder / "abc-state_step1.pt.json").exists()
 
 
-def test_card_reads_back(files):
-    assert files.read_card() is None
-    files.write_card(status="running", fingerprint="f", config={"seed": 1})
-    assert files.read_card()["status"] == "running"
-    assert files.read_card()["config"] == {"seed": 1}
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": "other"}'])
 def test_card_that_is_damaged_counts_as_none(files, text):
     files.folder.mkdir(parents=True)

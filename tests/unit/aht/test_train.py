@@ -255,16 +255,6 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_evaluation_figure_that_is_not_finite_is_null_in_the_curve_file(tmp_path):
-    config = config_in(tmp_path, evaluation={"every_frames": 20})
-    result = run(tmp_path, config=config, evaluator=lambda policy, **_: {"x": float("nan")})[0]
-    content = json.loads(result.outcome.curve_path.read_text())
-    assert content["evaluations"] == [
-        {"frame": 20, "results": {"x": None}},
-        {"frame": 40, "results": {"x": None}},
-    ]
-
-
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_reward_that_is_not_finite_stops_the_run(tmp_path, reward):
     class BrokenEnv(NoisyPointEnv):

@@ -190,19 +190,6 @@ def test_many_robots_look_like_two_seats(num_envs):
     assert tuple(obs["agent"]) == SEATS
 
 
-def test_many_robots_keep_hooks_positions_and_pictures_of_all():
-    env = build_env(many(4), root_seed=0, partner=WANDERER, render_mode="rgb_array")
-    env.reset(seed=0)
-    assert set(env.robot_positions()) == {"ego", "partner", "robot_2", "robot_3"}
-    assert set(env.build_agent_snapshots()) == set(env.robot_positions())
-    assert env.control_timestep == 0.05
-    assert env.ego_uid == "ego"
-    assert env.render().ndim == 3
-    driver = build_safety_driver(env, SafetyConfig(enabled=True))
-    assert driver.env is env
-    assert len(driver.lambda_) == 3  # one pair per other robot
-
-
 def test_wrapper_has_no_attributes_of_its_own_invention():
     env = build_env(many(3), root_seed=0, partner=WANDERER)
     with pytest.raises(AttributeError, match="colour"):
@@ -241,17 +228,6 @@ def test_background_robots_do_what_copies_of_the_partner_with_their_seeds_do():
     expected = np.stack(list(reference.robot_positions().values()))
     assert positions[0].tobytes() == expected.tobytes()
     assert (actions["robot_2"] != actions["robot_3"]).any()
-
-
-def test_unnumbered_episodes_of_many_robots_differ_and_repeat_from_env_to_env():
-    def two_episodes():
-        env = build_env(many(4), root_seed=0, partner=WANDERER)
-        return [rollout(env, seed=None, steps=5) for _ in range(2)]
-
-    first, second = two_episodes()
-    assert (first != second).any()
-    again = two_episodes()
-    assert [array.tobytes() for array in again] == [first.tobytes(), second.tobytes()]
 
 
 def test_batch_of_many_robots_replays_the_scalar_episodes_byte_for_byte():

@@ -34,14 +34,6 @@ def test_default_partners_of_a_task_exist_and_play_it(task):
     assert all(task.task_id in partner_card(name).tasks for name in task.partners)
 
 
-@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
-def test_episode_length_is_that_of_the_environment_module(task):
-    from cadenza.envs import crossing, mpe
-
-    module = {"crossing": crossing, "mpe_cooperative_push": mpe}[task.task_id]
-    assert task.episode_length == module.DEFAULT_EPISODE_LENGTH
-
-
 def test_crossing_trains_with_the_goal_seeker_and_meets_four_strangers():
     assert CROSSING.seen_partner == "crossing_goal_seeker"
     assert CROSSING.partners == (

@@ -144,26 +144,6 @@ def test_git_state_hashes_names_and_bytes_of_what_differs(repository):
     assert state.diff_hash == hashlib.sha256(material.encode()).hexdigest()
 
 
-def test_git_state_of_staged_and_unstaged_change_is_the_same(repository):
-    (repository / "src" / "code.py").write_text("x = 3\n")
-    unstaged = fresh_state(repository)
-    git(repository, "add", "-A")
-    assert fresh_state(repository) == unstaged
-    assert unstaged.dirty is True
-
-
-def test_git_state_of_odd_names_and_links_is_hashed(repository):
-    hashes = {fresh_state(repository).diff_hash}
-    (repository / "src" / "new\nline é.py").write_text("")
-    hashes.add(fresh_state(repository).diff_hash)
-    link = repository / "src" / "link.py"
-    for target in ("code.py", "nowhere.py"):
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        hashes.add(fresh_state(repository).diff_hash)
-    assert len(hashes) == 4
-
-
 def test_git_state_of_an_embedded_repository_marks_the_folder(repository):
     (repository / "src" / "inner").mkdir()
     git(repository, "init", "-q", "src/inner")

@@ -304,19 +304,6 @@ def test_full_disk_raises_after_the_copies_got_the_event(tiny_disk):
     assert [line["event"] for line in lines(path)] == ["first", "fits"]
 
 
-def test_full_disk_at_the_end_of_a_failed_run_does_not_hide_its_error(tiny_disk, caplog):
-    path = tiny_disk / "run.jsonl"
-    logger = bind_run_logger(CONTEXT, jsonl_path=path)
-    logger.info("first")
-    room = tiny_disk / "filler"
-    with pytest.raises(OSError, match="No space left"):
-        room.write_bytes(b"x" * 200_000)
-    with pytest.raises(KeyError), logger:
-        raise KeyError("x" * 5000)
-    assert "could not record the failure" in caplog.text
-    assert [line["event"] for line in lines(path)] == ["first"]
-
-
 def test_threads_write_whole_lines(path):
     with bind_run_logger(CONTEXT, jsonl_path=path) as logger:
 

@@ -1,7 +1,6 @@
 """Which recorded iterator one of a replay repeats, and the sessions that workers learn it from."""
 
 import multiprocessing
-import threading
 from pathlib import Path
 
 import pytest
@@ -71,23 +70,6 @@ def test_another_number_of_workers_is_refused(asked: IteratorPlace, workers: int
 def test_iterators_that_were_not_recorded_are_refused(asked: IteratorPlace) -> None:
     with pytest.raises(NotReadyError, match=r"recorded iterators .* in the same order"):
         recorded_place(asked, RECORDED)
-
-
-def test_threads_that_begin_a_recording_at_once_take_turns(tmp_path: Path) -> None:
-    session, begun = RecordingSession(), list[int]()
-
-    def begin() -> None:
-        with session.opened(tmp_path):
-            begun.append(session.running)
-
-    thread = threading.Thread(target=begin)
-    with session._file.locked():
-        thread.start()
-        thread.join(0.2)
-        assert session.running == 0
-        assert thread.is_alive()
-    thread.join()
-    assert (begun, session.running) == ([1], 0)
 
 
 def test_session_tells_copies_of_its_end_and_refuses_those_from_before(tmp_path: Path) -> None:

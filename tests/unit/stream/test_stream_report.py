@@ -162,19 +162,6 @@ def test_top_shows_totals_and_producers(store, tmp_path) -> None:
     assert "producer 1: hang: no sign of life" in result.output
 
 
-@pytest.mark.parametrize("options", [(), ("--once",)])
-def test_top_fits_into_eighty_characters(store, tmp_path, options) -> None:
-    store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
-    store.producers["pid"][:] = 4_194_303
-    store.producers["frames"][:] = 9_999_999
-    path = str(written_status(store, tmp_path))
-    result = CliRunner().invoke(app, ["stream", "top", path, *options], env={"COLUMNS": "80"})
-    for name in ("no.", "state", "episodes", "steps", "dropped", "starts", "wait/s", "quiet/s"):
-        assert name in result.output
-    assert "9999999" in result.output
-    assert "producer 1: hang: no sign of life" in result.output
-
-
 def test_top_says_when_nothing_was_told_for_long(store, tmp_path, monkeypatch) -> None:
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)

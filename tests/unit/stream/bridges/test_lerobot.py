@@ -149,13 +149,6 @@ def test_description_counts_what_is_there(tmp_path: Path) -> None:
     assert features["timestamp"] == {"dtype": "float32", "shape": [1], "names": None}
 
 
-def test_tasks_are_indexed_by_their_texts(tmp_path: Path) -> None:
-    write(tmp_path / "ds", new_episodes())
-    table = pq.read_table(tmp_path / "ds/meta/tasks.parquet")
-    assert table.to_pydict() == {"task_index": [0, 1], "__index_level_0__": ["task 0", "task 1"]}
-    assert json.loads(table.schema.metadata[b"pandas"])["index_columns"] == ["__index_level_0__"]
-
-
 def test_episode_rows_say_where_each_episode_is(tmp_path: Path) -> None:
     episodes = new_episodes()
     write(tmp_path / "ds", episodes)
@@ -227,12 +220,6 @@ def test_full_files_of_rows_begin_new_ones(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(str(p.relative_to(root)) for p in root.glob("*/*")) == ROLLED
     assert places(tmp_path / "ds", "data") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
     assert places(tmp_path / "ds", "meta/episodes") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
-
-
-def test_one_row_group_per_episode(tmp_path: Path) -> None:
-    write(tmp_path / "ds", new_episodes())
-    metadata = pq.ParquetFile(tmp_path / "ds" / DATA).metadata
-    assert [metadata.row_group(i).num_rows for i in range(3)] == list(LENGTHS)
 
 
 def test_flushed_episodes_are_a_dataset_while_the_writer_goes_on(tmp_path: Path) -> None:

@@ -62,13 +62,6 @@ def test_images_match_numpy_per_channel() -> None:
     assert_statistics(statistics.total(), levels, 7, (3, 1, 1))
 
 
-def test_image_of_one_pixel_has_its_level_everywhere() -> None:
-    found = ImageStatistics(3).add(np.array([[[[0, 51, 255]]]], dtype=np.uint8))
-    for name in ("min", "max", "mean", *QUANTILES):
-        np.testing.assert_allclose(np.ravel(found[name]), [0.0, 0.2, 1.0])
-    assert np.ravel(found["std"]).tolist() == [0.0, 0.0, 0.0]
-
-
 def test_kept_rows_thin_out_evenly() -> None:
     rows = ThinnedRows(4)
     for first in range(0, 12, 3):

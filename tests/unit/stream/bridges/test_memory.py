@@ -14,8 +14,7 @@ from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.trainer import Trainer, TrainingShutdownException, TrainingStartError
 from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.bridges.memory import StreamToMemory
-from cadenza.stream.slot_writer import EpisodeWriter
-from tests.stream_episodes import fill, new_store, write_episode
+from tests.stream_episodes import new_store, write_episode
 
 SPACES = MDPSpace(
     rewards=None,
@@ -91,18 +90,6 @@ def test_only_accepted_episodes_are_kept() -> None:
     assert table.size() == 2
 
 
-def test_fields_that_were_not_selected_are_not_logged() -> None:
-    store = new_store()
-    writer = EpisodeWriter(store, store.take_slot(0))
-    fill(writer, 2, 1.0)
-    writer.publish()
-    columns = [Column("actions", (1,), np.float32)]
-    table = ArrayMemoryTable(columns=columns, maxlen=10)
-    feeder = StreamToMemory(EpisodeReader(store, select=["actions"]), table)
-    assert feeder.pull() == 1
-    assert not feeder.windowed_scalar
-
-
 def test_columns_may_have_other_names() -> None:
     store = new_store()
     write_episode(store, 2, 5.0)
@@ -143,16 +130,6 @@ def test_trainer_learns_from_episodes_published_while_it_trains() -> None:
     # Returns 0 + 1, 100, 200, 300, all successes.
     assert list(feeder.windowed_scalar["stream/return"]) == [1.0, 100.0, 200.0, 300.0]
     assert list(feeder.windowed_scalar["stream/success"]) == [1.0] * 4
-
-
-def test_cycle_says_how_often_episodes_are_looked_for() -> None:
-    store = new_store(slots=5)
-    write_episode(store, 2, 0.0)
-    table = new_table()
-    train = _Train(store, table, 4)
-    feeder = StreamToMemory(EpisodeReader(store), table, cycle=2)
-    Trainer([feeder, train], MemoryLoader(table, 2, 1, "batch_size")).train()
-    assert train.sizes == [2, 2, 4, 4]
 
 
 def test_episodes_per_cycle_leaves_the_rest_for_later() -> None:
