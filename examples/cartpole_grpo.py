@@ -10,11 +10,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
 
-from cadenza.learn.algorithms.grpo import GRPO, GRPOReport, GRPOSettings
+from cadenza.learn.algorithms.grpo import GRPO, GRPOReport
+from cadenza.learn.configs import GRPOConfig
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 32
-SETTINGS = GRPOSettings(
+CONFIG = GRPOConfig(
     rollout_length=500,
     group_size=8,
     batch_size=256,
@@ -30,7 +31,7 @@ def train(run: Run) -> None:
     envs = SyncVectorEnv(
         [lambda: gymnasium.make(ENV_ID)] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    grpo = GRPO(envs, SETTINGS, seed=run.seed)
+    grpo = GRPO(envs, CONFIG, seed=run.seed)
 
     def report(progress: GRPOReport) -> None:
         run.report(progress.steps, float(np.mean(progress.episode_returns)))

@@ -11,11 +11,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
 
 from cadenza.learn.algorithms.ppo import PPO, PPOReport
-from cadenza.learn.algorithms.ppo_agent import PPOSettings
+from cadenza.learn.configs import PPOConfig
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-SETTINGS = PPOSettings(
+CONFIG = PPOConfig(
     rollout_length=32,
     batch_size=256,
     epochs=20,
@@ -33,7 +33,7 @@ def learn_cartpole(
     envs = SyncVectorEnv(
         [lambda: gymnasium.make(ENV_ID)] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    ppo = PPO(envs, SETTINGS, seed=seed)
+    ppo = PPO(envs, CONFIG, seed=seed)
     ppo.learn(steps, on_update)
     envs.close()
     return ppo

@@ -100,25 +100,25 @@ def our_cartpole_ppo(seed: int, steps: int) -> Policy:
 
 def their_cartpole_ppo(seed: int, steps: int) -> Policy:
     """The peer's PPO with the same settings."""
-    from cartpole_ppo import ENV_ID, NUM_ENVS, SETTINGS
+    from cartpole_ppo import CONFIG, ENV_ID, NUM_ENVS
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    rate = SETTINGS.learning_rate
+    rate = CONFIG.learning_rate
     model = PPO(
         "MlpPolicy",
         make_vec_env(ENV_ID, NUM_ENVS, seed=seed),
-        n_steps=SETTINGS.rollout_length,
-        batch_size=SETTINGS.batch_size,
-        n_epochs=SETTINGS.epochs,
-        learning_rate=(lambda left: rate * left) if SETTINGS.decay_learning_rate else rate,
-        gamma=SETTINGS.gamma,
-        gae_lambda=SETTINGS.gae_lambda,
-        clip_range=SETTINGS.clip_epsilon,
-        ent_coef=SETTINGS.entropy_coefficient,
-        vf_coef=SETTINGS.value_coefficient,
-        max_grad_norm=SETTINGS.max_gradient_norm,
-        policy_kwargs={"net_arch": list(SETTINGS.hidden_sizes)},
+        n_steps=CONFIG.rollout_length,
+        batch_size=CONFIG.batch_size,
+        n_epochs=CONFIG.epochs,
+        learning_rate=(lambda left: rate * left) if CONFIG.decay_learning_rate else rate,
+        gamma=CONFIG.gamma,
+        gae_lambda=CONFIG.gae_lambda,
+        clip_range=CONFIG.clip_epsilon,
+        ent_coef=CONFIG.entropy_coefficient,
+        vf_coef=CONFIG.value_coefficient,
+        max_grad_norm=CONFIG.max_gradient_norm,
+        policy_kwargs={"net_arch": list(CONFIG.hidden_sizes)},
         device="cpu",
         seed=seed,
     ).learn(steps)

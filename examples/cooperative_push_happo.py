@@ -6,10 +6,11 @@ python examples/cooperative_push_happo.py --seeds 3
 from harness import Run, main
 from team import UIDS, evaluate_team, progress_of, training_envs
 
-from cadenza.learn.algorithms.happo_team import HAPPO, HAPPOSettings
+from cadenza.learn.algorithms.happo_team import HAPPO
+from cadenza.learn.configs import HAPPOConfig
 
 NUM_ENVS = 16
-SETTINGS = HAPPOSettings(
+CONFIG = HAPPOConfig(
     rollout_length=100,
     batch_size=400,
     epochs=5,
@@ -23,7 +24,7 @@ SETTINGS = HAPPOSettings(
 
 def train(run: Run) -> None:
     """Train one seed and evaluate the greedy team."""
-    happo = HAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
+    happo = HAPPO(training_envs(NUM_ENVS, run.seed), UIDS, CONFIG, seed=run.seed)
     happo.learn(run.steps, progress_of(run, every=5))
     returns = evaluate_team(happo.policy, run.evaluation_episodes, run.seed)
     run.finish(returns, env_steps=happo.steps, updates=happo.updates)

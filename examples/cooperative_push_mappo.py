@@ -7,10 +7,10 @@ from harness import Run, main
 from team import UIDS, evaluate_team, progress_of, training_envs
 
 from cadenza.learn.algorithms.mappo import MAPPO
-from cadenza.learn.algorithms.ppo_agent import PPOSettings
+from cadenza.learn.configs import PPOConfig
 
 NUM_ENVS = 16
-SETTINGS = PPOSettings(
+CONFIG = PPOConfig(
     rollout_length=100,
     batch_size=400,
     epochs=5,
@@ -24,7 +24,7 @@ SETTINGS = PPOSettings(
 
 def train(run: Run) -> None:
     """Train one seed and evaluate the greedy team."""
-    mappo = MAPPO(training_envs(NUM_ENVS, run.seed), UIDS, SETTINGS, seed=run.seed)
+    mappo = MAPPO(training_envs(NUM_ENVS, run.seed), UIDS, CONFIG, seed=run.seed)
     mappo.learn(run.steps, progress_of(run, every=5))
     returns = evaluate_team(mappo.policy, run.evaluation_episodes, run.seed)
     run.finish(returns, env_steps=mappo.steps, updates=mappo.updates)

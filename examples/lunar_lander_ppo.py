@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from harness import Run, evaluate_policy, main
 
 from cadenza.learn.algorithms.ppo import PPO, PPOReport
-from cadenza.learn.algorithms.ppo_agent import PPOSettings
+from cadenza.learn.configs import PPOConfig
 
 ENV_ID = "LunarLander-v3"
 NUM_ENVS = 16
-SETTINGS = PPOSettings(
+CONFIG = PPOConfig(
     rollout_length=1024,
     batch_size=64,
     epochs=4,
@@ -27,7 +27,7 @@ SETTINGS = PPOSettings(
     normalize_rewards=True,
 )
 #: A smoke run updates twice.
-SMOKE_SETTINGS = PPOSettings(rollout_length=64, batch_size=64, epochs=1, normalize_rewards=True)
+SMOKE_CONFIG = PPOConfig(rollout_length=64, batch_size=64, epochs=1, normalize_rewards=True)
 
 
 def train(run: Run) -> None:
@@ -35,7 +35,7 @@ def train(run: Run) -> None:
     envs = SyncVectorEnv(
         [lambda: gymnasium.make(ENV_ID)] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    ppo = PPO(envs, SMOKE_SETTINGS if run.smoke else SETTINGS, seed=run.seed)
+    ppo = PPO(envs, SMOKE_CONFIG if run.smoke else CONFIG, seed=run.seed)
 
     def report(progress: PPOReport) -> None:
         if progress.episode_returns:

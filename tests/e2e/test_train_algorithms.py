@@ -20,7 +20,7 @@ def short(algo):
         "total_frames=160",
         "checkpoint_every=160",
         "env.num_envs=1",
-        "happo.rollout_length=80",
+        f"{'ppo' if algo in ('ppo', 'mappo') else 'happo'}.rollout_length=80",
         "evaluation.episodes=1",
     ]
     if algo in OFF_POLICY:

@@ -14,7 +14,6 @@ from typing import Any, Final, Self, cast
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from cadenza.aht.algorithm_sections import PPOSection
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.aht.config_models import (
     EXTENSION_KEY,
@@ -43,6 +42,7 @@ from cadenza.learn.configs import (
     HATD3Config,
     HLGaussConfig,
     MBPOConfig,
+    PPOConfig,
     SACConfig,
     TD3Config,
 )
@@ -74,15 +74,14 @@ _EXTENSION_HEADER: Final = b"\ncadenza-extensions/1\n"
 _FINGERPRINT_DIGITS: Final = 16
 
 _HAPPO: Final = ("happo", "ppo_extras")
-_PPO: Final = ("ppo", "happo", "ppo_extras.lr_decay", "ppo_extras.target_kl")
 #: Keys that the training loop reads, whatever it trains.
 _LOOP: Final = {"happo.rollout_length", "ppo_extras.flush_partial_rollout"}
 #: Further sections and keys that each built-in algorithm reads.
 _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_happo": _HAPPO,
     "happo": _HAPPO,
-    "ppo": _PPO,
-    "mappo": _PPO,
+    "ppo": ("ppo",),
+    "mappo": ("ppo",),
     "random": (),
     "ego_aht_hatd3": ("hatd3",),
     **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
@@ -104,8 +103,8 @@ class EgoAHTConfig(FrozenModel):
         wandb: Weights & Biases sink.
         env: Task.
         partner: Partner trained with.
-        happo: Settings of on-policy learners; ``rollout_length`` also says how often those of other
-            algorithms report.
+        happo: Settings of ``happo`` and ``ego_aht_happo``; its ``rollout_length`` also says how
+            often algorithms other than PPO and MAPPO report.
         runtime: Device and determinism.
         safety: Safety filter.
         rollout_recorder: Accepted at its defaults only.
@@ -115,7 +114,7 @@ class EgoAHTConfig(FrozenModel):
         evaluation: Deterministic evaluation during training.
         resume: What is kept for resuming.
         tensorboard: TensorBoard sink.
-        ppo: Further settings of ``ppo`` and ``mappo``.
+        ppo: Settings of ``ppo`` and ``mappo``.
         sac: Settings of ``sac``.
         hlgauss: Settings of ``hlgauss``.
         td3: Settings of ``td3``.
@@ -150,7 +149,7 @@ class EgoAHTConfig(FrozenModel):
         default_factory=TensorboardConfig, json_schema_extra=extension("sink")
     )
 
-    ppo: PPOSection = Field(default_factory=PPOSection, json_schema_extra=extension())
+    ppo: PPOConfig = Field(default_factory=PPOConfig, json_schema_extra=extension())
     sac: SACConfig = Field(default_factory=SACConfig, json_schema_extra=extension())
     hlgauss: HLGaussConfig = Field(default_factory=HLGaussConfig, json_schema_extra=extension())
     td3: TD3Config = Field(default_factory=TD3Config, json_schema_extra=extension())
@@ -169,6 +168,17 @@ class EgoAHTConfig(FrozenModel):
                 f"{', '.join(sorted(dead))}; remove them, or choose the algorithm they belong to."
             )
         return self
+
+    @property
+    def section(self) -> FrozenModel:
+        """Settings of the chosen algorithm; ``happo`` if it is not built in or has none."""
+        return getattr(self, (*_READS.get(self.algo, ()), "happo")[0])
+
+    @property
+    def rollout_length(self) -> int:
+        """Environment iterations between updates, or between reports of other algorithms."""
+        own = self.ppo if self.section is self.ppo else self.happo
+        return own.rollout_length
 
     @field_validator("algo")
     @classmethod

@@ -25,7 +25,7 @@ from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.runlog import log_scalars
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
+from cadenza.learn.algorithms.ppo_agent import PPOAgent
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import RewardScaler
 
@@ -52,9 +52,9 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
     ) -> None:
         self._central = seat.row_dim != seat.observation_dim
         critic_dim = seat.row_dim if self._central else None
-        self._settings = ppo_settings(cfg)
+        self._squashes = cfg.ppo.squash_actions
         self._agent = PPOAgent(
-            self._settings,
+            cfg.ppo,
             observation_dim=seat.observation_dim,
             action_dim=seat.action_dim,
             critic_dim=critic_dim,
@@ -65,7 +65,7 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
         self._on_cpu = device.type == "cpu"
         self._buffer = OnPolicyBuffer(
             BufferShape(
-                capacity=cfg.happo.rollout_length,
+                capacity=cfg.ppo.rollout_length,
                 rows=cfg.env.num_envs,
                 observation_dim=seat.observation_dim,
                 critic_dim=critic_dim,
@@ -73,7 +73,7 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
             )
         )
         self._scaler = (
-            RewardScaler(cfg.env.num_envs, cfg.happo.gamma) if cfg.ppo.normalize_rewards else None
+            RewardScaler(cfg.env.num_envs, cfg.ppo.gamma) if cfg.ppo.normalize_rewards else None
         )
 
     @classmethod
@@ -119,8 +119,11 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
             judged = self._judged(obs, learn=True) if self._central else None
             self._buffer.stage(scaled, actions, judged)
             self._pending = True
-        clipped = np.clip(actions, self._seat.low, self._seat.high)
-        return clipped if batched else clipped[0]
+        if self._squashes:
+            within = self._seat.from_unit(np.tanh(actions))
+        else:
+            within = np.clip(actions, self._seat.low, self._seat.high)
+        return within if batched else within[0]
 
     def _record(self, step: SeatOutcome) -> None:
         rewards: NDArray[Any] = step.rewards
@@ -151,13 +154,13 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
             log_scalars(self._logger, step=self._frames, namespace="train", **figures.as_dict())
 
     def policy(self) -> MlpPolicy:
-        """Return the mean action as a policy of its own; it shares the weights."""
+        """Return the action without chance as a policy of its own; it shares the weights."""
         moments = self._agent.observation_moments
         weights = [p.detach() for p in self._agent.network.actor.parameters()]
         return MlpPolicy(
             weights=weights,
             activation="tanh",
-            output="mean",
+            output="tanh" if self._squashes else "mean",
             low=torch.tensor(self._seat.low),
             high=torch.tensor(self._seat.high),
             moments=None if moments is None else torch.tensor(np.stack(moments)),
@@ -187,21 +190,3 @@ class EgoOnPolicyTrainer(EgoSeatTrainer):
 
     def _judged(self, obs: Observation, *, learn: bool) -> Float32Array:
         return self._agent.scale_critic(self._seat.rows(obs)[0], learn=learn)
-
-
-def ppo_settings(cfg: EgoAHTConfig) -> PPOSettings:
-    """Return PPO's numbers from the sections ``happo``, ``ppo`` and ``ppo_extras``."""
-    happo, extras = cfg.happo, cfg.ppo_extras
-    return PPOSettings(
-        rollout_length=happo.rollout_length,
-        batch_size=happo.batch_size,
-        epochs=happo.n_epochs,
-        learning_rate=happo.lr,
-        decay_learning_rate=extras.lr_decay,
-        gamma=happo.gamma,
-        gae_lambda=happo.gae_lambda,
-        clip_epsilon=happo.clip_eps,
-        target_kl=extras.target_kl,
-        hidden_sizes=(happo.hidden_dim, happo.hidden_dim),
-        **cfg.ppo.model_dump(),
-    )

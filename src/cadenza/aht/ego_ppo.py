@@ -488,7 +488,9 @@ def build_learner(
         generator=generator,
         max_standard_deviation=max_action_std,
     ).to(device)
-    critic = ValueCritic(observation_dim, hidden_dim=hidden_dim, generator=generator).to(device)
+    critic = ValueCritic(
+        observation_dim, hidden_sizes=(hidden_dim, hidden_dim), generator=generator
+    ).to(device)
     return PPOLearner(
         actor=actor,
         actor_optimizer=actor_optimizer(actor.parameters(), learning_rate),

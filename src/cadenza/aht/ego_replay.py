@@ -11,7 +11,7 @@ Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.eg
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 from numpy.typing import NDArray
 
@@ -61,7 +61,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     ) -> None:
         super().__init__(cfg, seat, learner, logger)
         self._learner = learner
-        self._settings = _section(cfg)
+        self._settings = cast("OffPolicyConfig", cfg.section)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
         self._memory = TransitionMemory(
             observation_dim=seat.row_dim,
@@ -213,10 +213,6 @@ def sees_joint_state(algorithm: str) -> bool:
 def _name(algorithm: str) -> str:
     """Return the name of the section of ``algorithm``."""
     return algorithm.removeprefix("ego_aht_")
-
-
-def _section(cfg: EgoAHTConfig) -> OffPolicyConfig:
-    return getattr(cfg, _name(cfg.algo))
 
 
 class _Sizes(TypedDict):

@@ -186,7 +186,7 @@ def pass_boundary(
     """Do what is due after a control step: update, evaluation, checkpoint, progress."""
     config = parts.config
     is_last = state.iterations == total_iterations(config)
-    at_boundary = state.iterations % config.happo.rollout_length == 0
+    at_boundary = state.iterations % config.rollout_length == 0
     updated = at_boundary or (is_last and config.ppo_extras.flush_partial_rollout)
     if updated:
         parts.trainer.update()

@@ -309,7 +309,7 @@ def _settings(run: QuickstartRun) -> Iterator[Table]:
     training = {
         "total_frames": run.config.total_frames,
         "seed": run.config.seed,
-        **run.config.happo.model_dump(mode="json"),
+        **run.config.section.model_dump(mode="json"),
     }
     yield Table(title="Training", columns=("setting", "value"), rows=_rows(training))
 

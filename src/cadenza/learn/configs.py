@@ -42,7 +42,8 @@ def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
         return f"{key}: unknown setting{did_you_mean(str(entry['loc'][-1]), model.model_fields)}"
     if entry["type"] == "value_error":  # a sentence of ours, which begins with the setting
         return f"{key}.{entry['msg'].removeprefix('Value error, ')}"
-    expected = entry["msg"].partition(", got")[0].partition(" should ")[2].removeprefix("be ")
+    expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
+    expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
     return f"{key}: expected {expected}, got {entry['input']!r}"
 
 
@@ -246,3 +247,126 @@ class DQNConfig(CompilableConfig):
         """Return the share of random actions after ``steps`` environment steps."""
         share = min(1.0, steps / self.epsilon_frames)
         return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
+
+
+class OnPolicyConfig(FrozenModel):
+    """What all algorithms that learn from their own rollouts share.
+
+    Attributes:
+        rollout_length: Steps per environment between updates, >= 1.
+        batch_size: Transitions per minibatch, >= 1.
+        epochs: Passes over a rollout, >= 1.
+        learning_rate: Adam's step size, > 0.
+        gamma: Discount per step, in [0, 1].
+        clip_epsilon: Half-width of the trusted ratio interval, > 0.
+        entropy_coefficient: Weight of the entropy bonus, >= 0.
+        hidden_sizes: Widths of the hidden layers of every network.
+    """
+
+    rollout_length: int = Field(default=2048, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    epochs: int = Field(default=10, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0.0)
+    gamma: float = Field(default=0.99, ge=0.0, le=1.0)
+    clip_epsilon: float = Field(default=0.2, gt=0.0)
+    entropy_coefficient: float = Field(default=0.0, ge=0.0)
+    hidden_sizes: tuple[Width, ...] = (64, 64)
+
+
+class ActorCriticConfig(OnPolicyConfig):
+    """What on-policy algorithms with a critic share.
+
+    Attributes:
+        gae_lambda: Weight of longer advantage estimates, in [0, 1].
+        normalize_rewards: Divide rewards by the running spread of the discounted return.
+    """
+
+    gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
+    normalize_rewards: bool = False
+
+
+class OnPolicyAgentConfig(OnPolicyConfig):
+    """What PPO and GRPO share.
+
+    Attributes:
+        decay_learning_rate: Lower the step size linearly to zero over the run.
+        max_gradient_norm: Global norm to which gradients are shortened, > 0.
+        squash_actions: Squash continuous actions into their bounds by tanh and count that in their
+            densities, instead of clipping them.
+        initial_log_std: First log-deviation of continuous actions.
+    """
+
+    decay_learning_rate: bool = False
+    max_gradient_norm: float = Field(default=0.5, gt=0.0)
+    squash_actions: bool = False
+    initial_log_std: float = 0.0
+
+
+class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
+    """PPO and MAPPO; the defaults are those of the paper's continuous-control experiments.
+
+    Attributes:
+        clip_value: Half-width of the trusted value interval, > 0; None trusts every value.
+        value_loss: Squared error, or Huber's with threshold 10.
+        value_coefficient: Weight of the value loss, >= 0.
+        normalize_advantages: Per minibatch.
+        target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
+            never skips.
+        normalize_observations: Scale observations by their running moments.
+    """
+
+    clip_value: float | None = Field(default=None, gt=0.0)
+    value_loss: Literal["mse", "huber"] = "mse"
+    value_coefficient: float = Field(default=0.5, ge=0.0)
+    normalize_advantages: bool = True
+    target_kl: float | None = Field(default=None, gt=0.0)
+    normalize_observations: bool = False
+
+
+class GRPOConfig(OnPolicyAgentConfig):
+    """Group-relative policy optimisation.
+
+    Attributes:
+        group_size: Environments whose returns are compared, >= 2; must divide their number.
+        reset_every_rollout: Begin every rollout with new episodes, alike within each group. Without
+            it only the first one is: later comparisons are between different states.
+        truncate_at_first_done: Learn from an environment's first episode of a rollout only, and end
+            the rollout as soon as every environment has ended one.
+        kl_coefficient: Weight of the divergence from the reference policy, >= 0; 0 keeps none.
+        refresh_reference_every: Updates after which the reference policy becomes the current one,
+            >= 1; None keeps the first.
+        advantage_epsilon: Added to the standard deviation of a group's returns, > 0.
+    """
+
+    group_size: int = Field(default=4, ge=2)
+    reset_every_rollout: bool = True
+    truncate_at_first_done: bool = True
+    kl_coefficient: float = Field(default=0.02, ge=0.0)
+    refresh_reference_every: int | None = Field(default=None, ge=1)
+    advantage_epsilon: float = Field(default=1e-8, gt=0.0)
+
+    @model_validator(mode="after")
+    def _only_a_reference_is_refreshed(self) -> Self:
+        if self.refresh_reference_every is not None and self.kl_coefficient == 0.0:
+            raise ValueError(
+                "refresh_reference_every: expected None without a reference policy "
+                f"(kl_coefficient = 0), got {self.refresh_reference_every}"
+            )
+        return self
+
+
+class HAPPOConfig(ActorCriticConfig):
+    """HAPPO; the defaults are HARL's.
+
+    Attributes:
+        critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.
+        max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
+    """
+
+    rollout_length: int = Field(default=200, ge=1)
+    batch_size: int = Field(default=256, ge=1)
+    epochs: int = Field(default=5, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0.0)
+    entropy_coefficient: float = Field(default=0.01, ge=0.0)
+    critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
+    max_action_std: float = Field(default=0.5, gt=0.0)

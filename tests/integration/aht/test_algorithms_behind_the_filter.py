@@ -42,8 +42,16 @@ def config(algo, folder, num_envs):
         "evaluation": {"episodes": 1},
         "happo": {"rollout_length": 16 // num_envs},
     }
-    if algo in ("ppo", "mappo", "happo"):
+    if algo == "happo":
         values["happo"] |= {"batch_size": 8, "hidden_dim": 8, "n_epochs": 1}
+    elif algo in ("ppo", "mappo"):
+        values["ppo"] = values.pop("happo") | {
+            "batch_size": 8,
+            "hidden_sizes": [8, 8],
+            "epochs": 1,
+            "normalize_observations": True,
+            "normalize_rewards": True,
+        }
     else:
         values[algo] = {"warmup_steps": 24, "batch_size": 8, "hidden_sizes": [8]}
     if algo == "mbpo":

@@ -33,6 +33,16 @@ COMMON = {
 }
 ON_POLICY = {
     "env": {"num_envs": 4},
+    "ppo": {
+        "rollout_length": ROLLOUT,
+        "batch_size": 20,
+        "epochs": 2,
+        "hidden_sizes": [16, 16],
+        "decay_learning_rate": True,
+    },
+}
+HAPPO = {
+    "env": {"num_envs": 4},
     "happo": {"batch_size": 20, "n_epochs": 2, "hidden_dim": 16},
     "ppo_extras": {"lr_decay": True},
 }
@@ -56,7 +66,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "dqn": {"dqn": {**REPLAY, "epsilon_frames": 800}},
     "mbpo": {"mbpo": MBPO},
     "mappo": ON_POLICY,
-    "happo": ON_POLICY,
+    "happo": HAPPO,
     "hlgauss": {"hlgauss": REPLAY},
     "td3": {"td3": REPLAY},
     "hatd3": {"hatd3": REPLAY},

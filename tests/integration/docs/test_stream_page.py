@@ -125,11 +125,10 @@ def test_names_of_the_table_are_where_it_says() -> None:
     for names, module in rows:
         for name in re.findall(r"`(\w+)`", names):
             assert hasattr(importlib.import_module(module), name)
-    for name, module in (("PPO", "ppo"), ("GRPO", "grpo")):
-        for suffix, part in (("", module), ("Settings", f"{module}_settings")):
-            found = importlib.import_module(f"cadenza.learn.algorithms.{part}")
-            assert hasattr(found, name + suffix)
-            assert f"`{name}{suffix}`" in MOVING
+    for name in ("PPO", "GRPO"):
+        for kind, part in ((name, f"algorithms.{name.lower()}"), (f"{name}Config", "configs")):
+            assert hasattr(importlib.import_module(f"cadenza.learn.{part}"), kind)
+            assert f"`{kind}`" in MOVING
 
 
 def test_defaults_of_the_table_are_those_of_the_configuration() -> None:

@@ -28,10 +28,10 @@ from cadenza.learn import Callback, Trainer
 from cadenza.learn.algorithms import dqn
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
 from cadenza.learn.algorithms.ppo import PPO, PPOReport
-from cadenza.learn.algorithms.ppo_agent import PPOSettings
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator, Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SimpleGymCollector
+from cadenza.learn.configs import PPOConfig
 from cadenza.learn.env import DictGymWrapper, ReplayableEnv
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -251,7 +251,7 @@ def train_model_based(folder: Path, steps: int, pace_s: float) -> dict[str, str]
 def train_ppo(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
     """Train PPO, saving in the middle of rollouts, too."""
     env = environments("CartPole-v1", 3, "SameStep", max_episode_steps=40)
-    settings = PPOSettings(
+    settings = PPOConfig(
         rollout_length=16,
         batch_size=24,
         epochs=2,

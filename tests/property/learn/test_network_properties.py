@@ -26,7 +26,6 @@ from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussia
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.termination import TerminationModel
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp, SharedEncoderActionValueNet
-from cadenza.learn.nn.actor_only import ActorOnly
 from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
@@ -35,6 +34,7 @@ from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHe
 from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder
 from cadenza.learn.nn.policy_networks import (
     ActorCritic,
+    ActorOnly,
     DiagonalGaussianHead,
     TanhMlp,
 )
@@ -112,7 +112,7 @@ CASES = [
     ),
     (
         "ValueCritic",
-        lambda: ValueCritic(D, hidden_dim=H, generator=rng()),
+        lambda: ValueCritic(D, hidden_sizes=(H, H), generator=rng()),
         "forward",
         [rows(D)],
     ),

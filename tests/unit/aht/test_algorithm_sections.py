@@ -22,8 +22,8 @@ def test_every_algorithm_accepts_its_defaults(algo):
         ("ego_aht_happo", {"sac": {"initial_alpha": 0.1}}, "sac.initial_alpha"),
         ("random", {"happo": {"gamma": 0.5}}, "happo.gamma"),
         ("ppo", {"td3": {"policy_delay": 3}}, "td3.policy_delay"),
-        ("ppo", {"ppo_extras": {"max_action_std": 1.0}}, "ppo_extras.max_action_std"),
-        ("mappo", {"ppo_extras": {"critic_max_grad_norm": 1.0}}, "ppo_extras.critic_max_grad_norm"),
+        ("ppo", {"happo": {"lr": 0.1}}, "happo.lr"),
+        ("mappo", {"ppo_extras": {"lr_decay": True}}, "ppo_extras.lr_decay"),
         ("sac", {"happo": {"lr": 0.1}}, "happo.lr"),
         ("sac", {"ppo_extras": {"lr_decay": True}}, "ppo_extras.lr_decay"),
         ("sac", {"hlgauss": {"bins": 5}}, "hlgauss.bins"),
@@ -42,7 +42,7 @@ def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, de
 @pytest.mark.parametrize(
     ("algo", "sections"),
     [
-        ("ppo", {"happo": {"lr": 0.1}, "ppo_extras": {"lr_decay": True, "target_kl": 0.1}}),
+        ("ppo", {"ppo": {"learning_rate": 0.1}, "ppo_extras": {"flush_partial_rollout": True}}),
         ("mappo", {"ppo": {"clip_value": 1.0}}),
         ("sac", {"happo": {"rollout_length": 7}, "sac": {"gamma": 0.5}}),
         ("hlgauss", {"hlgauss": {"initial_alpha": 0.1, "bins": 5}}),

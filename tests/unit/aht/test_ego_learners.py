@@ -63,7 +63,14 @@ def config(algo, num_envs=1, **changes):
                 "imagined_size": 50,
             }
     else:
-        values["happo"] = {"rollout_length": 8, "batch_size": 8, "hidden_dim": 8, "n_epochs": 2}
+        values["ppo"] = {
+            "rollout_length": 8,
+            "batch_size": 8,
+            "hidden_sizes": [8, 8],
+            "epochs": 2,
+            "normalize_observations": True,
+            "normalize_rewards": True,
+        }
     return EgoAHTConfig.model_validate({**values, **changes})
 
 

@@ -45,7 +45,7 @@ def test_networks_seeded_alike_equal_torch_construction_under_manual_seed():
     seed = derive_substream("training.ego_ppo.torch", root_seed=0).integer_seed()
     own = generator(seed)
     network = GaussianActor(10, 2, hidden_sizes=(64, 64), generator=own)
-    critic = ValueCritic(10, hidden_dim=64, generator=own)
+    critic = ValueCritic(10, hidden_sizes=(64, 64), generator=own)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         weights = []
@@ -73,7 +73,7 @@ def test_networks_seeded_alike_equal_torch_construction_under_manual_seed():
 def test_construction_leaves_global_generator_untouched():
     before = torch.get_rng_state()
     actor()
-    ValueCritic(5, hidden_dim=8, generator=generator(0))
+    ValueCritic(5, hidden_sizes=(8, 8), generator=generator(0))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -91,7 +91,7 @@ def test_initial_weights_of_default_task_have_published_sums():
         assert float(state[name].abs().sum()) == pytest.approx(total, abs=1e-4)
     first = state["base.mlp.fc.0.weight"][0, :3].tolist()
     assert first == pytest.approx([-0.1315, 0.1991, -0.1622], abs=5e-5)
-    critic = ValueCritic(10, hidden_dim=64, generator=own).state_dict()
+    critic = ValueCritic(10, hidden_sizes=(64, 64), generator=own).state_dict()
     assert critic["net.0.weight"][0, :3].tolist() == pytest.approx(
         [-0.2057, -0.2001, 0.1476], abs=5e-5
     )
@@ -151,7 +151,7 @@ def test_actor_with_empty_size_raises(observation_dim, action_dim, hidden):
 
 
 def test_critic_forward_equals_plain_torch_layers():
-    critic = ValueCritic(5, hidden_dim=8, generator=generator(0))
+    critic = ValueCritic(5, hidden_sizes=(8, 8), generator=generator(0))
     x = torch.randn((7, 5), generator=generator(1))
     assert torch.equal(critic(x), critic.net(x))
     assert critic(x).shape == (7, 1)
@@ -161,8 +161,8 @@ def test_critic_forward_equals_plain_torch_layers():
 
 
 def test_critic_with_empty_size_raises():
-    with pytest.raises(InputError, match="hidden_dim = 0"):
-        ValueCritic(5, hidden_dim=0, generator=generator(0))
+    with pytest.raises(InputError, match=r"hidden_sizes = \[0, 0\]"):
+        ValueCritic(5, hidden_sizes=(0, 0), generator=generator(0))
 
 
 def test_default_linear_bound_is_one_over_root_of_inputs():

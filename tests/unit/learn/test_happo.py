@@ -123,7 +123,7 @@ def test_actor_results_carry_no_graph():
 
 
 def test_critic_steps_equal_plain_torch_adam():
-    critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
+    critic = ValueCritic(4, hidden_sizes=(8, 8), generator=generator(0))
     reference = copy.deepcopy(critic.net)
     optimizer = critic_optimizer(critic.parameters(), 1e-2)
     plain = torch.optim.Adam(reference.parameters(), lr=1e-2)
@@ -140,7 +140,7 @@ def test_critic_steps_equal_plain_torch_adam():
 
 
 def test_critic_refuses_a_loss_that_is_not_finite_and_keeps_its_weights():
-    critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
+    critic = ValueCritic(4, hidden_sizes=(8, 8), generator=generator(0))
     before = copy.deepcopy(critic.state_dict())
     optimizer = critic_optimizer(critic.parameters(), 1e-2)
     with pytest.raises(InputError, match="expected finite numbers, got loss = inf"):
@@ -149,7 +149,7 @@ def test_critic_refuses_a_loss_that_is_not_finite_and_keeps_its_weights():
 
 
 def test_critic_gradient_is_shortened_to_the_limit():
-    critic = ValueCritic(4, hidden_dim=8, generator=generator(0))
+    critic = ValueCritic(4, hidden_sizes=(8, 8), generator=generator(0))
     optimizer = critic_optimizer(critic.parameters(), 1e-2)
     x = torch.randn((32, 4), generator=generator(2))
     update_critic(critic, optimizer, x, torch.full((32, 1), 100.0), max_gradient_norm=0.5)

@@ -75,7 +75,7 @@ def test_one_robot_is_plain_ppo_to_the_bit():
     learner = PPOLearner(
         actor=reference,
         actor_optimizer=actor_optimizer(reference.parameters(), 1e-3),
-        critic=ValueCritic(3, hidden_dim=4, generator=torch.Generator().manual_seed(0)),
+        critic=ValueCritic(3, hidden_sizes=(4, 4), generator=torch.Generator().manual_seed(0)),
         critic_optimizer=torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0),
     )
     run_ppo_epochs(

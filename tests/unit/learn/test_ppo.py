@@ -1,7 +1,5 @@
 """PPO over vector environments: what it learns, what it clips, and that it resumes exactly."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,9 +9,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.grpo import GRPO
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPO
-from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
+from cadenza.learn.algorithms.ppo_agent import PPOAgent
+from cadenza.learn.configs import GRPOConfig, PPOConfig
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv
@@ -33,7 +33,7 @@ def vector(make=BanditEnv, *, count=4, mode=AutoresetMode.SAME_STEP, **options):
     return SyncVectorEnv([lambda i=i: build(i) for i in range(count)], autoreset_mode=mode)
 
 
-SMALL = PPOSettings(
+SMALL = PPOConfig(
     rollout_length=32, batch_size=32, epochs=4, learning_rate=1e-2, hidden_sizes=(16,)
 )
 
@@ -54,7 +54,7 @@ def test_discrete_bandit_is_solved(mode):
 @pytest.mark.parametrize("squash", [False, True])
 def test_continuous_bandit_is_solved(squash):
     # Smaller steps at the end, so that where it ends does not depend on the last bits of sums.
-    settings = replace(SMALL, squash_actions=squash, decay_learning_rate=True)
+    settings = SMALL.model_copy(update={"squash_actions": squash, "decay_learning_rate": True})
     ppo = PPO(vector(discrete=False), settings, seed=1)
     ppo.learn(8_000)
     actions = ppo.policy(np.array([[1.0], [-1.0]], np.float32))[:, 0]
@@ -77,7 +77,7 @@ def test_squashed_actions_stay_inside_their_bounds_and_clipped_ones_pile_up_ther
             made.append(CountingEnv(discrete=False, horizon=12))
             return made[-1]
 
-        wide = replace(SMALL, squash_actions=squash, initial_log_std=0.5)
+        wide = SMALL.model_copy(update={"squash_actions": squash, "initial_log_std": 0.5})
         PPO(vector(make), wide).learn(128)
         return np.concatenate([np.ravel(env.actions) for env in made])
 
@@ -87,7 +87,7 @@ def test_squashed_actions_stay_inside_their_bounds_and_clipped_ones_pile_up_ther
 
 
 def test_squashing_into_what_has_no_bounds_is_refused():
-    squashing = replace(SMALL, squash_actions=True)
+    squashing = SMALL.model_copy(update={"squash_actions": True})
     with pytest.raises(ConfigurationError, match="PPO: expected a Box with finite bounds"):
         PPO(vector(), squashing)
     with pytest.raises(ConfigurationError, match="PPOAgent: expected continuous actions with"):
@@ -97,7 +97,7 @@ def test_squashing_into_what_has_no_bounds_is_refused():
 def test_next_step_autoreset_learns_from_executed_actions_only():
     ppo = PPO(
         vector(CountingEnv, mode=AutoresetMode.NEXT_STEP, count=1),
-        PPOSettings(rollout_length=8, batch_size=8, epochs=1),
+        PPOConfig(rollout_length=8, batch_size=8, epochs=1),
     )
     seen = []
     original = PPOAgent._batch
@@ -117,7 +117,7 @@ def test_next_step_autoreset_learns_from_executed_actions_only():
 
 def test_returns_of_finished_episodes_are_reported():
     reports = []
-    ppo = PPO(vector(CountingEnv, count=2), PPOSettings(rollout_length=7, batch_size=7, epochs=1))
+    ppo = PPO(vector(CountingEnv, count=2), PPOConfig(rollout_length=7, batch_size=7, epochs=1))
     ppo.learn(14, reports.append)
     assert reports[0].episode_returns == [6.0, 6.0, 6.0, 6.0]  # 1 + 2 + 3
     assert (reports[0].steps, reports[0].updates, ppo.updates) == (14, 1, 1)
@@ -132,7 +132,7 @@ def test_on_update_may_stop_the_run():
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("extra", [0, 5])
 def test_a_resumed_run_equals_an_unbroken_one_to_the_bit(mode, extra):
-    settings = PPOSettings(
+    settings = PPOConfig(
         rollout_length=10,
         batch_size=8,
         epochs=2,
@@ -169,55 +169,36 @@ def test_environments_without_a_record_begin_anew_after_a_resume():
     assert other.envs.envs[0].count == 1
 
 
-def test_settings_change_what_is_learned():
-    def trained(**changes):
-        values = {"rollout_length": 16, "batch_size": 16, "epochs": 2, "hidden_sizes": (8,)}
-        # Rewards depend on actions here; otherwise squashing changes rounding errors alone.
-        ppo = PPO(vector(SignEnv, discrete=False), PPOSettings(**{**values, **changes}), seed=0)
-        ppo.learn(256)
-        return parameters(ppo)
+class Doubled(torch.nn.Module):
+    """Features: the observation, and a learned sum of it."""
 
-    plain = trained()
-    assert torch.equal(plain, trained())
-    changes = [
-        {"learning_rate": 1e-3},
-        {"decay_learning_rate": True},
-        {"gamma": 0.5},
-        {"gae_lambda": 0.5},
-        {"clip_epsilon": 1e-4},
-        {"clip_value": 0.01},
-        {"value_loss": "huber"},
-        {"value_coefficient": 0.1},
-        {"entropy_coefficient": 0.1},
-        {"max_gradient_norm": 1e-3},
-        {"normalize_advantages": False},
-        {"target_kl": 1e-9},
-        {"normalize_observations": True},
-        {"normalize_rewards": True},
-        {"squash_actions": True},
-        {"initial_log_std": -1.0},
-        {"epochs": 3},
-        {"batch_size": 8},
-    ]
-    for change in changes:
-        assert not torch.equal(plain, trained(**change)), change
+    width = 2
+
+    def __init__(self):
+        super().__init__()
+        self.sum = torch.nn.Linear(1, 1)
+
+    def forward(self, obs):
+        return torch.cat((obs, self.sum(obs)), dim=1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rollout_length": 0}, "rollout_length: expected >= 1"),
-        ({"learning_rate": float("nan")}, "learning_rate: expected > 0"),
-        ({"clip_value": 0.0}, "clip_value: expected > 0 or None"),
-        ({"entropy_coefficient": -1.0}, "entropy_coefficient: expected >= 0"),
-        ({"gamma": 1.1}, r"gamma: expected in \[0, 1\]"),
-        ({"value_loss": "l1"}, "value_loss: expected 'mse' or 'huber'"),
-        ({"hidden_sizes": (0,)}, "hidden_sizes: expected widths >= 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, message):
-    with pytest.raises(ConfigurationError, match=message):
-        PPOSettings(**changes)
+@pytest.mark.parametrize("learner", [PPO, GRPO])
+@pytest.mark.parametrize("discrete", [True, False])
+def test_greedy_network_is_the_policy_on_plain_observations(learner, discrete):
+    scale = {"normalize_observations": True} if learner is PPO else {}
+    kind = PPOConfig if learner is PPO else GRPOConfig
+    config = kind(rollout_length=16, batch_size=16, squash_actions=not discrete, **scale)
+    envs = SyncVectorEnv([lambda: SignEnv(discrete=discrete)] * 4)
+    trained = learner(envs, config, encoder=Doubled)
+    before = [p.detach().clone() for p in trained.agent.network.actor[0].parameters()]
+    trained.learn(256)
+    after = trained.agent.network.actor[0].parameters()
+    assert not any(torch.equal(b, a) for b, a in zip(before, after, strict=True))
+    observations = np.linspace(-1.0, 1.0, 6, dtype=np.float32)[:, None]
+    with torch.no_grad():
+        greedy = trained.agent.greedy(torch.from_numpy(observations)).numpy()
+    expected = greedy if discrete else 2.0 * greedy  # the bounds are ±2
+    np.testing.assert_allclose(trained.policy(observations), expected, atol=1e-6)
 
 
 def test_agent_wants_exactly_one_kind_of_action():
@@ -256,7 +237,7 @@ def test_states_that_do_not_fit_are_refused():
 
 def test_update_that_blows_up_says_so():
     agent = PPOAgent(
-        PPOSettings(learning_rate=1e30, batch_size=4, epochs=3), observation_dim=1, choices=2
+        PPOConfig(learning_rate=1e30, batch_size=4, epochs=3), observation_dim=1, choices=2
     )
     buffer = OnPolicyBuffer(BufferShape(capacity=8, rows=1, observation_dim=1))
     rng = np.random.default_rng(0)

@@ -29,7 +29,7 @@ OPTIONS = PPOOptions(epochs=3, batch_size=10, clip_epsilon=0.2)
 def learner(rate: float = 1e-2) -> PPOLearner:
     generator = torch.Generator().manual_seed(0)
     actor = GaussianActor(4, 2, hidden_sizes=(8, 8), generator=generator)
-    critic = ValueCritic(4, hidden_dim=8, generator=generator)
+    critic = ValueCritic(4, hidden_sizes=(8, 8), generator=generator)
     return PPOLearner(
         actor=actor,
         actor_optimizer=actor_optimizer(actor.parameters(), rate),

@@ -29,12 +29,10 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.algorithms.group_reset import group_seeds, reset_groups
 from cadenza.learn.algorithms.grpo_agent import GRPOAgent, GRPOFigures, TailValue
-from cadenza.learn.algorithms.grpo_settings import GRPOSettings
-from cadenza.learn.algorithms.setting_checks import settings_of
 from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
 from cadenza.learn.algorithms.vector_steps import require_vector_env
-
-__all__ = ["GRPO", "GRPOReport", "GRPOSettings"]
+from cadenza.learn.configs import GRPOConfig, config_of
+from cadenza.learn.nn.encoding import EncoderFactory
 
 #: What one update of GRPO did.
 GRPOReport: TypeAlias = UpdateReport[GRPOFigures]
@@ -47,15 +45,16 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         envs: Vector environment with Box observations and Discrete or Box actions; environments
             g M ... g M + M − 1 form group g and must start alike when seeded alike; a first
             observation that differs raises `GroupResetError`.
-        settings: Numbers of GRPO; the defaults if None.
+        config: Settings; the defaults if None.
         tail_value: See `GRPOAgent`.
         seed: Root of every random stream.
         device: Where the policy lives.
+        encoder: See `GRPOAgent`.
 
     Raises:
         ConfigurationError: ``envs`` is no vector environment, a space is of another kind, or the
             environments are no whole number of groups.
-        InputError: ``settings`` are those of something else.
+        InputError: ``config`` is that of something else.
     """
 
     STATE_VERSION = 1
@@ -63,33 +62,35 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        settings: GRPOSettings | None = None,
+        config: GRPOConfig | None = None,
         *,
         tail_value: TailValue | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        self.settings = settings_of("GRPO", settings, GRPOSettings)
+        self.config = config_of("GRPO", config, GRPOConfig)
         require_vector_env("GRPO", envs)
-        if envs.num_envs % self.settings.group_size:
+        if envs.num_envs % self.config.group_size:
             raise ConfigurationError(
                 "GRPO: expected a number of environments that group_size = "
-                f"{self.settings.group_size} divides, got {envs.num_envs}; change either."
+                f"{self.config.group_size} divides, got {envs.num_envs}; change either."
             )
         super().__init__(
             envs,
-            rollout_length=self.settings.rollout_length,
-            squash_actions=self.settings.squash_actions,
+            rollout_length=self.config.rollout_length,
+            squash_actions=self.config.squash_actions,
             seed=seed,
         )
         self.agent = GRPOAgent(
-            self.settings,
+            self.config,
             observation_dim=self._observation_dim,
             choices=self._actions.choices,
             action_dim=self._actions.components,
             tail_value=tail_value,
             seed=seed,
             device=device,
+            encoder=encoder,
         )
         self._ended: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)  # in this rollout
 
@@ -102,7 +103,7 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
     def rollout_complete(self) -> bool:
         """Whether there is nothing more to learn from this rollout."""
         return super().rollout_complete or (
-            self.settings.truncate_at_first_done and bool(self._ended.all())
+            self.config.truncate_at_first_done and bool(self._ended.all())
         )
 
     def _begin_episodes(self) -> Float32Array:
@@ -110,10 +111,10 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         seeds = group_seeds(
             f"learn.grpo.env.{self._rollout_start()}",
             environments=self.envs.num_envs,
-            group_size=self.settings.group_size,
+            group_size=self.config.group_size,
             root_seed=self._seed,
         )
-        first = reset_groups(self._steps_of, seeds, self.settings.group_size)
+        first = reset_groups(self._steps_of, seeds, self.config.group_size)
         self._returns[:] = 0.0
         return self._seen(first, learn=True)
 
@@ -124,26 +125,26 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
 
     def _note_ends(self, boundaries: NDArray[np.bool_]) -> NDArray[np.bool_]:
         learned_from = boundaries
-        if self.settings.truncate_at_first_done:
+        if self.config.truncate_at_first_done:
             learned_from = boundaries & ~self._ended
         self._ended |= boundaries
         return learned_from
 
     def _after_update(self) -> int:
         self._ended[:] = False
-        if self.settings.reset_every_rollout:
+        if self.config.reset_every_rollout:
             self._observations = None
         return self.updates
 
     def _own_state(self) -> dict[str, Any]:
-        return {"envs": None if self.settings.reset_every_rollout else self._steps_of.state_dict()}
+        return {"envs": None if self.config.reset_every_rollout else self._steps_of.state_dict()}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
         del state  # the buffer tells who has ended
         self._ended = np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
 
     def _continue_episodes(self, saved: Float32Array, replays: Mapping[str, Any] | None) -> None:
-        if self.settings.reset_every_rollout:
+        if self.config.reset_every_rollout:
             self._repeat_rollout(saved)
         else:
             super()._continue_episodes(saved, replays)

@@ -27,11 +27,12 @@ from cadenza.learn.algorithms.grpo_loss import (
     grpo_step,
     rollout_mask,
 )
-from cadenza.learn.algorithms.grpo_settings import GRPOSettings
 from cadenza.learn.algorithms.on_policy_agent import OnPolicyAgent, action_head
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.actor_only import ActorOnly
+from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.policy_networks import ActorOnly
 
 #: Layout version of `GRPOAgent.state_dict`.
 AGENT_STATE_VERSION: Final = 1
@@ -77,7 +78,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
     """A policy, and the one it is kept close to.
 
     Args:
-        settings: Numbers of GRPO.
+        config: Settings.
         observation_dim: O.
         choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
         action_dim: A, for continuous actions.
@@ -86,6 +87,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
             what was collected. No part of the state.
         seed: Root of the streams ``learn.grpo.torch`` and ``learn.grpo.minibatch``.
         device: Where the policy lives; the CPU by default.
+        encoder: Makes what comes before the layers; None lets them see the observation.
 
     Attributes:
         updates: Updates so far.
@@ -97,7 +99,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
 
     def __init__(
         self,
-        settings: GRPOSettings,
+        config: GRPOConfig,
         *,
         observation_dim: int,
         choices: int | None = None,
@@ -105,24 +107,29 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
         tail_value: TailValue | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        head = action_head("GRPOAgent", settings, choices, action_dim)
+        head = action_head("GRPOAgent", config, choices, action_dim)
 
         def build(generator: torch.Generator) -> ActorOnly:
             return ActorOnly(
-                observation_dim, head, hidden_sizes=settings.hidden_sizes, generator=generator
+                observation_dim,
+                head,
+                hidden_sizes=config.hidden_sizes,
+                generator=generator,
+                encoder=encoder,
             )
 
-        super().__init__(build, settings, stream="learn.grpo", seed=seed, device=device)
-        self.settings = settings
+        super().__init__(build, config, stream="learn.grpo", seed=seed, device=device)
+        self.config = config
         self.updates = 0
-        self.reference = _frozen(self.network) if settings.kl_coefficient > 0.0 else None
+        self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
         self._tail_value = _zero_value if tail_value is None else tail_value
         self._weights = GRPOWeights(
-            clip_epsilon=settings.clip_epsilon,
-            kl_coefficient=settings.kl_coefficient,
-            entropy_coefficient=settings.entropy_coefficient,
-            max_gradient_norm=settings.max_gradient_norm,
+            clip_epsilon=config.clip_epsilon,
+            kl_coefficient=config.kl_coefficient,
+            entropy_coefficient=config.entropy_coefficient,
+            max_gradient_norm=config.max_gradient_norm,
         )
 
     def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> GRPOFigures:
@@ -141,7 +148,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
         mask = rollout_mask(
             buffer.boundaries[:steps],
             buffer.valid[:steps],
-            truncate_at_first_done=self.settings.truncate_at_first_done,
+            truncate_at_first_done=self.config.truncate_at_first_done,
         )
         if not mask.any():
             raise NotReadyError(
@@ -149,14 +156,12 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
                 "nothing was collected; act and commit first."
             )
         rate = self._set_learning_rate(progress)
-        returns = buffer.estimate(
-            self._tail_value, gamma=self.settings.gamma, gae_lambda=1.0
-        ).returns
+        returns = buffer.estimate(self._tail_value, gamma=self.config.gamma, gae_lambda=1.0).returns
         advantages = group_advantages(
             returns,
             mask,
-            group_size=self.settings.group_size,
-            epsilon=self.settings.advantage_epsilon,
+            group_size=self.config.group_size,
+            epsilon=self.config.advantage_epsilon,
         )
         batch = self._batch(buffer, advantages, np.flatnonzero(mask))
         rows = self._run_epochs(
@@ -166,7 +171,7 @@ class GRPOAgent(OnPolicyAgent[ActorOnly]):
         buffer.clear()
         self._require_finite(figures.as_dict(), "lower learning_rate")
         self.updates += 1
-        every = self.settings.refresh_reference_every
+        every = self.config.refresh_reference_every
         if every is not None and self.updates % every == 0:
             self.reference = _frozen(self.network)
         return figures

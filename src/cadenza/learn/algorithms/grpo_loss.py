@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array, require_finite, require_shape
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.ppo_loss import clipped_surrogate, descend
-from cadenza.learn.nn.actor_only import ActorOnly
+from cadenza.learn.nn.policy_networks import ActorOnly
 
 
 def rollout_mask(

@@ -22,7 +22,6 @@ from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.happo import (
-    ENTROPY_COEFFICIENT,
     actor_optimizer,
     critic_optimizer,
     gaussian_log_prob,
@@ -35,60 +34,12 @@ from cadenza.learn.algorithms.happo_sequence import (
     update_actors_in_sequence,
 )
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
-from cadenza.learn.algorithms.setting_checks import (
-    require_counts,
-    require_fractions,
-    require_not_negative,
-    require_positive,
-    require_positive_or_none,
-    settings_of,
-)
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.configs import HAPPOConfig, config_of
 from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, GaussianActor
+from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HAPPOSettings:
-    """Numbers of HAPPO.
-
-    Attributes:
-        rollout_length: Steps per environment between updates, >= 1.
-        batch_size: Smallest minibatch, >= 1.
-        epochs: Passes of every actor and of the critic over a rollout, >= 1.
-        learning_rate: Adam's step size, > 0.
-        gamma: Discount per step, in [0, 1].
-        gae_lambda: Weight of longer advantage estimates, in [0, 1].
-        clip_epsilon: Half-width of the trusted ratio interval, > 0.
-        entropy_coefficient: Weight of the entropy bonus, >= 0.
-        critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.
-        max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
-        hidden_dim: Width of the two hidden layers of every network, >= 1.
-        normalize_rewards: Divide rewards by the running spread of the discounted return.
-    """
-
-    rollout_length: int = 200
-    batch_size: int = 256
-    epochs: int = 5
-    learning_rate: float = 5e-4
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip_epsilon: float = 0.2
-    entropy_coefficient: float = ENTROPY_COEFFICIENT
-    critic_max_gradient_norm: float | None = 10.0
-    max_action_std: float = MAX_STANDARD_DEVIATION
-    hidden_dim: int = 64
-    normalize_rewards: bool = False
-
-    def __post_init__(self) -> None:
-        """Check every number; NaN fails too."""
-        require_counts(self, "rollout_length", "batch_size", "epochs", "hidden_dim")
-        require_positive(self, "learning_rate", "clip_epsilon", "max_action_std")
-        require_positive_or_none(self, "critic_max_gradient_norm")
-        require_not_negative(self, "entropy_coefficient")
-        require_fractions(self, "gamma", "gae_lambda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,11 +71,11 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
     Args:
         env: See `TeamSteps`.
         uids: Robots that learn.
-        settings: Numbers of HAPPO; the defaults if None.
+        config: Settings; the defaults if None.
         seed: Root of the streams ``learn.happo.torch``, ``learn.happo.order`` and of the episodes.
 
     Raises:
-        InputError: ``settings`` are those of something else.
+        InputError: ``config`` is that of something else.
     """
 
     STATE_VERSION = 1
@@ -133,26 +84,25 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
         self,
         env: Any,
         uids: Sequence[str],
-        settings: HAPPOSettings | None = None,
+        config: HAPPOConfig | None = None,
         *,
         seed: int = 0,
     ) -> None:
-        settings = settings_of("HAPPO", settings, HAPPOSettings)
+        config = config_of("HAPPO", config, HAPPOConfig)
         team = TeamSteps(env, uids)
         super().__init__(
             team,
             BufferShape(
-                capacity=settings.rollout_length,
+                capacity=config.rollout_length,
                 rows=team.num_envs,
                 observation_dim=team.joint_dim,
                 action_dim=sum(team.action_dims),
             ),
-            reward_discount=settings.gamma if settings.normalize_rewards else None,
+            reward_discount=config.gamma if config.normalize_rewards else None,
             stream="learn.happo",
             seed=seed,
         )
-        self.settings = settings
-        width = self.settings.hidden_dim
+        self.config = config
         torch_seed = derive_substream("learn.happo.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
         self._rng = derive_substream("learn.happo.order", root_seed=seed).default_rng()
@@ -160,16 +110,18 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
             GaussianActor(
                 observations,
                 actions,
-                hidden_sizes=(width, width),
+                hidden_sizes=config.hidden_sizes,
                 generator=self._generator,
-                max_standard_deviation=self.settings.max_action_std,
+                max_standard_deviation=self.config.max_action_std,
             )
             for observations, actions in zip(
                 self.team.observation_dims, self.team.action_dims, strict=True
             )
         ]
-        self.critic = ValueCritic(self.team.joint_dim, hidden_dim=width, generator=self._generator)
-        rate = self.settings.learning_rate
+        self.critic = ValueCritic(
+            self.team.joint_dim, hidden_sizes=config.hidden_sizes, generator=self._generator
+        )
+        rate = self.config.learning_rate
         self._optimizers = [actor_optimizer(actor.parameters(), rate) for actor in self.actors]
         self._critic_optimizer = critic_optimizer(self.critic.parameters(), rate)
 
@@ -222,9 +174,9 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
 
     def _update(self, progress: float) -> HAPPOReport:
         del progress  # the step size stays
-        settings, length = self.settings, self._buffer.length
+        config, length = self.config, self._buffer.length
         estimates = self._buffer.estimate(
-            self._values, gamma=settings.gamma, gae_lambda=settings.gae_lambda
+            self._values, gamma=config.gamma, gae_lambda=config.gae_lambda
         )
         updates, factor = update_actors_in_sequence(
             self.actors,
@@ -232,10 +184,10 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
             self._robot_rollouts(length),
             torch.tensor(normalize_advantages(estimates.advantages)).reshape(-1, 1),
             SequenceOptions(
-                epochs=settings.epochs,
-                batch_size=settings.batch_size,
-                clip_epsilon=settings.clip_epsilon,
-                entropy_coefficient=settings.entropy_coefficient,
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                clip_epsilon=config.clip_epsilon,
+                entropy_coefficient=config.entropy_coefficient,
             ),
             self._rng,
         )
@@ -277,9 +229,9 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
 
     def _update_critic(self, states: Tensor, returns: Tensor) -> float:
         losses: list[Tensor] = []
-        for _ in range(self.settings.epochs):
+        for _ in range(self.config.epochs):
             order = torch.as_tensor(self._rng.permutation(len(states)))
-            for start, stop in minibatch_bounds(len(states), self.settings.batch_size):
+            for start, stop in minibatch_bounds(len(states), self.config.batch_size):
                 rows = order[start:stop]
                 losses.append(
                     update_critic(
@@ -287,7 +239,7 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
                         self._critic_optimizer,
                         states.index_select(0, rows),
                         returns.index_select(0, rows),
-                        max_gradient_norm=self.settings.critic_max_gradient_norm,
+                        max_gradient_norm=self.config.critic_max_gradient_norm,
                     )
                 )
         return float(torch.stack(losses).mean())

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cadenza.core.checks import require_step_count
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.algorithms.setting_checks import require_step_count
 from cadenza.learn.algorithms.team_learner import TeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
 from cadenza.learn.configs import HATD3Config, config_of
@@ -123,7 +123,7 @@ class HATD3(TeamLearner):
     def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's action, (N, A_i), for joint states (N, S)."""
         states = torch.tensor(np.asarray(joint, dtype=np.float32))
-        return self._scaled(self.learner.act(states, deterministic=True))
+        return self._in_bounds(self.learner.act(states, deterministic=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, memory, random streams and counters.
@@ -157,7 +157,7 @@ class HATD3(TeamLearner):
             actions = self.learner.random_actions(len(joint))
         else:
             actions = self.learner.act(torch.tensor(joint))
-        step = self.team.step(self._scaled(actions))
+        step = self.team.step(self._in_bounds(actions))
         final = step.states.copy()
         final[step.cut] = step.final_states
         self.memory.add(
@@ -180,8 +180,5 @@ class HATD3(TeamLearner):
             masks=sample["masks"],
         )
 
-    def _scaled(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
-        return [
-            low + (action.numpy() + 1.0) * 0.5 * (high - low)
-            for action, (low, high) in zip(actions, self.team.bounds, strict=True)
-        ]
+    def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
+        return self.team.from_unit([action.numpy() for action in actions])

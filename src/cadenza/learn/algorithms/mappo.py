@@ -20,10 +20,10 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
 from cadenza.learn.algorithms.ppo import PPOReport
-from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOSettings
-from cadenza.learn.algorithms.setting_checks import settings_of
+from cadenza.learn.algorithms.ppo_agent import PPOAgent
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.configs import PPOConfig, config_of
 
 
 class MAPPO(OnPolicyTeamLearner[PPOReport]):
@@ -32,13 +32,12 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
     Args:
         env: See `TeamSteps`.
         uids: Robots that learn.
-        settings: Numbers of PPO; the defaults if None.
+        config: Settings; the defaults if None.
         seed: Root of every random stream.
 
     Raises:
-        ConfigurationError: The robots' states or actions differ in width, or actions are to be
-            squashed.
-        InputError: ``settings`` are those of something else.
+        ConfigurationError: The robots' states or actions differ in width.
+        InputError: ``config`` is that of something else.
     """
 
     STATE_VERSION = 1
@@ -47,17 +46,12 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         self,
         env: Any,
         uids: Sequence[str],
-        settings: PPOSettings | None = None,
+        config: PPOConfig | None = None,
         *,
         seed: int = 0,
     ) -> None:
-        settings = settings_of("MAPPO", settings, PPOSettings)
+        config = config_of("MAPPO", config, PPOConfig)
         team = TeamSteps(env, uids)
-        if settings.squash_actions:
-            raise ConfigurationError(
-                "MAPPO: expected squash_actions = False, got True; a team's actions are clipped to "
-                "their bounds."
-            )
         dims = {*zip(team.observation_dims, team.action_dims, strict=True)}
         if len(dims) != 1:
             raise ConfigurationError(
@@ -70,19 +64,19 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         super().__init__(
             team,
             BufferShape(
-                capacity=settings.rollout_length,
+                capacity=config.rollout_length,
                 rows=team.num_envs * robots,
                 observation_dim=width,
                 critic_dim=team.joint_dim,
                 action_dim=team.action_dims[0],
             ),
-            reward_discount=settings.gamma if settings.normalize_rewards else None,
+            reward_discount=config.gamma if config.normalize_rewards else None,
             stream="learn.mappo",
             seed=seed,
         )
-        self.settings = settings
+        self.config = config
         self.agent = PPOAgent(
-            self.settings,
+            self.config,
             observation_dim=width,
             critic_dim=self.team.joint_dim,
             action_dim=self.team.action_dims[0],
@@ -92,7 +86,7 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
     def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's most probable action, (N, A) each, for joint states (N, S)."""
         rows = self.agent.scale(self._rows(np.asarray(joint)), learn=False)
-        return self._per_robot(self.agent.act(rows, deterministic=True))
+        return self._in_bounds(self.agent.act(rows, deterministic=True))
 
     def _learned_state(self) -> dict[str, Any]:
         return {"agent": self.agent.state_dict()}
@@ -115,7 +109,7 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         seen = self.agent.scale(self._rows(joint), learn=True)
         judged = np.repeat(self.agent.scale_critic(joint, learn=True), robots, axis=0)
         decided = self.agent.act(seen)
-        step = self.team.step(self._per_robot(decided))
+        step = self.team.step(self._in_bounds(decided))
         self._buffer.stage(seen, decided, judged)
         cut = (step.cut[:, None] * robots + np.arange(robots)).reshape(-1)
         self._buffer.commit(
@@ -138,6 +132,10 @@ class MAPPO(OnPolicyTeamLearner[PPOReport]):
         rows = np.concatenate((states, identity), axis=-1)
         return rows.reshape(len(joint) * robots, -1).astype(np.float32, copy=False)
 
-    def _per_robot(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+    def _in_bounds(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return every robot's actions, squashed if they are to be; others `TeamSteps` clips."""
         robots = len(self.team.uids)
-        return list(rows.reshape(-1, robots, rows.shape[-1]).transpose(1, 0, 2))
+        actions = list(rows.reshape(-1, robots, rows.shape[-1]).transpose(1, 0, 2))
+        if not self.config.squash_actions:
+            return actions
+        return self.team.from_unit([np.tanh(action) for action in actions])

@@ -5,21 +5,21 @@ Randomness:  one torch generator initialises the networks and then draws the act
              generator shuffles. Both are part of the state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.grpo_settings import GRPOSettings
 from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
-from cadenza.learn.algorithms.ppo_settings import PPOSettings
+from cadenza.learn.configs import OnPolicyAgentConfig
 from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.nn.encoding import Decision
 from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead, Policy
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
@@ -36,31 +36,35 @@ class OnPolicyAgent(Generic[Network]):
 
     Args:
         build: Makes the networks, on the CPU, from a generator.
-        settings: Numbers of the agent.
+        config: Settings of the agent.
         stream: Name before ``.torch`` and ``.minibatch`` in the random streams.
         seed: Root of these streams.
         device: Where the networks live.
         target_kl: See `EpochPlan`.
+        scaling: Comes before the networks in ``greedy``.
 
     Attributes:
         network: The networks.
+        greedy: The policy without chance, sharing their weights: unscaled observations, (B, O), to
+            choices, (B,), or actions, (B, A): squashed ones in [−1, 1], others before clipping.
         optimizer: Adam over all their parameters.
     """
 
     def __init__(
         self,
         build: Callable[[torch.Generator], Network],
-        settings: PPOSettings | GRPOSettings,
+        config: OnPolicyAgentConfig,
         *,
         stream: str,
         seed: int,
         device: torch.device | str,
         target_kl: float | None = None,
+        scaling: Sequence[nn.Module] = (),
     ) -> None:
-        self._learning = settings
+        self._learning = config
         self._plan = EpochPlan(
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
             kl_column=KL_COLUMN,
             target_kl=target_kl,
         )
@@ -69,9 +73,11 @@ class OnPolicyAgent(Generic[Network]):
         # Weights are drawn on the CPU: their first values do not depend on the device.
         generator = torch.Generator().manual_seed(torch_seed)
         self.network = build(generator).to(self._device)
+        decide = torch.tanh if config.squash_actions else self.network.head.mode
+        self.greedy = nn.Sequential(*scaling, self.network.actor, Decision(decide))
         self._parameters = list(self.network.parameters())
         self.optimizer = torch.optim.Adam(
-            self._parameters, lr=settings.learning_rate, eps=ADAM_EPSILON, fused=True
+            self._parameters, lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )
         if self._device.type != "cpu":
             generator = torch.Generator(self._device).manual_seed(torch_seed)
@@ -138,13 +144,13 @@ class OnPolicyAgent(Generic[Network]):
 
 
 def action_head(
-    owner: str, settings: PPOSettings | GRPOSettings, choices: int | None, action_dim: int | None
+    owner: str, config: OnPolicyAgentConfig, choices: int | None, action_dim: int | None
 ) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
     """Return the distribution of actions of one kind of action space.
 
     Args:
         owner: Who asks, for messages.
-        settings: How continuous actions begin, and whether they are squashed.
+        config: How continuous actions begin, and whether they are squashed.
         choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
         action_dim: A, for continuous actions.
 
@@ -157,11 +163,11 @@ def action_head(
             f"choices = {choices}, action_dim = {action_dim}."
         )
     if choices is not None:
-        if settings.squash_actions:
+        if config.squash_actions:
             raise ConfigurationError(
                 f"{owner}: expected continuous actions with squash_actions, got "
                 f"choices = {choices}; switch squash_actions off."
             )
         return CategoricalHead(choices)
-    kind = SquashedGaussianHead if settings.squash_actions else DiagonalGaussianHead
-    return kind(action_dim or 0, settings.initial_log_std)
+    kind = SquashedGaussianHead if config.squash_actions else DiagonalGaussianHead
+    return kind(action_dim or 0, config.initial_log_std)

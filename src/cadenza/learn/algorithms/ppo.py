@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures, PPOSettings
-from cadenza.learn.algorithms.setting_checks import settings_of
+from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures
 from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
 from cadenza.learn.algorithms.vector_steps import VectorStep
+from cadenza.learn.configs import PPOConfig, config_of
+from cadenza.learn.nn.encoding import EncoderFactory
 from cadenza.learn.running_normalizer import RewardScaler
 
 #: What one update of PPO did.
@@ -37,16 +38,17 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
 
     Args:
         envs: Vector environment with Box observations and Discrete or Box actions.
-        settings: Numbers of PPO; the defaults if None.
+        config: Settings; the defaults if None.
         seed: Root of every random stream.
         device: Where the networks live.
+        encoder: See `PPOAgent`.
 
     Attributes:
         updates: Updates so far.
 
     Raises:
         ConfigurationError: ``envs`` is no vector environment, or a space is of another kind.
-        InputError: ``settings`` are those of something else.
+        InputError: ``config`` is that of something else.
     """
 
     STATE_VERSION = 1
@@ -54,29 +56,31 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        settings: PPOSettings | None = None,
+        config: PPOConfig | None = None,
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        self.settings = settings_of("PPO", settings, PPOSettings)
+        self.config = config_of("PPO", config, PPOConfig)
         super().__init__(
             envs,
-            rollout_length=self.settings.rollout_length,
-            squash_actions=self.settings.squash_actions,
+            rollout_length=self.config.rollout_length,
+            squash_actions=self.config.squash_actions,
             seed=seed,
         )
         self.agent = PPOAgent(
-            self.settings,
+            self.config,
             observation_dim=self._observation_dim,
             choices=self._actions.choices,
             action_dim=self._actions.components,
             seed=seed,
             device=device,
+            encoder=encoder,
         )
         self._scaler = (
-            RewardScaler(envs.num_envs, self.settings.gamma)
-            if self.settings.normalize_rewards
+            RewardScaler(envs.num_envs, self.config.gamma)
+            if self.config.normalize_rewards
             else None
         )
         self.updates = 0

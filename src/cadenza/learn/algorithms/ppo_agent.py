@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import NotReadyError
@@ -27,12 +27,12 @@ from cadenza.learn.algorithms.on_policy_agent import (
 )
 from cadenza.learn.algorithms.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.algorithms.ppo_loss import LossWeights, PPOBatch, ppo_step
-from cadenza.learn.algorithms.ppo_settings import PPOSettings
+from cadenza.learn.configs import PPOConfig
 from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.mlp_policy import scaled
 from cadenza.learn.nn.policy_networks import ActorCritic
 from cadenza.learn.running_normalizer import RunningNormalizer
-
-__all__ = ["PPOAgent", "PPOFigures", "PPOSettings"]
 
 #: Layout version of `PPOAgent.state_dict`.
 AGENT_STATE_VERSION: Final = 1
@@ -73,17 +73,35 @@ class PPOFigures:
         return asdict(self)
 
 
+class Scaling(nn.Module):
+    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call.
+
+    Args:
+        moments: The moments.
+    """
+
+    def __init__(self, moments: RunningNormalizer) -> None:
+        super().__init__()
+        self._moments = moments
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return scaled observations, (B, O)."""
+        moments = np.stack((self._moments.mean, self._moments.variance))
+        return scaled(observations, torch.tensor(moments, device=observations.device))
+
+
 class PPOAgent(OnPolicyAgent[ActorCritic]):
     """Actor, critic and the scaling of what they see.
 
     Args:
-        settings: Numbers of PPO.
+        config: Settings.
         observation_dim: O.
         choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
         action_dim: A, for continuous actions.
         critic_dim: S; None if the critic sees what the actor sees.
         seed: Root of the streams ``learn.ppo.torch`` and ``learn.ppo.minibatch``.
         device: Where the networks live; the CPU by default.
+        encoder: Makes what comes before actor and critic each; None lets them see the observation.
 
     Raises:
         ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
@@ -92,7 +110,7 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
 
     def __init__(
         self,
-        settings: PPOSettings,
+        config: PPOConfig,
         *,
         observation_dim: int,
         choices: int | None = None,
@@ -100,44 +118,48 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
         critic_dim: int | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        encoder: EncoderFactory | None = None,
     ) -> None:
-        head = action_head("PPOAgent", settings, choices, action_dim)
+        head = action_head("PPOAgent", config, choices, action_dim)
 
         def build(generator: torch.Generator) -> ActorCritic:
             return ActorCritic(
                 observation_dim,
                 observation_dim if critic_dim is None else critic_dim,
                 head,
-                hidden_sizes=settings.hidden_sizes,
+                hidden_sizes=config.hidden_sizes,
                 generator=generator,
+                encoder=encoder,
             )
+
+        self._observation_moments = RunningNormalizer(observation_dim)
 
         super().__init__(
             build,
-            settings,
+            config,
             stream="learn.ppo",
             seed=seed,
             device=device,
-            target_kl=settings.target_kl,
+            target_kl=config.target_kl,
+            scaling=[Scaling(self._observation_moments)] * config.normalize_observations,
         )
-        self.settings = settings
-        self._observation_moments = RunningNormalizer(observation_dim)
+        self.config = config
         self._critic_moments = None if critic_dim is None else RunningNormalizer(critic_dim)
         self._weights = LossWeights(
-            clip_epsilon=settings.clip_epsilon,
-            clip_value=settings.clip_value,
-            value_loss=settings.value_loss,
-            value_coefficient=settings.value_coefficient,
-            entropy_coefficient=settings.entropy_coefficient,
-            max_gradient_norm=settings.max_gradient_norm,
-            normalize_advantages=settings.normalize_advantages,
+            clip_epsilon=config.clip_epsilon,
+            clip_value=config.clip_value,
+            value_loss=config.value_loss,
+            value_coefficient=config.value_coefficient,
+            entropy_coefficient=config.entropy_coefficient,
+            max_gradient_norm=config.max_gradient_norm,
+            normalize_advantages=config.normalize_advantages,
         )
 
     @property
     def observation_moments(self) -> tuple[FloatArray, FloatArray] | None:
         """Mean and variance by which `scale` scales, (O,) each; None if it does not."""
         moments = self._observation_moments
-        if not self.settings.normalize_observations:
+        if not self.config.normalize_observations:
             return None
         return moments.mean, moments.variance
 
@@ -158,7 +180,7 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
     def _scaled(
         self, moments: RunningNormalizer, rows: NDArray[Any], *, learn: bool
     ) -> Float32Array:
-        if not self.settings.normalize_observations:
+        if not self.config.normalize_observations:
             return rows.astype(np.float32, copy=False)
         if learn:
             moments.update(rows)
@@ -182,7 +204,7 @@ class PPOAgent(OnPolicyAgent[ActorCritic]):
             )
         rate = self._set_learning_rate(progress)
         estimates = buffer.estimate(
-            self._values, gamma=self.settings.gamma, gae_lambda=self.settings.gae_lambda
+            self._values, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda
         )
         batch = self._batch(buffer, estimates)
         rows = self._run_epochs(

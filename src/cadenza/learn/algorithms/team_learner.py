@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.checks import require_step_count
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer
-from cadenza.learn.algorithms.setting_checks import require_step_count
 from cadenza.learn.algorithms.team_steps import TeamStep, TeamSteps
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.running_normalizer import RewardScaler

@@ -89,6 +89,13 @@ class TeamSteps:
         """Return each robot's columns of a joint state, (..., O_i)."""
         return np.split(joint, np.cumsum(self.observation_dims)[:-1], axis=-1)
 
+    def from_unit(self, actions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return each robot's actions, (N, A_i), scaled from [−1, 1] to its bounds."""
+        return [
+            low + (action + 1.0) * 0.5 * (high - low)
+            for action, (low, high) in zip(actions, self.bounds, strict=True)
+        ]
+
     def reset(self, seed: int) -> Float32Array:
         """Begin every episode; return the joint state, (N, S)."""
         observation, _ = self.env.reset(seed=seed)

@@ -17,9 +17,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.checks import require_step_count
 from cadenza.learn.algorithms.action_codec import ActionCodec, flat_observation_size
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.setting_checks import require_step_count
 from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps, require_vector_env
 from cadenza.learn.loaded_state import complete_state, require_version
 

@@ -22,8 +22,9 @@ from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
 from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.configs import DQNConfig
-from cadenza.learn.learners.replay_learner import CallbackLearner, Decision, EncoderFactory
+from cadenza.learn.learners.replay_learner import CallbackLearner
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.

@@ -18,7 +18,6 @@ from torch import Tensor
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import MBPOConfig
-from cadenza.learn.learners.replay_learner import EncoderFactory
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
@@ -27,6 +26,7 @@ from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_loss import ModelLoss
 from cadenza.learn.models.termination import TerminationModel
+from cadenza.learn.nn.encoding import EncoderFactory
 from cadenza.learn.trainer import Trainer
 
 

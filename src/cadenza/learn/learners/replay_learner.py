@@ -5,12 +5,12 @@ Axes:  B = batch, N = environments, O = observation, A = action components,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, ConfigurationError
@@ -21,15 +21,12 @@ from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.encoding import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.trainer import Trainer
 
 #: Layout version of `CallbackLearner.state_dict`.
 STATE_VERSION: Final = 2
-
-#: Makes a module that maps flat observations, (B, O), to features, (B, ``module.width``).
-EncoderFactory = Callable[[], nn.Module]
-Network = TypeVar("Network", bound=nn.Module)
 
 
 class ReplayLearner(Protocol):
@@ -82,40 +79,6 @@ class ReplayLearner(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         ...
-
-
-class EncodedNetwork(nn.Module):
-    """A network that sees the features of an encoder of its own instead of the observation.
-
-    Args:
-        encoder: Maps observations (B, O) to features.
-        network: Called with the features as ``obs``, and with all other arguments as they are.
-    """
-
-    def __init__(self, encoder: nn.Module, network: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.network = network
-
-    def forward(self, *inputs: Any, obs: Tensor, **options: Any) -> Any:
-        """Return what the network does for the features of ``obs``."""
-        return self.network(*inputs, obs=self.encoder(obs), **options)
-
-
-class Decision(nn.Module):
-    """A function as the last layer of a policy.
-
-    Args:
-        decide: Makes actions of the layers' output.
-    """
-
-    def __init__(self, decide: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.decide = decide
-
-    def forward(self, output: Tensor) -> Tensor:
-        """Return the actions."""
-        return self.decide(output)
 
 
 class CallbackLearner:
@@ -182,12 +145,8 @@ class CallbackLearner:
         Args:
             build: Makes the network from the width of what it sees.
         """
-        if self._make_encoder is None:
-            network = build(self.observation_dim)
-            return network, network, []
-        encoder = self._make_encoder()
-        network = build(int(cast("Any", encoder).width))
-        return network, EncodedNetwork(encoder, network), [encoder]
+        network, encoder = with_encoder(self._make_encoder, self.observation_dim, build)
+        return network, EncodedNetwork(encoder[0], network) if encoder else network, encoder
 
     def relu_policy(
         self,

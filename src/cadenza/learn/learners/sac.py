@@ -18,8 +18,9 @@ from cadenza.learn.algorithms.sac import QLoss
 from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import HLGaussConfig, SACConfig
-from cadenza.learn.learners.replay_learner import BoxLearner, Decision, EncoderFactory
+from cadenza.learn.learners.replay_learner import BoxLearner
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 

@@ -14,9 +14,10 @@ from cadenza.core.arrays import Float32Array
 from cadenza.learn.algorithms.sac_assembly import adam
 from cadenza.learn.algorithms.td3 import PolicyLoss, QLoss, QTarget
 from cadenza.learn.configs import TD3Config
-from cadenza.learn.learners.replay_learner import BoxLearner, EncoderFactory
+from cadenza.learn.learners.replay_learner import BoxLearner
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
+from cadenza.learn.nn.encoding import EncoderFactory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 

@@ -33,6 +33,12 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 _OUTPUTS: Final = ("mean", "tanh", "squashed", "choice")
 
 
+def scaled(x: Tensor, moments: Tensor) -> Tensor:
+    """Return states (B, O), scaled by mean and variance, (2, O), as float32."""
+    mean, variance = moments
+    return ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-CLIP, CLIP).float()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MlpPolicy:
     """Weights and how to read them.
@@ -88,8 +94,7 @@ class MlpPolicy:
         """Return actions, (B, A) float32, for states (B, O)."""
         x = torch.tensor(np.asarray(states, dtype=np.float32))
         if self.moments is not None:
-            mean, variance = self.moments
-            x = ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-CLIP, CLIP).float()
+            x = scaled(x, self.moments)
         activation = _ACTIVATIONS[self.activation]
         last = len(self.weights) - 2
         for i in range(0, last, 2):

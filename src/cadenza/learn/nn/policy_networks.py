@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
+from cadenza.learn.nn.encoding import EncoderFactory, with_encoder
 from cadenza.learn.nn.linear import orthogonal_linear
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
@@ -167,37 +168,50 @@ class TanhMlp(nn.Module):
         return output(x)
 
 
-def policy_layers(
-    observation_dim: int,
-    head: ActionHead,
-    *,
-    hidden_sizes: Sequence[int],
-    generator: torch.Generator,
-) -> TanhMlp:
-    """Return the layers between observations, (B, O), and what ``head`` takes."""
-    return TanhMlp(
-        observation_dim,
-        hidden_sizes,
-        head.outputs,
-        output_gain=POLICY_GAIN,
-        generator=generator,
-    )
-
-
 class Policy(nn.Module):
     """Layers and the distribution of actions that they feed; a subclass sets both.
 
     Attributes:
-        actor: Layers, as `policy_layers` makes them.
+        actor: Maps observations, (B, O), to what ``head`` takes.
         head: Distribution of the actions.
     """
 
-    actor: TanhMlp
+    actor: nn.Module
     head: ActionHead
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
         return self.head.log_prob(self.actor(observations), actions)
+
+
+class ActorOnly(Policy):
+    """A policy without a critic.
+
+    Args:
+        observation_dim: O.
+        head: Distribution of the actions.
+        hidden_sizes: Widths of the hidden layers.
+        generator: CPU generator of the weights.
+        encoder: Makes what comes before the layers; None lets them see the observation.
+
+    Raises:
+        InputError: A width is below one.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        head: ActionHead,
+        *,
+        hidden_sizes: Sequence[int],
+        generator: torch.Generator,
+        encoder: EncoderFactory | None = None,
+    ) -> None:
+        super().__init__()
+        self.actor = _layers(
+            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
+        )
+        self.head = head
 
 
 class ActorCritic(Policy):
@@ -207,8 +221,9 @@ class ActorCritic(Policy):
         observation_dim: O, what the actor sees.
         critic_dim: S, what the critic sees; O unless the critic is central.
         head: Distribution of the actions.
-        hidden_sizes: Width of the hidden layers of both trunks.
+        hidden_sizes: Widths of the hidden layers of both trunks.
         generator: CPU generator of the weights; the actor's draws come first.
+        encoder: Makes what comes before each trunk, see `ActorOnly`.
     """
 
     def __init__(
@@ -219,16 +234,34 @@ class ActorCritic(Policy):
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
+        encoder: EncoderFactory | None = None,
     ) -> None:
         super().__init__()
-        self.actor = policy_layers(
-            observation_dim, head, hidden_sizes=hidden_sizes, generator=generator
+        self.actor = _layers(
+            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
         )
-        self.critic = TanhMlp(
-            critic_dim, hidden_sizes, 1, output_gain=VALUE_GAIN, generator=generator
-        )
+        self.critic = _layers(critic_dim, hidden_sizes, 1, VALUE_GAIN, generator, encoder)
         self.head = head
 
     def value(self, critic_observations: Tensor) -> Tensor:
         """Return V(s), shape (B,), for rows of shape (B, S)."""
         return self.critic(critic_observations).squeeze(-1)
+
+
+def _layers(
+    inputs: int,
+    hidden_sizes: Sequence[int],
+    outputs: int,
+    output_gain: float,
+    generator: torch.Generator,
+    encoder: EncoderFactory | None,
+) -> nn.Module:
+    """Return a `TanhMlp`, behind an encoder of its own if there is to be one."""
+    layers, before = with_encoder(
+        encoder,
+        inputs,
+        lambda width: TanhMlp(
+            width, hidden_sizes, outputs, output_gain=output_gain, generator=generator
+        ),
+    )
+    return nn.Sequential(*before, layers) if before else layers

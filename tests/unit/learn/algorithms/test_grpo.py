@@ -15,9 +15,10 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.grpo import GRPO, GRPOSettings
+from cadenza.learn.algorithms.grpo import GRPO
 from cadenza.learn.algorithms.grpo_agent import GRPOAgent
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv
@@ -45,7 +46,7 @@ SMALL = {
 
 
 def settings(**changes):
-    return GRPOSettings(**{**SMALL, **changes})
+    return GRPOConfig(**{**SMALL, **changes})
 
 
 def parameters(network):
@@ -312,63 +313,8 @@ def test_environments_without_a_record_begin_anew_when_rollouts_go_on():
     assert other.update().figures.used_fraction == 1.0
 
 
-def test_settings_change_what_is_learned():
-    def trained(make=SignEnv, **changes):
-        values = {"rollout_length": 6, "epochs": 2, "entropy_coefficient": 0.01, **changes}
-        grpo = GRPO(vector(make, discrete=False, horizon=4), settings(**values), seed=0)
-        grpo.learn(192)
-        return parameters(grpo.agent.network)
-
-    plain = trained()
-    assert torch.equal(plain, trained())
-    changes = [
-        {"rollout_length": 3},
-        {"group_size": 2},
-        {"reset_every_rollout": False},
-        {"truncate_at_first_done": False},
-        {"batch_size": 8},
-        {"epochs": 3},
-        {"learning_rate": 1e-3},
-        {"decay_learning_rate": True},
-        {"gamma": 0.5},
-        {"clip_epsilon": 1e-4},
-        {"entropy_coefficient": 0.0},
-        {"kl_coefficient": 1.0},
-        {"kl_coefficient": 0.0},
-        {"refresh_reference_every": 1},
-        {"advantage_epsilon": 1.0},
-        {"max_gradient_norm": 1e-3},
-        {"squash_actions": True},
-        {"initial_log_std": -1.0},
-        {"hidden_sizes": (4,)},
-    ]
-    for change in changes:
-        assert not torch.equal(plain, trained(**change)), change
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rollout_length": 0}, "rollout_length: expected >= 1"),
-        ({"group_size": 1}, "group_size: expected >= 2"),
-        ({"advantage_epsilon": float("nan")}, "advantage_epsilon: expected > 0"),
-        ({"kl_coefficient": -0.1}, "kl_coefficient: expected >= 0"),
-        ({"gamma": 1.5}, r"gamma: expected in \[0, 1\]"),
-        ({"refresh_reference_every": 0}, "refresh_reference_every: expected >= 1 or None"),
-        (
-            {"refresh_reference_every": 2, "kl_coefficient": 0.0},
-            "expected None without a reference policy",
-        ),
-        ({"hidden_sizes": (0,)}, "hidden_sizes: expected widths >= 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, message):
-    with pytest.raises(ConfigurationError, match=message):
-        GRPOSettings(**changes)
-
-
 def test_defaults_are_the_documented_ones():
-    chosen = GRPOSettings()
+    chosen = GRPOConfig()
     assert (chosen.epochs, chosen.clip_epsilon, chosen.entropy_coefficient) == (10, 0.2, 0.0)
     assert (chosen.kl_coefficient, chosen.group_size, chosen.advantage_epsilon) == (0.02, 4, 1e-8)
     assert chosen.reset_every_rollout

@@ -17,8 +17,7 @@ from cadenza.learn.algorithms.grpo_loss import (
     k3_divergence,
     rollout_mask,
 )
-from cadenza.learn.nn.actor_only import ActorOnly
-from cadenza.learn.nn.policy_networks import CategoricalHead
+from cadenza.learn.nn.policy_networks import ActorOnly, CategoricalHead
 
 ALL = {"kl_coefficient": 0.3, "entropy_coefficient": 0.05, "max_gradient_norm": 10.0}
 

@@ -7,11 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.grpo_agent import GRPOAgent
-from cadenza.learn.algorithms.grpo_settings import GRPOSettings
 from cadenza.learn.algorithms.minibatch_epochs import EpochPlan, run_epochs
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo_agent import PPOAgent
-from cadenza.learn.algorithms.ppo_settings import PPOSettings
+from cadenza.learn.configs import GRPOConfig, PPOConfig
 
 CPU = torch.device("cpu")
 
@@ -78,11 +77,11 @@ SMALL = {"batch_size": 4, "epochs": 3, "hidden_sizes": (4,)}
 @pytest.mark.parametrize(
     ("agent", "settings", "expected"),
     [
-        (PPOAgent, PPOSettings(**SMALL), 0),
-        (PPOAgent, PPOSettings(**SMALL, clip_value=0.1, entropy_coefficient=0.1), 0),
-        (PPOAgent, PPOSettings(**SMALL, target_kl=1e9), 3),  # once an epoch
-        (GRPOAgent, GRPOSettings(**SMALL, entropy_coefficient=0.1), 0),
-        (GRPOAgent, GRPOSettings(**SMALL, kl_coefficient=0.0), 0),
+        (PPOAgent, PPOConfig(**SMALL), 0),
+        (PPOAgent, PPOConfig(**SMALL, clip_value=0.1, entropy_coefficient=0.1), 0),
+        (PPOAgent, PPOConfig(**SMALL, target_kl=1e9), 3),  # once an epoch
+        (GRPOAgent, GRPOConfig(**SMALL, entropy_coefficient=0.1), 0),
+        (GRPOAgent, GRPOConfig(**SMALL, kl_coefficient=0.0), 0),
     ],
 )
 def test_no_minibatch_waits_for_the_device(agent, settings, expected):

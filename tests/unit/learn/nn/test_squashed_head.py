@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.actor_only import ActorOnly
+from cadenza.learn.nn.policy_networks import ActorOnly
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 

@@ -1,0 +1,118 @@
+"""Settings: what they refuse, in one sentence, and whose they are."""
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.algorithms.grpo import GRPO
+from cadenza.learn.algorithms.ppo import PPO
+from cadenza.learn.configs import (
+    DQNConfig,
+    GRPOConfig,
+    HATD3Config,
+    HLGaussConfig,
+    MBPOConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
+from tests.unit.learn.sign_envs import SignEnv
+
+
+def signs():
+    return SyncVectorEnv([SignEnv] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        (SACConfig, {"tau": -1}, "SACConfig.tau: expected greater than 0, got -1"),
+        (SACConfig, {"gamma": float("nan")}, "SACConfig.gamma: expected a finite number, got nan"),
+        (SACConfig, {"batch_size": 2.5}, "SACConfig.batch_size: expected a valid integer, got 2.5"),
+        (
+            SACConfig,
+            {"learning_rat": 1e-3},
+            "SACConfig.learning_rat: unknown setting (did you mean 'learning_rate'?)",
+        ),
+        (
+            TD3Config,
+            {"hidden_sizes": ()},
+            "TD3Config.hidden_sizes: expected at least 1 item after validation, got ()",
+        ),
+        (HATD3Config, {"compile": True}, "HATD3Config.compile: unknown setting"),
+        (
+            SACConfig,
+            {"initial_alpha": 20.0},
+            "SACConfig.initial_alpha: expected at most max_alpha (10.0), got 20.0",
+        ),
+        (
+            HLGaussConfig,
+            {"min_value": 90.0},
+            "HLGaussConfig.min_value: expected less than max_value (50.0), got 90.0",
+        ),
+        (
+            MBPOConfig,
+            {"num_elites": 6},
+            "MBPOConfig.num_elites: expected at most ensemble_size (5), got 6",
+        ),
+        (
+            DQNConfig,
+            {"epsilon_start": 0.01},
+            "DQNConfig.epsilon_end: expected at most epsilon_start (0.01), got 0.05",
+        ),
+        (
+            PPOConfig,
+            {"value_loss": "l1", "epochs": 0},
+            "PPOConfig.epochs: expected greater than or equal to 1, got 0; "
+            "PPOConfig.value_loss: expected 'mse' or 'huber', got 'l1'",
+        ),
+        (
+            GRPOConfig,
+            {"refresh_reference_every": 2, "kl_coefficient": 0.0},
+            "GRPOConfig.refresh_reference_every: expected None without a reference policy "
+            "(kl_coefficient = 0), got 2",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
+    with pytest.raises(ConfigurationError) as refused:
+        kind(**changes)
+    assert str(refused.value) == told
+
+
+def test_numbers_of_numpy_are_settings_too():
+    config = SACConfig(batch_size=np.int64(3), gamma=np.float32(0.5), hidden_sizes=np.array([4, 8]))
+    assert (config.batch_size, config.gamma, config.hidden_sizes) == (3, 0.5, (4, 8))
+
+
+@pytest.mark.parametrize(
+    ("learner", "given", "told"),
+    [
+        (GRPO, PPOConfig(), r"GRPO.config: expected GRPOConfig or None, got PPOConfig"),
+        (PPO, GRPOConfig(), r"PPO.config: expected PPOConfig or None, got GRPOConfig"),
+        (PPO, {}, r"PPO.config: .* got dict; write PPO\(..., config=PPOConfig"),
+    ],
+)
+def test_settings_of_another_learner_are_refused(learner, given, told):
+    with pytest.raises(InputError, match=told):
+        learner(signs(), given)
+
+
+def test_learner_without_settings_takes_the_defaults():
+    assert PPO(signs()).config == PPOConfig()
+    assert GRPO(signs()).config == GRPOConfig()
+
+
+@pytest.mark.parametrize("learner", [PPO, GRPO])
+def test_single_environment_is_refused_where_a_vector_of_them_is_needed(learner):
+    told = rf"{learner.__name__}\.envs: expected a gymnasium.vector.VectorEnv, got SignEnv; wrap"
+    with pytest.raises(ConfigurationError, match=told):
+        learner(SignEnv())
+
+
+@pytest.mark.parametrize("total_steps", ["a", None, True, float("nan"), float("inf")])
+def test_steps_to_learn_for_must_be_a_number(total_steps):
+    told = rf"PPO\.learn: expected total_steps, .* got {total_steps!r}"
+    with pytest.raises(InputError, match=told):
+        PPO(signs()).learn(total_steps)
