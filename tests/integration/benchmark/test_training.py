@@ -72,12 +72,6 @@ def test_summary_of_episodes_has_exact_and_student_bounds():
     assert figures["contact_rate_ci_high"] == pytest.approx(1 - 0.025 ** (1 / 3))
 
 
-def test_summary_of_one_episode_has_no_interval_of_the_mean():
-    only = [episode(0, episode_return=1.0, success=True, contact=False)]
-    figures = summarise_episodes(only, has_success=False)
-    assert "mean_episode_reward_ci_low" not in figures
-
-
 def test_run_training_passes_parts_that_belong_together_and_closes_them(tmp_path, monkeypatch):
     seen = {}
 
@@ -93,15 +87,6 @@ def test_run_training_passes_parts_that_belong_together_and_closes_them(tmp_path
     assert seen["partner"].spec.class_name == "crossing_goal_seeker"
     assert seen["resume"] is True
     assert seen["closed"] is True
-
-
-def test_run_training_without_filter_builds_no_driver(tmp_path, monkeypatch):
-    seen = {}
-    monkeypatch.setattr(training, "train", lambda cfg, **parts: seen.update(parts))
-    config = crossing_config(tmp_path)
-    bare = config.safety.model_copy(update={"enabled": False})
-    run_training(config.model_copy(update={"safety": bare}))
-    assert seen["safety"] is None
 
 
 def test_run_training_evaluates_on_time_and_repeats_itself(tmp_path):

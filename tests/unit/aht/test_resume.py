@@ -161,10 +161,6 @@ def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
     assert_same_run(resumed, whole)
 
 
-def test_resume_of_nothing_starts_the_run(tmp_path):
-    assert run(tmp_path, resume=True).outcome.resumed_from is None
-
-
 def test_resume_after_a_kill_between_policy_and_state_starts_anew(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
 
@@ -380,12 +376,6 @@ def test_run_again_with_overwrite_deletes_the_results_and_keeps_the_old_log(tmp_
     assert not stale.exists()
     assert again.outcome.log_path.with_name(again.outcome.log_path.name + ".1").read_bytes() == log
     assert again.curve.episodes == first.curve.episodes
-
-
-def test_run_killed_before_its_first_checkpoint_may_start_anew_without_a_word(tmp_path):
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=8)
-    assert run(tmp_path).outcome.status == "completed"
 
 
 def test_resume_and_overwrite_together_are_refused(tmp_path):

@@ -85,25 +85,6 @@ def test_saturation_counts_on_both_sides(value, saturated):
     assert aggregator.finalise(safety_enabled=True)["saturated"] is saturated
 
 
-def test_final_record_without_steps_is_zero_and_not_saturated():
-    final = SafetyAggregator(1, 10.0).finalise(safety_enabled=False)
-    assert (final["n_filter_calls"], final["braking_fire_rate"]) == (0, 0.0)
-    assert (final["lambda_steady_state"], final["saturated"]) == (0.0, False)
-
-
-def test_aggregator_state_survives_json():
-    first, second = SafetyAggregator(1, 10.0), SafetyAggregator(1, 10.0)
-    for k in range(30):
-        first.observe([0.1 * k], loss={"p": 0.01 * k}, intervention=float(k % 3))
-        if k == 10:
-            first.flush_window_stats()
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    for aggregator in (first, second):
-        aggregator.observe([-1.0], braking_fired=True)
-    assert second.finalise(safety_enabled=True) == first.finalise(safety_enabled=True)
-    assert second.flush_window_stats() == first.flush_window_stats()
-
-
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [

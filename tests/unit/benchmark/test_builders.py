@@ -351,7 +351,7 @@ def test_safety_section_reaches_the_driver_field_by_field():
 def test_safety_section_refuses_unknown_keys_and_options_without_effect():
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         SafetyConfig.model_validate({"solvr": "daqp"})
-    with pytest.raises(ValidationError, match=r"safety.dtaci_steps: expected its default with"):
+    with pytest.raises(ConfigurationError, match=r"safety.dtaci_steps: expected its default with"):
         SafetyConfig(dtaci_steps=(0.1,))
-    with pytest.raises(ValidationError, match='cbf_power belongs to barrier="wae"'):
+    with pytest.raises(ConfigurationError, match='cbf_power belongs to barrier="wae"'):
         SafetyConfig(cbf_power=3)

@@ -23,16 +23,6 @@ def test_clopper_pearson_interval_equals_scipy(successes, trials, confidence):
     assert actual == pytest.approx((expected.low, expected.high), abs=1e-10)
 
 
-def test_clopper_pearson_interval_of_sixty_of_sixty_is_not_a_point():
-    low, high = clopper_pearson_interval(60, 60)
-    assert (round(low, 3), high) == (0.940, 1.0)  # 0.025 ** (1 / 60) = 0.94037
-
-
-def test_clopper_pearson_interval_of_none_is_closed_form():
-    low, high = clopper_pearson_interval(0, 200)
-    assert (low, high) == (0.0, pytest.approx(1.0 - 0.025 ** (1 / 200), abs=1e-12))
-
-
 @pytest.mark.parametrize(("successes", "trials"), [(-1, 5), (6, 5), (0, 0), (float("nan"), 5)])
 def test_intervals_with_impossible_counts_are_refused(successes, trials):
     with pytest.raises(InputError, match="expected 0 <= successes <= trials and trials > 0"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.core.seeding import INTEGER_SEED_BOUND, Substream, derive_substream
+from cadenza.core.seeding import Substream, derive_substream
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,6 @@ def test_draws_are_the_same_in_another_process():
     assert other.stdout.strip() == derive_substream("a", root_seed=3).default_rng().bytes(16).hex()
 
 
-def test_equal_derivations_are_equal_and_hash_equal():
-    first, second = derive_substream("a", root_seed=1), derive_substream("a", root_seed=1)
-    assert first == second
-    assert {first: "found"}[second] == "found"
-    assert first != derive_substream("a", root_seed=2)
-    assert first != derive_substream("b", root_seed=1)
-
-
-def test_spawn_twice_gives_equal_children():
-    stream = derive_substream("workers", root_seed=5)
-    assert stream.spawn(3) == stream.spawn(3)
-    assert stream.spawn(3)[2] == stream.child(2)
-
-
 def test_children_draw_what_numpy_spawn_draws():
     stream = derive_substream("workers", root_seed=5)
     theirs = stream.seed_sequence.spawn(2)
@@ -85,10 +71,6 @@ def test_children_draw_what_numpy_spawn_draws():
 def test_numpy_root_seed_is_the_same_stream_as_a_python_one():
     assert derive_substream("a", root_seed=np.int64(4)) == derive_substream("a", root_seed=4)
     assert type(derive_substream("a", root_seed=np.int64(4)).root_seed) is int
-
-
-def test_integer_seed_bound_is_what_every_library_takes():
-    assert INTEGER_SEED_BOUND == 2147483647
 
 
 @pytest.mark.parametrize("root", [-1, 1.0, True, "3", None, np.bool_(True)])

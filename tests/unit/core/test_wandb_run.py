@@ -135,12 +135,6 @@ def test_sink_starts_a_run_with_the_identity(wandb):
     ]
 
 
-def test_sink_of_a_resumed_run_without_tags_asks_for_the_old_run(wandb):
-    make_wandb_run_sink(Settings(), CONTEXT, resume=True)
-    assert wandb.calls[0]["resume"] == "allow"
-    assert wandb.calls[0]["tags"] is None
-
-
 def test_sink_passes_events_config_and_tags_to_the_run(wandb):
     sink = make_wandb_run_sink(Settings(), CONTEXT)
     sink.log({"loss": 1.0}, step=4)
@@ -152,12 +146,6 @@ def test_sink_passes_events_config_and_tags_to_the_run(wandb):
     assert wandb.run.updates == [({"seed": 3}, True)]
     assert wandb.run.tags == ("a", "b", "c")
     assert wandb.run.finished == 1
-
-
-def test_sink_adds_tags_to_a_run_that_has_none(wandb):
-    wandb.run.tags = None
-    make_wandb_run_sink(Settings(), CONTEXT).add_tags(["b"])
-    assert wandb.run.tags == ("b",)
 
 
 @pytest.mark.parametrize("error", [FakeError("lost"), OSError("lost")])

@@ -1,6 +1,4 @@
-import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
@@ -84,13 +82,6 @@ def test_summary_compares_success_and_contact_pooled_and_per_partner():
     assert all(c.difference.low < c.difference.high for c in summary.comparisons)
 
 
-def test_summary_does_not_depend_on_the_order_of_episodes():
-    episodes = two_conditions()
-    shuffled = [episodes[i] for i in np.random.default_rng(0).permutation(len(episodes))]
-    settings = SummarySettings(n_resamples=1000, comparison=("on", "off"))
-    assert compute_summary(shuffled, settings) == compute_summary(episodes, settings)
-
-
 def test_summary_with_resamples_uses_bca_and_depends_on_its_root_seed():
     settings = SummarySettings(n_resamples=1000, comparison=("on", "off"))
     first = compute_summary(two_conditions(), settings)
@@ -120,11 +111,6 @@ def test_summary_of_episodes_without_names_calls_them_unknown():
     nameless = EpisodeResult(seed=0, episode_idx=0, initial_state_seed=0, success=True)
     cell = compute_summary([nameless]).cells[0]
     assert (cell.condition, cell.partner) == ("<unknown>", "<unknown>")
-
-
-def test_summary_with_too_few_resamples_is_refused():
-    with pytest.raises(ValidationError, match=r"expected 0 \(no bootstrap\) or >= 1000"):
-        compute_summary([], SummarySettings(n_resamples=10))
 
 
 @pytest.mark.parametrize("resamples", [0, 1000])

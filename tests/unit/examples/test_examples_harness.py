@@ -54,11 +54,6 @@ def test_json_goes_to_stdout_alone(tmp_path, capsys):
     assert captured.err == ""
 
 
-def test_one_seed_has_no_interval_and_says_why(tmp_path, capsys):
-    run_main("--out", str(tmp_path))
-    assert "no interval: 1 seeds" in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize(
     ("words", "steps", "episodes"),
     [
@@ -73,12 +68,6 @@ def test_budget_and_episodes_follow_the_options(words, steps, episodes, tmp_path
     run_main(*words, "--out", str(tmp_path), train=lambda run: seen.append(run) or example(run))
     (run,) = seen
     assert (run.steps, run.evaluation_episodes, run.smoke) == (steps, episodes, "--smoke" in words)
-
-
-def test_results_go_to_a_folder_of_the_examples_name(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run_main()
-    assert (tmp_path / "runs" / "examples" / "demo" / "results.json").is_file()
 
 
 @pytest.mark.parametrize("words", [("--seeds", "0"), ("--steps", "0"), ("--seed", "-1")])

@@ -8,12 +8,8 @@ import pytest
 
 from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import analyse
-from cadenza.evaluation.report.figures.distance import (
-    distance_figure,
-    histogram_edges,
-    partner_distance_figure,
-)
-from cadenza.evaluation.report.figures.learning import learning_figure, moving_mean
+from cadenza.evaluation.report.figures.distance import distance_figure, partner_distance_figure
+from cadenza.evaluation.report.figures.learning import learning_figure
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
     intervention_figure,
@@ -123,11 +119,6 @@ def view():
 @pytest.fixture(scope="module")
 def numbers(view):
     return analyse(view)
-
-
-def test_moving_mean_averages_what_is_there():
-    assert moving_mean([1.0, 2.0, 3.0, 7.0], 3).tolist() == [1.0, 1.5, 2.0, 4.0]
-    assert moving_mean([], 3).size == 0
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -329,19 +320,6 @@ def test_intervention_figure_without_filter_is_left_out(view):
         rollouts=(),
     )
     assert intervention_figure(analyse(bare)) is None
-
-
-def test_histogram_edges_hold_the_contact_distance():
-    edges = histogram_edges((0.1, 2.1), 0.4)
-    assert np.isclose(edges, 0.4).any()
-    assert edges[0] <= 0.1
-    assert edges[-1] >= 2.1
-    assert np.allclose(np.diff(edges), 0.05)
-
-
-def test_histogram_edges_without_contact_start_at_the_axis():
-    edges = histogram_edges((0.0, 4.0), None)
-    assert edges[[0, -1]].tolist() == [0.0, 4.0]
 
 
 def test_distance_figures_without_distances_are_left_out(view):

@@ -1,20 +1,7 @@
 import pytest
 
-from cadenza.evaluation.report.svg import (
-    NARROW,
-    WIDE,
-    Drawing,
-    Scale,
-    nice_ticks,
-    shorten,
-    tick_label,
-)
+from cadenza.evaluation.report.svg import NARROW, WIDE, Drawing, nice_ticks, shorten, tick_label
 from tests.unit.evaluation.report.svg_tree import parse_svg
-
-
-def test_scale_maps_ends_and_middle():
-    scale = Scale(low=0.0, high=2.0, start=100.0, end=0.0)
-    assert [scale(v) for v in (0.0, 1.0, 2.0)] == [100.0, 50.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,6 @@ def test_effective_trials_without_spread_between_seeds_is_the_true_count(success
     assert actual == 20.0
 
 
-def test_effective_trials_of_one_seed_is_the_true_count():
-    assert effective_trials(np.array([3.0]), np.array([10.0]), confidence=0.95) == 10.0
-
-
-def test_effective_trials_never_exceed_the_true_count():
-    # 5, 5, 5, 6 of 10: seeds agree better than chance would let them
-    actual = effective_trials(np.array([5.0] * 15 + [6.0]), np.full(16, 10.0), confidence=0.95)
-    assert actual == 160.0
-
-
 def test_effective_trials_with_malformed_arrays_are_refused():
     with pytest.raises(InputError, match=r"expected shape \(2,\), got \(3,\)"):
         effective_trials(np.zeros(2), np.ones(3), confidence=0.95)
