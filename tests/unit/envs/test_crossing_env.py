@@ -172,14 +172,6 @@ def test_info_holds_plain_python_scalars():
     assert type(reward) is float
 
 
-def test_reset_with_equal_seed_is_idempotent_on_a_used_env():
-    used, fresh = CrossingEnv(root_seed=1), CrossingEnv(root_seed=1)
-    used.reset()
-    used.step(still(used))
-    expected = fresh.reset(seed=5)[0]["agent"]["partner"]["state"].tobytes()
-    assert used.reset(seed=5)[0]["agent"]["partner"]["state"].tobytes() == expected
-
-
 def test_reset_without_seed_numbers_episodes_behind_the_last_seed():
     def state(env, name):
         starts = draw_layout(derive_substream(name, root_seed=1).default_rng(), 2)

@@ -27,10 +27,6 @@ def test_closest_approach_when_separating_is_the_start():
     assert approach((0.3, 0.4), (3.0, 4.0)) == 0.5
 
 
-def test_closest_approach_when_separating_but_braking_is_the_start():
-    assert approach((0.74, 0.0), (0.91, 0.0), (-3.5, 0.0)) == 0.74
-
-
 def test_closest_approach_of_a_turning_pair_is_the_turning_point():
     # x(t) = 0.5 - 0.06 t + 1.5 t^2: minimum at t = 0.02, 0.5 - 0.0006.
     expected = 0.5 - 0.06 * 0.02 + 1.5 * 0.02**2

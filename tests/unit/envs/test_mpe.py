@@ -103,14 +103,6 @@ def test_reset_without_seed_after_a_seed_draws_on_from_that_episode():
     assert ego_state(first.reset()[0]).tobytes() == ego_state(second.reset()[0]).tobytes()
 
 
-def test_reset_with_equal_seed_is_idempotent_and_clears_the_episode():
-    env = MPECooperativePushEnv(episode_length=2)
-    fresh = ego_state(env.reset(seed=9)[0]).tobytes()
-    env.step(GOLDEN_ACTION)
-    assert ego_state(env.reset(seed=9)[0]).tobytes() == fresh
-    assert env.step(STILL)[3] is False
-
-
 def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
     env = MPECooperativePushEnv()
     assert isinstance(env, EnvLike)

@@ -91,19 +91,6 @@ def test_bias_is_the_acceleration_at_constant_joint_velocity(robot, seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_jacobian_and_its_rate_agree_with_mujoco(seed):
-    robot = arm()
-    model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))
-    q, q_dot = random_state(robot, seed)
-    state, data = robot.state(q, q_dot), forwarded(model, q, q_dot)
-    linear, angular = np.zeros((3, 7)), np.zeros((3, 7))
-    mujoco.mj_jacSite(model, data, linear, angular, 0)
-    assert state.ee_jacobian == pytest.approx(np.vstack([linear, angular]), abs=1e-12)
-    mujoco.mj_jacDot(model, data, linear, angular, data.site_xpos[0], model.site_bodyid[0])
-    assert state.ee_bias == pytest.approx(np.vstack([linear, angular]) @ q_dot, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(2))
 def test_inertia_and_bias_forces_agree_with_energies(seed):
     robot = arm()
     model = mujoco.MjModel.from_xml_path(str(SEVEN_DOF_ARM))

@@ -137,6 +137,9 @@ def test_drive_ego_must_not_be_credited_with_its_largest_acceleration():
     check_authority(model_of(robot, credit="guaranteed"), box(8.0), snapshot=robot.state())
 
 
+REST, AT = model_of(Unicycle()), agent([0, 0])
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -152,21 +155,17 @@ def test_drive_ego_must_not_be_credited_with_its_largest_acceleration():
             lambda: DifferentialDriveControlModel("b", lambda _: 0.0, 1.0, BODY, "some"),
             "credit: expected one of .* got 'some'",
         ),
+        (lambda: REST.action_to_cartesian_accel(AT, np.zeros(3)), "action shape of 'ego'"),
+        (lambda: REST.cartesian_accel_to_action(AT, np.zeros(3)), "cartesian_accel shape of 'ego'"),
+        (lambda: REST.jacobian(agent([0, 0, 0])), "state of 'ego': velocity: expected shape"),
+        (
+            lambda: DifferentialDriveControlModel("ego", lambda _: math.nan, L, BODY).bias_accel(
+                AT
+            ),
+            "heading_fn of 'ego': expected a finite angle, got nan",
+        ),
     ],
 )
-def test_drive_malformed_is_refused(build, message):
+def test_drive_malformed_part_or_call_is_refused(build, message):
     with pytest.raises(InputError, match=message):
         build()
-
-
-def test_drive_malformed_call_is_refused():
-    model, state = model_of(Unicycle()), agent([0, 0])
-    with pytest.raises(InputError, match="action shape of 'ego'"):
-        model.action_to_cartesian_accel(state, np.zeros(3))
-    with pytest.raises(InputError, match="cartesian_accel shape of 'ego'"):
-        model.cartesian_accel_to_action(state, np.zeros(3))
-    with pytest.raises(InputError, match="state of 'ego': velocity: expected shape"):
-        model.jacobian(agent([0, 0, 0]))
-    lost = DifferentialDriveControlModel("ego", lambda _: math.nan, L, BODY)
-    with pytest.raises(InputError, match="heading_fn of 'ego': expected a finite angle, got nan"):
-        lost.bias_accel(state)

@@ -6,14 +6,12 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.oscbf import (
     ArmConstraints,
-    Obstacle,
     Priority,
     SelfCollisionRule,
-    SingularityRule,
     SpeedRule,
     TorqueOSCBF,
 )
-from tests.unit.safety.arm_scenes import DT, LimitedArm, arm, plain_rows, table
+from tests.unit.safety.arm_scenes import DT, LimitedArm, arm, plain_rows
 
 STRONG = LimitedArm(torque=np.full(7, np.inf), acceleration=np.full(7, 200.0))
 HARD = Priority()
@@ -105,25 +103,13 @@ def test_next_speed_is_limited():
     assert np.linalg.norm(state.ee_jacobian[:3] @ free.q_dot) > now + 2e-3
 
 
-@pytest.mark.parametrize(
-    ("rules", "obstacles"),
-    [
-        (ArmConstraints(self_collision=SelfCollisionRule(margin_m=0.15)), ()),
-        (ArmConstraints(), (Obstacle.ball("b", np.array([0.45, 0.0, 0.5]), 0.05),)),
-        (ArmConstraints(half_spaces=(table(0.47),)), ()),
-        (ArmConstraints(singularity=SingularityRule(minimum=0.088)), ()),
-        (ArmConstraints(speed=SpeedRule(limit=0.15)), ()),
-        (ArmConstraints(braking_share=1e-5), ()),
-        (ArmConstraints(joint_gain=0.05), ()),
-    ],
-    ids=["self", "ball", "half_space", "singularity", "speed", "share", "joint_gain"],
-)
-def test_every_rule_changes_the_command(rules, obstacles):
+@pytest.mark.parametrize("rules", [{"braking_share": 1e-5}, {"joint_gain": 0.05}], ids=str)
+def test_joint_rules_change_the_command(rules):
     nominal = np.array([0.0, 4.0, 0.0, -4.0, 0.0, 4.0, 0.0])
     state = state_at(q_dot=0.05 * nominal)
     bare = TorqueOSCBF(STRONG, dt=DT).solve(state, q_ddot_nom=nominal)
-    guarded = TorqueOSCBF(STRONG, dt=DT, constraints=rules).solve(
-        state, q_ddot_nom=nominal, obstacles=obstacles
+    guarded = TorqueOSCBF(STRONG, dt=DT, constraints=ArmConstraints(**rules)).solve(
+        state, q_ddot_nom=nominal
     )
     assert bare.q_ddot.tolist() == nominal.tolist()
     assert np.abs(guarded.q_ddot - nominal).max() > 1e-2

@@ -199,6 +199,3 @@ def test_any_corruption_of_a_state_is_refused_without_a_trace_or_harmless(option
     for payload in (None, [1], "x", 3):
         with pytest.raises(InputError, match="SafetyRuntime state: expected a mapping"):
             target.load_state_dict(payload)
-
-
-# names

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cadenza.safety.verifier import picture
-from cadenza.safety.verifier.picture import draw_episode
+from cadenza.safety.verifier.picture import (
+    choose_colours,
+    closest_moment,
+    count_opponents,
+    draw_episode,
+    drawing_plane,
+    nearest_sample,
+    telling_part,
+)
 from tests.unit.safety.verifications import ONE, verified
 
 CONFIG = dataclasses.replace(ONE, steps=500, dims=(3,), delays=("none",))
@@ -30,8 +37,8 @@ def test_picture_is_a_png_with_equal_bytes_for_equal_episodes(report):
 
 def test_title_counts_opponents_and_stops_after_a_few():
     names = ["orbit"] * 3 + ["chase", "lead", "lead", "alternate", "cut_across", "late_brake"]
-    assert picture._opponents(names) == "3 x orbit, 2 x lead, chase, alternate and 2 more"
-    assert picture._opponents(["chase"]) == "chase"
+    assert count_opponents(names) == "3 x orbit, 2 x lead, chase, alternate and 2 more"
+    assert count_opponents(["chase"]) == "chase"
 
 
 def test_of_many_partners_the_nearest_have_names_and_colours():
@@ -40,7 +47,7 @@ def test_of_many_partners_the_nearest_have_names_and_colours():
             CONFIG, partners=(16,), dims=(2,), several_steps=100, compared_share=0.0
         )
     ).worst
-    colours = picture._colours(crowd)
+    colours = choose_colours(crowd)
     reached = crowd.nearest.min(axis=0)
     assert len(set(colours.values())) == len(colours) == 6
     assert max(reached[j] for j in colours) <= min(reached[j] for j in set(range(16)) - {*colours})
@@ -48,9 +55,9 @@ def test_of_many_partners_the_nearest_have_names_and_colours():
 
 def test_plane_shows_the_closest_distance_in_its_true_size(report):
     episode = report.worst
-    step, partner = picture._closest(episode, 0.4)
-    sample = picture._nearest_sample(episode, step, partner)
-    plane = picture._plane(episode, sample, partner)
+    step, partner = closest_moment(episode, 0.4)
+    sample = nearest_sample(episode, step, partner)
+    plane = drawing_plane(episode, sample, partner)
     assert plane @ plane.T == pytest.approx(np.eye(2), abs=1e-12)
     offset = episode.ego_path[sample] - episode.partner_paths[sample, partner]
     assert np.linalg.norm(plane @ offset) == pytest.approx(np.linalg.norm(offset))
@@ -58,7 +65,7 @@ def test_plane_shows_the_closest_distance_in_its_true_size(report):
 
 def test_plane_of_a_planar_scene_is_its_own():
     flat = verified(ONE).worst
-    assert np.array_equal(picture._plane(flat, 0, 0), np.eye(2))
+    assert np.array_equal(drawing_plane(flat, 0, 0), np.eye(2))
 
 
 def test_picture_shows_the_part_in_which_they_are_near():
@@ -66,7 +73,7 @@ def test_picture_shows_the_part_in_which_they_are_near():
     config = dataclasses.replace(ONE, steps=1000, delays=("none",), stationary=True)
     episode = verified(dataclasses.replace(config, barrier="wae", compat="upstream")).worst
     assert episode.scenario.kind == "stationary"
-    part = picture._telling_part(episode, 0.4)
+    part = telling_part(episode, 0.4)
     assert part.nearest.min() == episode.nearest.min()
     assert part.start_s > 1.0
     assert len(part.nearest) < len(episode.nearest) / 2

@@ -52,11 +52,11 @@ def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
     figure: Any = figures.Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
     backend.FigureCanvasAgg(figure)
     grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.0, 1.1))
-    episode = _telling_part(episode, config.contact_m)
-    step, partner = _closest(episode, config.contact_m)
+    episode = telling_part(episode, config.contact_m)
+    step, partner = closest_moment(episode, config.contact_m)
     _draw_paths(figure.add_subplot(grid[:, 0]), episode, config, step, partner)
     _draw_distances(
-        figure.add_subplot(grid[0, 1]), episode, config, _nearest_sample(episode, step, partner)
+        figure.add_subplot(grid[0, 1]), episode, config, nearest_sample(episode, step, partner)
     )
     _draw_actions(figure.add_subplot(grid[1, 1]), episode, partner)
     figure.suptitle(_title(episode, config), fontsize=11)
@@ -70,7 +70,7 @@ def _title(episode: EpisodeRecord, config: VerifierConfig) -> str:
     margin = episode.min_distance - config.contact_m
     verdict = f"overlap of {-margin:.4g} m" if margin < -1e-9 else f"{max(margin, 0.0):.2g} m free"
     rows = config.barrier + ("" if config.compat is None else f", compat={config.compat}")
-    opponents = _opponents(episode.adversary_names)
+    opponents = count_opponents(episode.adversary_names)
     return (
         f"Closest episode: {verdict}; ego “{episode.nominal_name}” against “{opponents}”\n"
         f"{scenario.dim}-D, plant {scenario.plant}, control step {scenario.dt:g} s, packet age "
@@ -78,7 +78,7 @@ def _title(episode: EpisodeRecord, config: VerifierConfig) -> str:
     )
 
 
-def _opponents(names: list[str]) -> str:
+def count_opponents(names: list[str]) -> str:
     """Return the strategies, the most frequent first, each once with its number; few of many."""
     counted = Counter(names).most_common()
     shown = [name if count == 1 else f"{count} x {name}" for name, count in counted[:_TITLED]]
@@ -86,15 +86,15 @@ def _opponents(names: list[str]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _colours(episode: EpisodeRecord) -> dict[int, str]:
+def choose_colours(episode: EpisodeRecord) -> dict[int, str]:
     """Return the colours of the partners that come nearest, by index; others are grey."""
     order = np.argsort(episode.nearest.min(axis=0), kind="stable")[:_NAMED]
     return dict(zip(sorted(order.tolist()), _PARTNERS, strict=False))
 
 
-def _telling_part(episode: EpisodeRecord, contact_m: float) -> EpisodeRecord:
+def telling_part(episode: EpisodeRecord, contact_m: float) -> EpisodeRecord:
     """Return the episode around its closest moment: while somebody is near, plus a second."""
-    step, _ = _closest(episode, contact_m)
+    step, _ = closest_moment(episode, contact_m)
     steps, dt = len(episode.nearest), episode.scenario.dt
     far = np.flatnonzero(episode.nearest.min(axis=1) > _NEAR_M)
     before, after = far[far < step], far[far > step]
@@ -103,7 +103,7 @@ def _telling_part(episode: EpisodeRecord, contact_m: float) -> EpisodeRecord:
     return episode.part(first, min(last, step + max(10, round(_AFTERWARDS_S / dt)), steps))
 
 
-def _closest(episode: EpisodeRecord, contact_m: float) -> tuple[int, int]:
+def closest_moment(episode: EpisodeRecord, contact_m: float) -> tuple[int, int]:
     """Return the first step that comes about as near as any, and the partner of that step.
 
     An ego that is chased keeps a distance for seconds; how it got there is what one wants to see.
@@ -114,13 +114,13 @@ def _closest(episode: EpisodeRecord, contact_m: float) -> tuple[int, int]:
     return step, int(episode.nearest[step].argmin())
 
 
-def _nearest_sample(episode: EpisodeRecord, step: int, partner: int) -> int:
+def nearest_sample(episode: EpisodeRecord, step: int, partner: int) -> int:
     """Return the end of ``step`` that is nearer: discs are drawn at samples."""
     ends = episode.distance[step : step + 2, partner]
     return step + int(ends.argmin())
 
 
-def _plane(episode: EpisodeRecord, sample: int, partner: int) -> FloatArray:
+def drawing_plane(episode: EpisodeRecord, sample: int, partner: int) -> FloatArray:
     """Return two orthonormal axes to draw in, shape (2, d)."""
     dim = episode.ego_path.shape[1]
     if dim == 2:
@@ -141,11 +141,11 @@ def _draw_paths(
     axes: Any, episode: EpisodeRecord, config: VerifierConfig, step: int, partner: int
 ) -> None:
     """Draw the trajectories, faint discs at equal times and solid ones at the closest moment."""
-    sample = _nearest_sample(episode, step, partner)
-    plane = _plane(episode, sample, partner)
+    sample = nearest_sample(episode, step, partner)
+    plane = drawing_plane(episode, sample, partner)
     dt = episode.scenario.dt
     paths = [(episode.ego_path @ plane.T, config.ego_radius, _EGO, "ego")]
-    colours = _colours(episode)
+    colours = choose_colours(episode)
     for j in range(episode.partner_paths.shape[1]):
         label = "partner" if episode.partner_paths.shape[1] == 1 else f"partner {j + 1}"
         label, colour = (label, colours[j]) if j in colours else ("", _GREY)
@@ -181,7 +181,7 @@ def _disc(centre: FloatArray, radius: float, colour: str, *, alpha: float) -> An
 def _draw_distances(axes: Any, episode: EpisodeRecord, config: VerifierConfig, sample: int) -> None:
     """Draw distance and safe-set bound over time, with the contact line and the discs' moment."""
     times = episode.start_s + episode.scenario.dt * np.arange(len(episode.distance))
-    several, colours = episode.distance.shape[1] > 1, _colours(episode)
+    several, colours = episode.distance.shape[1] > 1, choose_colours(episode)
     for j in range(episode.distance.shape[1]):
         colour = colours.get(j, _GREY)
         name = f"partner {j + 1}" if several else "distance of the centres"

@@ -54,13 +54,10 @@ def last_gain(barrier):
 
 
 @pytest.mark.parametrize(("name", "model", "barrier", "degree"), CASES, ids=ids)
-def test_lift_finds_the_relative_degree(name, model, barrier, degree):
-    assert lift(barrier, model).degree == degree
-
-
-@pytest.mark.parametrize(("name", "model", "barrier", "degree"), CASES, ids=ids)
-def test_row_is_the_rate_of_the_last_stage_along_the_motion(name, model, barrier, degree):
+def test_stages_and_row_are_rates_along_the_motion(name, model, barrier, degree):
     lifted = lift(barrier, model)
+    assert lifted.degree == degree
+    zero = torch.zeros(model.action_dim, dtype=torch.float64)
     rng = np.random.default_rng(2)
     for x in random_states(3, 6, model.state_dim):
         u = torch.from_numpy(rng.normal(size=model.action_dim))
@@ -69,13 +66,6 @@ def test_row_is_the_rate_of_the_last_stage_along_the_motion(name, model, barrier
         rate = float(measured_rate(lambda s: lifted.stages(s)[-1], model, x, u))
         value = float(row.gain @ u + row.level)
         assert value == pytest.approx(rate + last_gain(barrier) * last, rel=1e-6, abs=1e-5)
-
-
-@pytest.mark.parametrize(("name", "model", "barrier", "degree"), CASES, ids=ids)
-def test_every_stage_is_the_rate_of_the_one_before(name, model, barrier, degree):
-    lifted = lift(barrier, model)
-    zero = torch.zeros(model.action_dim, dtype=torch.float64)
-    for x in random_states(4, 3, model.state_dim):
         stages = lifted.stages(x)
         assert float(stages[0]) == pytest.approx(float(barrier.function(x)))
         for k in range(1, degree):

@@ -133,25 +133,6 @@ def test_generic_states_are_the_same_points_every_time_and_fill_the_cube():
     assert points.amax() > 1.9
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DoubleIntegrator(0), "dim: expected >= 1"),
-        (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite rate >= 0"),
-        (lambda: DoubleIntegrator(stop_time_s=0.0), "stop_time_s: expected a finite number > 0"),
-        (lambda: KinematicUnicycle(look_ahead_m=0.0), "look_ahead_m: expected"),
-        (lambda: DubinsCar(math.inf), "DubinsCar.speed: expected"),
-        (lambda: PlanarQuadrotor(inertia=0.0), "PlanarQuadrotor.inertia: expected"),
-        (lambda: JointDynamics([DubinsCar()], [False]), "at least one controlled agent"),
-        (lambda: JointDynamics([DubinsCar()], [True, True]), "one flag per agent"),
-        (lambda: JointDynamics([DubinsCar()]).others(1.0), "an agent that is not controlled"),
-    ],
-)
-def test_robots_refuse_malformed_numbers(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()
-
-
 class Crooked:
     """Dynamics that break their promises on demand."""
 
@@ -166,15 +147,28 @@ class Crooked:
         return self._g
 
 
+def required(**changes):
+    require_dynamics(Crooked(**changes), torch.zeros(2, dtype=torch.float64))
+
+
 @pytest.mark.parametrize(
-    ("crooked", "message"),
+    ("make", "message"),
     [
-        (Crooked(k=0), "state_dim and action_dim >= 1"),
-        (Crooked(f=3), r"drift: expected float64 \(2,\)"),
-        (Crooked(dtype=torch.float32), "drift: expected float64"),
-        (Crooked(g=(1, 2)), r"input_map: expected float64 \(2, 1\)"),
+        (lambda: DoubleIntegrator(0), "dim: expected >= 1"),
+        (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite rate >= 0"),
+        (lambda: DoubleIntegrator(stop_time_s=0.0), "stop_time_s: expected a finite number > 0"),
+        (lambda: KinematicUnicycle(look_ahead_m=0.0), "look_ahead_m: expected"),
+        (lambda: DubinsCar(math.inf), "DubinsCar.speed: expected"),
+        (lambda: PlanarQuadrotor(inertia=0.0), "PlanarQuadrotor.inertia: expected"),
+        (lambda: JointDynamics([DubinsCar()], [False]), "at least one controlled agent"),
+        (lambda: JointDynamics([DubinsCar()], [True, True]), "one flag per agent"),
+        (lambda: JointDynamics([DubinsCar()]).others(1.0), "an agent that is not controlled"),
+        (lambda: required(k=0), "state_dim and action_dim >= 1"),
+        (lambda: required(f=3), r"drift: expected float64 \(2,\)"),
+        (lambda: required(dtype=torch.float32), "drift: expected float64"),
+        (lambda: required(g=(1, 2)), r"input_map: expected float64 \(2, 1\)"),
     ],
 )
-def test_dynamics_that_break_their_promise_are_refused(crooked, message):
+def test_robots_refuse_malformed_numbers_and_dynamics_that_break_their_promise(make, message):
     with pytest.raises(ConfigurationError, match=message):
-        require_dynamics(crooked, torch.zeros(2, dtype=torch.float64))
+        make()

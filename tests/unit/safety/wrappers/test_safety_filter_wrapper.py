@@ -157,13 +157,19 @@ def test_dict_actions_keep_the_other_agents():
     assert env.inner.smallest_gap() > 0.0
 
 
+class Cornered(PlaneEnv):
+    """Discs overlap the ego from both sides: no action meets both rows."""
+
+    def reset(self, **arguments):
+        super().reset(**arguments)
+        self.state[:] = [[0, 0, 0.5, 0], [0.39, 0, -1, 0], [-0.39, 0.01, 1, 0]]
+        return self.state.ravel().copy(), {}
+
+
 def cornered(**changes):
-    """An env whose discs overlap the ego from both sides: no action meets both rows."""
-    env = PlaneEnv()
+    env = Cornered()
     guarded = SafetyFilterWrapper(env, **task(**changes))
     guarded.reset(seed=0)
-    env.state[:] = [[0, 0, 0.5, 0], [0.39, 0, -1, 0], [-0.39, 0.01, 1, 0]]
-    guarded._last = (env.state.ravel().copy(), {})
     return env, guarded
 
 
