@@ -5,6 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
@@ -114,8 +115,11 @@ def saturated(**options):
     return runtime.telemetry.run.counts["saturated"]
 
 
-def solver_in_use(**options):
-    return type(make_runtime(options)._filter._filter._solver)
+def squeezed_or_refused(**options):
+    try:
+        return squeezed(**options)
+    except InputError:
+        return "a method for one row"
 
 
 WAE = {"barrier": "wae"}
@@ -153,7 +157,7 @@ EFFECTS = {
     "rate_limit": (chase, "soft", {}),
     "multi_partner": (squeezed, "passive", {}),
     "contact_speed": (surrounded, 0.25, {"multi_partner": "passive"}),
-    "solver": (solver_in_use, "auto", {}),
+    "solver": (squeezed_or_refused, "closed_form", {}),
     "brake_stopping": (squeezed_with_room, True, {}),
     "brake_latency_s": (squeezed, 0.05, {}),
     "brake_hysteresis": (squeezed, False, {"tau_brake": 0.11}),
