@@ -76,12 +76,7 @@ def test_unit_circle_is_on_the_circle_and_opposite_after_half_a_turn(turn):
     np.testing.assert_allclose(unit_circle(np.float64(turn + 0.5)), [-x, -y], atol=1e-14)
 
 
-@given(
-    p=st.floats(-3, 3),
-    v=st.floats(-5, 5),
-    a=st.floats(-2, 2),
-    steps=st.integers(1, 200),
-)
+@given(p=st.floats(-3, 3), v=st.floats(-5, 5), a=st.floats(-2, 2), steps=st.integers(1, 200))
 def test_holding_one_acceleration_for_k_steps_is_the_closed_form(p, v, a, steps):
     x, speed = p, v
     for _ in range(steps):

@@ -62,8 +62,7 @@ def test_acceleration_never_exceeds_the_declared_bound(name, batch):
 
 
 @given(
-    wishes=st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=200),
-    position=st.floats(-0.9, 0.9),
+    wishes=st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=200), position=st.floats(-0.9, 0.9)
 )
 def test_walls_hold_at_every_step_whatever_is_wished(wishes, position):
     corridor = Corridor(half_width=1.0, speed=0.8, acceleration=0.5, step_s=CONTROL_STEP_S)
@@ -77,11 +76,7 @@ def test_walls_hold_at_every_step_whatever_is_wished(wishes, position):
         assert abs(speed) <= 0.8 + 1e-12
 
 
-@given(
-    distance=st.floats(0, 10),
-    speed=st.floats(-3, 3),
-    limit=st.floats(0.1, 2),
-)
+@given(distance=st.floats(0, 10), speed=st.floats(-3, 3), limit=st.floats(0.1, 2))
 def test_latest_safe_speed_uses_up_the_way_exactly(distance, speed, limit):
     half = CONTROL_STEP_S / 2
     after = latest_safe_speed(distance, speed, limit, CONTROL_STEP_S, SCALAR)

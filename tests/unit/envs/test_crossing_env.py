@@ -69,10 +69,7 @@ def test_ego_bound_exceeds_every_partners_euclidean_bound():
 def test_observation_matches_the_documented_layout():
     env = CrossingEnv(num_robots=3)
     place(
-        env,
-        [[-1, 0], [0, 1], [1, -1]],
-        [[1, 0], [0, -1], [2, 2]],
-        goals=[[1, 0], [0, -1], [-1, 1]],
+        env, [[-1, 0], [0, 1], [1, -1]], [[1, 0], [0, -1], [2, 2]], goals=[[1, 0], [0, -1], [-1, 1]]
     )
     obs = env._observation()["agent"]
     ego = [-1, 0, 1, 0, 2, 0, 1, 1, -1, -1, 2, -1, 1, 2]

@@ -1,15 +1,6 @@
 import pytest
 
-from cadenza.envs.crossing_motion import (
-    accelerated,
-    closest_approach,
-    moved,
-)
-
-
-def approach(start, velocity, acceleration=(0.0, 0.0)):
-    end = tuple(moved(p, v, a) for p, v, a in zip(start, velocity, acceleration, strict=True))
-    return closest_approach(start, velocity, acceleration, end)
+from cadenza.envs.crossing_motion import accelerated, closest_approach, moved
 
 
 def test_moved_and_accelerated_follow_the_hold():
@@ -18,19 +9,21 @@ def test_moved_and_accelerated_follow_the_hold():
     assert accelerated(2.0, 4.0) == pytest.approx(2.2, abs=1e-15)
 
 
-def test_closest_approach_of_a_straight_pass_is_the_lateral_offset():
-    # 12 m/s along x from -0.25: abreast at t = 0.02083, between two sub-instants.
-    assert approach((-0.25, 0.4), (12.0, 0.0)) == pytest.approx(0.4, abs=1e-12)
-
-
-def test_closest_approach_when_separating_is_the_start():
-    assert approach((0.3, 0.4), (3.0, 4.0)) == 0.5
-
-
-def test_closest_approach_of_a_turning_pair_is_the_turning_point():
-    # x(t) = 0.5 - 0.06 t + 1.5 t^2: minimum at t = 0.02, 0.5 - 0.0006.
-    expected = 0.5 - 0.06 * 0.02 + 1.5 * 0.02**2
-    assert approach((0.5, 0.0), (-0.06, 0.0), (3.0, 0.0)) == pytest.approx(expected, abs=1e-12)
+@pytest.mark.parametrize(
+    ("start", "velocity", "acceleration", "expected"),
+    [
+        # 12 m/s along x from -0.25: abreast at t = 0.02083, between two sub-instants.
+        ((-0.25, 0.4), (12.0, 0.0), (0.0, 0.0), 0.4),
+        ((0.3, 0.4), (3.0, 4.0), (0.0, 0.0), 0.5),  # separating
+        ((0.74, 0.0), (0.91, 0.0), (-3.5, 0.0), 0.74),  # separating but braking
+        # x(t) = 0.5 - 0.06 t + 1.5 t^2: minimum at t = 0.02, 0.5 - 0.0006.
+        ((0.5, 0.0), (-0.06, 0.0), (3.0, 0.0), 0.4994),
+    ],
+)
+def test_closest_approach_by_hand(start, velocity, acceleration, expected):
+    end = tuple(moved(p, v, a) for p, v, a in zip(start, velocity, acceleration, strict=True))
+    found = closest_approach(start, velocity, acceleration, end)
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_end_position_given_decides_over_the_formula():

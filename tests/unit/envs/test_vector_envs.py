@@ -117,11 +117,7 @@ def test_construction_with_bad_argument_names_it(vector, arguments, message):
 @pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize(
     ("seed", "message"),
-    [
-        (-1, "seed to be an integer >= 0"),
-        ([1], "2 seeds, got 1"),
-        (2**62, r"seed < 2\^62"),
-    ],
+    [(-1, "seed to be an integer >= 0"), ([1], "2 seeds, got 1"), (2**62, r"seed < 2\^62")],
 )
 def test_reset_with_bad_seed_names_it(vector, seed, message):
     with pytest.raises(InputError, match=message):

@@ -21,10 +21,6 @@ from cadenza.partners.crossing_motion import (
 DT, LIMIT = CONTROL_STEP_S, ACCELERATION_LIMIT
 
 
-def sight(r, w):
-    return Sight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, *r, *w)
-
-
 def test_constants_are_those_of_the_crossing_task():
     from cadenza.envs import crossing, crossing_motion
 
@@ -84,40 +80,36 @@ def test_arrival_brakes_no_earlier_than_it_must():
 CORRIDOR = Corridor(half_width=1.0, speed=0.8, acceleration=0.5, step_s=0.05)
 
 
-def test_stay_inside_leaves_harmless_wishes_alone():
-    assert stay_inside(0.0, 0.1, 0.3, CORRIDOR, SCALAR) == pytest.approx(0.3)
+@pytest.mark.parametrize(
+    ("position", "speed", "wish", "expected"),
+    [
+        (0.0, 0.1, 0.3, 0.3),  # harmless
+        # 0.7 m/s needs 0.49 m to stop at 0.5 m/s^2; 0.49 m are left: full braking.
+        (0.51, 0.7, 0.5, -0.5),
+        (-0.51, -0.7, -0.5, 0.5),
+        # 0.79 + 0.5 * 0.05 would be 0.815; the bound 0.8 leaves 0.01 / 0.05 = 0.2.
+        (-0.9, 0.79, 0.5, 0.2),
+    ],
+)
+def test_stay_inside_by_hand(position, speed, wish, expected):
+    assert stay_inside(position, speed, wish, CORRIDOR, SCALAR) == pytest.approx(expected)
 
 
-def test_stay_inside_brakes_at_the_stopping_distance():
-    # 0.7 m/s needs 0.49 m to stop at 0.5 m/s^2; 0.49 m are left: full braking.
-    assert stay_inside(0.51, 0.7, 0.5, CORRIDOR, SCALAR) == pytest.approx(-0.5)
-    assert stay_inside(-0.51, -0.7, -0.5, CORRIDOR, SCALAR) == pytest.approx(0.5)
-
-
-def test_stay_inside_holds_the_speed_bound():
-    # 0.79 + 0.5 * 0.05 would be 0.815; the bound 0.8 leaves 0.01 / 0.05 = 0.2.
-    assert stay_inside(-0.9, 0.79, 0.5, CORRIDOR, SCALAR) == pytest.approx(0.2)
-
-
-def test_intercept_of_a_resting_ego_is_the_slower_coordinate():
-    # sqrt(2 * 2 / 0.5) = 2.828 s for 2 m, 2 s for 1 m
-    assert intercept_time(sight((2.0, 1.0), (0.0, 0.0)), 0.5, SCALAR) == pytest.approx(8.0**0.5)
-
-
-@pytest.mark.parametrize("rate", [1.0, -1.0])
-def test_intercept_of_a_crossing_ego_is_symmetric(rate):
-    # y drifts at 1 m/s from 0: |T| <= 0.25 T^2 from T = 4 s on; x alone would take 2.83 s.
-    assert intercept_time(sight((2.0, 0.0), (0.0, rate)), 0.5, SCALAR) == pytest.approx(4.0)
-
-
-def test_intercept_of_an_oncoming_ego_uses_the_first_pass():
-    # 4 - 3 T = 0.25 T^2: T = (-3 + sqrt(13)) / 0.5
-    expected = (math.sqrt(13.0) - 3.0) / 0.5
-    assert intercept_time(sight((4.0, 0.0), (-3.0, 0.0)), 0.5, SCALAR) == pytest.approx(expected)
-
-
-def test_intercept_after_a_missed_pass_waits_for_the_return():
-    # x sweeps past: |4 - 3 T| <= 0.25 T^2 on [1.21, 1.53] and from 10.47 s on; y needs
-    # sqrt(2 * 1 / 0.5) = 2 s, outside the first interval.
-    expected = (3.0 + math.sqrt(5.0)) / 0.5
-    assert intercept_time(sight((4.0, 1.0), (-3.0, 0.0)), 0.5, SCALAR) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("r", "w", "expected"),
+    [
+        # At rest, the slower coordinate: sqrt(2 * 2 / 0.5) = 2.828 s for 2 m, 2 s for 1 m.
+        ((2.0, 1.0), (0.0, 0.0), 8.0**0.5),
+        # y drifts at 1 m/s from 0: |T| <= 0.25 T^2 from T = 4 s on; x alone would take 2.83 s.
+        ((2.0, 0.0), (0.0, 1.0), 4.0),
+        ((2.0, 0.0), (0.0, -1.0), 4.0),
+        # Oncoming, the first pass: 4 - 3 T = 0.25 T^2.
+        ((4.0, 0.0), (-3.0, 0.0), (math.sqrt(13.0) - 3.0) / 0.5),
+        # x sweeps past: |4 - 3 T| <= 0.25 T^2 on [1.21, 1.53] and from 10.47 s on; y needs
+        # sqrt(2 * 1 / 0.5) = 2 s, outside the first interval.
+        ((4.0, 1.0), (-3.0, 0.0), (3.0 + math.sqrt(5.0)) / 0.5),
+    ],
+)
+def test_intercept_time_by_hand(r, w, expected):
+    view = Sight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, *r, *w)
+    assert intercept_time(view, 0.5, SCALAR) == pytest.approx(expected)

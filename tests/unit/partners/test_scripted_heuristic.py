@@ -62,8 +62,7 @@ def test_malformed_pose_falls_through_to_the_state(xyz):
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [None, state(1.0), state(np.nan, 0.5), np.float32(3.0), "text", np.zeros((2, 2, 2))],
+    "bad", [None, state(1.0), state(np.nan, 0.5), np.float32(3.0), "text", np.zeros((2, 2, 2))]
 )
 def test_without_any_position_the_origin_is_used_and_counted(bad):
     heuristic = partner(target_xy="0.5,0.25")
