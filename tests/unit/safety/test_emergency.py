@@ -17,34 +17,28 @@ def override(vectors, velocity=(0.0, 0.0), bounds=None, **options):
     return controller.compute_override(agent([0, 0], velocity), vectors, bounds or box(5.0))
 
 
-def test_emergency_single_vector_pushes_with_the_capacity():
-    assert override([-X]).tolist() == [-5.0, 0.0]
+WIDE = box(2.0, capacity=2.0 * math.sqrt(2.0))
 
 
-def test_emergency_orthogonal_vectors_push_along_the_normalised_sum():
-    assert override([X, Y]) == pytest.approx(np.array([5.0, 5.0]) / math.sqrt(2.0), abs=1e-10)
-
-
-def test_emergency_cancelled_vectors_brake_along_the_velocity():
-    # 0.3 m/s over the stop time of 0.1 s; fast motion is cut at the capacity.
-    assert override([X, -X], velocity=(0.3, 0.0)) == pytest.approx([-3.0, 0.0])
-    assert override([X, -X], velocity=(0.0, -4.0)) == pytest.approx([0.0, 5.0])
-    assert override([X, -X], velocity=(0.3, 0.0), stop_time_s=0.3) == pytest.approx([-1.0, 0.0])
-
-
-def test_emergency_braking_is_cut_at_the_capacity_also_in_a_wide_box():
-    assert override([X, -X], velocity=(3.0, -4.0), bounds=box(100.0, capacity=5.0)) == (
-        pytest.approx([-3.0, 4.0])
-    )
-
-
-def test_emergency_push_is_scaled_into_the_box_with_its_direction():
-    # Capacity sqrt(2) * 2 along x leaves the box of 2; along the diagonal it fits.
-    wide = box(2.0, capacity=2.0 * math.sqrt(2.0))
-    assert override([X], bounds=wide) == pytest.approx([2.0, 0.0], abs=1e-15)
-    assert override([X, Y], bounds=wide) == pytest.approx([2.0, 2.0], abs=1e-12)
-    tilted = np.array([0.8, 0.6])
-    assert override([tilted], bounds=wide) == pytest.approx([2.0, 1.5], abs=1e-12)
+@pytest.mark.parametrize(
+    ("vectors", "options", "expected"),
+    [
+        ([-X], {}, [-5.0, 0.0]),  # the capacity
+        ([X, Y], {}, [5.0 / math.sqrt(2.0)] * 2),  # along the normalised sum
+        # Cancelled: brakes 0.3 m/s over the stop time of 0.1 s; fast motion is cut at the capacity,
+        # also in a wide box.
+        ([X, -X], {"velocity": (0.3, 0.0)}, [-3.0, 0.0]),
+        ([X, -X], {"velocity": (0.0, -4.0)}, [0.0, 5.0]),
+        ([X, -X], {"velocity": (0.3, 0.0), "stop_time_s": 0.3}, [-1.0, 0.0]),
+        ([X, -X], {"velocity": (3.0, -4.0), "bounds": box(100.0, capacity=5.0)}, [-3.0, 4.0]),
+        # Capacity sqrt(2) * 2 along x leaves the box of 2; along the diagonal it fits.
+        ([X], {"bounds": WIDE}, [2.0, 0.0]),
+        ([X, Y], {"bounds": WIDE}, [2.0, 2.0]),
+        ([np.array([0.8, 0.6])], {"bounds": WIDE}, [2.0, 1.5]),
+    ],
+)
+def test_emergency_push_by_hand(vectors, options, expected):
+    assert override(vectors, **options) == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("stop_time", [0.0, math.nan])

@@ -10,50 +10,32 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.rows.wae import (
-    cartesian_row,
-    ego_only_row,
-    wae_level,
-)
+from cadenza.safety.rows.wae import cartesian_row, ego_only_row, wae_level
 from tests.unit.safety.scenes import CONTACT, Duel, agent, call, models, slack
 
 # One state: r = 0.9, D = 0.4, e = 0.5, w = 0.6, t = 0.3, alpha = 4: psi = sqrt(2 * 4 * 0.5) = 2,
 # h = 1.4; b = -(4 / 2) 0.6 + 0.09 / 0.9 + gamma h = -1.1 + gamma 1.4.
 
 
-def test_level_by_hand():
-    level, h = wae_level(0.9, 0.4, 0.6, 0.3, alpha=4.0, gamma=5.0)
-    assert h == pytest.approx(1.4, abs=1e-14)
-    assert level == pytest.approx(-1.1 + 7.0, abs=1e-13)
-
-
-def test_level_with_the_cubic_class_k_function_by_hand():
-    level, h = wae_level(0.9, 0.4, 0.6, 0.3, alpha=4.0, gamma=5.0, power=3)
-    assert h == pytest.approx(1.4)
-    assert level == pytest.approx(-1.1 + 5.0 * 2.744, abs=1e-12)
-    # An odd power keeps the sign: outside the safe set the cubic asks for less than the linear.
-    assert wae_level(0.9, 0.4, 2.5, 0.0, alpha=4.0, gamma=5.0, power=3)[0] == pytest.approx(
-        -2.0 * 2.5 + 5.0 * (-0.5) ** 3
-    )
-
-
-def test_level_near_contact_divides_by_the_floor_of_psi():
-    # e = 1e-8: sqrt(2 * 4 * 1e-8) = 2.8e-4 < 1e-3, so psi = 1e-3 and alpha / psi = 4000.
-    level, h = wae_level(0.4 + 1e-8, 0.4, 0.1, 0.0, alpha=4.0, gamma=5.0)
-    assert h == pytest.approx(1e-3 - 0.1, abs=1e-12)
-    assert level == pytest.approx(-4000.0 * 0.1 + 5.0 * (1e-3 - 0.1), abs=1e-6)
-
-
-def test_level_in_overlap_drops_the_terms_of_the_excess():
-    # e = -0.1: b = 0.09 / 0.3 + 5 (-0.6).
-    level, h = wae_level(0.3, 0.4, 0.6, 0.3, alpha=4.0, gamma=5.0)
-    assert h == -0.6
-    assert level == pytest.approx(0.3 - 3.0, abs=1e-14)
-
-
-def test_level_of_coincident_centres():
-    assert wae_level(0.9e-9, 0.4, 0.6, 0.3, alpha=4.0, gamma=5.0) == (-1000.0, -0.4)
-    assert wae_level(1.1e-9, 0.4, 0.6, 0.0, alpha=4.0, gamma=5.0)[1] == -0.6
+@pytest.mark.parametrize(
+    ("state", "power", "level", "h"),
+    [
+        ((0.9, 0.4, 0.6, 0.3), 1, -1.1 + 7.0, 1.4),
+        ((0.9, 0.4, 0.6, 0.3), 3, -1.1 + 5.0 * 2.744, 1.4),
+        # An odd power keeps the sign: outside the safe set the cubic asks for less than the linear.
+        ((0.9, 0.4, 2.5, 0.0), 3, -2.0 * 2.5 + 5.0 * (-0.5) ** 3, -0.5),
+        # e = 1e-8: sqrt(2 * 4 * 1e-8) = 2.8e-4 < 1e-3, so psi = 1e-3 and alpha / psi = 4000.
+        ((0.4 + 1e-8, 0.4, 0.1, 0.0), 1, -4000.0 * 0.1 + 5.0 * (1e-3 - 0.1), 1e-3 - 0.1),
+        # Overlap drops the terms of the excess, e = -0.1: b = 0.09 / 0.3 + 5 (-0.6).
+        ((0.3, 0.4, 0.6, 0.3), 1, 0.3 - 3.0, -0.6),
+        # Coincident centres.
+        ((0.9e-9, 0.4, 0.6, 0.3), 1, -1000.0, -0.4),
+        ((1.1e-9, 0.4, 0.6, 0.0), 1, -3.0, -0.6),
+    ],
+)
+def test_level_by_hand(state, power, level, h):
+    found = wae_level(*state, alpha=4.0, gamma=5.0, power=power)
+    assert found == (pytest.approx(level, abs=1e-6), pytest.approx(h, abs=1e-12))
 
 
 def pair():
