@@ -33,10 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "undeclared ages": ({}, frozenset({"ages"})),
     "declared ages": ({"max_age_s": 0.1}, frozenset({"ages", "lambda"})),
     "forecast, ages": ({}, frozenset({"ages", "forecast"})),
-    "trusted forecast": (
-        {"prediction_error": 0.1},
-        frozenset({"ages", "forecast", "lambda"}),
-    ),
+    "trusted forecast": ({"prediction_error": 0.1}, frozenset({"ages", "forecast", "lambda"})),
     "classical row": ({"barrier": "wae"}, frozenset({"ages", "forecast"})),
     "cubic row": ({"barrier": "wae", "cbf_power": 3}, frozenset({"lambda"})),
     "published filter": (
@@ -163,12 +160,7 @@ def test_batch_equals_single_filter(case: str, seed: int, partners: int, dim: in
         if options.get("barrier") != "wae":  # the sampled row undoes overlap at this rate, 1/s
             rate = options.get("cbf_gamma", 5.0)
             violation = np.maximum(violation, -rate * step.margin[i].numpy())
-        np.testing.assert_allclose(
-            violation,
-            info["constraint_violation"],
-            rtol=1e-13,
-            atol=1e-13,
-        )
+        np.testing.assert_allclose(violation, info["constraint_violation"], rtol=1e-13, atol=1e-13)
         np.testing.assert_allclose(
             step.lambda_[i].numpy(), list(info["lambda"].values()), rtol=0.0, atol=1e-12
         )

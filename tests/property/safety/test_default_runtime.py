@@ -81,11 +81,7 @@ class PlainGuard:
             self.braking = frozenset()
             return action
         decision = maybe_brake(
-            {"ego": action},
-            agents,
-            bounds=self.bounds,
-            tau_brake=0.1,
-            still_braking=self.braking,
+            {"ego": action}, agents, bounds=self.bounds, tau_brake=0.1, still_braking=self.braking
         )
         self.braking = frozenset(decision.dangers)
         return action if decision.override is None else decision.override["ego"]

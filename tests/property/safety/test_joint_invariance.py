@@ -29,10 +29,7 @@ def rollout(guard, rng, duel, c, steps, accelerations=None):
     for _ in range(steps):
         proposed = hostile(rng, duel, c)
         actions, info = guard.filter(
-            proposed,
-            {"agent_states": duel.snapshots()},
-            SafetyState({PAIR: 0.0}),
-            box(c),
+            proposed, {"agent_states": duel.snapshots()}, SafetyState({PAIR: 0.0}), box(c)
         )
         seen.add(info["status"])
         assert not info["uncertified"]

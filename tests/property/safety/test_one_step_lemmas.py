@@ -28,12 +28,7 @@ def in_safe_set(e, w, alpha, dt, tolerance=1e-9):
 
 def parameters(alpha, dt, relative_accel, plant="zoh"):
     return PairParameters(
-        alpha=alpha,
-        partner_accel=0.0,
-        relative_accel=relative_accel,
-        dt=dt,
-        gamma=5.0,
-        plant=plant,
+        alpha=alpha, partner_accel=0.0, relative_accel=relative_accel, dt=dt, gamma=5.0, plant=plant
     )
 
 
@@ -74,16 +69,7 @@ def after_step(e, w, tangential, c, turn, dt, plant):
     plant=st.sampled_from(["zoh", "semi_implicit"]),
 )
 def test_a_step_that_meets_the_row_stays_in_the_safe_set(
-    e,
-    alpha,
-    dt,
-    speed_share,
-    closing,
-    tangential,
-    relative_accel,
-    turn_share,
-    yield_share,
-    plant,
+    e, alpha, dt, speed_share, closing, tangential, relative_accel, turn_share, yield_share, plant
 ):
     w = speed_share * safe_speed(e, alpha, dt) if closing else -3.0 * speed_share
     pair = parameters(alpha, dt, relative_accel, plant)

@@ -132,10 +132,7 @@ def test_speed_limit_holds(level, seed):
 def test_joint_limits_hold_under_full_push(level, seed):
     rng = np.random.default_rng(seed)
     push = rng.choice([-3.0, 3.0], 7)
-    name, run = {
-        "velocity": ("q_dot_nom", run_velocity),
-        "torque": ("q_ddot_nom", run_torque),
-    }[level]
+    name, run = "q_dot_nom" if level == "velocity" else "q_ddot_nom", LEVELS[level][0]
     log = run(ArmConstraints(), lambda s: {name: push}, q=scenes.random_start(rng), steps=500)
     limits = scenes.arm().limits
     over = min(

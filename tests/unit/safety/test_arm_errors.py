@@ -5,12 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from cadenza.core.errors import (
-    ConfigurationError,
-    InputError,
-    MissingExtraError,
-    NotReadyError,
-)
+from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError, NotReadyError
 from cadenza.safety.arms import EndEffectorBall, JointLimits, MujocoArm
 from tests.unit.safety.arm_scenes import arm
 

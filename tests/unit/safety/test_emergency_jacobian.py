@@ -5,10 +5,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.control_models import (
-    DoubleIntegratorControlModel,
-    JacobianControlModel,
-)
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import (
     JacobianEmergencyController,

@@ -78,12 +78,6 @@ def test_shared_control_leaves_the_rest_to_the_ego():
     assert info["uncertified"]  # the partner may not brake with all it has
 
 
-def test_shared_control_with_a_wide_bound_is_the_centralized_filter():
-    wide, info = call(shared(), REST, HEAD_ON, ego_uid="a", partner_action_bound=9.0)
-    assert vectors(wide) == vectors(call(centralized(), REST, HEAD_ON)[0])
-    assert not info["uncertified"]
-
-
 def test_classical_row_by_hand():
     # alpha = 4, e = 0.6: psi = sqrt(4.8), h = psi - 2, b = -(4 / psi) 2 + gamma h.
     psi = math.sqrt(4.8)

@@ -11,12 +11,6 @@ def smallest_push(rows, offsets, action):
     return float((rows @ action + offsets).min())
 
 
-def test_max_push_of_one_row_reaches_the_support_of_the_box():
-    action = max_push_action(np.array([[2.0, -0.5, 0.0]]), np.zeros(1), 3.0, np.full(3, 0.7))
-    # Signs of the row; the component that pushes nobody stays where it started.
-    assert action.tolist() == [3.0, -3.0, 0.7]
-
-
 def test_max_push_without_any_effect_returns_the_start():
     start = np.array([0.1, 0.2])
     assert max_push_action(np.zeros((2, 2)), np.ones(2), 1.0, start).tolist() == start.tolist()

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.oscbf import (
-    ArmConstraints,
-    Priority,
-    SelfCollisionRule,
-    SpeedRule,
-    TorqueOSCBF,
-)
+from cadenza.safety.oscbf import ArmConstraints, Priority, SelfCollisionRule, SpeedRule, TorqueOSCBF
 from tests.unit.safety.arm_scenes import DT, LimitedArm, arm, plain_rows
 
 STRONG = LimitedArm(torque=np.full(7, np.inf), acceleration=np.full(7, 200.0))

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.runtime.kalman import (
-    ConstantAccelerationPredictor,
-    propagated,
-)
+from cadenza.safety.runtime.kalman import ConstantAccelerationPredictor, propagated
 from cadenza.safety.runtime.predictors import (
     ConstantVelocityPredictor,
     EnsemblePredictor,

@@ -123,10 +123,7 @@ def incomplete_state():
 def test_wire_version_3_is_canonical_and_holds_floats():
     values = {("c", "a"): np.float32(-0.5), ("a", "b"): 1 / 3}
     payload = json.loads(json.dumps(lambda_to_jsonable(values)))
-    assert payload == [
-        {"a": "a", "b": "b", "value": 1 / 3},
-        {"a": "a", "b": "c", "value": -0.5},
-    ]
+    assert payload == [{"a": "a", "b": "b", "value": 1 / 3}, {"a": "a", "b": "c", "value": -0.5}]
     swapped = [{"a": "b", "b": "a", "value": 2}]
     assert lambda_from_jsonable(swapped) == {("a", "b"): 2.0}
     assert lambda_to_jsonable({}) == []
@@ -184,10 +181,7 @@ PLANE = DoubleIntegratorControlModel("a", 2)
         (lambda: SafetyState(None), "SafetyState.lambda_: expected a number by agent pair"),
         (lambda: SafetyState({}, epsilon=math.nan), "epsilon: expected a finite"),
         (lambda: SafetyState({}, eta=-0.1), "eta: expected a finite number >= 0, got -0.1"),
-        (
-            lambda: SafetyState({}, warmup_steps_remaining=-1),
-            "whole number >= 0, got -1",
-        ),
+        (lambda: SafetyState({}, warmup_steps_remaining=-1), "whole number >= 0, got -1"),
         (lambda: SafetyState({}, warmup_steps_remaining=math.nan), "expected a whole number >= 0"),
         (lambda: SafetyState.from_dict({"schema_version": 2}), "schema version 1, got 2"),
         (incomplete_state, r"missing \['eta'\]"),

@@ -79,10 +79,7 @@ def test_refusal_of_an_emergency_action_keeps_the_filters(value, message):
     assert runtime.step(np.zeros(2), FAR).brake_error is None
     with pytest.raises(EmergencyOutputError, match=message):
         maybe_brake(
-            {"ego": np.zeros(2)},
-            CRASH,
-            bounds=BOUNDS,
-            emergency_controllers={"ego": Answer(value)},
+            {"ego": np.zeros(2)}, CRASH, bounds=BOUNDS, emergency_controllers={"ego": Answer(value)}
         )
 
 

@@ -35,7 +35,7 @@ def run(solver, P, q, A, b, lower=-2.0, upper=2.0, **options):
 
 def test_registry_names_its_solvers():
     assert set(SUPPORTED_SOLVERS) == {
-        *("auto", "closed_form", "daqp", "quadprog", "piqp", "clarabel", "osqp"),
+        *("auto", "closed_form", "daqp", "quadprog", "piqp", "clarabel", "osqp")
     }
     for name in SUPPORTED_SOLVERS:
         assert make_solver(name).name == name
@@ -62,13 +62,7 @@ def test_solve_contradiction_raises_with_the_status(name):
 
 @pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
 @pytest.mark.parametrize(
-    "broken",
-    [
-        {"A": np.eye(3)},
-        {"b": np.ones(3)},
-        {"q": np.zeros(3)},
-        {"P": np.eye(3)},
-    ],
+    "broken", [{"A": np.eye(3)}, {"b": np.ones(3)}, {"q": np.zeros(3)}, {"P": np.eye(3)}]
 )
 def test_solve_shapes_that_do_not_fit_are_refused(name, broken):
     problem = {"P": np.eye(2), "q": np.zeros(2), "A": np.eye(2), "b": np.ones(2)} | broken

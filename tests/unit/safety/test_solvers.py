@@ -1,12 +1,7 @@
 import numpy as np
 import pytest
 
-from cadenza.safety.solvers import (
-    DaqpSolver,
-    SolveStatus,
-    largest_residual,
-    project_one_row,
-)
+from cadenza.safety.solvers import DaqpSolver, SolveStatus, largest_residual, project_one_row
 
 
 def test_one_row_out_of_reach_returns_the_least_violation():

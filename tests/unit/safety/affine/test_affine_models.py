@@ -34,12 +34,7 @@ MODELS = [
 #: The same equations of motion written out for scipy, without f and g.
 EQUATIONS = {
     "DoubleIntegrator": lambda s, u: [s[3], s[4], s[5], *(u - 0.4 * s[3:])],
-    "AcceleratedUnicycle": lambda s, u: [
-        s[3] * math.cos(s[2]),
-        s[3] * math.sin(s[2]),
-        u[1],
-        u[0],
-    ],
+    "AcceleratedUnicycle": lambda s, u: [s[3] * math.cos(s[2]), s[3] * math.sin(s[2]), u[1], u[0]],
     "KinematicUnicycle": lambda s, u: [u[0] * math.cos(s[2]), u[0] * math.sin(s[2]), u[1]],
     "DubinsCar": lambda s, u: [0.7 * math.cos(s[2]), 0.7 * math.sin(s[2]), u[0]],
     "PlanarQuadrotor": lambda s, u: [

@@ -6,12 +6,7 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import active_set
 from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import (
-    BAD_INPUT,
-    INFEASIBLE,
-    NOT_CONVERGED,
-    OPTIMAL,
-)
+from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
 
 F = torch.float64
 
@@ -88,11 +83,7 @@ def test_empty_batch_comes_back_empty(m, n, fixed_shape):
     assert (answer.u.dtype, answer.status.dtype) == (F, torch.int8)
 
 
-BAD_BOXES = [
-    (torch.nan, 1.0),
-    (1.0, -1.0),
-    (-torch.inf, -torch.inf),
-]
+BAD_BOXES = [(torch.nan, 1.0), (1.0, -1.0), (-torch.inf, -torch.inf)]
 
 
 @pytest.mark.parametrize(("low", "high"), BAD_BOXES)

@@ -38,8 +38,7 @@ class Result:
 
 
 @pytest.mark.parametrize(
-    ("row", "payload"),
-    [(AssumptionRow, ASSUMPTION), (ConditionRow, CONDITION), (GapRow, GAP)],
+    ("row", "payload"), [(AssumptionRow, ASSUMPTION), (ConditionRow, CONDITION), (GapRow, GAP)]
 )
 def test_rows_keep_the_promised_fields_in_their_order(row, payload):
     assert [field.name for field in fields(row)] == list(payload)
@@ -48,8 +47,7 @@ def test_rows_keep_the_promised_fields_in_their_order(row, payload):
 
 
 @pytest.mark.parametrize(
-    ("row", "payload"),
-    [(AssumptionRow, ASSUMPTION), (ConditionRow, CONDITION), (GapRow, GAP)],
+    ("row", "payload"), [(AssumptionRow, ASSUMPTION), (ConditionRow, CONDITION), (GapRow, GAP)]
 )
 def test_rows_without_a_required_key_are_refused(row, payload):
     for name in payload:
@@ -104,23 +102,11 @@ def test_slack_is_the_largest_peak_and_the_mean_norm():
         (AssumptionRow, {"n_steps": 9.5}, "n_steps: expected a whole number"),
         (AssumptionRow, {"assumption": ""}, "assumption: expected text"),
         (AssumptionRow, {"description": "\ud800"}, "expected text that UTF-8 can express"),
-        (
-            ConditionRow,
-            {"predictor": "oracle"},
-            "expected one of gt, pred, got .oracle.",
-        ),
-        (
-            ConditionRow,
-            {"conformal_mode": "learn"},
-            "conformal_mode: expected one of",
-        ),
+        (ConditionRow, {"predictor": "oracle"}, "expected one of gt, pred, got .oracle."),
+        (ConditionRow, {"conformal_mode": "learn"}, "conformal_mode: expected one of"),
         (ConditionRow, {"vendor_compliance": ""}, "vendor_compliance: expected text"),
         (ConditionRow, {"fallback_fires": "2"}, "fallback_fires: expected a whole number"),
-        (
-            ConditionRow,
-            {"n_episodes": 0},
-            "without an episode, got 8",
-        ),
+        (ConditionRow, {"n_episodes": 0}, "without an episode, got 8"),
         (ConditionRow, {"max_slack": -1e-9}, "max_slack: expected a slack >= 0"),
         (ConditionRow, {"slack_l2": math.nan}, "slack_l2: expected a finite number"),
         (GapRow, {"condition": ""}, "condition: expected text"),
@@ -130,16 +116,8 @@ def test_slack_is_the_largest_peak_and_the_mean_norm():
         (ConditionDetails, {"condition": ""}, "condition: expected text"),
         (ConditionDetails, {"infeasible_steps": 11}, "infeasible_steps: expected a count >= 0 and"),
         (ConditionDetails, {"min_distance_m": -0.5}, "min_distance_m: expected >= 0"),
-        (
-            ConditionDetails,
-            {"latency_p50_ms": math.inf},
-            "latency_p50_ms: expected a finite",
-        ),
-        (
-            ConditionDetails,
-            {"brake_reasons": {"ttc": -1}},
-            r"brake_reasons\['ttc'\]: expected",
-        ),
+        (ConditionDetails, {"latency_p50_ms": math.inf}, "latency_p50_ms: expected a finite"),
+        (ConditionDetails, {"brake_reasons": {"ttc": -1}}, r"brake_reasons\['ttc'\]: expected"),
         (ReportDetails, {"seeds": (-1,)}, "seeds: expected a count"),
         (ReportDetails, {"solver": ""}, "solver: expected text"),
         (ReportDetails, {"control_timestep_s": 0.0}, "control_timestep_s: expected > 0 s"),
