@@ -13,7 +13,7 @@ from cadenza.safety.batched.status import INFEASIBLE
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from tests.unit.safety.scenes import agent, box, call, ego_filter
-from tests.unit.safety.test_option_effects import make_runtime
+from tests.unit.safety.test_safety_options import make_runtime
 
 PIECES = 16
 CONTACT = 0.4

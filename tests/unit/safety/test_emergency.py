@@ -2,10 +2,22 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
+from cadenza.safety.emergency_jacobian import (
+    JacobianEmergencyController,
+    MaxPushEmergencyController,
+    default_emergency_controllers,
+    max_push_action,
+)
 from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.runtime.fallback import LastKnownState, stop_action
 from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -50,3 +62,245 @@ def test_emergency_bad_stop_time_is_refused(stop_time):
 def test_emergency_vector_of_another_dimension_is_refused():
     with pytest.raises(InputError, match=r"repulsion vector: expected shape \(2,\), got \(3,\)"):
         override([np.zeros(3)])
+
+
+# Agents that act through a Jacobian.
+
+
+RIGHT, FORWARD, UP = np.eye(3)
+REST_3D = agent([0, 0, 0])
+KINDS = (JacobianEmergencyController, MaxPushEmergencyController)
+
+
+def jacobian(seed=0):
+    return np.random.default_rng(seed).normal(size=(3, 7))
+
+
+def arm(matrix, **options):
+    return JacobianControlModel(
+        "arm", matrix.shape[1], matrix.shape[0], lambda _: matrix, **options
+    )
+
+
+def limits(c, capacity=5.0):
+    return Bounds(c, capacity, 1.0, 0.0, 0.0)
+
+
+def push_of(model, vectors, c=100.0, state=REST_3D, kind=JacobianEmergencyController, **options):
+    controller = kind(control_model=model, **options)
+    assert isinstance(controller, EmergencyController)
+    return controller.compute_override(state, vectors, limits(c))
+
+
+def test_jacobian_emergency_image_is_the_target_while_the_box_is_idle():
+    matrix = jacobian()
+    vectors = [RIGHT, FORWARD]
+    target = 5.0 * np.array([1.0, 1.0, 0.0]) / math.sqrt(2.0)
+    action = push_of(arm(matrix), vectors)
+    assert matrix @ action == pytest.approx(target, abs=1e-4)
+    # The least-norm action, as the damped inverse gives it.
+    assert action == pytest.approx(np.linalg.pinv(matrix) @ target, abs=1e-4)
+
+
+def test_jacobian_emergency_takes_the_bias_into_account():
+    matrix, bias = jacobian(), np.array([1.0, -2.0, 0.5])
+    action = push_of(arm(matrix, bias_fn=lambda _: bias), [RIGHT])
+    assert matrix @ action + bias == pytest.approx([5.0, 0.0, 0.0], abs=1e-4)
+    assert np.abs(matrix @ action - [5.0, 0.0, 0.0]).max() > 1.0
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3, 1.0])
+def test_jacobian_emergency_reaches_the_support_when_the_box_is_too_small(c):
+    matrix = jacobian()
+    action = push_of(arm(matrix), [RIGHT], c)
+    support = c * np.abs(RIGHT @ matrix).sum()
+    assert support < 5.0
+    assert RIGHT @ matrix @ action == pytest.approx(support, rel=1e-12)
+    assert np.abs(action).max() <= c
+    # Clipping each joint of the inverse, or scaling alone, pushes less.
+    wanted = np.linalg.pinv(matrix) @ (5.0 * RIGHT)
+    for weaker in (np.clip(wanted, -c, c), wanted * c / np.abs(wanted).max()):
+        assert RIGHT @ matrix @ weaker < support - 0.05 * c
+
+
+def test_jacobian_emergency_of_several_pairs_finds_the_best_worst_push():
+    matrix, c = jacobian(), 0.3
+    vectors = [RIGHT, FORWARD, np.array([-0.6, 0.0, 0.8])]
+    action = push_of(arm(matrix), vectors, c)
+    rows = np.stack(vectors) @ matrix
+    worst = (rows @ action).min()
+    rng = np.random.default_rng(0)
+    samples = np.vstack([c * rng.uniform(-1, 1, (4000, 7)), c * rng.choice([-1.0, 1.0], (4000, 7))])
+    assert (samples @ rows.T).min(axis=1).max() <= worst + 1e-6
+    # Where the linear programme says so, no pair is left for another's sake.
+    assert (rows @ action) == pytest.approx([worst] * 3, abs=1e-4)
+
+
+def test_jacobian_emergency_of_cancelled_vectors_brakes_along_the_velocity():
+    matrix = jacobian()
+    moving = agent([0, 0, 0], [0.3, 0.0, -0.1])
+    action = push_of(arm(matrix), [RIGHT, -RIGHT], state=moving)
+    assert matrix @ action == pytest.approx([-3.0, 0.0, 1.0], abs=1e-4)
+    slower = push_of(arm(matrix), [], state=moving, stop_time_s=1.0)
+    assert matrix @ slower == pytest.approx([-0.3, 0.0, 0.1], abs=1e-4)
+    # In a small box it still decelerates as hard as the box can.
+    c = 0.1
+    direction = np.array([-3.0, 0.0, 1.0]) / math.sqrt(10.0)
+    weak = push_of(arm(matrix), [RIGHT, -RIGHT], c, state=moving)
+    assert direction @ matrix @ weak == pytest.approx(c * np.abs(direction @ matrix).sum())
+
+
+@pytest.mark.parametrize("vectors", [[], [RIGHT, -RIGHT]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_jacobian_emergency_at_rest_and_cancelled_is_zero(kind, vectors):
+    action = push_of(arm(jacobian()), vectors, kind=kind)
+    assert action == pytest.approx(np.zeros(7), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jacobian_emergency_near_a_singular_posture_is_finite_and_inside_the_box(kind):
+    matrix = np.diag([1.0, 1.0, 1e-9])
+    action = push_of(arm(matrix), [UP], c=2.0, kind=kind)
+    assert np.isfinite(action).all()
+    assert action[2] == pytest.approx(2.0)  # damping alone would give next to nothing
+
+
+def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
+    # The action is a joint velocity: away at capacity means v + a dt, here 0.2 - 5 * 0.02 = 0.1.
+    model = arm(np.eye(2), action_kind="joint_velocity", control_timestep_s=0.02)
+    state = agent([0, 0], [0.2, 0.0])
+    action = push_of(model, [np.array([-1.0, 0.0])], c=1.0, state=state)
+    assert action == pytest.approx([0.1, 0.0], abs=1e-6)
+
+
+def test_max_push_of_one_pair_is_the_sign_pattern():
+    matrix = jacobian()
+    action = push_of(arm(matrix), [RIGHT], 0.3, kind=MaxPushEmergencyController)
+    assert action == pytest.approx(0.3 * np.sign(RIGHT @ matrix))
+    # It does not stop at the capacity, as the summed push does.
+    assert (
+        RIGHT @ matrix @ push_of(arm(matrix), [RIGHT], 9.0, kind=MaxPushEmergencyController) > 5.0
+    )
+
+
+def test_max_push_never_flees_from_two_into_a_third():
+    # Two partners on the left, one on the right: the sum points right.
+    model, state = DoubleIntegratorControlModel("a", 2), agent([0, 0])
+    vectors = [np.array([0.8, 0.6]), np.array([0.8, -0.6]), np.array([-1.0, 0.0])]
+    summed = CartesianAccelEmergencyController().compute_override(state, vectors, box(2.0))
+    best = MaxPushEmergencyController(control_model=model).compute_override(
+        state, vectors, box(2.0)
+    )
+    assert min(v @ summed for v in vectors) < -1.0
+    assert min(v @ best for v in vectors) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_max_push_leaves_useless_components_to_braking():
+    model = DoubleIntegratorControlModel("a", 2)
+    state = agent([0, 0], [0.0, 0.1])
+    action = MaxPushEmergencyController(control_model=model).compute_override(
+        state, [np.array([1.0, 0.0])], box(2.0)
+    )
+    assert action == pytest.approx([2.0, -1.0])
+    slow = MaxPushEmergencyController(control_model=model, stop_time_s=1.0).compute_override(
+        state, [np.array([1.0, 0.0])], box(2.0)
+    )
+    assert slow == pytest.approx([2.0, -0.1])
+
+
+def test_default_controllers_follow_the_embodiment():
+    models = {"a": DoubleIntegratorControlModel("a", 2), "b": arm(jacobian())}
+    controllers = default_emergency_controllers(models)
+    assert isinstance(controllers["a"], CartesianAccelEmergencyController)
+    assert isinstance(controllers["b"], JacobianEmergencyController)
+    assert controllers["b"].compute_override(REST_3D, [RIGHT], box(1.0)).shape == (7,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jacobian_emergency_malformed_is_refused(kind):
+    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: expected stop_time_s > 0"):
+        kind(control_model=arm(jacobian()), stop_time_s=math.nan)
+    with pytest.raises(InputError, match=r"repulsion vector: expected shape \(3,\), got \(2,\)"):
+        push_of(arm(jacobian()), [np.zeros(2)], kind=kind)
+
+
+# The largest smallest push.
+
+
+def smallest_push(rows, offsets, action):
+    return float((rows @ action + offsets).min())
+
+
+def test_max_push_without_any_effect_returns_the_start():
+    start = np.array([0.1, 0.2])
+    assert max_push_action(np.zeros((2, 2)), np.ones(2), 1.0, start).tolist() == start.tolist()
+
+
+def test_max_push_between_two_walls_stays_and_leaves_the_free_axis_alone():
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    action = max_push_action(rows, np.zeros(2), 1.0, np.array([0.4, 0.3]))
+    assert action == pytest.approx([0.0, 0.3], abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(2, 5), n=st.integers(1, 7))
+def test_max_push_equals_an_untied_linear_programme(seed, m, n):
+    rng = np.random.default_rng(seed)
+    rows, offsets, c = rng.normal(size=(m, n)), rng.normal(size=m), float(rng.uniform(0.1, 3))
+    action = max_push_action(rows, offsets, c, np.zeros(n))
+    assert np.abs(action).max() <= c
+    plain = scipy.optimize.linprog(
+        [0.0] * n + [-1.0],
+        A_ub=np.hstack([-rows, np.ones((m, 1))]),
+        b_ub=offsets,
+        bounds=[(-c, c)] * n + [(None, None)],
+    )
+    scale = c * np.abs(rows).max()
+    assert smallest_push(rows, offsets, action) >= -plain.fun - 2e-5 * n * scale
+
+
+def test_max_push_without_a_solution_saves_the_neediest_pair(monkeypatch):
+    class Failed:
+        x = None
+
+    monkeypatch.setattr(scipy.optimize, "linprog", lambda *_, **__: Failed)
+    rows = np.array([[1.0, 2.0], [-1.0, 0.0]])
+    # At the start the pushes are 0.3 + 0.2 and -0.3: the second needs it most.
+    action = max_push_action(rows, np.array([0.2, 0.0]), 2.0, np.array([0.3, 0.0]))
+    assert action.tolist() == [-2.0, 0.0]
+
+
+# The fallback without a scene.
+
+
+SHEAR = np.array([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+BIAS = np.array([0.5, -0.25])
+SHEARED = JacobianControlModel(
+    "ego", 3, 2, lambda _: SHEAR, max_cartesian_accel_value=1.0, bias_fn=lambda _: BIAS
+)
+
+
+def test_stop_action_of_an_arm_decelerates_its_ball_despite_the_bias():
+    ego = agent([0, 0], [0.3, -0.1])
+    action = stop_action(SHEARED, ego, Bounds(100.0, 5.0, 1.0, 0.0, 0.0))
+    assert SHEAR @ action + BIAS == pytest.approx([-3.0, 1.0], abs=1e-5)
+    at_rest = stop_action(SHEARED, agent([0, 0]), Bounds(100.0, 5.0, 1.0, 0.0, 0.0))
+    assert SHEAR @ at_rest + BIAS == pytest.approx([0.0, 0.0], abs=1e-5)
+
+
+def test_stop_action_is_scaled_into_the_box_and_cut_at_the_capacity():
+    model = DoubleIntegratorControlModel("ego", 2)
+    fast = agent([0, 0], [3.0, 4.0])
+    assert stop_action(model, fast, box(9.0, capacity=5.0)) == pytest.approx([-3.0, -4.0])
+    assert stop_action(model, fast, box(2.0, capacity=5.0)) == pytest.approx([-1.5, -2.0])
+    assert stop_action(model, agent([0, 0]), box(2.0)).tolist() == [0.0, 0.0]
+
+
+def test_last_known_state_of_an_arm_moves_with_its_bias():
+    last = LastKnownState(ego_uid="ego", model=SHEARED, dt=0.1)
+    last.see({"ego": agent([1, 2], [0.3, 0.0])})
+    last.carry_on(np.array([0.1, 0.2, 0.3]))
+    ego = last.agents["ego"]
+    # a = (2 * 0.1 + 0.3 + 0.5, 0.2 - 0.25) = (1, -0.05)
+    assert ego.velocity == pytest.approx([0.4, -0.005])
+    assert ego.position == pytest.approx([1.0 + 0.03 + 0.005, 2.0 - 0.00025])

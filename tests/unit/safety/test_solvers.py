@@ -1,7 +1,20 @@
 import numpy as np
 import pytest
 
-from cadenza.safety.solvers import DaqpSolver, SolveStatus, largest_residual, project_one_row
+from cadenza.core.errors import InputError, MissingExtraError
+from cadenza.safety.solvers import (
+    ClosedFormSolver,
+    DaqpSolver,
+    QPSolution,
+    SolveStatus,
+    approximate,
+    largest_residual,
+    make_solver,
+    project_one_row,
+    registry,
+)
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, dense_problem, refine
+from cadenza.safety.solvers.closed_form import project_two_rows
 
 
 def test_one_row_out_of_reach_returns_the_least_violation():
@@ -76,3 +89,228 @@ def test_largest_residual_is_relative_to_the_level():
     A, b = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 99.0])
     assert largest_residual(A, b, np.array([3.0, 100.0])) == 1.0
     assert largest_residual(A[:0], b[:0], np.zeros(2)) == -np.inf
+
+
+# The closed form.
+
+
+FREE = 1e30
+
+
+def closed_form(P, q, A, b, lower=-FREE, upper=FREE):
+    n = len(q)
+    return ClosedFormSolver().run(
+        np.array(P, float),
+        np.array(q, float),
+        np.array(A, float).reshape(len(b), n),
+        np.array(b, float),
+        np.full(n, lower),
+        np.full(n, upper),
+    )
+
+
+def test_two_parallel_rows_keep_the_tighter_one():
+    x, feasible = project_two_rows([3.0, 1.0], [[2, 0], [1, 0]], [2.0, -1.0])
+    assert (x, feasible) == ([-1.0, 1.0], True)
+
+
+def test_two_opposite_rows_are_feasible_only_with_room_between():
+    assert project_two_rows([3.0], [[1], [-1]], [1.0, -1.0]) == ([1.0], True)
+    assert project_two_rows([3.0], [[1], [-1]], [1.0, -1.5]) == ([3.0], False)
+
+
+def test_two_rows_with_zeros_are_judged_by_their_level():
+    assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [0.0, 1.0]) == ([1.0, 0.0], True)
+    assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [-1.0, 1.0]) == ([3.0, 0.0], False)
+
+
+def test_solver_accepts_a_diagonal_matrix_and_no_rows():
+    solution = closed_form(np.diag([2.0, 1.0]), [-1.0, -9.0], [], [], -4.0, 4.0)
+    assert solution.x == pytest.approx([0.5, 4.0])
+    assert solution.residual == -np.inf
+
+
+def test_solver_reports_infeasible_problems():
+    assert closed_form([1.0], [0.0], [[1]], [-2.0], -1.0, 1.0).status is SolveStatus.INFEASIBLE
+    assert closed_form([1.0], [0.0], [[1]], [0.0], 1.0, -1.0).status is SolveStatus.INFEASIBLE
+    assert closed_form([1.0], [0.0], [[1], [-1]], [-1.0, -1.0]).status is SolveStatus.INFEASIBLE
+
+
+@pytest.mark.parametrize(("P", "q"), [([0.0], [1.0]), ([-1.0], [1.0]), ([np.nan], [1.0])])
+def test_solver_reports_a_cost_that_is_not_positive(P, q):
+    assert closed_form(P, q, [[1]], [0.0]).status is SolveStatus.BAD_INPUT
+
+
+def test_solver_refuses_problems_without_a_closed_form():
+    with pytest.raises(InputError, match=r"two rows without, got 2 rows with bounds"):
+        closed_form([1.0], [0.0], [[1], [-1]], [1.0, 1.0], -1.0, 1.0)
+    with pytest.raises(InputError, match=r"got 3 rows without bounds; use make_solver\('auto'\)"):
+        closed_form([1.0], [0.0], [[1], [-1], [1]], [1.0, 1.0, 1.0])
+    with pytest.raises(InputError, match="expected a diagonal cost"):
+        closed_form([[2.0, 1.0], [1.0, 2.0]], [0.0, 0.0], [[1, 1]], [1.0])
+
+
+# Refinement of a guess.
+
+
+#: Project (1, 1) in the metric (4, 1) on x + y <= 0 (active) and y <= 2 (idle): (0.6, -0.6).
+PROBLEM = dense_problem(
+    *(np.array([4.0, 1.0]), np.array([-4.0, -1.0])),
+    *(np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([0.0, 2.0])),
+    *(np.full(2, -1e30), np.full(2, 1e30)),
+)
+ANSWER = [0.6, -0.6]
+
+
+@pytest.mark.parametrize(
+    "multipliers",
+    [[1.6, 1e-9], [0.0, 0.0], [0.0, 5.0], [3.0, 5.0]],
+    ids=["right set", "empty set", "wrong set", "too many"],
+)
+def test_refine_reaches_the_optimum_from_any_active_set(multipliers):
+    x = refine(PROBLEM, np.array([0.61, -0.59]), np.array(multipliers))
+    assert x == pytest.approx(ANSWER, abs=1e-14)
+
+
+def test_refine_lets_rows_leave_that_entered_too_early():
+    # min 1/8 (x^2 + y^2) + 2.5 y; x + y >= 0, 3 x + 2.5 y <= -0.5 and 2 x + y <= 0 in the plane.
+    # On x + y = 0 the second row reads x <= -1, the third x <= 0: the optimum is (-1, 1).
+    problem = dense_problem(
+        *(np.full(2, 0.25), np.array([0.0, 2.5])),
+        *(np.array([[-1.0, -1.0], [3.0, 2.5], [2.0, 1.0]]), np.array([0.0, -0.5, 0.0])),
+        *(np.full(2, -1e30), np.full(2, 1e30)),
+    )
+    for multipliers in (np.zeros(3), np.ones(3), np.array([0.0, 0.0, 9.0])):
+        x = refine(problem, np.array([-1.01, 1.0]), multipliers)
+        assert x == pytest.approx([-1.0, 1.0], abs=1e-13)
+
+
+def test_refine_of_contradicting_rows_proves_nothing():
+    contradiction = dense_problem(
+        *(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array([-1.0, -1.0])),
+        *(np.full(1, -1e30), np.full(1, 1e30)),
+    )
+    assert refine(contradiction, np.zeros(1), np.ones(2)) is None
+    assert refine(contradiction, np.zeros(1), np.zeros(2)) is None
+
+
+def test_refine_gives_up_when_rows_keep_entering(monkeypatch):
+    monkeypatch.setattr(approximate, "_SPARE_ENTRIES", 1 - len(PROBLEM.h))
+    assert refine(PROBLEM, np.array(ANSWER), np.array([1.6, 0.0])) is not None  # no entry needed
+    assert refine(PROBLEM, np.array(ANSWER), np.zeros(2)) is None
+
+
+class Claims(ApproximateSolver):
+    """Says what it is told to; the base class finds out what is true."""
+
+    name = "claims"
+
+    def __init__(self, x, status=SolveStatus.OPTIMAL):
+        self._x, self._status = np.array(x, float), status
+
+    def guess(self, problem, *, warm_start):
+        return Guess(self._x, np.ones(problem.h.shape[0]), self._status, 4)
+
+
+def guessed(solver, b):
+    free = np.full(1, 1e30)
+    return solver.run(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array(b), -free, free)
+
+
+@pytest.mark.parametrize("x", [[np.nan], [0.0]], ids=["no number", "nothing to find"])
+def test_a_false_claim_is_reported_as_numerical(x):
+    solution = guessed(Claims(x), [-1.0, -1.0])  # no x is <= -1 and >= 1
+    assert (solution.status, solution.iterations) == (SolveStatus.NUMERICAL, 4)
+
+
+def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
+    solution = guessed(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
+    assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
+    assert guessed(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
+
+
+# Which method `auto` takes.
+
+
+#: Project (1, 1) on x <= 0.25 and y <= -0.5.
+TWO_ROWS = (
+    *(np.ones(2), -np.ones(2), np.eye(2), np.array([0.25, -0.5])),
+    *(np.full(2, -2.0), np.full(2, 2.0)),
+)
+ONE_ROW = (*TWO_ROWS[:2], np.array([[1.0, 0.0]]), np.array([0.25]), *TWO_ROWS[4:])
+
+
+class Fake:
+    """Answers with one status and counts."""
+
+    def __init__(self, status):
+        self.answer = QPSolution(np.full(2, 7.0), status, 1)
+        self.calls = []
+
+    def run(self, *problem, warm_start=False):
+        self.calls.append(warm_start)
+        return self.answer
+
+
+@pytest.fixture
+def auto(monkeypatch):
+    """Build an auto solver whose methods, by class name, answer with the given statuses."""
+
+    def build(**statuses):
+        fakes = {name: Fake(status) for name, status in statuses.items()}
+        for name, fake in fakes.items():
+            monkeypatch.setattr(registry, name, lambda fake=fake: fake)
+        return make_solver("auto"), *fakes.values()
+
+    return build
+
+
+def test_auto_takes_the_closed_form_for_one_row(auto):
+    solver, daqp = auto(DaqpSolver=SolveStatus.OPTIMAL)
+    assert solver.run(*ONE_ROW).x.tolist() == [0.25, 1.0]
+    assert daqp.calls == []
+
+
+def test_auto_takes_daqp_for_one_row_of_a_full_cost_and_for_more_rows(auto):
+    solver, daqp = auto(DaqpSolver=SolveStatus.OPTIMAL)
+    for problem in ((np.array([[2.0, 1.0], [1.0, 2.0]]), *ONE_ROW[1:]), TWO_ROWS):
+        assert solver.run(*problem, warm_start=True).x.tolist() == [7.0, 7.0]
+    assert daqp.calls == [True, True]
+
+
+@pytest.mark.parametrize("status", [SolveStatus.INFEASIBLE, SolveStatus.BAD_INPUT])
+def test_auto_believes_an_answer_that_no_method_can_better(auto, status):
+    solver, _, other = auto(DaqpSolver=status, QuadprogSolver=SolveStatus.OPTIMAL)
+    assert solver.run(*TWO_ROWS).status is status
+    assert other.calls == []
+
+
+@pytest.mark.parametrize("status", [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER])
+def test_auto_asks_quadprog_when_daqp_fails(auto, status):
+    solver, _, clarabel = auto(DaqpSolver=status, ClarabelSolver=SolveStatus.OPTIMAL)
+    for _ in range(2):
+        solution = solver.run(*TWO_ROWS)
+        assert solution.status is SolveStatus.OPTIMAL
+        assert solution.x == pytest.approx([0.25, -0.5], abs=1e-14)
+    assert clarabel.calls == []
+
+
+def test_auto_asks_clarabel_without_quadprog(auto, monkeypatch):
+    def missing():
+        raise MissingExtraError("no quadprog")
+
+    monkeypatch.setattr(registry, "QuadprogSolver", missing)
+    solution = auto(DaqpSolver=SolveStatus.NUMERICAL)[0].run(*TWO_ROWS)
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-12)
+
+
+def test_auto_reports_the_first_failure_when_all_fail(auto):
+    others = dict.fromkeys(("QuadprogSolver", "ClarabelSolver"), SolveStatus.NUMERICAL)
+    solver, *_ = auto(DaqpSolver=SolveStatus.MAX_ITER, **others)
+    assert solver.run(*TWO_ROWS).status is SolveStatus.MAX_ITER
+
+
+def test_auto_asks_daqp_when_the_closed_form_is_refused(auto):
+    solver, _ = auto(ClosedFormSolver=SolveStatus.NUMERICAL)
+    assert solver.run(*ONE_ROW).x == pytest.approx([0.25, 1.0], abs=1e-14)
