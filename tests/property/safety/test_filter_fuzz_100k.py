@@ -1,4 +1,4 @@
-"""Many calls with something broken: a typed error, or a finite action inside the box.
+"""Many calls with wild numbers: a typed error, or a finite action inside the box.
 
 Scenarios are drawn at once as arrays of codes; every call combines a filter of a small pool with
 numbers that are wild, tame or missing.
@@ -78,7 +78,6 @@ class Scenarios:
             p=[0.5, 0.3, 0.07, 0.07, 0.02, 0.01, 0.01, 0.01, 0.01],
         )
         self.boxes = rng.choice([2.0, 1e-9, 1e9, 0.0, math.nan], size=calls, p=[0.9] + [0.025] * 4)
-        self.breaks = rng.integers(0, 4 * len(BREAKS), size=calls)
         self.coincident = rng.random(size=calls) < 0.1
 
 
@@ -115,61 +114,6 @@ def arguments(s, k, dim):
     }
 
 
-def agents_of(call):
-    return call["obs"]["agent_states"]
-
-
-def last_of(call):
-    return [*agents_of(call)][-1]
-
-
-def add(call, uid):
-    agents_of(call)[uid] = agents_of(call)[last_of(call)]
-
-
-def cast(call, kind):
-    with np.errstate(invalid="ignore"):
-        call["proposed_action"] = np.ones(len(call["proposed_action"])).astype(kind)
-
-
-def swapped(call):
-    return SafetyState({(b, a): value for (a, b), value in call["state"].lambda_.items()})
-
-
-#: What is done to a call besides its numbers; most calls are left alone.
-BREAKS = [
-    lambda call, dim: agents_of(call).pop("ego"),
-    lambda call, dim: agents_of(call).pop(last_of(call)),
-    lambda call, dim: add(call, "stranger"),
-    lambda call, dim: add(call, 7),
-    lambda call, dim: agents_of(call).update({last_of(call): (0.0, 0.0)}),
-    lambda call, dim: agents_of(call).update({last_of(call): flat(5 - dim)}),
-    lambda call, dim: call["state"].lambda_.clear(),
-    lambda call, dim: call["state"].lambda_.update({("ego", "ego"): 0.0}),
-    lambda call, dim: call["state"].lambda_.update(dict.fromkeys(call["state"].lambda_, "0.1")),
-    lambda call, dim: call.update(state=swapped(call)),
-    lambda call, dim: call.update(state=SafetyState({("ego", last_of(call)): 1e9})),
-    lambda call, dim: call.update(state=None),
-    lambda call, dim: call.update(partner_predicted_states={}),
-    lambda call, dim: call.update(partner_predicted_states=[]),
-    lambda call, dim: call.update(proposed_action=np.zeros((1, dim))),
-    lambda call, dim: call.update(proposed_action=[0.0] * dim),
-    lambda call, dim: call.update(previous_action=[0.0] * dim),
-    *(lambda call, dim, kind=kind: cast(call, kind) for kind in ("U4", complex, np.int64, object)),
-    lambda call, dim: call.update(obs=None),
-    lambda call, dim: call.update(obs={"agent_states": {}}),
-    lambda call, dim: call.update(dt=None),
-    lambda call, dim: call.update(dt="0.05"),
-    lambda call, dim: call.update(ego_uid=None),
-    lambda call, dim: call.update(ego_uid=["ego"]),
-    lambda call, dim: call.update(bounds=None),
-]
-
-
-def flat(dim):
-    return AgentSnapshot(np.zeros(dim), np.zeros(dim), 0.2)
-
-
 def judge(guard, call, seen):
     """Filter and check the answer."""
     action, info = guard.filter(**call)
@@ -182,26 +126,20 @@ def judge(guard, call, seen):
     assert info["uncertified"] or info["status"] in ("inactive", "optimal")
 
 
-def test_broken_calls_end_in_a_typed_error_or_an_action_in_the_box():
+def test_wild_calls_end_in_a_typed_error_or_an_action_in_the_box():
     rng = np.random.default_rng(2024)
     filters, scenarios = pool(rng), Scenarios(rng, CALLS)
     seen, refused = Counter(), Counter()
     for k in range(CALLS):
         guard, dim = filters[scenarios.filters[k]]
-        broken = scenarios.breaks[k]
         try:
             call = arguments(scenarios, k, dim)
-            if broken < len(BREAKS):
-                BREAKS[broken](call, dim)
             judge(guard, call, seen)
-        except (CadenzaError, TypeError) as error:
+        except CadenzaError as error:
             refused[type(error).__name__] += 1
     assert sum(seen.values()) + sum(refused.values()) == CALLS
     assert seen["inactive"] > CALLS / 20
     assert seen["optimal"] > CALLS / 20
     assert seen["infeasible"] > CALLS / 100
-    assert set(refused) == {
-        "InputError", "ConfigurationError", "UnknownNameError", "TypeError",
-        "ConcertoSafetyInfeasible",
-    }  # fmt: skip
+    assert set(refused) == {"InputError", "ConfigurationError", "ConcertoSafetyInfeasible"}
     assert min(refused.values()) > CALLS / 500
