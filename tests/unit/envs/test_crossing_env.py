@@ -90,49 +90,47 @@ def test_reset_starts_at_rest_on_the_drawn_layout_with_antipodal_goals():
     assert all(not obs["agent"][uid]["state"][2:4].any() for uid in env.agent_uids)
 
 
-def test_contact_inside_a_step_is_seen_although_start_and_end_are_clear():
-    env = CrossingEnv()
+#: Positions, velocities, goals; reward, whether it ends, and some of the info.
+OUTCOMES = {
     # The ego passes the partner at 20 m/s: 0.5 m left of it before the step, 0.5 m right after.
-    place(env, [[-0.5, 0.1], [0, 0]], [[20, 0], [0, 0]], goals=[[2, 0], [1, 1]])
-    _, reward, terminated, truncated, info = env.step(still(env))
-    assert info["contact"] is True
-    assert info["success"] is False
-    assert (terminated, truncated) == (True, False)
-    assert info["min_distance"] == pytest.approx(0.1, abs=1e-12)
-    progress = math.hypot(2.5, 0.1) - math.hypot(1.5, 0.1)
-    assert reward == pytest.approx(progress - 0.01 - 5.0, abs=1e-12)
-
-
-def test_contact_among_partners_is_reported_and_ends_nothing():
-    env = CrossingEnv(num_robots=3)
-    place(env, [[-2, 0], [1, 0], [1.3, 0]], np.zeros((3, 2)), goals=[[2, 0], [1, 1], [1, 2]])
-    _, reward, terminated, _, info = env.step(still(env))
-    assert (info["contact"], info["partner_contact"], terminated) == (False, True, False)
-    assert reward == -0.01
-
-
-def test_arrival_ends_the_episode_with_success():
-    env = CrossingEnv()
-    place(env, [[1.8, 0], [0, 2]], [[2, 0], [0, 0]], goals=[[2, 0], [0, -2]])
-    _, reward, terminated, truncated, info = env.step(still(env))
+    "contact between clear instants": (
+        ([[-0.5, 0.1], [0, 0]], [[20, 0], [0, 0]], [[2, 0], [1, 1]]),
+        (math.hypot(2.5, 0.1) - math.hypot(1.5, 0.1) - 0.01 - 5.0, True),
+        {"contact": True, "success": False, "min_distance": 0.1},
+    ),
+    "contact among partners": (
+        ([[-2, 0], [1, 0], [1.3, 0]], np.zeros((3, 2)), [[2, 0], [1, 1], [1, 2]]),
+        (-0.01, False),
+        {"contact": False, "partner_contact": True},
+    ),
     # 0.2 m before, 0.1 m left after a step at 2 m/s.
-    assert info["success"] is True
-    assert (terminated, truncated) == (True, False)
-    assert info["goal_distance"] == pytest.approx(0.1, abs=1e-12)
-    assert reward == pytest.approx(0.1 - 0.01 + 5.0, abs=1e-12)
+    "arrival": (
+        ([[1.8, 0], [0, 2]], [[2, 0], [0, 0]], [[2, 0], [0, -2]]),
+        (0.1 - 0.01 + 5.0, True),
+        {"success": True, "contact": False, "goal_distance": 0.1},
+    ),
+    "arrival with contact": (
+        ([[1.9, 0], [2.2, 0]], np.zeros((2, 2)), [[2, 0], [0, -2]]),
+        (-0.01 - 5.0, True),
+        {"contact": True, "success": False},
+    ),
+    "the goal's rim": (
+        ([[0, 0], [0, 2]], np.zeros((2, 2)), [[GOAL_RADIUS, 0], [0, -2]]),
+        (-0.01, False),
+        {"success": False},
+    ),
+}
 
 
-def test_arrival_with_contact_is_no_success():
-    env = CrossingEnv()
-    place(env, [[1.9, 0], [2.2, 0]], np.zeros((2, 2)), goals=[[2, 0], [0, -2]])
-    info = env.step(still(env))[4]
-    assert (info["contact"], info["success"]) == (True, False)
-
-
-def test_goal_radius_is_exclusive():
-    env = CrossingEnv()
-    place(env, [[0, 0], [0, 2]], np.zeros((2, 2)), goals=[[GOAL_RADIUS, 0], [0, -2]])
-    assert env.step(still(env))[4]["success"] is False
+@pytest.mark.parametrize("case", OUTCOMES)
+def test_step_ends_in_what_happened_within_it(case):
+    scene, (expected, over), facts = OUTCOMES[case]
+    env = CrossingEnv(num_robots=len(scene[0]))
+    place(env, *scene)
+    _, reward, terminated, truncated, info = env.step(still(env))
+    assert (terminated, truncated) == (over, False)
+    assert reward == pytest.approx(expected, abs=1e-12)
+    assert {name: info[name] for name in facts} == pytest.approx(facts, abs=1e-12)
 
 
 def test_episode_truncates_at_its_length_and_then_refuses_to_step():
