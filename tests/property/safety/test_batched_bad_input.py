@@ -46,7 +46,7 @@ def scene(d: int, partners: int, actions: int | None, seed: int) -> dict[str, to
 
 
 @pytest.mark.parametrize(("d", "actions"), [(2, None), (2, 3), (3, 6)])
-@settings(max_examples=size(15, 30), deadline=None)
+@settings(max_examples=size(10, 30), deadline=None)
 @given(
     data=st.data(),
     partners=st.integers(1, 3),
