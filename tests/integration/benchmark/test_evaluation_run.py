@@ -184,13 +184,6 @@ def test_other_settings_in_the_same_folder_are_refused(reference):
         evaluate(config(seeds=[3]), reference, workers=1, resume=True)
 
 
-def test_folder_with_results_needs_resume_or_overwrite(reference, tmp_path):
-    with pytest.raises(ConfigurationError, match="pass --resume"):
-        evaluate(config(), reference)
-    with pytest.raises(ConfigurationError, match="got both"):
-        evaluate(config(), tmp_path / "o", resume=True, overwrite=True)
-
-
 def test_overwrite_starts_over(tmp_path):
     small = config(partners=["crossing_stationary"], episodes_per_seed=1, seeds=[1])
     evaluate(small, tmp_path / "out")

@@ -109,14 +109,6 @@ def test_equal_seeds_give_equal_batches_from_an_unchanged_buffer(
     assert not set(run(8)) & set(first)
 
 
-def test_options_of_the_draw_work_through_the_dataset(engine: OnlineDataEngine) -> None:
-    padded = take(OnlineDataset(engine, STEPS, 64, short="pad", seed=2), 1)[0]
-    lengths = padded["valid"].sum(dim=1)
-    assert set(lengths.tolist()) == {25, 33, 40}
-    strata = take(OnlineDataset(engine, 5, 12, stratified=True, select=["obs"]), 1)[0]
-    assert list(strata.keys()) == ["obs"]
-
-
 def test_recording_of_a_live_engine_replays_after_it_ended(tmp_path: Path) -> None:
     sampler = UniformChunkSampler(3, 30, seed=5)
 

@@ -109,8 +109,6 @@ def test_batch_is_written_into_out(engine) -> None:
     assert (out["obs"] >= 0).all()
     with pytest.raises(InputError, match=r"expected out of shape \(5, 2\), got \(4, 2\)"):
         engine.sample_batch(5, 2, out=out)
-    with pytest.raises(InputError, match="it lacks \\['actions'\\]"):
-        engine.sample_batch(4, 2, out=out, select=["actions"])
 
 
 def test_batch_says_what_was_padded_whatever_is_selected(engine) -> None:
@@ -120,8 +118,6 @@ def test_batch_says_what_was_padded_whatever_is_selected(engine) -> None:
     batch["valid"].fill_(True)
     assert engine.sample_batch(64, 5, select=["obs"], out=batch, short="pad") is batch
     assert not batch["valid"].all()
-    with pytest.raises(InputError, match="it lacks \\['valid'\\]"):
-        engine.sample_batch(64, 5, out=batch.select("obs"), short="pad")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +157,6 @@ def test_shared_buffer_views_the_store(engine) -> None:
         assert buffer["rewards"][slot, :3].tolist() == [1.0, 2.0, 3.0]
     assert engine.buffer_size == 4
     assert engine.device == torch.device("cpu")
-
-
-def test_start_of_a_running_engine_is_refused(engine) -> None:
-    with pytest.raises(NotReadyError, match="expected an engine that was never started, got READY"):
-        engine.start()
 
 
 class Chunks(IterableDataset[Any]):
@@ -214,6 +205,8 @@ def test_states_of_a_whole_life() -> None:
         engine.sample_batch(1, 1)
     engine.start()
     assert engine.is_init
+    with pytest.raises(NotReadyError, match="never started, got READY"):
+        engine.start()
     engine.stop()
     engine.stop()
     assert engine.state is OnlineDataEngineState.STOPPED

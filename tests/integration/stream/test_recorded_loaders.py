@@ -128,15 +128,6 @@ def test_worker_from_before_the_recording_is_refused(
     assert "expected loader workers that were started inside the block" in str(error)
 
 
-def test_missing_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:
-    with engine.recording(tmp_path):
-        take(loader(OnlineDataset(engine, 4, 2), 1), 2)
-    (folder,) = (tmp_path / "workers").iterdir()
-    folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(IntegrityError, match="no recording of the loader workers"):
-        RecordedStream(tmp_path)
-
-
 def test_cut_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:
     with engine.recording(tmp_path):
         take(loader(OnlineDataset(engine, 4, 2), 1), 2)

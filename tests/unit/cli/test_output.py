@@ -86,12 +86,6 @@ def test_wide_table_in_a_pipe_keeps_every_heading_and_cell(capsys):
         assert text in " ".join(out.split()) or text == rows[0][-1]
 
 
-def test_interrupt_says_how_to_go_on(capsys):
-    with pytest.raises(typer.Exit), typed_exits():
-        raise KeyboardInterrupt
-    assert "--resume" in capsys.readouterr().err
-
-
 def test_interrupt_of_a_command_without_resume_says_how_it_goes_on(capsys):
     with (
         pytest.raises(typer.Exit),
