@@ -152,7 +152,7 @@ def test_report_shows_title_statements_partners_and_provenance(page):
         "Success means the ego reached its goal in time without touching anyone.",
         "Real robots: positions here are exact.",
         "The chaser leaves no way on purpose",
-        "Hunts the ego at the limit of its declared acceleration.",
+        "Chaser drives as its name says.",
         "2e4032a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5",
         "cadenza quickstart --seed 0 --out runs/quickstart",
         "Only 3 seeds: the spread between seeds is badly known, use at least 10.",
