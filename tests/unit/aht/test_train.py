@@ -353,11 +353,6 @@ def test_batch_restarts_the_partner_row_by_row_with_its_own_seeds(tmp_path):
     ]
 
 
-def test_batch_with_the_upstream_list_appends_every_tail(tmp_path):
-    result = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv(), compat="upstream")[0]
-    assert len(result.curve.per_episode_ego_rewards) == 16
-
-
 @pytest.mark.parametrize("values", [3.0, torch.full((4,), 3.0), [3.0] * 4])
 def test_batch_of_takes_scalars_tensors_and_lists(values):
     assert batch_of("reward", values, 4, np.float64).tolist() == [3.0] * 4

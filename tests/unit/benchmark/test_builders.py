@@ -86,11 +86,6 @@ def test_built_environment_is_the_task_with_the_given_settings(task, num_envs, e
     assert getattr(env, "num_envs", 1) == num_envs
 
 
-def test_unknown_task_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"Unknown env task 'cocarry'.*crossing@v1"):
-        build_env(EnvConfig(task="cocarry"), root_seed=0)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -34,17 +34,6 @@ def test_default_partners_of_a_task_exist_and_play_it(task):
     assert all(task.task_id in partner_card(name).tasks for name in task.partners)
 
 
-def test_crossing_trains_with_the_goal_seeker_and_meets_four_strangers():
-    assert CROSSING.seen_partner == "crossing_goal_seeker"
-    assert CROSSING.partners == (
-        "crossing_goal_seeker",
-        "crossing_stationary",
-        "crossing_wanderer",
-        "crossing_late_braker",
-        "crossing_chaser",
-    )
-
-
 def test_push_task_has_no_success_and_no_safety_hooks():
     assert not MPE_COOPERATIVE_PUSH.has_success
     assert not MPE_COOPERATIVE_PUSH.supports_safety

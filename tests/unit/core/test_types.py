@@ -4,15 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from cadenza.core.types import (
-    DictObservation,
-    DictResponse,
-    EnvLike,
-    EpisodeState,
-    MetaData,
-    PartnerLike,
-    VectorEnvLike,
-)
+from cadenza.core.types import EnvLike, EpisodeState, PartnerLike, VectorEnvLike
 
 
 class Env:
@@ -61,18 +53,6 @@ def test_episode_states_have_the_published_numbers():
         "TERMINAL": 2,
         "INITIAL": 3,
     }
-
-
-def test_observation_and_response_take_positional_fields_in_published_order():
-    meta = MetaData({"speed": 1.0}, {"torques": [1.0, 2.0]})
-    observation = DictObservation({"reward": None}, EpisodeState.INITIAL, {"obs": [1.0]}, meta)
-    assert observation.rewards == {"reward": None}
-    assert observation.episode_state is EpisodeState.INITIAL
-    assert observation.array_data == {"obs": [1.0]}
-    assert observation.metadata.info_lists == {"torques": [1.0, 2.0]}
-    assert DictObservation({}, EpisodeState.RUNNING, {}).metadata is None
-    response = DictResponse({"actions": [0.5]}, {"value": 2.0})
-    assert (response.list_data["actions"], response.scalar_data["value"]) == ([0.5], 2.0)
 
 
 def test_light_modules_do_not_load_torch():
