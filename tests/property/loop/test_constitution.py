@@ -37,17 +37,7 @@ GOOD = {
     "rung": "bc",
 }
 PATHS = (
-    "policy",
-    "path",
-    "out",
-    "json",
-    "dir",
-    "root",
-    "roots",
-    "sources",
-    "dataset",
-    "init",
-    "mix",
+    *("policy", "path", "out", "json", "dir", "root", "roots", "sources", "dataset", "init", "mix"),
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.cli.loop_display import LoopDisplay
 from cadenza.cli.loop_status import notes
-from cadenza.loop.disk_space import disk_space, obstacle, shortage
+from cadenza.loop.disk_space import disk_space, shortage
 from cadenza.loop.events import Event
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
@@ -32,11 +32,6 @@ def test_what_is_short_depends_on_the_back_end(backend, free_gib, short, tmp_pat
     space = disk_space(tmp_path, backend)
     assert (space.free_gib, space.is_short) == (pytest.approx(free_gib), short)
     assert bool(shortage(space, tmp_path)) is short
-
-
-def test_of_a_folder_that_cannot_be_seen_nothing_is_told(tmp_path):
-    assert disk_space(tmp_path / "elsewhere", "native") is None
-    assert shortage(None, tmp_path) == ""
 
 
 def test_status_warns_of_runs_that_can_be_gone_on_with(tmp_path, monkeypatch):
@@ -66,12 +61,3 @@ def test_a_run_warns_before_a_job_and_again_only_after_there_was_room(quiet, tmp
             display.on_event(Event(RUN, "train", "job_started", 1, {}))
             counts.append(sys.stderr.getvalue().count("warning: disk nearly full"))
     assert counts == [0, 1, 1, 1, 2]
-
-
-def test_the_nearest_path_that_is_no_folder_is_the_obstacle(tmp_path):
-    assert obstacle(tmp_path / "a" / "b") is None
-    (tmp_path / "file").touch()
-    assert obstacle(tmp_path / "file") == tmp_path / "file"
-    assert obstacle(tmp_path / "file" / "a" / "b") == tmp_path / "file"
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert obstacle(tmp_path / "link" / "a") == tmp_path / "link"

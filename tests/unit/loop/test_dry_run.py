@@ -3,16 +3,10 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    HarvestRequest,
-    MergeRequest,
-    SeedRange,
-)
+from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import CheckpointRecord
 from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, missing_data, throw_away
 from cadenza.loop.orchestrator import build_loop
 
@@ -50,39 +44,6 @@ def test_nothing_outside_a_folder_that_goes_is_written_asked_or_waited_for(tmp_p
     assert not folder.exists()
 
 
-def test_the_first_cycle_solves_every_other_initial_state_and_later_ones_all(backend, tmp_path):
-    request = EvalRequest(cycle=0, checkpoint=POLICY, seeds=SEEDS, batch_size=5, folder=tmp_path)
-    report = backend.read_eval(request)
-    assert report.success_rate == 0.5
-    assert [outcome.seed for outcome in report.outcomes] == list(range(7, 17))
-    assert [outcome.success for outcome in report.outcomes] == [False, True] * 5
-    assert backend.plan_eval(request).command == NativeBackend(config()).plan_eval(request).command
-    assert backend.plan_eval(request).result_path is None
-    later = request.model_copy(update={"checkpoint": POLICY.model_copy(update={"cycle": 1})})
-    assert backend.read_eval(later).success_rate == 1.0
-
-
-def test_data_that_a_command_makes_lies_in_its_folder_and_other_data_where_it_is(tmp_path):
-    proposal = Proposal(action="reuse_seed", dataset="local/d", num_episodes=3)
-    request = DataRequest(cycle=0, proposal=proposal, seeds=SEEDS, folder=tmp_path)
-    made = DryBackend(NativeBackend(config())).read_data(request)
-    assert (made.root, made.num_episodes) == (str(tmp_path / "dataset"), 3)
-    given = Path("/data/seed")
-    there = DryBackend(NativeBackend(config(seed_root=given)), given).read_data(request)
-    assert there.root == "/data/seed"
-
-
-def test_a_harvest_keeps_what_was_wanted_and_a_merge_joins_it(backend, tmp_path):
-    request = HarvestRequest(
-        cycle=0, checkpoint=POLICY, episodes=4, seeds=SEEDS, repo_id="local/h", folder=tmp_path
-    )
-    harvest = backend.read_harvest(request)
-    assert (harvest.kept, harvest.successes, harvest.attempts) == (4, 4, 8)
-    other = DatasetRef(repo_id="local/o", root="/o", num_episodes=6)
-    merge = MergeRequest(sources=(harvest.dataset, other), repo_id="local/m", folder=tmp_path)
-    assert backend.read_merge(merge).num_episodes == 10
-
-
 SCORES = {
     "promote_delta": 8.0, "regression_delta": 8.0, "plateau_epsilon": 0.5, "min_promote": -25.0,
     "escalate_floor": -40.0, "plateau_cycles": 1,
@@ -91,10 +52,7 @@ SCORES = {
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"thresholds": {"plateau_cycles": 1}},
-        {"thresholds": SCORES, "eval": {"metric": "score"}},
-    ],
+    [{"thresholds": {"plateau_cycles": 1}}, {"thresholds": SCORES, "eval": {"metric": "score"}}],
 )
 def test_every_kind_of_command_is_shown_where_there_is_room(changes, tmp_path):
     improve = {"enabled": True, "adapt_steps": 10}

@@ -7,7 +7,6 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.orchestrator.checkpoints import weights_digest
 from cadenza.loop.resuming import anchored, placed, require_place, stored_config
-from cadenza.loop.rules_in_force import rules_file
 from cadenza.loop.store import JobStore
 
 
@@ -62,17 +61,6 @@ def test_an_earlier_run_as_reference_means_the_policy_that_it_blessed(tmp_path):
     policy.write_bytes(b"others")
     with pytest.raises(IntegrityError, match="so they were changed"):
         anchored(given)
-
-
-def test_runs_that_took_the_shipped_rules_for_a_missing_default_keep_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    ladder = [{"name": "act"}]
-    lerobot = config(backend="lerobot", policy_ladder=ladder, eval={"env_type": "pusht"})
-    with JobStore(tmp_path / "cadenza.db") as store:
-        store.create_run("old", lerobot.model_dump_json())  # as earlier versions wrote it
-        store.create_run("new", placed(lerobot, tmp_path / "runs/new").model_dump_json())
-        for run_id in ("old", "new"):
-            assert rules_file(stored_config(store, run_id)) is None
 
 
 def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, monkeypatch):

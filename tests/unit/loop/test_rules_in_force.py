@@ -1,16 +1,14 @@
 import re
-import shutil
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.constitution import load_constitution
 from cadenza.loop.dry_run import missing_data
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.resuming import anchored
-from cadenza.loop.rules_in_force import rules_file, rules_of, shown_rules
+from cadenza.loop.rules_in_force import rules_file, rules_of
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 2}}
 LEROBOT = {
@@ -63,21 +61,3 @@ def test_leagents_default_holds_unnamed_where_it_lies_and_from_any_folder(folder
     monkeypatch.chdir("/")
     assert found.constitution == folder / DEFAULT
     assert rules_of(found).rules.max_train_steps == 7
-
-
-def test_named_rules_are_obeyed_though_the_shipped_ones_are_laxer(folder):
-    shutil.copy(shipped_config("loop/constitution.yaml"), folder / "mine.yaml")
-    text = (folder / "mine.yaml").read_text()
-    stricter = re.sub(r"max_train_steps: \d+", "max_train_steps: 10", text)
-    assert stricter != text
-    (folder / "mine.yaml").write_text(stricter)
-    config = LoopConfig(**NATIVE, constitution="mine.yaml", train={"steps": 11})
-    with pytest.raises(ConstitutionError, match=r"train\.steps: expected at most 10, got 11"):
-        build_loop(config, "run")
-
-
-def test_rules_are_shown_by_their_file_and_the_beginning_of_their_digest():
-    digest = "0123456789abcdef"
-    assert shown_rules("/r/mine.yaml", digest) == "/r/mine.yaml, SHA-256 0123456789ab"
-    assert shown_rules(None, digest) == "the shipped ones, SHA-256 0123456789ab"
-    assert shown_rules(None, None) == "the shipped ones"

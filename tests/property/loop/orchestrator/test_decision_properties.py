@@ -1,6 +1,6 @@
 """Invariants of decisions, evidence, sequential plans and seed ranges."""
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import pytest
 from hypothesis import assume, given
@@ -98,10 +98,7 @@ def test_more_successes_never_take_a_promotion_nor_make_a_rollback(
 def test_exchanging_the_policies_exchanges_promotion_and_rollback(outcomes, alpha, limits):
     exchanged = [(r, c) for c, r in outcomes]
     mirrored = limits.model_copy(
-        update={
-            "promote_delta": limits.regression_delta,
-            "regression_delta": limits.promote_delta,
-        }
+        update={"promote_delta": limits.regression_delta, "regression_delta": limits.promote_delta}
     )
     options = {"warm_up": False, "looks_left": 0}
     decision = _verdict(outcomes, alpha, limits, **options)
@@ -132,8 +129,7 @@ def _last_word(difference, half_width, baseline, history, limits) -> Decision | 
 
 
 @given(
-    measured=st.lists(st.tuples(rates, half_widths), min_size=4, max_size=6),
-    limits=thresholds(),
+    measured=st.lists(st.tuples(rates, half_widths), min_size=4, max_size=6), limits=thresholds()
 )
 def test_ties_on_any_initial_states_are_a_plateau_at_any_thresholds(measured, limits):
     *earlier, (baseline, half_width) = measured
@@ -196,13 +192,6 @@ plans = st.builds(
 )
 
 
-@given(plan=plans)
-def test_plan_sizes_increase_from_the_first_to_the_budget(plan):
-    sizes = plan.sizes
-    assert (sizes[0], sizes[-1]) == (plan.first, plan.max_episodes)
-    assert all(before < after for before, after in pairwise(sizes))
-
-
 @given(plan=plans, promoted=st.lists(st.booleans(), min_size=1, max_size=40))
 def test_comparisons_that_do_not_promote_spend_no_more_than_the_runs_level(plan, promoted):
     spent = 0.0
@@ -247,15 +236,3 @@ def test_ranges_of_different_places_are_disjoint(seed, one, other):
     assert first.start + first.count <= 2**30
     overlap = max(skip, other_skip) < min(skip + count, other_skip + other_count)
     assert first.overlaps(second) == (place == other_place and overlap)
-
-
-@given(plan=plans, seed=st.integers(0, 100), cycle=st.integers(0, MAX_CYCLES - 1))
-def test_looks_of_a_cycle_use_each_seed_once(plan, seed, cycle):
-    ledger = SeedLedger(seed)
-    starts = (0, *plan.sizes[:-1])
-    looks = [
-        ledger.range("compare", cycle, count=size - before, skip=before)
-        for before, size in zip(starts, plan.sizes, strict=True)
-    ]
-    assert all(a.start + a.count == b.start for a, b in pairwise(looks))
-    assert sum(look.count for look in looks) == plan.max_episodes

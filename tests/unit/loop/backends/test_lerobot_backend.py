@@ -9,22 +9,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends import lerobot
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    HarvestRequest,
-    MergeRequest,
-    SeedRange,
-    TrainRequest,
-)
-from cadenza.loop.backends.lerobot import LeRobotBackend, default_backend
+from cadenza.loop.backends.base import DataRequest, MergeRequest, SeedRange, TrainRequest
+from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.lerobot_epochs import episode_lengths
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
-from cadenza.loop.config import EvalConfig, LoopConfig, TrainConfig
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
-from cadenza.loop.dry_run import DryBackend
 from cadenza.loop.errors import ImproveError
 from tests.unit.loop.backends.test_lerobot_probe import TEXTS, environment
 
@@ -77,14 +69,6 @@ def train_request(folder: Path, **changes: Any) -> TrainRequest:
     return request.model_copy(update=changes)
 
 
-def test_hub_dataset_is_taken_as_asked(tmp_path: Path) -> None:
-    request = data_request(tmp_path, num_episodes=3, notes="why")
-    assert backend().plan_data(request) is None
-    found = backend().read_data(request)
-    assert (found.repo_id, found.root, found.episodes) == ("lerobot/pusht", None, None)
-    assert (found.num_episodes, found.notes, found.sha256) == (3, "why", None)
-
-
 @pytest.mark.parametrize(
     ("asked", "episodes", "count"), [(None, None, 4), (9, None, 4), (2, (0, 1), 2)]
 )
@@ -95,11 +79,6 @@ def test_local_dataset_is_taken_whole_or_its_first_episodes(
     found = backend(seed_root=str(root)).read_data(data_request(tmp_path, num_episodes=asked))
     assert (found.root, found.episodes, found.num_episodes) == (str(root), episodes, count)
     assert found.sha256 is not None
-
-
-def test_missing_seed_dataset_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="nowhere: expected a LeRobot dataset"):
-        backend(seed_root=str(tmp_path / "nowhere")).read_data(data_request(tmp_path))
 
 
 def test_suite_of_the_user_is_chosen_by_a_job_with_its_tasks_in_focus(tmp_path: Path) -> None:
@@ -173,66 +152,15 @@ def test_blend_is_seen_as_often_as_its_own_frames_allow(tmp_path: Path) -> None:
         assert steps_of(capped, request.model_copy(update={there: unmade})) == "--steps=5000"
 
 
-def test_chosen_episodes_count_with_their_own_lengths(tmp_path: Path) -> None:
-    root = dataset(tmp_path / "seed", (10, 20, 300))
-    short = DatasetRef(repo_id="local/x", root=str(root), episodes=(0, 1))
-    capped = backend(train={"max_epochs": 1.0})
-    assert steps_of(capped, train_request(tmp_path, dataset=short)) == "--steps=3"
-
-
-@pytest.mark.parametrize(
-    ("numbers", "match"),
-    [
-        ([0, 2], "expected episodes 0, 1, 2, .* got 2 of other numbers"),
-        ([], "got 0 of other numbers"),
-        (None, "expected readable tables below meta/episodes"),
-    ],
-)
-def test_dataset_without_whole_tables_of_episodes_is_refused(
-    tmp_path: Path, numbers: list[int] | None, match: str
-) -> None:
+def test_dataset_without_whole_tables_of_episodes_is_refused(tmp_path: Path) -> None:
     root = dataset(tmp_path / "seed")
     file = root / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
-    if numbers is None:
-        file.write_bytes(b"damaged")
-    else:
-        rows = {"episode_index": numbers, "length": [1] * len(numbers)}
-        parquet.write_table(pa.table(rows), file)
-    with pytest.raises(ConfigurationError, match=match):
+    parquet.write_table(pa.table({"episode_index": [0, 2], "length": [1, 1]}), file)
+    with pytest.raises(ConfigurationError, match=r"expected episodes 0, 1, 2, .* got 2 of"):
         episode_lengths(root)
-
-
-def test_training_seed_differs_by_cycle_and_run_and_repeats(tmp_path: Path) -> None:
-    def seed(stack: LeRobotBackend, cycle: int) -> str:
-        command = stack.plan_train(train_request(tmp_path, cycle=cycle)).command
-        return next(word for word in command if word.startswith("--seed="))
-
-    seeds = [seed(backend(seed=run), cycle) for run in (0, 1) for cycle in (0, 1)]
-    assert len(set(seeds)) == 4
-    assert seed(backend(seed=0), 1) == seeds[1]
-    assert all(int(one.removeprefix("--seed=")) < 2**32 for one in seeds)
-
-
-def test_only_training_goes_on_from_what_an_attempt_left(tmp_path: Path) -> None:
-    stack = backend()
-    train = stack.plan_train(train_request(tmp_path))
-    seeds = SeedRange(start=5, count=2)
-    measure = EvalRequest(
-        cycle=0, checkpoint=POLICY, seeds=seeds, batch_size=1, folder=tmp_path / "e"
-    )
-    collect = HarvestRequest(
-        cycle=0,
-        checkpoint=POLICY,
-        episodes=1,
-        seeds=seeds,
-        repo_id="local/h",
-        folder=tmp_path / "h",
-    )
-    assert (train.on_existing, train.result_path) == ("keep", None)
-    assert stack.plan_eval(measure).on_existing == "remove"
-    assert stack.plan_eval(measure).result_path == tmp_path / "e" / "eval_info.json"
-    assert stack.plan_harvest(collect).on_existing == "remove"
-    assert stack.plan_harvest(collect).result_path == tmp_path / "h" / "result.json"
+    file.write_bytes(b"damaged")
+    with pytest.raises(ConfigurationError, match="expected readable tables below meta/episodes"):
+        episode_lengths(root)
 
 
 def merging(folder: Path, features: tuple[dict[str, Any], dict[str, Any]]) -> MergeRequest:
@@ -262,26 +190,6 @@ def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_pa
     for number, pair in enumerate(((action, longer), (longer, action))):
         with pytest.raises(ImproveError, match=r"observation.state: expected it of dataset"):
             backend().plan_merge(merging(tmp_path / str(number), pair))
-
-
-def test_policy_must_fit_the_data_even_without_an_environment(tmp_path: Path) -> None:
-    request = merging(tmp_path, ({"action": {"shape": [2]}}, {"action": {"shape": [3]}}))
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "config.json").write_text(json.dumps({"output_features": {"action": {"shape": [2]}}}))
-    checkpoint = POLICY.model_copy(update={"path": str(policy)})
-    backend().check_features(request.sources[0], checkpoint)
-    with pytest.raises(ConfigurationError, match="action: expected the shape 2 of policy"):
-        backend().check_features(request.sources[1], checkpoint)
-
-
-def test_without_lerobot_plans_are_made_but_programs_are_missing(tmp_path: Path) -> None:
-    stack = default_backend(eval=EvalConfig(env_type="pusht"), task_filter="push")
-    assert stack.capabilities["lerobot"] == "not installed"
-    assert stack.plan_train(train_request(tmp_path)).command[0] == "lerobot-train"
-    assert stack.plan_data(data_request(tmp_path)) is not None
-    with pytest.raises(MissingExtraError, match="CADENZA_LEROBOT_PYTHON"):
-        _ = stack.programs
 
 
 class Described:
@@ -333,26 +241,3 @@ def test_environment_that_ignores_its_seeds_is_refused_before_a_run_and_before_a
     on_the_hub = DatasetRef(repo_id="a/b")  # whose features nobody can compare
     with pytest.raises(ConfigurationError, match=message):
         stack.check_features(on_the_hub, None)
-
-
-def test_worker_that_does_not_know_where_policies_are_measured_makes_no_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    described = Described(repeats=False)
-    _ = installed(monkeypatch, tmp_path, described)
-    place = environment(tmp_path / "found")
-    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(place.python))
-    trainer = default_backend(train=TrainConfig())
-    local = DatasetRef(repo_id="local/x", root=str(dataset(tmp_path / "seed")))
-    trainer.check_features(local, None)
-    assert trainer.capabilities["lerobot"] == "0.4.4"
-    assert "initial_states" not in trainer.capabilities
-    assert described.words == []
-    with pytest.raises(ConfigurationError, match="expected the seed to choose"):
-        _ = default_backend(eval=EvalConfig(env_type="pusht")).capabilities
-
-
-def test_dry_run_makes_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    described = Described(repeats=False)
-    dry = DryBackend(installed(monkeypatch, tmp_path, described))
-    assert (dry.capabilities, described.words) == ({}, [])

@@ -92,43 +92,31 @@ def clears(words: tuple[str, ...] | list[str]) -> None:
 def test_training_command_in_the_order_of_leagents(tools: LeRobotTools, flag: str) -> None:
     words = command(training(extra_args=("--eval_freq=0",)), Setting(tools=tools))
     assert words == [
-        "lerobot-train",
-        "--policy.type=act",
-        "--policy.push_to_hub=false",
-        "--dataset.repo_id=lerobot/pusht",
-        "--dataset.episodes=[0, 1, 2]",
-        "--output_dir=/runs/r/cycle_0/train",
-        "--steps=20",
-        "--batch_size=2",
-        "--seed=7",
-        "--num_workers=0",
-        f"--{flag}=0",
+        *("lerobot-train", "--policy.type=act", "--policy.push_to_hub=false"),
+        *("--dataset.repo_id=lerobot/pusht", "--dataset.episodes=[0, 1, 2]"),
+        *("--output_dir=/runs/r/cycle_0/train", "--steps=20", "--batch_size=2", "--seed=7"),
+        *("--num_workers=0", f"--{flag}=0"),
     ]
     clears(words)
 
 
-def test_local_data_has_a_folder_and_explicit_episodes_alone() -> None:
+def test_data_weights_and_workers_follow_the_request() -> None:
     local = DatasetRef(repo_id="local/x", root="/data/x", num_episodes=3)
-    assert [w for w in command(training(dataset=local)) if "dataset" in w] == [
-        "--dataset.repo_id=local/x",
-        "--dataset.root=/data/x",
-    ]
     chosen = local.model_copy(update={"episodes": (4, 9)})
-    assert "--dataset.episodes=[4, 9]" in command(training(dataset=chosen))
-
-
-def test_given_weights_replace_the_type_and_a_revision_is_kept() -> None:
-    dataset = DatasetRef(repo_id="a/b", revision="v3.0")
-    words = command(training(init="/runs/r/old", dataset=dataset))
+    words = command(training(dataset=chosen))
+    assert [w for w in words if "dataset" in w][1:] == [
+        "--dataset.root=/data/x",
+        "--dataset.episodes=[4, 9]",
+    ]
+    assert not [w for w in command(training(dataset=local)) if "dataset.episodes" in w]
+    hub = DatasetRef(repo_id="a/b", revision="v3.0")
+    words = command(training(init="/runs/r/old", dataset=hub))
     assert words[1] == "--policy.path=/runs/r/old"
     assert words[4] == "--dataset.revision=v3.0"
-    assert not any(word.startswith("--policy.type") for word in words)
-
-
-def test_workers_are_set_only_where_there_is_no_gpu_and_no_wish() -> None:
+    assert "--num_workers=0" in words
     assert "--num_workers=0" not in command(training(), Setting(tools=OLD, has_gpu=True))
-    words = command(training(extra_args=("--num_workers=2",)))
-    assert [w for w in words if "num_workers" in w] == ["--num_workers=2"]
+    wished = command(training(extra_args=("--num_workers=2",)))
+    assert [w for w in wished if "num_workers" in w] == ["--num_workers=2"]
 
 
 def test_environment_of_evaluations_in_training_is_that_of_all() -> None:
@@ -172,18 +160,11 @@ def test_flag_that_the_loop_sets_is_refused_a_second_time(extra: str) -> None:
 def test_evaluation_command_in_the_order_of_leagents(tools: LeRobotTools) -> None:
     words = eval_command(evaluation(), Setting(eval=PUSHT, tools=tools))
     assert words == (
-        "lerobot-eval",
-        "--policy.path=/runs/r/p",
-        "--env.type=pusht",
-        "--env.task=PushT-v0",
-        "--eval.n_episodes=3",
-        "--eval.batch_size=3",  # LeRobot refuses more than there are episodes
-        "--output_dir=/runs/r/cycle_0/eval",
-        "--seed=500",
-        "--env.obs_type=environment_state_agent_pos",
-        "--policy.device=cpu",
-        "--env.episode_length=60",
-        '--rename_map={"a": "b"}',
+        *("lerobot-eval", "--policy.path=/runs/r/p", "--env.type=pusht", "--env.task=PushT-v0"),
+        # LeRobot refuses a batch of more than there are episodes
+        *("--eval.n_episodes=3", "--eval.batch_size=3", "--output_dir=/runs/r/cycle_0/eval"),
+        *("--seed=500", "--env.obs_type=environment_state_agent_pos", "--policy.device=cpu"),
+        *("--env.episode_length=60", '--rename_map={"a": "b"}'),
     )
     clears(words)
 
@@ -193,23 +174,12 @@ def test_harvest_plays_in_the_environment_of_evaluations_from_its_own_seeds() ->
     request = harvesting(extra_args=extra, focus=("pusht_0",), task_text="push")
     words = harvest_command(request, Setting(eval=PUSHT, tools=OLD))
     assert words == (
-        "cadenza-lerobot-collect",
-        "--policy-path=/runs/r/p",
-        "--env-type=pusht",
-        "--task=PushT-v0",
-        "--episodes=2",
-        "--out=/runs/r/cycle_0/harvest/dataset",
-        "--repo-id=local/r-cycle0-rollouts",
-        "--device=cpu",
-        "--seed=900",
-        "--max-attempts=10",
-        "--focus=pusht_0",
-        "--env.obs_type=environment_state_agent_pos",
-        '--rename-map={"a": "b"}',
-        "--keep-failures",
-        "--env.episode_length=9",
-        "--task-text=push",
-        "--result-json=/runs/r/cycle_0/harvest/result.json",
+        *("cadenza-lerobot-collect", "--policy-path=/runs/r/p", "--env-type=pusht"),
+        *("--task=PushT-v0", "--episodes=2", "--out=/runs/r/cycle_0/harvest/dataset"),
+        *("--repo-id=local/r-cycle0-rollouts", "--device=cpu", "--seed=900", "--max-attempts=10"),
+        *("--focus=pusht_0", "--env.obs_type=environment_state_agent_pos"),
+        *('--rename-map={"a": "b"}', "--keep-failures", "--env.episode_length=9"),
+        *("--task-text=push", "--result-json=/runs/r/cycle_0/harvest/result.json"),
     )
     clears(words)
 
@@ -218,12 +188,9 @@ def test_merge_names_every_source_and_its_folder() -> None:
     sources = (MIX, DatasetRef(repo_id="local/new", root="/runs/r/new"))
     words = merge_command(MergeRequest(sources=sources, repo_id="local/all", folder=RUN / "merge"))
     assert words == (
-        "cadenza-lerobot-merge",
-        "--repo-ids=local/mix,local/new",
-        "--roots=/runs/r/mix,/runs/r/new",
-        "--out=/runs/r/cycle_0/merge/dataset",
-        "--repo-id=local/all",
-        "--result-json=/runs/r/cycle_0/merge/result.json",
+        *("cadenza-lerobot-merge", "--repo-ids=local/mix,local/new"),
+        *("--roots=/runs/r/mix,/runs/r/new", "--out=/runs/r/cycle_0/merge/dataset"),
+        *("--repo-id=local/all", "--result-json=/runs/r/cycle_0/merge/result.json"),
     )
     clears(words)
     far = (MIX, DatasetRef(repo_id="lerobot/pusht"))
@@ -232,36 +199,18 @@ def test_merge_names_every_source_and_its_folder() -> None:
 
 
 def test_selection_names_suite_limit_and_focus() -> None:
-    request = DataRequest(
-        cycle=0,
-        proposal=Proposal(action="reuse_seed", dataset="lerobot/libero", num_episodes=5),
-        seeds=SeedRange(start=0, count=5),
-        folder=RUN / "data",
-    )
-    words = select_command(
-        request,
-        suite="libero_spatial",
-        focus=("libero_spatial_3",),
-        root=Path("/data/x"),
-        instructions=Path("/data/suites.json"),
-    )
+    proposal = Proposal(action="reuse_seed", dataset="lerobot/libero", num_episodes=5)
+    seeds = SeedRange(start=0, count=5)
+    request = DataRequest(cycle=0, proposal=proposal, seeds=seeds, folder=RUN / "data")
+    places = {"root": Path("/data/x"), "instructions": Path("/data/suites.json")}
+    focus = ("libero_spatial_3",)
+    words = select_command(request, suite="libero_spatial", focus=focus, **places)
     assert words == (
-        "cadenza-lerobot-select",
-        "--repo-id=lerobot/libero",
-        "--root=/data/x",
-        "--suite=libero_spatial",
-        "--limit=5",
-        "--focus=libero_spatial_3",
-        "--instructions=/data/suites.json",
-        "--result-json=/runs/r/cycle_0/data/result.json",
+        *("cadenza-lerobot-select", "--repo-id=lerobot/libero", "--root=/data/x"),
+        *("--suite=libero_spatial", "--limit=5", "--focus=libero_spatial_3"),
+        *("--instructions=/data/suites.json", "--result-json=/runs/r/cycle_0/data/result.json"),
     )
     clears(words)
-
-
-def test_shared_words_are_of_the_environment_alone() -> None:
-    config = EvalConfig(env_args=("--policy.device=cpu",))
-    with pytest.raises(ConfigurationError, match=r"expected --env.key=value with LeRobot"):
-        harvest_command(harvesting(), Setting(eval=config))
 
 
 def test_names_that_are_no_object_are_refused() -> None:
@@ -295,13 +244,6 @@ def test_libero_is_told_in_every_command_to_let_the_seed_choose_the_initial_stat
     assert about_states(command(training(extra_args=elsewhere), Setting(eval=PUSHT))) == [
         "--env.init_states=false"
     ]
-
-
-def test_libero_that_is_told_so_already_is_told_once() -> None:
-    told = EvalConfig(env_args=("--env.init_states=false",))
-    words = eval_command(evaluation(extra_args=()), Setting(eval=told))
-    assert about_states(words) == ["--env.init_states=false"]
-    assert about_states(harvest_command(harvesting(), Setting(eval=told))) == about_states(words)
 
 
 @pytest.mark.parametrize("word", REPLAY)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends import lerobot_features
 from cadenza.loop.backends.lerobot_features import (
     Interface,
     dataset_interface,
@@ -103,14 +102,6 @@ def test_policy_that_says_nothing_is_not_judged(tmp_path: Path) -> None:
     assert policy_interface(policy(tmp_path, type="smolvla")) is None
 
 
-@pytest.mark.parametrize("features", [3, {"action": {"shape": "2"}}, {"action": {"shape": [-1]}}])
-def test_damaged_description_is_refused(tmp_path: Path, features: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"expected (features|a shape)"):
-        dataset_interface(dataset(tmp_path, features))
-    with pytest.raises(ConfigurationError, match="expected a LeRobot dataset"):
-        dataset_interface(tmp_path / "none")
-
-
 def test_environment_is_looked_at_once_for_the_same_words(tmp_path: Path) -> None:
     place, asked = environment(tmp_path), []
 
@@ -129,40 +120,6 @@ def test_environment_is_looked_at_once_for_the_same_words(tmp_path: Path) -> Non
     assert asked[0][3:-1] == ["describe", *words]
     environment_interface(place, (*words, "--env.obs_type=pixels"), ask=ask)
     assert len(asked) == 2
-
-
-def test_description_of_an_environment_from_before_a_new_question_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, asked = environment(tmp_path), []
-
-    def ask(command: Sequence[str]) -> str:
-        asked.append(command)
-        result = Path(command[-1].removeprefix("--result-json="))
-        result.parent.mkdir(exist_ok=True)
-        result.write_text(json.dumps({"question": len(asked)}))
-        return ""
-
-    words = ("--env-type=pusht",)
-    assert describe_environment(place, words, ask=ask)[1] == {"question": 1}
-    assert describe_environment(place, words, ask=ask)[1] == {"question": 1}
-    monkeypatch.setattr(lerobot_features, "_QUESTIONS", "more")
-    assert describe_environment(place, words, ask=ask)[1] == {"question": 2}
-
-
-def test_environment_of_many_tasks_gets_longer_to_answer_than_a_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[float] = []
-
-    def output_of(_command: Sequence[str], *, timeout_s: float, question: object) -> str:
-        given.append(timeout_s)
-        raise ConfigurationError("no simulator")
-
-    monkeypatch.setattr(lerobot_features, "output_of", output_of)
-    with pytest.raises(ConfigurationError, match="no simulator"):
-        describe_environment(environment(tmp_path), ("--env-type=libero",))
-    assert given == [1800.0]
 
 
 def test_environment_that_cannot_be_made_is_named_by_its_keys(tmp_path: Path) -> None:

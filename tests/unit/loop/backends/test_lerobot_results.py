@@ -78,20 +78,6 @@ def test_success_rate_is_found_where_releases_put_it(document: Any, expected: fl
     assert success_rate(document, source="x") == expected
 
 
-def test_groups_stand_in_where_no_tasks_are_listed(tmp_path: Path) -> None:
-    document = {"overall": {"pc_success": 50.0}, "per_group": {"a": {"pc_success": 50.0}, "b": {}}}
-    report = read_report(request(tmp_path, document), CONFIG)
-    assert (report.per_task, report.outcomes, report.n_episodes) == ({"a": 0.5}, (), 3)
-
-
-@pytest.mark.parametrize(
-    "document", [{}, {"overall": 3}, {"pc_success": 101}, {"pc_success": True}]
-)
-def test_report_without_a_success_rate_is_refused(document: Any) -> None:
-    with pytest.raises(EvalError, match="expected pc_success in"):
-        success_rate(document, source="x")
-
-
 def lose_an_episode(document: dict[str, Any]) -> None:
     document["per_task"][0]["metrics"]["successes"].pop()
 
@@ -126,10 +112,7 @@ def test_report_that_contradicts_itself_is_refused(
     [
         ([700, 701, 702], True),
         ([None, None, None], True),
-        ([], True),
-        ([1000, 1001, 1002], False),
         ([700, 702, 701], False),
-        ([700, 700, 700], False),
         ([700, 701], False),
         ([700, None, 702], False),
     ],
@@ -146,13 +129,6 @@ def test_seeds_that_a_report_names_must_be_those_asked_for(
         return
     with pytest.raises(EvalError, match=r"pusht_0: expected episodes from the seeds 700 to 702 in"):
         read_report(asked, CONFIG)
-
-
-def test_episodes_that_are_no_objects_are_refused(tmp_path: Path) -> None:
-    document = recorded()
-    document["per_task"][0]["metrics"]["per_episode"] = [700, 701, 702]
-    with pytest.raises(EvalError, match="expected successes and max_rewards of every task, got Ty"):
-        read_report(request(tmp_path, document), CONFIG)
 
 
 def test_report_with_nan_or_none_at_all_is_refused(tmp_path: Path) -> None:

@@ -29,12 +29,6 @@ def test_whole_dataset_needs_no_list(count):
     assert selected_episodes(PAGE, count, ("a",), PartnerFilter("default")) is None
 
 
-def test_focus_takes_three_for_one():
-    # Round 0 takes b's 1, 4, 7 beside 0 and 2; round 1 a's 3, c's 5 and b's last, 10.
-    assert selected_episodes(PAGE, 5, ("b",), EVERYBODY) == (0, 1, 2, 4, 7)
-    assert selected_episodes(PAGE, 8, ("b",), EVERYBODY) == (0, 1, 2, 3, 4, 5, 7, 10)
-
-
 def one_by_one(partners, count, focus):
     """Rounds over the partners in the order of their first episode, by hand."""
     queues = {name: [] for name in partners}
@@ -91,10 +85,6 @@ def test_task_filter_on_a_stranger_is_refused():
         PartnerFilter("leaving_way").within(SeedPage(("crossing_chaser",), 1))
     with pytest.raises(UnknownNameError, match="'a'"):
         PartnerFilter("leaving_way").within(PAGE)
-
-
-def test_dataset_of_another_writer_is_taken_in_order():
-    assert selected_episodes(SeedPage((), 5), 2, ("a",), EVERYBODY) == (0, 1)
 
 
 def facts(**changes):
@@ -157,9 +147,3 @@ def test_a_name_that_is_no_partner_is_refused_before_anything_runs(change, messa
     document = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 4}}
     with pytest.raises(ConfigurationError, match=message):
         NativeBackend(LoopConfig(**document | change))
-
-
-def test_a_filter_of_a_seed_dataset_may_name_whom_only_that_met(tmp_path):
-    data = {"task_filter": "a_robot_of_mine"}
-    config = LoopConfig(run_name="r", seed_dataset="local/d", seed_root=tmp_path, data=data)
-    assert NativeBackend(config).name == "native"

@@ -25,55 +25,42 @@ def roots(tmp_path):
     return Roots(write=(run,), read=(tmp_path / "seed",))
 
 
+def words_of(text, more, without):
+    return [word for word in text.split() if word.partition("=")[0] not in without] + [*more]
+
+
 def train(*more, without=()):
     """A training command of LeRobot; ``{tmp}`` stands for the test's folder."""
-    words = [
-        "lerobot-train",
-        "--policy.type=act",
-        "--policy.push_to_hub=false",
-        "--dataset.repo_id=local/x",
-        "--dataset.root={tmp}/seed",
-        "--output_dir={tmp}/run/cycle_0/train",
-        "--steps=20",
-    ]
-    return [word for word in words if word.partition("=")[0] not in without] + list(more)
+    return words_of(
+        "lerobot-train --policy.type=act --policy.push_to_hub=false --dataset.repo_id=local/x "
+        "--dataset.root={tmp}/seed --output_dir={tmp}/run/cycle_0/train --steps=20",
+        more,
+        without,
+    )
 
 
 def evaluate(*more, without=()):
-    words = [
-        "lerobot-eval",
-        "--policy.path={tmp}/run/cycle_0/train/last",
-        "--env.type=pusht",
-        "--eval.n_episodes=10",
-        "--output_dir={tmp}/run/cycle_0/eval",
-    ]
-    return [word for word in words if word.partition("=")[0] not in without] + list(more)
+    return words_of(
+        "lerobot-eval --policy.path={tmp}/run/cycle_0/train/last --env.type=pusht "
+        "--eval.n_episodes=10 --output_dir={tmp}/run/cycle_0/eval",
+        more,
+        without,
+    )
 
 
 def native(*more, without=()):
-    words = [
-        "cadenza",
-        "job",
-        "train",
-        "--rung=bc",
-        "--dataset={tmp}/run/cycle_0/data",
-        "--steps=20",
-        "--batch-size=32",
-        "--seed=1",
-        "--out={tmp}/run/cycle_0/train",
+    return words_of(
+        "cadenza job train --rung=bc --dataset={tmp}/run/cycle_0/data --steps=20 "
+        "--batch-size=32 --seed=1 --out={tmp}/run/cycle_0/train "
         "--result-json={tmp}/run/cycle_0/train.json",
-    ]
-    return [word for word in words if word.partition("=")[0] not in without] + list(more)
+        more,
+        without,
+    )
 
 
 COLLECT = [
-    "cadenza-lerobot-collect",
-    "--policy-path={tmp}/run/cycle_0/train",
-    "--env-type=pusht",
-    "--task=PushT-v0",
-    "--out={tmp}/run/cycle_0/harvest",
-    "--repo-id=local/harvest",
-    "--seed=7",
+    *("cadenza-lerobot-collect", "--policy-path={tmp}/run/cycle_0/train", "--env-type=pusht"),
+    *("--task=PushT-v0", "--out={tmp}/run/cycle_0/harvest", "--repo-id=local/harvest", "--seed=7"),
 ]
 HARVEST = [*COLLECT, "--max-attempts=25"]
 UNGUARDED = [
@@ -91,165 +78,84 @@ def libero(*more, env="libero"):
 
 
 def collect(*more, without=()):
-    words = [
-        "cadenza",
-        "job",
-        "collect",
-        "--task=crossing",
-        "--episodes=5",
-        "--seed-start=0",
-        "--seed-count=5",
-        "--repo-id=local/d",
-        "--out={tmp}/run/cycle_0/data",
+    return words_of(
+        "cadenza job collect --task=crossing --episodes=5 --seed-start=0 --seed-count=5 "
+        "--repo-id=local/d --out={tmp}/run/cycle_0/data "
         "--result-json={tmp}/run/cycle_0/data/result.json",
-    ]
-    return [word for word in words if word.partition("=")[0] not in without] + list(more)
+        more,
+        without,
+    )
 
 
 EVASIONS = [
     # programs
     ("interpreter", ["python", "-m", "lerobot.scripts.train"]),
-    ("interpreter", ["python3.11", "-c", "print()"]),
     ("interpreter", ["bash", "-c", "lerobot-train"]),
-    ("interpreter", ["sh", "run.sh"]),
-    ("interpreter", ["env", "X=1", "lerobot-train"]),
-    ("interpreter", ["sudo", "lerobot-train"]),
-    ("interpreter", ["PYTHON.EXE", "-m", "lerobot"]),
     ("program_path", ["/usr/bin/lerobot-train", *train()[1:]]),
-    ("program_path", ["./lerobot-train", *train()[1:]]),
-    ("program_path", ["bin/lerobot-train", *train()[1:]]),
-    ("program_path", ["../bin/lerobot-train", *train()[1:]]),
     ("program_path", ["~/lerobot-train", *train()[1:]]),
-    ("program_path", ["C:\\lerobot-train", *train()[1:]]),
     ("unknown_program", ["lerobot-train.py", *train()[1:]]),
-    ("unknown_program", ["LEROBOT-TRAIN", *train()[1:]]),
-    ("unknown_program", [" lerobot-train", *train()[1:]]),
-    ("unknown_program", ["lerobot-find-port"]),
-    ("unknown_program", ["rm", "-rf", "x"]),
-    ("unknown_program", ["", *train()[1:]]),
     ("look_alike", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
     ("look_alike", ["ⅼerobot-train", *train()[1:]]),  # U+217C, an l under NFKC
     ("look_alike", ["cаdenza", "job", "train"]),  # Cyrillic a
     ("forbidden_commands", ["lerobot-record", "--steps=1"]),
-    ("forbidden_commands", ["lerobot-teleoperate"]),
-    ("forbidden_commands", ["lerobot-async-inference"]),
     ("unknown_subcommand", ["cadenza", "loop", "run"]),
-    ("unknown_subcommand", ["cadenza", "job", "tr"]),
-    ("unknown_subcommand", ["cadenza", "--help"]),
-    ("unknown_subcommand", ["cadenza", "--version", *native()[1:]]),
     # words
     ("empty_command", []),
     ("empty_command", "lerobot-train --steps=1"),
     ("not_text", [*train(), 7]),
-    ("not_text", [*train(), b"--seed=1"]),
     ("control_character", train("--job_name=a\x00b")),
-    ("control_character", train("--job_name=a\nb")),
     ("control_character", train("--job_name=a\u202eb")),  # right-to-left override
     ("control_character", train("--job\u200b_name=a")),  # zero-width space
-    ("control_character", train("--job_name=a\udcffb")),  # a byte that is not UTF-8
-    ("control_character", train("--job_name=a\u2028b")),
-    ("too_long", train(*[f"--job_name={number}" for number in range(600)])),
     ("too_long", train("--job_name=" + "x" * (131_072 - 11))),
     ("forbidden_args", train("--robot.type=so100")),
-    ("forbidden_args", train("--teleop")),
-    ("forbidden_args", train("--job_name", "--robot")),
     ("positional", train("cycle_1")),
-    ("positional", ["cadenza", "job", "train", "now", *native()[3:]]),
     ("look_alike", train("—steps=9")),  # EM DASH
     ("look_alike", train("--ѕteps=9")),  # Cyrillic dze
-    ("look_alike", train("--steps\uff1d9")),  # FULLWIDTH EQUALS SIGN
     ("response_file", train("@more_flags")),
-    ("response_file", train("--job_name", "@more_flags")),
-    ("response_file", train("--job_name=@more_flags")),
     ("end_of_flags", train("--")),
     ("short_flag", train("-s=9")),
-    ("short_flag", train("-c", "x")),
     # flags
     ("repeated_flag", train("--steps=300000")),
-    ("repeated_flag", train("--steps", "300000")),
     ("repeated_flag", train("--dataset.root={tmp}/run/cycle_0")),
-    ("repeated_flag", train("--output-dir={tmp}/run/cycle_1")),
-    ("repeated_flag", train("--output.dir={tmp}/run/cycle_1")),
-    ("repeated_flag", train("--STEPS=300000")),
-    ("repeated_flag", native("--batch_size=9")),
     ("repeated_flag", evaluate("--env_type=aloha")),
     ("spelling", train("--batch-size=9")),
-    ("spelling", train("--Seed=9")),
-    ("spelling", evaluate("--eval.batch-size=9")),
-    ("spelling", native("--mix_ratio=0.5")),
     ("abbreviation", train("--batch=9")),
-    ("abbreviation", native("--max=3")),
     ("abbreviation", evaluate("--policy={tmp}/evil.yaml")),
-    ("abbreviation", train("--env={tmp}/evil.yaml")),
     ("malformed_flag", train("--=9")),
-    ("malformed_flag", train("--steps+=9")),
-    ("malformed_flag", train("--ste ps=9")),
-    ("spelling", train("---job_name=9")),
     ("unknown_flag", train("--hub_token=x")),
     ("unknown_flag", evaluate("--env.hub_path=somebody/code")),
-    ("unknown_flag", train("--policy.pretrained_path={tmp}/other")),
-    ("unknown_flag", native("--wandb.enable=false")),
     ("plugin", train("--env.discover_packages_path=evil")),
-    ("plugin", train("--job_name=discover_packages_path")),
-    ("positional", [*HARVEST, "--episodes=5", "--keep-failures", "true"]),
     ("no_value", train("--seed")),
-    ("no_value", train("--seed", "--job_name=a")),
     ("empty_value", train("--seed=")),
-    ("empty_value", train("--job_name=  ")),
     ("blank_value", train("--seed= 7")),
     ("hyphen_value", train("--seed=-1")),
-    ("hyphen_value", train("--seed", "-1")),
     ("switch_value", [*HARVEST, "--episodes=5", "--keep-failures=true"]),
     ("missing_flag", train(without=("--steps",))),
     ("missing_flag", train(without=("--policy.push_to_hub",))),
-    ("missing_flag", train(without=("--output_dir",))),
     ("missing_flag", evaluate(without=("--env.type",))),
-    ("missing_flag", native(without=("--result-json",))),
     ("conflicting_flags", train("--policy.path={tmp}/seed")),
-    ("conflicting_flags", train("--eval_freq=1", "--env_eval_freq=1")),
     ("config_path", evaluate("--config_path={tmp}/run/cycle_0/eval.yaml")),
-    ("config_path", native("--config={tmp}/run/cycle_0/eval.yaml")),
     # values
     ("whole_number", train("--seed=1_000")),
     ("whole_number", train("--seed=１００")),  # fullwidth digits, which int() reads
-    ("whole_number", train("--seed=٣")),  # Arabic-Indic digit
     ("whole_number", train("--seed=1e5")),
-    ("whole_number", train("--seed=10.0")),
-    ("whole_number", train("--seed=+10")),
-    ("whole_number", train("--seed=010")),
-    ("whole_number", train("--seed=0x10")),
-    ("whole_number", train("--seed=true")),
-    ("whole_number", train("--seed=" + "9" * 30)),
     ("range", train("--seed=4294967296")),
-    ("range", train("--steps=0", without=("--steps",))),
     ("number", train("--policy.dropout=nan")),
-    ("number", train("--policy.dropout=1e999")),
     ("range", native("--mix={tmp}/run/cycle_0/mix", "--mix-ratio=1.5")),
     ("boolean", train("--save_checkpoint=yes")),
     ("push_to_hub", train("--policy.push_to_hub=true", without=("--policy.push_to_hub",))),
-    ("push_to_hub", train("--policy.push_to_hub=False", without=("--policy.push_to_hub",))),
     ("choice", train("--policy.type=sac", without=("--policy.type",))),
     ("wandb", train("--wandb.enable=true")),
     ("remote_code", evaluate("--trust_remote_code=true")),
     ("name", train("--dataset.revision=a b")),
     ("name", train("--dataset.repo_id=../../etc", without=("--dataset.repo_id",))),
-    ("name", train("--dataset.repo_id=local/..", without=("--dataset.repo_id",))),
-    ("name", train("--dataset.revision=a..b")),
     ("name", train("--policy.device=cuda;rm")),
     ("list", train("--dataset.episodes=0,1")),
-    ("list", train("--dataset.episodes=(0, 1)")),
-    ("list", train("--dataset.episodes=[0, 1)")),
-    ("list", train("--dataset.episodes=[]")),
-    ("list", train("--dataset.episodes=[0,,1]")),
-    ("list", train("--dataset.episodes=[[0]]")),
     ("whole_number", train("--dataset.episodes=[0, 1_0]")),
     ("renaming", train('--rename_map={"a": 1}')),
-    ("renaming", train("--rename_map=[1]")),
-    ("renaming", train('--rename_map={"a": "b", "a": "c"}')),
     ("long_text", [*HARVEST, "--episodes=5", "--task-text=" + "x" * 501]),
     # paths
     ("path_outside_roots", train("--output_dir=/etc/x", without=("--output_dir",))),
-    ("path_outside_roots", train("--output_dir={tmp}/seed/x", without=("--output_dir",))),
     ("path_outside_roots", train("--output_dir={tmp}/run", without=("--output_dir",))),
     ("path_outside_roots", train("--output_dir={tmp}/run/../other", without=("--output_dir",))),
     ("path_outside_roots", train("--output_dir={tmp}/run/way_out/x", without=("--output_dir",))),
@@ -257,52 +163,33 @@ EVASIONS = [
         "path_outside_roots",
         train("--output_dir={tmp}/run_of_somebody_else/x", without=("--output_dir",)),
     ),
-    ("path_outside_roots", train("--output_dir=x", without=("--output_dir",))),
     ("path_outside_roots", train("--dataset.root={tmp}/other", without=("--dataset.root",))),
     ("path_outside_roots", evaluate("--policy.path={tmp}/other/w", without=("--policy.path",))),
     ("malformed_path", train("--output_dir=~/x", without=("--output_dir",))),
-    ("malformed_path", train("--output_dir=file:///x", without=("--output_dir",))),
-    ("malformed_path", train("--output_dir=/" + "x/" * 3000, without=("--output_dir",))),
     ("allowed_hub_policies", evaluate("--policy.path=evil/w", without=("--policy.path",))),
     # limits
     ("max_train_steps", train("--steps=200001", without=("--steps",))),
-    ("max_train_steps", train("--steps", "200001", without=("--steps",))),
-    ("max_train_steps", native("--steps=200001", without=("--steps",))),
     ("max_eval_episodes", evaluate("--eval.n_episodes=501", without=("--eval.n_episodes",))),
-    ("max_eval_episodes", train("--eval.n_episodes=501")),
-    ("max_eval_episodes", [*HARVEST, "--episodes=501"]),
     ("max_collect_episodes", [*COLLECT, "--episodes=5", "--max-attempts=65537"]),
     ("allowed_env_types", evaluate("--env.type=gym_manipulator", without=("--env.type",))),
-    ("allowed_env_types", train("--env.type=isaaclab_arena", *PLAYING[1:])),
     # what a program does without being told
     ("missing_flag", train("--env.type=pusht")),
     ("missing_flag", train("--env.type=pusht", "--eval_freq=1")),  # 50 episodes each time
     ("missing_flag", train("--env.type=pusht", "--eval.n_episodes=5")),
     ("missing_flag", [*COLLECT, "--episodes=10"]),  # five attempts for each
     ("missing_flag", native("--mix-ratio=0.5")),
-    ("missing_flag", native("--mix={tmp}/run/cycle_0/mix")),
     # episodes that are played again and again
     ("max_eval_episodes", train("--env.type=pusht", "--eval_freq=1", "--eval.n_episodes=26")),
-    ("max_eval_episodes", train("--env.type=pusht", "--env_eval_freq=2", "--eval.n_episodes=51")),
     ("max_eval_episodes", train("--env.task=libero_90", "--env.type=libero", *PLAYING[1:])),
     ("max_eval_episodes", libero("--env.task=libero_10,libero_90")),
-    ("max_eval_episodes", libero("--env.task=libero_90")),
-    ("max_eval_episodes", libero("--env.task=" + ",".join(["libero_10"] * 6))),
-    ("max_eval_episodes", libero("--env.task=easy,medium,hard,very_hard,a-v3", env="metaworld")),
     ("unknown_suite", libero()),
-    ("unknown_suite", libero("--env.task=libero_all")),
-    ("unknown_suite", libero("--env.task=libero_10,Libero_90")),
     # what makes a policy look better than it is
     ("allowed_args", UNGUARDED),
-    ("allowed_args", [*UNGUARDED[:-1], "--filter", "off"]),
-    ("allowed_args", libero("--env.task=libero_10", "--env.task_ids=[0]")),
     ("allowed_args", libero("--env.task=libero_10", "--env.init_states=true")),
     ("allowed_args", [*HARVEST, "--episodes=5", "--env.init_states=true"]),
     # other people's code and data
     ("unknown_program", ["lerobot-edit-dataset", "--operation.type=merge", "--repo_id=lerobot/x"]),
     ("choice", train("--policy.type=groot", without=("--policy.type",))),
-    ("choice", train("--policy.type=wall_x", without=("--policy.type",))),
-    ("choice", train("--policy.type=pi0_fast", without=("--policy.type",))),
     ("policy_type", evaluate("--policy.path={tmp}/seed/groot", without=("--policy.path",))),
     ("weights_file", evaluate("--policy.path={tmp}/seed/torn", without=("--policy.path",))),
     (
@@ -316,36 +203,19 @@ EVASIONS = [
         train("--mix.repo_id=evil/x", "--mix.root={tmp}/run/cycle_0/none", "--mix.ratio=0.5"),
     ),
     ("allowed_hub_datasets", [*SELECT, "--repo-id=evil/data"]),
-    ("allowed_hub_datasets", [*SELECT, "--repo-id=local/data"]),
-    ("allowed_hub_datasets", [*SELECT, "--repo-id=evil/data", "--no-download"]),
     # settings from files
     ("config_path", train("--config_path={tmp}/run/cycle_0/train/train_config.json")),
     ("unknown_flag", train("--resume=true")),
-    (
-        "config_path",
-        ["lerobot-train", "--config_path={tmp}/run/cycle_0/info.json", "--resume=true"],
-    ),
     # places of the loop, and of what is read
     *(
         (
             "file_of_the_loop",
             native(f"--result-json={{tmp}}/run/{place}", without=("--result-json",)),
         )
-        for place in (
-            "events.jsonl",
-            "events.jsonl.lock",
-            "incidents.jsonl",
-            "cycle_0",
-            "cycle_0/train.log",
-            "cycle_0/jobs/train/attempt.lock",
-            "way_in/jobs/train/end.json",
-        )
+        for place in ("events.jsonl", "cycle_0", "cycle_0/train.log", "way_in/jobs/train/end.json")
     ),
-    ("file_of_the_loop", native("--out={tmp}/run/cycle_0/jobs", without=("--out",))),
     ("overlapping_paths", native("--out={tmp}/run/cycle_0/train.json", without=("--out",))),
-    ("overlapping_paths", native("--out={tmp}/run/cycle_0/train.json/x", without=("--out",))),
     ("overlapping_paths", native("--out={tmp}/run/cycle_0/data", without=("--out",))),
-    ("overlapping_paths", native("--out={tmp}/run/way_in/data/x", without=("--out",))),
     ("overlapping_paths", native("--init={tmp}/run/cycle_0/train/policy")),
     (
         "overlapping_paths",
@@ -364,17 +234,8 @@ EVASIONS = [
     ("range", evaluate(f"--seed={2**32 - 9}")),
     ("range", [*HARVEST[:-2], f"--seed={2**32 - 24}", "--max-attempts=25", "--episodes=5"]),
     ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u3164b"]),  # HANGUL FILLER
-    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u2800b"]),  # empty braille
-    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\u00a0b"]),  # no-break space
-    ("control_character", [*HARVEST, "--episodes=5", "--task-text=a\ufe0fb"]),  # variation
     ("control_character", train("--output_dir={tmp}/run/\u3164/x", without=("--output_dir",))),
 ]
-
-
-def test_there_are_enough_different_evasions():
-    assert len(EVASIONS) >= 60
-    assert len({str(command) for _, command in EVASIONS}) == len(EVASIONS)
-    assert len({rule for rule, _ in EVASIONS}) >= 35
 
 
 @pytest.mark.parametrize(("rule", "command"), EVASIONS)
@@ -403,17 +264,12 @@ def test_evasion_is_refused_by_its_rule_and_logged(rule, command, roots, tmp_pat
         native(),
         [*HARVEST, "--episodes=5"],
         [*HARVEST, "--episodes=5", "--keep-failures"],
-        train("--steps", "200000", without=("--steps",)),
-        evaluate("--eval.n_episodes=500", without=("--eval.n_episodes",)),
         evaluate("--policy.path=lerobot/smolvla_base", without=("--policy.path",)),
         [*HARVEST, "--episodes=5", "--task-text=schiebe das Stück, bitte"],
         train("--dataset.episodes=" + str(list(range(18_000)))),
         train("--output_dir={tmp}/run/way_in/x", without=("--output_dir",)),
         train("--output_dir={tmp}/run/cycle_1/../cycle_2/x", without=("--output_dir",)),
-        train(*PLAYING),
         train("--env.type=pusht", "--eval_freq=1", "--eval.n_episodes=25"),
-        train("--env.type=libero", "--eval_freq=0", "--eval.n_episodes=5"),
-        libero("--env.task=libero_spatial,libero_goal"),
         [*UNGUARDED[:-1], "--filter=on"],
         libero("--env.task=libero_10", "--env.init_states=false"),
         libero("--env.task=easy,medium,hard,very_hard", env="metaworld"),
@@ -436,11 +292,12 @@ def test_command_beside_the_evasions_is_allowed(command, roots, tmp_path):
     assert load_constitution(None).clear(job.argv(), roots) == job
 
 
+PROGRAMS = (
+    *("cadenza", "lerobot-train", "lerobot-eval"),
+    *("cadenza-lerobot-collect", "cadenza-lerobot-select"),
+)
 FULL = {
-    "allowed_programs": [
-        *("cadenza", "lerobot-train", "lerobot-eval"),
-        *("cadenza-lerobot-collect", "cadenza-lerobot-select"),
-    ],
+    "allowed_programs": [*PROGRAMS],
     "allowed_hub_datasets": ["owner/data"],
     "allowed_env_types": ["pusht"],
     "max_train_steps": 100,
@@ -454,11 +311,8 @@ FULL = {
     [
         ("allowed_programs", train()),
         ("max_train_steps", train()),
-        ("max_train_steps", native()),
         ("max_eval_episodes", evaluate()),
-        ("max_eval_episodes", train("--eval.n_episodes=1")),
         ("allowed_env_types", evaluate()),
-        ("allowed_env_types", train(*PLAYING)),
         ("max_eval_episodes", train(*PLAYING)),
         ("max_collect_episodes", [*COLLECT, "--episodes=2", "--max-attempts=10"]),
         ("allowed_hub_datasets", [*SELECT, "--repo-id=owner/data"]),
@@ -476,15 +330,8 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
     ("rule", "change", "message"),
     [
         ("unknown_rule", {"max_trainsteps": 5}, "did you mean 'max_train_steps'"),
-        ("unknown_rule", {"forbiden_commands": ["x"]}, "did you mean 'forbidden_commands'"),
         ("malformed_rule", {"max_train_steps": "100"}, "expected a whole number, got '100'"),
-        ("malformed_rule", {"max_train_steps": True}, "expected a whole number, got True"),
-        ("malformed_rule", {"max_train_steps": 1.5}, "expected a whole number, got 1.5"),
-        ("malformed_rule", {"max_train_steps": -1}, "expected greater than or equal to 0, got -1"),
         ("malformed_rule", {"allowed_env_types": "pusht"}, "expected a list, got 'pusht'"),
-        ("malformed_rule", {"forbidden_args": [""]}, r"forbidden_args\[0\]: expected"),
-        ("malformed_rule", {"allowed_hub_policies": ["*"]}, r"allowed_hub_policies\[0\]"),
-        ("malformed_rule", {"extra_keys": {"rm": {}}}, "expected programs of"),
         (
             "malformed_rule",
             {"extra_keys": {"lerobot-train": {"steps": {"kind": "name"}}}},
@@ -492,43 +339,8 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
         ),
         (
             "malformed_rule",
-            {"extra_keys": {"lerobot-train": {"Batch_size": {"kind": "name"}}}},
-            "expected the name of a flag",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-train": {"batch-size": {"kind": "name"}}}},
-            "expected new flags",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"env.hub_path": {"kind": "name"}}}},
-            "expected the name of a flag that can be allowed",
-        ),
-        (
-            "unknown_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "name", "hihg": 3}}}},
-            r"'lerobot-eval'\.x\.hihg: expected a known key, got 'hihg'; remove it",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer"}}}},
-            r"eval'\.x\.high: expected for a number",
-        ),
-        (
-            "malformed_rule",
             {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 3, "high": 2}}}},
             r"low: expected at most high, got 3\.0 > 2\.0",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 1.5, "high": 3}}}},
-            r"low, high: expected whole numbers for an integer, got 1\.5 and 3\.0",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "high": 2.9}}}},
-            r"low, high: expected whole numbers for an integer, got 0\.0 and 2\.9",
         ),
         *(
             (
@@ -591,12 +403,6 @@ def test_job_writes_in_its_own_folder_alone(roots, tmp_path):
         load_constitution(None).clear(elsewhere, own)
 
 
-def test_refusal_of_many_tasks_tells_how_many(roots, tmp_path):
-    command = [word.replace("{tmp}", str(tmp_path)) for word in libero("--env.task=libero_90")]
-    with pytest.raises(ConstitutionError, match="at most 500, got 900: 10 in each of 90 tasks"):
-        load_constitution(None).clear(command, roots)
-
-
 def test_suite_that_the_run_describes_is_counted(roots, tmp_path):
     command = [word.replace("{tmp}", str(tmp_path)) for word in libero("--env.task=mine")]
     rules = load_constitution(None).with_suites({"mine": 50})
@@ -646,8 +452,6 @@ def steps(**entry):
     ("name", "content", "shown"),
     [
         ("policy_preprocessor.json", steps(**{"class": "os.system"}), "class = 'os.system'"),
-        ("policy_postprocessor.json", steps(_target_="os.system"), "_target_ = 'os.system'"),
-        ("x/other.json", {"deep": [{"target": "os.system"}]}, "target = 'os.system'"),
         ("policy_preprocessor.json", steps(registry_name="mine"), "registry_name = 'mine'"),
         (
             "policy_preprocessor.json",  # fetches code of the hub, unless told otherwise
@@ -656,14 +460,10 @@ def steps(**entry):
         ),
         ("config.json", {"type": "act", "trust_remote_code": True}, "trust_remote_code = "),
         ("train_config.json", {"env": {"hub_path": "evil/env"}}, "hub_path = 'evil/env'"),
-        ("adapter_config.json", {"parent_library": "evil"}, "parent_library = 'evil'"),
         ("adapter_config.json", {"base_model_name_or_path": "evil/base"}, "'evil/base'"),
-        ("adapter_config.json", {"base_model_name_or_path": "/etc"}, "'/etc'"),
         ("adapter_config.json", {"base_model_name_or_path": "a\0b"}, "null byte"),
-        ("config.json", {"type": None}, "policy of act"),
         ("config.json", {"type": "groot"}, "'groot'"),
         ("adapter_model.bin", {}, "adapter_model.bin"),
-        ("modeling.py", {}, "modeling.py"),
     ],
 )
 def test_folder_of_weights_that_could_run_programs_is_refused(

@@ -1,10 +1,8 @@
 import json
 import logging
-import threading
 
 import pytest
 
-from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventLogError
 from cadenza.loop.events import Event, EventBus, log_file
 
@@ -29,44 +27,26 @@ def test_bus_creates_parents_and_appends_one_line_per_event(tmp_path):
     assert second["mono"] >= first["mono"]
 
 
-def test_subscribers_are_called_in_order_after_the_line_is_written(tmp_path):
-    bus = EventBus(tmp_path / "events.jsonl")
-    seen = []
-    bus.subscribe(lambda event: seen.append(("a", event.kind, len(lines(bus.log_path)))))
-    bus.subscribe(lambda event: seen.append(("b", event.kind, len(lines(bus.log_path)))))
-    bus.emit(Event("r", "train", "x"))
-    assert seen == [("a", "x", 1), ("b", "x", 1)]
-
-
-def test_failing_subscriber_is_logged_and_stops_nobody(tmp_path, caplog):
+def test_subscribers_are_called_in_order_after_the_line_whoever_fails_or_emits(tmp_path, caplog):
     bus = EventBus(tmp_path / "events.jsonl")
     seen = []
 
     def fail(event):
         raise RuntimeError("broken display")
 
-    bus.subscribe(fail)
-    bus.subscribe(seen.append)
-    with caplog.at_level(logging.ERROR):
-        bus.emit(Event("r", "train", "x"))
-    assert [event.kind for event in seen] == ["x"]
-    assert "failed on train/x" in caplog.text
-    assert "broken display" in caplog.text
-
-
-def test_subscriber_may_emit(tmp_path):
-    bus = EventBus(tmp_path / "events.jsonl")
-
     def answer(event):
+        seen.append((event.kind, len(lines(bus.log_path))))
         if event.kind == "question":
             bus.emit(Event("r", "train", "answer"))
 
+    bus.subscribe(fail)
     bus.subscribe(answer)
-    bus.emit(Event("r", "train", "question"))
-    assert [(line["kind"], line["seq"]) for line in lines(bus.log_path)] == [
-        ("question", 1),
-        ("answer", 2),
-    ]
+    with caplog.at_level(logging.ERROR):
+        bus.emit(Event("r", "train", "question"))
+    assert seen == [("question", 1), ("answer", 2)]
+    assert [line["seq"] for line in lines(bus.log_path)] == [1, 2]
+    assert "failed on train/question" in caplog.text
+    assert "broken display" in caplog.text
 
 
 def test_later_bus_counts_on_and_one_at_a_time_owns_the_log(tmp_path, monkeypatch):
@@ -84,28 +64,11 @@ def test_later_bus_counts_on_and_one_at_a_time_owns_the_log(tmp_path, monkeypatc
     assert [(line["seq"], line["kind"]) for line in lines(path)] == [(1, "x"), (2, "y"), (3, "z")]
 
 
-def test_threads_share_a_bus(tmp_path):
-    bus = EventBus(tmp_path / "events.jsonl")
-
-    def emit():
-        for _ in range(10):
-            bus.emit(Event("r", "train", "x"))
-
-    threads = [threading.Thread(target=emit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [line["seq"] for line in lines(bus.log_path)] == list(range(1, 41))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("not json\n", "expected an event in the last line"),
         ('{"run_id": "r"}\n', "expected a seq >= 1 in the last line, got None"),
-        ('{"seq": "7"}\n', "got '7'"),
-        ('{"seq": 0}\n', "got 0"),
     ],
 )
 def test_log_of_another_program_is_refused_and_kept(tmp_path, content, message):
@@ -116,34 +79,3 @@ def test_log_of_another_program_is_refused_and_kept(tmp_path, content, message):
         with pytest.raises(EventLogError, match=message):
             bus.emit(Event("r", "train", "x"))
     assert path.read_text() == content
-
-
-def test_routed_bus_hands_events_to_the_sink_and_leaves_its_log_alone(tmp_path):
-    bus = EventBus(tmp_path / "events.jsonl")
-    heard, kept = [], []
-
-    class Sink:
-        log_path = bus.log_path
-
-        def __init__(self):
-            self.subscribers = []
-
-        def subscribe(self, subscriber):
-            self.subscribers.append(subscriber)
-
-        def emit(self, event):
-            kept.append(event.kind)
-            for subscriber in self.subscribers:
-                subscriber(event)
-
-    bus.subscribe(lambda event: heard.append(event.kind))
-    bus.emit(Event("run", "s", "before"))
-    with bus.routed(Sink()):
-        bus.emit(Event("run", "s", "inside"))
-        with pytest.raises(NotReadyError, match="expected a bus of no run"):
-            bus.routed(Sink()).__enter__()
-    bus.emit(Event("run", "s", "after"))
-    assert (heard, kept) == (["before", "inside", "after"], ["inside"])
-    written = [(line["seq"], line["kind"]) for line in lines(bus.log_path)]
-    assert written == [(1, "before"), (2, "after")]
-    bus.close()

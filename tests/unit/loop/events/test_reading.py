@@ -48,12 +48,6 @@ def test_overlong_line_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
     assert page.next_offset == 110 + 11
 
 
-def test_log_that_is_not_there_has_no_events_and_is_not_created(tmp_path):
-    path = tmp_path / "events.jsonl"
-    assert read_events(path, 5) == EventPage(events=(), next_offset=5)
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(("offset", "limit"), [(-1, 1), (0, 0), (0, -3)])
 def test_ranges_are_checked(tmp_path, offset, limit):
     with pytest.raises(InputError, match="expected offset >= 0 and limit > 0"):

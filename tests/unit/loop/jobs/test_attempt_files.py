@@ -1,11 +1,9 @@
-import errno
-import fcntl
 import json
 import re
 
 import pytest
 
-from cadenza.core.errors import IntegrityError, StorageError
+from cadenza.core.errors import IntegrityError
 from cadenza.loop.jobs.attempt_files import (
     AttemptEnd,
     AttemptFolder,
@@ -46,13 +44,7 @@ def test_what_is_written_is_read_back(folder):
     folder.beat(12.3456, 4.0)
     assert (folder.read_host(2), folder.read_end(2)) == (host, end)
     assert folder.read_heartbeat() == Heartbeat(attempt_s=12.346, quiet_s=4.0)
-
-
-def test_documents_of_another_attempt_are_not_taken(folder):
-    folder.write_host(HostProcess(attempt=1, pid=7, start_ticks=9))
-    folder.write_end(AttemptEnd(attempt=1, exit_code=0, duration_s=1.0, reason="finished"))
-    assert folder.read_host(2) is None
-    assert folder.read_end(2) is None
+    assert (folder.read_host(1), folder.read_end(1)) == (None, None)  # of another attempt
 
 
 def test_next_attempt_finds_nothing_of_the_last_one(folder):
@@ -71,15 +63,6 @@ def test_next_attempt_finds_nothing_of_the_last_one(folder):
     assert (folder.stop_asked_by(), folder.read_waiting()) == ("", None)
 
 
-def test_what_a_host_waits_for_is_told_until_it_waits_no_more(folder):
-    assert folder.read_waiting() is None
-    folder.say_waiting("it needs 1 GPU")
-    assert folder.read_waiting() == "it needs 1 GPU"
-    folder.say_waiting(None)
-    folder.say_waiting(None)
-    assert folder.read_waiting() is None
-
-
 def test_lock_has_one_holder_and_ends_with_it(folder):
     with folder.try_lock():
         assert folder.try_lock() is None
@@ -87,60 +70,66 @@ def test_lock_has_one_holder_and_ends_with_it(folder):
         assert lock.descriptor > 2
 
 
-def test_file_system_without_locks_is_reported(folder, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StorageError, match="expected to lock this file, got 'No locks available'"):
-        folder.try_lock()
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        ({"argv": "sh -c"}, "expected 'argv' of type list, got 'sh -c'"),
-        ({"attempt": True}, "expected 'attempt' of type int, got True"),
-        ({"grace_s": None}, "expected 'grace_s' of type float or int, got None"),
+        ("request", {"argv": "sh -c"}, "expected 'argv' of type list, got 'sh -c'"),
+        ("request", {"attempt": True}, "expected 'attempt' of type int, got True"),
+        ("request", {"grace_s": None}, "expected 'grace_s' of type float or int, got None"),
+        ("end", {"reason": "bored"}, "expected a reason of"),
+        ("end", {"duration_s": -1.0}, "expected a reason of"),
     ],
 )
-def test_request_of_wrong_types_is_refused(folder, change, message):
-    document = json.loads(folder.request_path.read_text()) | change
-    folder.request_path.write_text(json.dumps(document))
+def test_documents_of_odd_values_are_refused(folder, name, change, message):
+    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
+    path = folder.path / f"{name}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(IntegrityError, match=message):
-        folder.read_request()
-
-
-@pytest.mark.parametrize("change", [{"reason": "bored"}, {"duration_s": -1.0}])
-def test_end_of_odd_values_is_refused(folder, change):
-    document = {"attempt": 2, "exit_code": 0, "duration_s": 1.0, "reason": "finished"} | change
-    (folder.path / "end.json").write_text(json.dumps(document))
-    with pytest.raises(IntegrityError, match="expected a reason of"):
-        folder.read_end(2)
+        folder.read_request() if name == "request" else folder.read_end(2)
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "reason", "kind", "problem"),
+    ("exit_code", "reason", "memory_kills", "kind", "problem"),
     [
-        (0, "finished", "succeeded", ""),
-        (1, "finished", "failed", "exit code 1"),
-        (-9, "finished", "interrupted", r"exit code -9 \(SIGKILL\)"),
-        (-15, "finished", "interrupted", "SIGTERM"),
-        (-11, "finished", "failed", "SIGSEGV"),
-        (-40, "finished", "failed", "exit code -40$"),
-        (0, "stopped", "ended_by_us", "^it was ended by a request to stop$"),
-        (-15, "budget", "ended_by_us", "^it was ended by its host, as the run's budget was used"),
-        (-15, "signal", "interrupted", r"^it was ended by a signal from outside the run \(SIGTERM"),
-        (0, "time_limit", "failed", "time limit ended it after 1.0 s, exit code 0"),
-        (-9, "silent", "failed", "after 1.0 s, as its log and its folder had stood still for jobs"),
+        (0, "finished", 0, "succeeded", ""),
+        (1, "finished", 0, "failed", "exit code 1"),
+        (-9, "finished", 0, "interrupted", r"exit code -9 \(SIGKILL\)"),
+        (-15, "finished", 2, "interrupted", r"^exit code -15 \(SIGTERM\)$"),
+        (-11, "finished", 0, "failed", "SIGSEGV"),
+        (-40, "finished", 0, "failed", "exit code -40$"),
+        (0, "stopped", 0, "ended_by_us", "^it was ended by a request to stop$"),
+        (
+            -15,
+            "budget",
+            0,
+            "ended_by_us",
+            "^it was ended by its host, as the run's budget was used",
+        ),
+        (-15, "signal", 0, "interrupted", r"^it was ended by a signal from outside the run \(SIGT"),
+        (0, "time_limit", 0, "failed", "time limit ended it after 1.0 s, exit code 0"),
+        (-9, "silent", 0, "failed", "as its log and its folder had stood still for jobs"),
+        (
+            -9,
+            "finished",
+            2,
+            "failed",
+            r"^the kernel killed it for want of memory, exit code -9 \(S",
+        ),
+        (1, "finished", 2, "failed", "^exit code 1, after the kernel killed 2 processes for want"),
     ],
 )
-def test_end_is_judged_by_reason_and_exit_code(folder, exit_code, reason, kind, problem):
-    end = AttemptEnd(attempt=2, exit_code=exit_code, duration_s=1.0, reason=reason)
+def test_end_is_judged_by_reason_exit_code_and_memory(
+    folder, exit_code, reason, memory_kills, kind, problem
+):
+    end = AttemptEnd(
+        attempt=2, exit_code=exit_code, duration_s=1.0, reason=reason, memory_kills=memory_kills
+    )
     folder.write_end(end)
     outcome = judge(folder, 2, None)
     assert (outcome.kind, outcome.end, outcome.digest) == (kind, end, None)
     assert re.search(problem, outcome.problem)
+    assert outcome.killed_alone is ((exit_code, reason) == (-9, "finished"))
+    assert not judge(folder, 3, None).killed_alone  # its host was killed
 
 
 def test_end_on_request_names_who_asked(folder):
@@ -152,48 +141,10 @@ def test_end_on_request_names_who_asked(folder):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "kind", "problem"),
-    [
-        (-9, "failed", r"^the kernel killed it for want of memory, exit code -9 \(SIGKILL\)$"),
-        (-15, "interrupted", r"^exit code -15 \(SIGTERM\)$"),
-        (1, "failed", "^exit code 1, after the kernel killed 2 processes for want of memory$"),
-    ],
+    ("text", "seconds"),
+    [("000000000058.000\n", 58.0), ("", 0.0), ("1.0 x", 0.0)],
+    ids=["of an older host", "empty", "caught in the middle of a write"],
 )
-def test_a_lack_of_memory_is_a_failure_and_named(folder, exit_code, kind, problem):
-    end = AttemptEnd(
-        attempt=2, exit_code=exit_code, duration_s=1.0, reason="finished", memory_kills=2
-    )
-    folder.write_end(end)
-    outcome = judge(folder, 2, None)
-    assert outcome.kind == kind
-    assert re.search(problem, outcome.problem)
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "reason", "alone"),
-    [
-        (-9, "finished", True),
-        (-15, "finished", False),
-        (-9, "signal", False),
-        (-9, "silent", False),
-    ],
-)
-def test_a_kill_of_the_command_alone_is_told_apart(folder, exit_code, reason, alone):
-    end = AttemptEnd(attempt=2, exit_code=exit_code, duration_s=1.0, reason=reason)
-    folder.write_end(end)
-    assert judge(folder, 2, None).killed_alone is alone
-    assert not judge(folder, 3, None).killed_alone  # its host was killed
-
-
-def test_files_of_an_older_host_are_read(folder):
-    (folder.path / "heartbeat").write_text("000000000058.000\n")
-    assert folder.read_heartbeat() == Heartbeat(attempt_s=58.0, quiet_s=0.0)
-    end = {"attempt": 2, "exit_code": 0, "duration_s": 1.0, "reason": "finished"}
-    (folder.path / "end.json").write_text(json.dumps(end))
-    assert folder.read_end(2).memory_kills == 0
-
-
-@pytest.mark.parametrize("text", ["", "1.0 x"])
-def test_heartbeat_caught_in_the_middle_of_a_write_counts_as_none(folder, text):
+def test_heartbeat_of_another_form_is_read_as_far_as_it_can_be(folder, text, seconds):
     (folder.path / "heartbeat").write_text(text)
-    assert folder.read_heartbeat() == Heartbeat(attempt_s=0.0, quiet_s=0.0)
+    assert folder.read_heartbeat() == Heartbeat(attempt_s=seconds, quiet_s=0.0)

@@ -5,8 +5,7 @@ from cadenza.loop.jobs.course import Course, read_course, write_course
 from cadenza.loop.jobs.outcomes import Outcome
 
 KILLED = Outcome(
-    kind="interrupted",
-    end=AttemptEnd(attempt=1, exit_code=-9, duration_s=1.0, reason="finished"),
+    kind="interrupted", end=AttemptEnd(attempt=1, exit_code=-9, duration_s=1.0, reason="finished")
 )
 HOST_KILLED = Outcome(kind="interrupted")
 FAILED = Outcome(

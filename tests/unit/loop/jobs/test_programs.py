@@ -17,29 +17,23 @@ def test_native_table_runs_this_interpreter():
     assert table.resolve(("cadenza", "job")) == (sys.executable, "-P", "-m", "cadenza", "job")
 
 
-@pytest.mark.parametrize("command", [("python",), ("/bin/sh",), ("./tool",), ("",), ()])
+@pytest.mark.parametrize("command", [("python",), ("/bin/sh",), ("",), ()])
 def test_name_outside_the_table_is_refused_with_the_known_ones(command):
-    table = ProgramTable({"tool": (sys.executable,), "also": (sys.executable,)})
+    table = ProgramTable({"tool": ("/nowhere/tool",), "also": (sys.executable,)})
     with pytest.raises(UnknownNameError, match="expected one of also, tool"):
         table.resolve(command)
-
-
-def test_program_that_is_not_installed_is_refused():
-    table = ProgramTable({"tool": ("/nowhere/tool",)})
     with pytest.raises(UnknownNameError, match="expected the executable /nowhere/tool"):
         table.resolve(("tool",))
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "/bin/sh", "..", ".x", "-c"])
-def test_name_that_is_not_bare_is_refused(name):
-    with pytest.raises(ConfigurationError, match="expected a bare name"):
-        ProgramTable({name: (sys.executable,)})
-
-
-@pytest.mark.parametrize("prefix", [(), ("python",), ("./python",)])
-def test_executable_that_is_not_absolute_is_refused(prefix):
-    with pytest.raises(ConfigurationError, match="expected an absolute executable"):
-        ProgramTable({"tool": prefix})
+@pytest.mark.parametrize(
+    ("name", "prefix", "message"),
+    [(name, (sys.executable,), "expected a bare name") for name in ("", "a/b", "..", ".x", "-c")]
+    + [("tool", prefix, "expected an absolute executable") for prefix in ((), ("./python",))],
+)
+def test_names_are_bare_and_executables_absolute(name, prefix, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ProgramTable({name: prefix})
 
 
 def test_extended_table_knows_both_and_refuses_a_name_twice():

@@ -1,6 +1,5 @@
 import os
 import signal
-import threading
 
 import pytest
 
@@ -15,25 +14,18 @@ from cadenza.loop.jobs.stopping import (
 )
 
 
-def test_first_signal_asks_to_end_and_the_second_to_kill():
-    before = signal.getsignal(signal.SIGTERM)
-    with StopSignals() as stop:
-        assert stop() is StopLevel.NONE
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop() is StopLevel.END
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop() is StopLevel.KILL
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_the_first_signal_is_remembered_and_each_new_level_told():
-    told = []
+def test_signals_ask_to_end_then_to_kill_and_the_third_interrupts():
+    before, told = signal.getsignal(signal.SIGTERM), []
     with StopSignals(told.append) as stop:
-        assert stop.first is None
+        assert (stop(), stop.first) == (StopLevel.NONE, None)
         os.kill(os.getpid(), signal.SIGTERM)
+        assert (stop(), stop.first) == (StopLevel.END, signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-    assert stop.first is signal.SIGTERM
+        assert (stop(), stop.first) == (StopLevel.KILL, signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):  # the program does not ask
+            os.kill(os.getpid(), signal.SIGINT)
     assert told == [StopLevel.END, StopLevel.KILL]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_signal_counts_though_nobody_can_be_told():
@@ -43,14 +35,6 @@ def test_signal_counts_though_nobody_can_be_told():
     with StopSignals(gone) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop() is StopLevel.END
-
-
-def test_the_third_signal_interrupts_a_program_that_does_not_ask():
-    with StopSignals():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture
@@ -63,6 +47,9 @@ def hangup():
 
 def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
     hangup(signal.SIG_DFL)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL  # none came
     told = []
     with StopSignals(told.append) as stop:
         for _ in range(3):
@@ -73,21 +60,6 @@ def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # it may come once more
 
 
-def test_what_a_hangup_did_before_is_put_back_where_none_came(hangup):
-    hangup(signal.SIG_DFL)
-    with StopSignals():
-        assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-
-
-def test_who_ignores_a_closed_terminal_goes_on_ignoring_it(hangup):
-    hangup(signal.SIG_IGN)
-    with StopSignals() as stop:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop() is StopLevel.NONE
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
 def test_handlers_that_a_library_takes_over_are_put_back():
     with StopSignals() as stop:
         with signals_kept():
@@ -96,18 +68,6 @@ def test_handlers_that_a_library_takes_over_are_put_back():
         os.kill(os.getpid(), signal.SIGTERM)
         assert (stop(), stop.first) == (StopLevel.END, signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) == stop._on_signal
-
-
-def test_signals_are_left_alone_outside_the_main_thread():
-    def enter():
-        with signals_kept():
-            seen.append(signal.getsignal(signal.SIGHUP))
-
-    seen = []
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGHUP)]
 
 
 def test_store_is_asked_at_most_once_a_second(monkeypatch):

@@ -45,57 +45,31 @@ def test_nothing_is_wrong_with_fresh_pages(root, ingest):
     assert findings(root) == []
 
 
-def test_refused_candidates_contradict_nobody(root, ingest):
-    ingest("a", 0, 0.9)
-    ingest("a", 1, 0.2, decision="rollback")
-    ingest("b", 0, 0.9)
-    with_lessons(root, "tasks/crossing.md", "bc is reliable and helps.")
-    assert findings(root) == []
-
-
-def test_run_of_a_long_name_is_known(root, ingest):
-    ingest("r" * 130, 0, 0.5)
-    assert findings(root) == []
-    assert findings(root, {"r" * 130}) == []
-    assert "missing run" in findings(root, {"r" * 131})[0]["problem"]
-
-
-def test_missing_folder_has_no_findings(root):
-    assert findings(root) == []
-
-
 def test_promised_problems_are_told_by_page(tmp_path, root):
+    pages = {
+        "a": (b"---\nname: [\n---\n", ["unparseable: front matter is no YAML"]),
+        "b": (b"no front matter", ["bad type None", "bad status None", "missing provenance"]),
+        "c": (
+            b"---\ntype: task\nstatus: proven\nprovenance: [{run: 1}]\n---\n",
+            ["bad status 'proven'", "bad provenance: expected a list of {run, cycle}"],
+        ),
+        "d": (
+            b"---\ntype: task\nstatus: replicated\nprovenance: []\n---\n\xff",
+            ["unparseable: no UTF-8 at byte 53", "missing provenance"],
+        ),
+    }
     (root / "tasks").mkdir(parents=True)
     (root / "KNOWLEDGE.md").write_text("never linted")
-    (root / "tasks/b.md").write_text("no front matter")
-    (root / "tasks/a.md").write_text("---\nname: [\n---\n")
-    (root / "tasks/c.md").write_text(
-        "---\ntype: task\nstatus: proven\nprovenance: [{run: 1}]\n---\n"
-    )
-    (root / "tasks/d.md").write_bytes(
-        b"---\ntype: task\nstatus: replicated\nprovenance: []\n---\n\xff"
-    )
-    agent = KnowledgeAgent(root, EventBus(tmp_path / "events.jsonl"))
-    found = agent.lint()
+    for name, (content, _) in pages.items():
+        (root / f"tasks/{name}.md").write_bytes(content)
+    found = KnowledgeAgent(root, EventBus(tmp_path / "events.jsonl")).lint()
     assert [f["page"] for f in found] == sorted(f["page"] for f in found)
-    assert problems(root, "tasks/a.md")[0].startswith("unparseable: front matter is no YAML")
-    assert problems(root, "tasks/b.md") == [
-        "bad type None",
-        "bad status None",
-        "missing provenance",
-    ]
-    assert problems(root, "tasks/c.md") == [
-        "bad status 'proven'",
-        "bad provenance: expected a list of {run, cycle}",
-    ]
-    assert problems(root, "tasks/d.md") == [
-        "unparseable: no UTF-8 at byte 53",
-        "missing provenance",
-    ]
+    for name, (_, told) in pages.items():
+        page = problems(root, f"tasks/{name}.md")
+        assert [page[n][: len(start)] for n, start in enumerate(told)] == told
     (event,) = read_events(tmp_path / "events.jsonl").events
     assert (event["run_id"], event["stage"]) == ("knowledge-lint", "knowledge")
-    assert event["kind"] == "lint_report"
-    assert event["payload"]["findings"] == found
+    assert (event["kind"], event["payload"]["findings"]) == ("lint_report", found)
 
 
 def test_runs_that_disagree_are_told(root, ingest):
@@ -114,7 +88,6 @@ def test_runs_that_disagree_are_told(root, ingest):
         ("On Crossing everything drops.", True),
         ("bc does not get worse.", False),
         ("bc_large gets worse.", False),
-        ("Use bc.", False),
     ],
 )
 def test_lesson_against_the_newest_change_is_told(root, ingest, lesson, contradicted):
@@ -136,14 +109,6 @@ def test_best_that_is_not_best_is_told(root, ingest):
     assert problems(root, "tasks/crossing.md") == []
 
 
-def test_lessons_that_say_opposite_things_are_told(root, ingest):
-    ingest("a", 0, 0.5)
-    with_lessons(root, "policies/bc.md", "Noise improves bc.", "bc drops with noise.")
-    assert problems(root, "policies/bc.md") == [
-        "contradiction: lessons say that bc gains and that it loses"
-    ]
-
-
 def test_page_without_news_is_stale(root, ingest):
     ingest("a", 0, 0.5, suite="old", policy="p", at=1.7e9)
     ingest("b", 0, 0.5, suite="new", policy="q", at=1.7e9 + 30 * DAY)
@@ -151,22 +116,6 @@ def test_page_without_news_is_stale(root, ingest):
     ingest("b", 1, 0.5, suite="new", policy="q", at=1.7e9 + 31 * DAY)
     assert problems(root, "tasks/old.md") == ["stale: no observation for 31 days before 2023-12-15"]
     assert problems(root, "tasks/new.md") == []
-
-
-def test_day_of_change_before_the_newest_observation_is_stale(root, ingest):
-    ingest("a", 0, 0.5)
-    path = root / "tasks/crossing.md"
-    path.write_text(path.read_text().replace("updated: '2023-11-14'", "updated: 2023-01-01"))
-    assert problems(root, "tasks/crossing.md") == [
-        "stale: updated 2023-01-01, but observed 2023-11-14"
-    ]
-
-
-def test_days_that_no_calendar_has_do_no_harm(root, ingest):
-    ingest("a", 0, 0.5)
-    path = root / "tasks/crossing.md"
-    path.write_text(path.read_text().replace("2023-11-14 · run", "2023-99-99 · run"))
-    assert isinstance(findings(root), list)
 
 
 def test_runs_that_do_not_exist_are_told(root, ingest):

@@ -2,9 +2,9 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.loop.errors import LLMCallError
-from cadenza.loop.llm import CallLimits, GuardedLLM, NullLLM, Price, RecordedLLM, asking
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import StoreReplies, recorded_llm
+from cadenza.loop.llm.recording import StoreReplies
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.rows import ReplyTotals
 from tests.loop_fakes import MemoryReplies
@@ -44,55 +44,10 @@ def test_repeated_step_gets_the_replies_of_the_store(store, tmp_path):
     assert (row.text, row.tokens_in, row.tokens_out, row.cost_usd) == ("b:2", 1, 2, None)
 
 
-def test_lease_may_be_taken_at_each_call(store):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    llm = RecordedLLM(GuardedLLM(Counting()), StoreReplies(store.replies, lambda: lease))
-    with asking(3, "propose"):
-        assert llm.complete("a") == "a:1"
-    assert store.replies.get("r", 3, "propose", 0) is not None
-
-
-def test_recorded_failure_holds(store):
-    class Failing(Counting):
-        def ask(self, question):
-            self.asked += 1
-            raise RuntimeError("no network")
-
-    asker = Failing()
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    for _ in range(2):
-        llm = RecordedLLM(GuardedLLM(asker), StoreReplies(store.replies, lease))
-        with asking(0, "propose"):
-            assert llm.complete("a") == ""
-    assert asker.asked == 1
-    assert store.replies.get("r", 0, "propose", 0).error == "client failed with RuntimeError"
-
-
 def test_call_outside_a_place_is_refused(tmp_path):
     llm = RecordedLLM(GuardedLLM(Counting()), MemoryReplies())
     with pytest.raises(NotReadyError, match="expected a call inside"):
         llm.complete("a")
-
-
-def test_places_nest(tmp_path):
-    log = MemoryReplies()
-    llm = RecordedLLM(GuardedLLM(Counting()), log)
-    with asking(0, "outer"):
-        llm.complete("a")
-        with asking(0, "inner"):
-            llm.complete("b")
-        llm.complete("c")
-    assert list(log.rows) == [
-        (0, "outer", 0),
-        (0, "inner", 0),
-        (0, "outer", 1),
-    ]
-
-
-def test_no_model_records_nothing(tmp_path):
-    log = MemoryReplies()
-    assert isinstance(recorded_llm(None, log), NullLLM)
-    assert log.rows == {}
 
 
 def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
@@ -181,33 +136,6 @@ def test_every_attempt_is_booked_before_it_is_made(store):
         assert RecordedLLM(guard, log).complete("a", max_tokens=2) == ""
     assert booked == [2.0, 4.0, 6.0]
     assert log.spent_usd() == 6.0
-
-
-def test_without_a_price_a_call_under_way_is_known_and_costs_nothing(store):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    log = StoreReplies(store.replies, lease)
-    assert not store.replies.is_asked("r", 0)
-    with asking(0, "propose"), pytest.raises(Killed):
-        RecordedLLM(Waits(Dying()), log).complete("a")
-    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=0.0)
-    assert (store.replies.is_asked("r", 0), store.replies.is_asked("r", 1)) == (True, False)
-    with asking(0, "propose"):
-        assert RecordedLLM(GuardedLLM(Counting()), log).complete("a") == "a:1"
-    assert store.replies.totals("r").calls == 1
-    assert not store.replies.is_asked("r", 0)
-
-
-def test_place_tells_what_the_recorded_prompt_was_about(store):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    llm = RecordedLLM(GuardedLLM(Counting()), StoreReplies(store.replies, lease))
-    told = []
-    for prompt, about in (("a", "first"), ("a", "again"), ("b", "other")):
-        with asking(0, "propose") as place:
-            place.about = about
-            llm.complete(prompt)
-            told.append(place.about)
-    assert told == ["first"] * 3
-    assert store.replies.get("r", 0, "propose", 0).about == "first"
 
 
 def test_limit_without_a_price_is_refused(tmp_path):

@@ -36,10 +36,8 @@ def test_bounds_are_at_least_as_wide_as_those_of_all_sign_flips():
 def test_skewed_values_have_the_bounds_of_the_studentised_bootstrap():
     values = stats.expon.ppf((np.arange(20) + 0.5) / 20)
     rng = np.random.default_rng(5)
-    pivots = []
-    for _ in range(4_000):
-        drawn = rng.choice(values, 20)
-        pivots.append((drawn.mean() - values.mean()) / stats.sem(drawn))
+    drawn = rng.choice(values, (4_000, 20))
+    pivots = (drawn.mean(axis=1) - values.mean()) / stats.sem(drawn, axis=1)
     low, high = np.quantile(pivots, [RESERVE * TAIL, 1 - RESERVE * TAIL])
     lower, upper = bounds(values)
     assert upper == pytest.approx(values.mean() - low * stats.sem(values), rel=0.1)
@@ -81,11 +79,7 @@ def test_bounds_of_an_exponential_mean_keep_their_level_and_those_of_sign_flips_
 
 @pytest.mark.parametrize("values", [[], [[1.0, 2.0]], [1.0, float("nan")], [1.0, float("inf")]])
 def test_values_that_are_no_finite_numbers_are_refused(values):
+    with pytest.raises(InputError, match=r"mean_bounds\.tail: expected in \[0, 0\.5\), got"):
+        bounds([1.0, 2.0], tail=0.5)
     with pytest.raises(InputError, match=r"mean_bounds\.values: expected finite numbers of shape"):
         bounds(values)
-
-
-@pytest.mark.parametrize("tail", [-0.1, 0.5, float("nan")])
-def test_levels_out_of_range_are_refused(tail):
-    with pytest.raises(InputError, match=r"mean_bounds\.tail: expected in \[0, 0\.5\), got"):
-        bounds([1.0, 2.0], tail=tail)

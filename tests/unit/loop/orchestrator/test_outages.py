@@ -59,12 +59,6 @@ def test_store_is_asked_until_it_answers_and_the_outage_is_told(tmp_path, caplog
     )
 
 
-def test_outage_is_outlasted_where_it_cannot_be_noted(tmp_path, caplog):
-    (tmp_path / "incidents.jsonl").mkdir()  # as unwritable as on a full disk
-    outages(Session(tmp_path, after=1)).outlast(AWAY)
-    assert f"{tmp_path / 'incidents.jsonl'}: 'the store did not answer for" in caplog.text
-
-
 def test_outage_beyond_the_patience_ends_the_run(tmp_path, clock):
     with pytest.raises(StoreUnavailableError, match="question 6"):
         outages(Session(tmp_path, after=None), patience_s=0.055).outlast(AWAY)

@@ -59,22 +59,6 @@ def test_most_that_may_be_proposed_leaves_the_expert_its_failures():
         assert most_proposed(chosen, rules(1000)) == MOST_LISTED
 
 
-def test_list_of_the_most_episodes_fits_into_one_argument():
-    numbers = list(range(10**6 - MOST_LISTED, 10**6))
-    assert len(f"--dataset.episodes={numbers}".encode()) < 131_072
-
-
-@pytest.mark.parametrize("asked", [300, 10**6])
-def test_models_plan_stays_within_what_the_rules_allow(asked):
-    schedule = schedule_of(config(data={"initial_episodes": 60, "max_episodes": 9000}), rules(1000))
-    reply = json.dumps({"action": "reuse_seed", "num_episodes": asked})
-    strict = bounded_proposal(strict_plan(reply), schedule, 1, None)
-    lenient = lenient_proposal(json.loads(reply), schedule, 1, None)
-    assert (strict.num_episodes, lenient.num_episodes) == (200, 200)
-    assert schedule.most_episodes(1) == 200  # what the prompt says, too
-    assert schedule.scheduled_episodes(3) == 480  # the user's own numbers are not cut
-
-
 def test_proposal_of_anybody_is_cut_to_what_the_rules_allow():
     schedule = schedule_of(config(), rules(1000))
     wild = Proposal(action="reuse_seed", dataset="local/x", num_episodes=10**6)
@@ -108,17 +92,6 @@ def test_models_may_move_what_the_rules_name_as_far_as_they_say():
     assert moved(lenient) == (1e-2, 10, None, None)  # which is on no rung of the ladder
     assert moved(lenient_proposal({**REPLY, "rung": 3}, moving(), 0, None)) == (None,) * 4
     assert json.dumps({"steps": [10, 200]})[1:-1] in moving().told_moves()
-
-
-def test_rules_that_name_no_moves_allow_none():
-    plain = schedule_of(config(), rules(1000))
-    assert moved(bounded_proposal(strict_plan(json.dumps(REPLY)), plain, 0, None)) == (None,) * 4
-    assert plain.told_moves() == ""
-
-
-def test_step_sizes_of_lerobot_stay_as_they_are():
-    found = schedule_of(config(**LEROBOT), Constitution.from_rules({"proposals": MOVES}))
-    assert (found.moves.learning_rate, found.moves.rungs) == (None, ("act",))
 
 
 @pytest.mark.parametrize("bounds", [{"steps": [5, 4]}, {"steps": [0, 4]}, {"speed": [1, 2]}])

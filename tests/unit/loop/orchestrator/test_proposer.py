@@ -8,13 +8,7 @@ from cadenza.loop.config_sections import DataConfig
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.errors import StaleLeaseError
 from cadenza.loop.events import EventBus, read_events
-from cadenza.loop.llm import NullLLM
-from cadenza.loop.orchestrator.proposer import (
-    CuratedProposer,
-    DeterministicProposer,
-    LLMProposer,
-    Proposer,
-)
+from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
 
 SEED = "local/seed"
 
@@ -51,37 +45,15 @@ def schedule(**more):
 # The schedule
 
 
-def test_schedule_doubles_up_to_the_cap():
-    proposer = schedule()
-    assert [proposer.propose(cycle, None).num_episodes for cycle in range(5)] == [
-        10,
-        20,
-        40,
-        50,
-        50,
-    ]
-
-
-def test_schedule_rounds_down():
-    # 10 * 1.5^2 = 22.5
-    assert schedule(growth=1.5).propose(2, None).num_episodes == 22
-
-
-def test_late_cycle_does_not_overflow():
-    assert schedule().propose(4095, None).num_episodes == 50
+def test_schedule_grows_up_to_the_cap():
+    counts = [schedule().propose(cycle, None).num_episodes for cycle in (0, 1, 2, 3, 4095)]
+    assert counts == [10, 20, 40, 50, 50]
+    assert schedule(growth=1.5).propose(2, None).num_episodes == 22  # 10 * 1.5^2 = 22.5
     assert schedule(max_episodes=None).propose(4095, None).num_episodes == 1_000_000
-
-
-def test_no_schedule_takes_everything_up_to_the_cap():
     assert DeterministicProposer(SEED).propose(3, None).num_episodes is None
     assert DeterministicProposer(SEED, max_episodes=9).propose(3, None).num_episodes == 9
-
-
-@pytest.mark.parametrize("last", [None, report()])
-def test_without_tasks_the_seed_is_reused(last):
-    proposal = schedule().propose(0, last)
+    proposal = schedule().propose(0, report())
     assert (proposal.action, proposal.notes, proposal.focus) == ("reuse_seed", "", ())
-    assert proposal.dataset == SEED
 
 
 def test_failing_tasks_are_named_in_order_and_focused_worst_first():
@@ -92,32 +64,11 @@ def test_failing_tasks_are_named_in_order_and_focused_worst_first():
     assert proposal.focus == ("c", "e", "b", "d", "f")
 
 
-def test_nothing_failing_is_said():
-    proposal = schedule().propose(0, report({"a": 0.5}))
-    assert (proposal.notes, proposal.focus) == ("no failing tasks", ())
-    assert schedule(failing_threshold=0.6).propose(0, report({"a": 0.5})).focus == ("a",)
-
-
-def test_names_no_record_takes_are_left_out_and_notes_are_bounded():
-    rates = {"": 0.0, "x" * 201: 0.0} | {c * 200: 0.1 for c in "abcdef"}
-    proposal = schedule().propose(0, report(rates))
-    assert proposal.focus == tuple(c * 200 for c in "abcde")
-    assert len(proposal.notes) == 500
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"initial_episodes": 0}, "initial_episodes: expected at least 1"),
-        ({"max_episodes": -1}, "max_episodes: expected at least 1"),
-        ({"growth": 0.5}, "growth: expected a factor"),
-        ({"growth": float("nan")}, "growth: expected a factor"),
-        ({"failing_threshold": 1.5}, "failing_threshold: expected a share"),
-    ],
-)
-def test_schedule_out_of_range_is_refused(changes, match):
-    with pytest.raises(ConfigurationError, match=match):
-        schedule(**changes)
+def test_schedule_out_of_range_is_refused():
+    for changes in ({"initial_episodes": 0}, {"max_episodes": -1}, {"growth": 0.5},
+                    {"growth": float("nan")}, {"failing_threshold": 1.5}):  # fmt: skip
+        with pytest.raises(ConfigurationError, match=f"{next(iter(changes))}: expected"):
+            schedule(**changes)
 
 
 # One call of a language model
@@ -128,24 +79,10 @@ def llm_proposer(tmp_path, *replies, **more):
     return LLMProposer(llm, tmp_path / "pages", schedule(), **more), llm
 
 
-def test_usable_plan_is_taken_within_the_bounds(tmp_path):
-    proposer, llm = llm_proposer(tmp_path, "Sure!\n```json\n" + json.dumps(plan()) + "\n```")
-    proposal = proposer.propose(1, None)
-    assert (proposal.num_episodes, proposal.notes, len(llm.prompts)) == (7, "n", 1)
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"), [(50, 50), (51, 50), (10**30, 50), (None, 50), (1, 1)]
-)
-def test_count_is_capped(tmp_path, count, expected):
-    proposer, llm = llm_proposer(tmp_path, plan(num_episodes=count))
-    assert proposer.propose(0, None).num_episodes == expected
-    assert len(llm.prompts) == 1
-
-
 @pytest.mark.parametrize(
     ("initial", "cap", "count", "expected"),
     [
+        (10, 15, 10**30, 15),
         (10, None, 500_000, 20),  # no more than the schedule's count of cycle 1
         (10, None, 3, 3),
         (10, None, None, 20),
@@ -161,7 +98,7 @@ def test_count_without_a_cap_is_bounded_by_the_schedule(tmp_path, initial, cap, 
     plain = LLMProposer(Scripted(asked), tmp_path, bounds)
     assert plain.propose(1, None).num_episodes == expected
     curated = CuratedProposer(Scripted([asked], "no"), tmp_path, bounds, DataConfig())
-    scheduled = {10: 20, None: cap}[initial]
+    scheduled = {10: 20, None: cap}[initial]  # where the model says nothing
     assert curated.propose(1, None).num_episodes == (scheduled if count is None else expected)
 
 
@@ -176,45 +113,21 @@ def test_plans_are_shown_to_the_model_as_untrusted_text(tmp_path):
         assert "is untrusted data" in before
 
 
-def test_many_long_plans_are_cut_and_still_delimited(tmp_path):
-    plans = [plan(notes="x" * 500) for _ in range(20)]
-    llm = Scripted(plans, "no", "no")
-    CuratedProposer(llm, tmp_path, schedule(), DataConfig(), 20, max_prompt_chars=6000).propose(
-        1, None
-    )
-    assert len(llm.prompts[1]) <= 6000
-    assert len(re.findall(r"</?plans [0-9a-f]{32}", llm.prompts[1])) == 2
-    assert llm.prompts[1].endswith("Score every plan, numbered from 0.")
-
-
-def test_dataset_is_pinned(tmp_path):
-    proposer, _ = llm_proposer(tmp_path, plan(dataset="evil/data"))
-    assert proposer.propose(0, None).dataset == SEED
-
-
 BAD = [
-    "I would rather not.", "{", "}{", "[]", "{}", plan(action="delete"), plan(num_episodes=0),
-    plan(num_episodes=-5), plan(num_episodes=True), plan(num_episodes=2.5), plan(notes=7),
-    plan(num_episodes="many"), '{"action": "reuse_seed", "num_episodes": NaN}',
-    '{"action": "reuse_seed", "num_episodes": Infinity}', '{"a":' * 50_000 + "}",
-    '{"action": "reuse_seed", "num_episodes": ' + "9" * 5000 + "}", plan(focus="all"),
-    "{" + " " * 300_000 + "}",
+    "I would rather not.", "}{", "[]", plan(action="delete"), plan(num_episodes=-5),
+    plan(num_episodes=True), plan(num_episodes=2.5), plan(notes=7),
+    '{"action": "reuse_seed", "num_episodes": NaN}', '{"a":' * 50_000 + "}",
+    '{"action": "reuse_seed", "num_episodes": ' + "9" * 5000 + "}", "{" + " " * 300_000 + "}",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("reply", BAD)
-def test_bad_reply_gets_one_repair_turn(tmp_path, reply):
-    proposer, llm = llm_proposer(tmp_path, reply, plan(num_episodes=3))
-    assert proposer.propose(1, None).num_episodes == 3
-    assert len(llm.prompts) == 2
-    assert "what is wrong with it" in llm.prompts[1]
-
-
-@pytest.mark.parametrize("second", ["", "no", *BAD[5:8]])
-def test_second_bad_reply_falls_back(tmp_path, second):
-    proposer, llm = llm_proposer(tmp_path, "no", second, plan(num_episodes=3))
-    assert proposer.propose(1, None) == schedule().propose(1, None)
-    assert len(llm.prompts) == 2
+def test_bad_reply_gets_one_repair_turn_and_then_the_schedule(tmp_path, reply):
+    for second, episodes in ((plan(num_episodes=3), 3), (reply, 20)):
+        proposer, llm = llm_proposer(tmp_path, reply, second, plan(num_episodes=4))
+        assert proposer.propose(1, None).num_episodes == episodes
+        assert len(llm.prompts) == 2
+        assert "what is wrong with it" in llm.prompts[1]
 
 
 def test_problems_are_told(tmp_path):
@@ -255,15 +168,6 @@ def test_notes_are_one_short_printable_line(tmp_path):
     assert proposal.notes.startswith("a b [31mredxxx")
     assert len(proposal.notes) == 500
     assert proposal.model_dump_json().isascii()
-
-
-def test_every_proposer_fits_the_protocol(tmp_path):
-    proposers: list[Proposer] = [
-        schedule(),
-        LLMProposer(NullLLM(), tmp_path, schedule()),
-        CuratedProposer(NullLLM(), tmp_path, schedule(), DataConfig()),
-    ]
-    assert [proposer.propose(1, None).num_episodes for proposer in proposers] == [20, 20, 20]
 
 
 # Propose, score, refine
@@ -330,19 +234,6 @@ def test_unusable_scores_are_dropped(tmp_path, scores, winner):
     assert proposer.propose(0, None).num_episodes == winner
 
 
-def test_one_plan_is_not_scored(tmp_path):
-    proposer, llm = curated(tmp_path, counts(5), "not json")
-    assert proposer.propose(0, None).num_episodes == 5
-    assert len(llm.prompts) == 2
-
-
-def test_more_plans_than_asked_for_are_left_out(tmp_path):
-    bus = EventBus(tmp_path / "events.jsonl")
-    proposer, _ = curated(tmp_path, counts(*range(1, 9)), bus=bus, candidates=2)
-    proposer.propose(0, None)
-    assert events(bus)[1][2]["count"] == 2
-
-
 def test_unusable_plans_get_one_repair_turn_then_the_schedule(tmp_path):
     bus = EventBus(tmp_path / "events.jsonl")
     proposer, llm = curated(tmp_path, [plan(action="x"), 7, None], counts(4), bus=bus)
@@ -365,21 +256,3 @@ def test_client_without_a_reply_falls_back(tmp_path, reply):
     assert events(bus) == [
         ("curation", "curation_fallback", {"error": "the language model gave no reply"})
     ]
-
-
-@pytest.mark.parametrize("refined", [plan(action="x"), "{", "", 7, plan(dataset=["a"])])
-def test_failed_refinement_keeps_the_winner_in_bounds(tmp_path, refined):
-    proposer, _ = curated(tmp_path, counts(5), refined)
-    proposal = proposer.propose(0, None)
-    assert (proposal.dataset, proposal.num_episodes in (5, 7)) == (SEED, True)
-
-
-def test_no_candidates_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="candidates: expected at least 1"):
-        curated(tmp_path, candidates=0)
-
-
-def test_small_budget_is_refused(tmp_path):
-    proposer, _ = llm_proposer(tmp_path, max_prompt_chars=100)
-    with pytest.raises(ConfigurationError, match="max_prompt_chars: expected at least 6000"):
-        proposer.propose(0, None)

@@ -40,17 +40,6 @@ def test_the_seed_picks_the_first_block():
     assert SeedLedger(4).range("data", 0, count=1) == SeedLedger(4).range("data", 0, count=1)
 
 
-def test_unknown_purpose_is_refused():
-    with pytest.raises(InputError, match="expected a purpose of data, harvest, select, compare"):
-        SeedLedger(0).range("eval", 0, count=1)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize("cycle", [-1, MAX_CYCLES])
-def test_cycle_out_of_range_is_refused(cycle):
-    with pytest.raises(InputError, match=rf"expected a cycle in 0\.\.4095, got {cycle}"):
-        SeedLedger(0).range("data", cycle, count=1)
-
-
 @pytest.mark.parametrize(("count", "skip"), [(0, 0), (1, -1), (BLOCK + 1, 0), (1, BLOCK)])
 def test_counts_beyond_the_block_are_refused(count, skip):
     with pytest.raises(InputError, match=rf"at most 65536 data seeds per cycle, got {count} after"):

@@ -7,14 +7,13 @@ from scipy import stats
 from cadenza.evaluation.statistics.cluster_means import SignFlips
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.loop.config import LoopConfig, ThresholdConfig
-from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator import evidence
 from cadenza.loop.orchestrator.decision import Decision, judge
-from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
+from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from tests.campaigns import size
 from tools.simulate_loop_decisions import (
     ALIKE,
-    BETTER,
     GO_ON,
     LEVEL,
     PROMOTE,
@@ -24,7 +23,6 @@ from tools.simulate_loop_decisions import (
     decisions,
     first_blessing,
     look_levels,
-    main,
     plan_of,
     simulate,
     simulate_scores,
@@ -49,13 +47,6 @@ def simulated(scenario, *, comparisons=6, plan=None, runs=RUNS, seed=0):
     return simulate(
         scenario, plan or shipped(), THRESHOLDS, comparisons=comparisons, runs=runs, rng=rng
     )
-
-
-def test_pair_probabilities_have_their_closed_forms():
-    # Alike states give q (1 - p) and p (1 - q), shared ones have E[p(u)^2] = p^2 + p (1 - p) / 1.5.
-    assert Scenario(reference=0.5, gain=0.1).pair_probabilities == pytest.approx((0.3, 0.2))
-    shared = Scenario(reference=0.3, concentration=SHARED).pair_probabilities
-    assert shared == pytest.approx((0.3 - (0.09 + 0.21 / 1.5),) * 2, abs=2e-4)
 
 
 @pytest.mark.parametrize("spent", [0.0, 0.02, 0.0499])
@@ -83,7 +74,7 @@ def test_simulation_decides_as_the_loop_does(look, spent):
 
 
 @pytest.mark.parametrize("concentration", [ALIKE, SHARED])
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("rate", size([0.1, 0.5, 0.95], [0.1, 0.3, 0.5, 0.8, 0.95]))
 def test_equal_candidates_are_rarely_blessed_and_cost_at_most_three_fifths(rate, concentration):
     result = simulated(Scenario(reference=rate, concentration=concentration), comparisons=12)
     assert result.promoted <= MOST_WRONG
@@ -112,7 +103,7 @@ def test_half_the_budget_would_fail_the_claim():
     assert result.promoted_at_once < LEAST_RIGHT
 
 
-@pytest.mark.parametrize("gain", [0.1, 0.15, 0.2, 0.3])
+@pytest.mark.parametrize("gain", [0.1, 0.3])
 def test_episodes_that_a_dry_run_says_are_needed_are_enough_and_few(gain):
     needed = plan_of(480).episodes_needed(gain)
     scenario = Scenario(reference=0.5 - gain / 2, gain=gain)
@@ -122,47 +113,6 @@ def test_episodes_that_a_dry_run_says_are_needed_are_enough_and_few(gain):
     )
     assert enough >= LEAST_RIGHT
     assert few < stats.binom.ppf(1 - ERROR, RUNS, 0.8)
-
-
-def test_simulation_agrees_with_runs_over_single_episodes():
-    scenario, plan, runs = Scenario(reference=0.4, gain=0.25), plan_of(80, first=10), 300
-    rng = np.random.default_rng(7)
-    promoted = sum(_promotes(scenario, plan, rng) for _ in range(runs))
-    expected = simulated(scenario, comparisons=1, plan=plan, runs=20_000)
-    low, high = stats.binom.interval(1 - 2 * ERROR, runs, expected.promoted_at_once / 20_000)
-    assert low <= promoted <= high
-    assert 0.2 * runs < promoted < 0.95 * runs
-
-
-def _promotes(scenario, plan, rng) -> bool:
-    """Return whether one comparison over drawn episodes ends in a promotion."""
-    sides: list[list[EpisodeOutcome]] = [[], []]
-    for look, (size, alpha) in enumerate(zip(plan.sizes, plan.alphas(0.0), strict=True)):
-        for side, rate in zip(sides, (0.65, scenario.reference), strict=True):
-            side.extend(
-                EpisodeOutcome(task="t", seed=seed, success=bool(rng.uniform() < rate))
-                for seed in range(len(side), size)
-            )
-        found = paired_evidence(
-            *sides, metric="success", alpha=alpha, look=look, seed=0, likely_alpha=plan.futility
-        )
-        left = plan.looks_left(look)
-        verdict = judge(found, (), THRESHOLDS, warm_up=False, looks_left=left)
-        if verdict.decision is not None:
-            return verdict.decision is Decision.PROMOTE
-    raise AssertionError("undecided after the last look")
-
-
-def test_command_writes_tables_that_depend_on_its_seed(capsys, monkeypatch):
-    monkeypatch.setattr("tools.simulate_loop_decisions.Tables.scores", lambda _: (["none"], []))
-
-    def written(seed):
-        assert main(["--runs", "20", "--max-episodes", "60", "--seed", seed]) == 0
-        return capsys.readouterr().out
-
-    first = written("3")
-    assert first.startswith("| true success | difficulty | false blessing, 2 comparisons |")
-    assert (written("3"), written("4") == first) == (first, False)
 
 
 # First blessings
@@ -190,28 +140,6 @@ def test_run_of_policies_at_the_bar_blesses_one_with_at_most_the_level(most, bar
     assert sum(first_blessing(bar, plan, limits, cycle=cycle)[0] for cycle in cycles) <= 0.05
 
 
-def test_first_blessing_agrees_with_runs_over_single_episodes():
-    looks, runs, rate = blessing_plan(80), 200, 0.15
-    rng = np.random.default_rng(2)
-    blessed = 0
-    for _ in range(runs):
-        solved = rng.uniform(size=80) < rate
-        for look, (size, alpha) in enumerate(zip(looks.sizes, looks.bar_alphas(0), strict=True)):
-            outcomes = [
-                EpisodeOutcome(task="t", seed=i, success=bool(solved[i])) for i in range(size)
-            ]
-            found = first_evidence(outcomes, metric="success", alpha=alpha, look=look, seed=0)
-            left = looks.looks_left(look)
-            decision = judge(found, (), THRESHOLDS, warm_up=False, looks_left=left).decision
-            if decision is not None:
-                blessed += decision is Decision.PROMOTE
-                break
-    expected, _ = first_blessing(rate, looks, THRESHOLDS)
-    low, high = stats.binom.interval(0.998, runs, expected)
-    assert low <= blessed <= high
-    assert 0.3 < expected < 0.9
-
-
 # Scores
 
 SCORE_RUNS = 150
@@ -231,13 +159,6 @@ def test_runs_of_policies_of_equal_mean_score_promote_in_at_most_five_percent(na
     assert of_scores(LEVEL[name], 10) <= MOST_WRONG_SCORES
 
 
-@pytest.mark.parametrize("name", LEVEL)
-def test_policies_of_the_tables_have_equal_mean_scores(name):
-    candidate, reference = LEVEL[name](np.random.default_rng(0), 400_000)
-    difference = candidate - reference
-    assert abs(difference.mean()) < 5.0 * stats.sem(difference)
-
-
 def test_sign_flips_alone_would_fail_the_claim(monkeypatch):
     def flips(values, *, tail, rng):
         if np.ptp(values) == 0.0:
@@ -247,10 +168,3 @@ def test_sign_flips_alone_would_fail_the_claim(monkeypatch):
     monkeypatch.setattr(evidence, "mean_bounds", flips)
     runs = 4 * SCORE_RUNS
     assert of_scores(LEVEL[EXPONENTIAL], 10, runs) > stats.binom.ppf(1 - ERROR, runs, 0.05)
-
-
-def test_true_gain_of_scores_is_promoted_more_often_with_more_episodes():
-    (draw,) = BETTER.values()
-    few, more = of_scores(draw, 10, 60), of_scores(draw, 40, 60)
-    assert few < more
-    assert more >= stats.binom.ppf(ERROR, 60, 0.8)

@@ -50,27 +50,11 @@ class Recorded(Seeded):
         return np.full(2, 0.1 * self.resets)
 
 
-class Elsewhere(Seeded):
-    """Draws from a generator that its seed does not reach, as MetaWorld does."""
-
-    elsewhere = np.random.default_rng(0)
-
-    def drawn(self) -> Any:
-        return self.elsewhere.uniform(-1.0, 1.0, 2)
-
-
 class Fixed(Seeded):
     """Begins at one place."""
 
     def drawn(self) -> Any:
         return np.ones(2)
-
-
-class Coarse(Seeded):
-    """Has two states for all seeds."""
-
-    def drawn(self) -> Any:
-        return np.full(2, float(self.np_random_seed % 2))
 
 
 class Lingering(Seeded):
@@ -86,14 +70,7 @@ def facts_of(kind: type[Seeded]) -> dict[str, bool]:
 
 @pytest.mark.parametrize(
     ("kind", "repeats", "differs"),
-    [
-        (Seeded, True, True),
-        (Recorded, False, True),
-        (Elsewhere, False, True),
-        (Fixed, True, False),
-        (Coarse, True, False),
-        (Lingering, False, True),
-    ],
+    [(Seeded, True, True), (Recorded, False, True), (Fixed, True, False), (Lingering, False, True)],
 )
 def test_environment_is_judged_by_what_its_resets_show(
     kind: type[Seeded], repeats: bool, differs: bool

@@ -16,19 +16,8 @@ from hypothesis import strategies as st
 
 from cadenza.loop.scripts import select_episodes
 from cadenza.loop.scripts.files import ScriptError
-from cadenza.loop.scripts.select_episodes import (
-    focus_weights,
-    match_tasks,
-    select_balanced,
-    suite_instructions,
-)
-from cadenza.loop.scripts.shards import (
-    HubStore,
-    LocalStore,
-    fetch_shards,
-    files_covering,
-    missing_episodes,
-)
+from cadenza.loop.scripts.select_episodes import select_balanced, suite_instructions
+from cadenza.loop.scripts.shards import HubStore, LocalStore, fetch_shards
 
 
 def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]:
@@ -39,20 +28,6 @@ def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]
         limit=limit,
     )
     return episodes.tolist()
-
-
-def test_tasks_take_turns_in_the_order_they_appear() -> None:
-    # Task 1 appears first (episode 0), then task 0 (episode 3); 2 is of no task. The turns are
-    # 0, 3, 1, 4, 5: limit 3 takes episodes 0, 3 and 1.
-    tasks = [1, 1, -1, 0, 0, 0]
-    assert chosen(tasks, 3, [1, 1]) == [0, 1, 3]
-    assert chosen(tasks, None, [1, 1]) == [0, 1, 3, 4, 5]
-
-
-def test_task_in_focus_takes_two_at_a_turn() -> None:
-    tasks = [0, 0, 0, 0, 1, 1, 1, 1]
-    assert chosen(tasks, 3, [1, 2]) == [0, 4, 5]
-    assert chosen(tasks, 6, [1, 2]) == [0, 1, 4, 5, 6, 7]
 
 
 def by_turns(tasks: list[int], limit: int, weights: list[int]) -> list[int]:
@@ -76,18 +51,6 @@ def test_choice_equals_one_made_turn_by_turn(
     tasks: list[int], limit: int, weights: list[int]
 ) -> None:
     assert chosen(tasks, limit, weights) == by_turns(tasks, limit, weights)
-
-
-def test_texts_match_whatever_their_case_and_blanks() -> None:
-    found = match_tasks(["Pick  UP\tthe cup", "stack", "pick up the cup"], ["Pick up the cup", "x"])
-    assert found.tolist() == [0, -1, 0]
-    assert match_tasks([], ["a"]).tolist() == []
-
-
-def test_focus_on_a_task_that_is_not_there_is_refused() -> None:
-    assert focus_weights("s", 3, ["s_1"]).tolist() == [1, 2, 1]
-    with pytest.raises(ScriptError, match=r"expected tasks s_0 to s_2, got .'s_7'"):
-        focus_weights("s", 3, ["s_7"])
 
 
 def test_instructions_come_from_a_file_of_suites(tmp_path: Path) -> None:
@@ -149,30 +112,6 @@ def test_only_the_files_of_the_choice_are_looked_into_and_fetched(tmp_path: Path
     assert fetch_shards(Far(tmp_path), selected, download=False) == (0, 2)
 
 
-def test_files_out_of_order_are_all_looked_into(tmp_path: Path) -> None:
-    data = write_dataset(tmp_path, ["x"] * 8, per_file=2) / "data" / "chunk-000"
-    (data / "file-000.parquet").rename(data / "file-009.parquet")
-    assert fetch_shards(Far(tmp_path), np.array([0, 5]), download=True) == (2, 2)
-
-
-def test_episodes_that_no_file_holds_are_an_error(tmp_path: Path) -> None:
-    root = write_dataset(tmp_path, ["x"] * 8, per_file=2)
-    (root / "data" / "chunk-000" / "file-001.parquet").unlink()
-    with pytest.raises(ScriptError, match="got none with episode 2 and 1 more"):
-        fetch_shards(LocalStore(root), np.array([0, 2, 3]), download=True)
-    with pytest.raises(ScriptError, match=r"expected a.parquet in"):
-        LocalStore(root).fetch(["a.parquet"])
-
-
-def test_file_without_statistics_is_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    table = pa.table({"episode_index": [1]})
-    pq.write_table(table, data / "f.parquet", write_statistics=False)
-    with pytest.raises(ScriptError, match="expected statistics of episode_index"):
-        LocalStore(tmp_path).span("data/f.parquet")
-
-
 class Hub:
     """Stands in for the client of the hub: its files lie in a folder."""
 
@@ -219,13 +158,6 @@ def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(
     assert hub.asked == [["meta/*"], files]
     assert fetch_shards(store, np.array([3, 7]), download=True) == (0, 2)
     assert len(hub.asked) == 2
-
-
-def test_coverage_is_worked_out_from_spans() -> None:
-    spans = {"a": (0, 3), "b": (6, 9)}
-    selected = np.array([2, 4, 5, 6])
-    assert missing_episodes(selected, spans).tolist() == [4, 5]
-    assert files_covering(np.array([7]), spans) == ["b"]
 
 
 def test_whole_selection_of_a_suite_among_others(

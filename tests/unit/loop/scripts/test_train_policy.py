@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cadenza.loop.backends.lerobot_environment import RUN_SCRIPT
-from cadenza.loop.scripts.train_policy import finished_step, resume_words
+from cadenza.loop.scripts.train_policy import finished_step
 
 #: Stands in for LeRobot's training: notes its words, and refuses an output folder that exists.
 FAKE = """#!{python}
@@ -74,35 +74,6 @@ def test_finished_checkpoint_is_gone_on_from(environment: Path, tmp_path: Path) 
     config = output / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert noted(tmp_path) == [f"--config_path={config}", "--resume=true", "--steps=20"]
     assert "training goes on at step 10" in done.stderr
-
-
-def test_training_that_had_ended_is_not_started(environment: Path, tmp_path: Path) -> None:
-    checkpoint(tmp_path / "out", 20)
-    done = start(environment, "train", f"--output_dir={tmp_path / 'out'}", "--steps=20")
-    assert done.returncode == 0
-    assert noted(tmp_path) is None
-
-
-def test_words_without_a_folder_are_lerobots_own_affair(environment: Path, tmp_path: Path) -> None:
-    start(environment, "train", "--resume=true", "--config_path=x")
-    assert noted(tmp_path) == ["--resume=true", "--config_path=x"]
-    assert resume_words(Path("/o"), None)[1:] == ["--resume=true"]
-
-
-def test_mix_that_cannot_be_blended_is_no_training(environment: Path, tmp_path: Path) -> None:
-    done = start(
-        environment,
-        "train",
-        f"--output_dir={tmp_path / 'out'}",
-        "--dataset.repo_id=local/a",
-        f"--dataset.root={tmp_path}",
-        "--mix.repo_id=local/m",
-        f"--mix.root={tmp_path}",
-        "--mix.ratio=0.5",
-    )
-    assert done.returncode == 2
-    assert f"train: expected a dataset in {tmp_path}" in done.stderr
-    assert noted(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"step": "x"}', "{}"])

@@ -25,15 +25,9 @@ def test_password_is_neither_shown_nor_kept(location, wanted):
         assert "hun%40ter2" not in text
         assert "ada" in text
     assert json.loads(kept) == {"run_name": "r", "store": shown(location)}
-
-
-@pytest.mark.parametrize(("location", "_"), SECRETS)
-def test_what_was_shown_connects_without_a_password(location, _):
-    url = url_of(shown(location))
-    assert url.password is None
+    url = url_of(shown(location))  # what was shown connects without a password
+    assert (url.password, url.drivername, url.database) == (None, "postgresql+psycopg", "runs")
     assert not {"password", "sslpassword"} & set(url.query)
-    assert url.drivername == "postgresql+psycopg"
-    assert url.database == "runs"
 
 
 def test_password_reaches_the_driver():
@@ -51,11 +45,6 @@ def test_configuration_without_a_password_is_kept_as_it_is(store):
     assert config_to_keep('{"a": 1}') == '{"a": 1}'
 
 
-def test_paths_are_shown_as_they_are(tmp_path):
-    assert shown(tmp_path / "cadenza.db") == str(tmp_path / "cadenza.db")
-    assert shown("runs/cadenza.db") == "runs/cadenza.db"
-
-
 @pytest.mark.parametrize(
     "location", ["postgresql://ada:p@hunter2:x@host/runs", "post gres://ada:hunter2@host/runs"]
 )
@@ -67,9 +56,3 @@ def test_url_that_cannot_be_read_is_not_quoted(location):
         assert caught.value.__cause__ is None
     with pytest.raises(ConfigurationError):
         config_to_keep(json.dumps({"store": location}))
-
-
-def test_another_kind_of_database_is_refused_without_its_password():
-    with pytest.raises(ConfigurationError, match=r"got 'mysql'; use one of these") as caught:
-        url_of("mysql://ada:hunter2@host/runs")
-    assert "hunter2" not in str(caught.value)

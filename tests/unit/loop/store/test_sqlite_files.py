@@ -42,33 +42,6 @@ def test_tables_are_named_and_nothing_is_touched(tmp_path, mode):
     assert content(tmp_path) == before
 
 
-def test_ordinary_connection_would_touch_what_a_killed_program_left(tmp_path):
-    path = tmp_path / "a.db"
-    make(path, "killed")
-    before = content(tmp_path)
-    connection = sqlite3.connect(path)
-    connection.execute("SELECT name FROM sqlite_schema").fetchall()
-    connection.close()
-    assert content(tmp_path) != before
-
-
-def test_tables_of_an_open_file_are_seen(tmp_path):
-    path = tmp_path / "a.db"
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("CREATE TABLE theirs (x)")
-    connection.commit()
-    assert table_names(path, timeout_s=1.0) == {"theirs"}
-    connection.close()
-
-
-def test_empty_file_has_no_tables(tmp_path):
-    path = tmp_path / "a.db"
-    path.touch()
-    assert table_names(path, timeout_s=1.0) == frozenset()
-    assert path.read_bytes() == b""
-
-
 def test_file_that_cannot_be_read_as_a_database_is_refused(tmp_path):
     path = tmp_path / "a.db"
     path.write_bytes(b"no database")
