@@ -20,7 +20,6 @@ from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.errors import JobFailedError, LLMCallError
 from cadenza.loop.jobs import durable_runner
 from cadenza.loop.jobs.attempt_files import AttemptEnd
-from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.durable_runner import DurableRunner
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner
@@ -34,6 +33,7 @@ from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.state import PastCandidate
 from cadenza.loop.store import JobStore
+from tests.integration.loop.loop_harness import built
 from tests.loop_fakes import FakeBackend, FakeStack
 
 RUN = "run"
@@ -112,14 +112,9 @@ class Lab:
         self.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
         told = []
 
-        def open_jobs(session, stop):
-            return CallableRunner(session.store, session.lease, stack)
-
         if model is None:
             self.patch.undo()
-        options = {"backend": FakeBackend(), "open_jobs": open_jobs, "stop": lambda: stop(told)}
-        options["stop"] = never if stop is never else options["stop"]
-        with build_loop(config, RUN, **options) as loop:
+        with built(config, stack, stop=never if stop is never else lambda: stop(told)) as loop:
             loop.bus.subscribe(lambda event: told.append(event.kind))
             summary = loop.run()
             events = loop.store.events.after(RUN, 0)

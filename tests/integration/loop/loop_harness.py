@@ -9,7 +9,8 @@ from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, TrainAgent
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.events import EventBus
-from cadenza.loop.orchestrator import LoopController
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.orchestrator import LoopController, build_loop
 from cadenza.loop.orchestrator.assembly import read_roots
 from cadenza.loop.store import JobStore
 from tests.loop_fakes import FakeBackend, FakeKnowledge, FakeProposer
@@ -31,6 +32,30 @@ def config(**changes):
     return LoopConfig.from_document(document, source="test")
 
 
+def configured(folder, **changes):
+    """A configuration as a file holds it, of a run below ``folder``."""
+    document = {
+        "run_name": "crossing",
+        "seed_dataset": "local/crossing",
+        "workdir": str(folder / "runs"),
+        "data": {"initial_episodes": 4},
+        "budgets": {"max_cycles": 2},
+        "eval": {"n_episodes": 20, "max_episodes": 20},
+        "knowledge": {"root": str(folder / "knowledge")},
+        **changes,
+    }
+    return LoopConfig.from_document(document, source="test")
+
+
+def built(settings, stack, run_id="run", **options):
+    """A run of a configuration, with real workers over the fake stack."""
+
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, stack)
+
+    return build_loop(settings, run_id, backend=FakeBackend(), open_jobs=open_jobs, **options)
+
+
 class Loop:
     """A controller with everything it needs, in a folder.
 
@@ -49,9 +74,9 @@ class Loop:
         self.stack = stack
         self.backend = FakeBackend()
         self.proposer = proposer or FakeProposer()
+        rules = changes.pop("rules", None) or load_constitution(None)
         self.cfg = config(**changes)
         self.bus = EventBus(self.folder / "events.jsonl")
-        rules = load_constitution(None)
         parts = {"backend": self.backend, "read_roots": read_roots(self.cfg)}
         self.controller = LoopController(
             self.cfg,

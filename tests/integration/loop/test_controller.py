@@ -8,10 +8,9 @@ import pytest
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_file
-from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.errors import EvalError
 from cadenza.loop.events import read_events
-from cadenza.loop.orchestrator.checkpoints import initial_reference
 from cadenza.loop.status_records import Harvested
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
@@ -140,24 +139,6 @@ def test_reference_that_was_changed_is_not_compared_with(new, weights):
         loop.run()
 
 
-@pytest.mark.parametrize("changes", [
-    {"policy_ladder": [{"name": "bc", "init": "lerobot/smolvla_base"}]},
-    {"reference": "none"},
-])  # fmt: skip
-def test_base_models_of_a_hub_and_none_are_no_reference(new, changes):
-    loop = new(0.5, **{"policy_ladder": [{"name": "bc"}], **changes})
-    assert initial_reference(loop.cfg) is None
-
-
-def test_first_candidate_below_min_promote_is_the_reference_without_being_blessed(new):
-    loop = new(0.02, 0.02, thresholds={"min_promote": 0.05})
-    summary = loop.run()
-    assert summary.decisions[0] == "provisional"
-    assert summary.final_policy is None
-    assert loop.state().provisional.cycle == 0
-    assert loop.store.blessed_checkpoint("run") is None
-
-
 def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
     loop = new(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     summary = loop.run()
@@ -166,33 +147,6 @@ def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
     assert payloads(loop, "policy_escalated") == [{"to": "bc_large"}]
     assert [row["rung"] for row in loop.store.cycles_for("run")] == ["bc"] * 3 + ["bc_large"] * 2
     assert (summary.final_policy, summary.final_rung) == ("bc", "bc_large")
-
-
-class UnevenStack(FakeStack):
-    """Policies that are all alike on initial states that are easier in some cycles."""
-
-    def _evaluate(self, cycle, stage, out, flags):
-        result = super()._evaluate(cycle, stage, out, flags)
-        for one in result["episodes"]:
-            one["success"] = one["seed"] % 50 < (25, 29, 25)[cycle]
-        return result
-
-
-@pytest.mark.parametrize("deltas", [{}, {"promote_delta": 0.0, "regression_delta": 0.0}])
-def test_candidates_that_tie_the_reference_are_a_plateau_on_any_initial_states(new, deltas):
-    loop = new(stack=UnevenStack((0.5, 0.5, 0.5)), budgets={"max_cycles": 3},
-               thresholds={**deltas, "plateau_epsilon": 0.0})  # fmt: skip
-    assert loop.run().decisions == ["promote", "iterate", "escalate"]
-    told = [(p["evidence"]["candidate"], p["baseline"]) for p in payloads(loop, "decision")[1:]]
-    assert told == [(0.58, 0.58), (0.5, 0.5)]
-
-
-@pytest.mark.parametrize(("warm_up", "decision"), [(1, "iterate"), (0, "rollback")])
-def test_weak_first_candidate_of_a_new_rung_is_no_regression_while_it_warms_up(
-    new, warm_up, decision
-):
-    loop = new(0.6, 0.6, 0.6, 0.2, thresholds={"warm_up_cycles": warm_up})
-    assert loop.run().decisions[2:] == ["escalate", decision]
 
 
 def test_undecided_comparison_takes_fresh_episodes_until_it_is_decided(new):
@@ -279,15 +233,6 @@ def test_training_goes_on_from_the_blessed_policy_of_the_same_type(new):
     assert inits == [None, weights[0], weights[1]]
 
 
-def test_training_starts_afresh_where_continuing_is_off_or_the_type_is_new(new):
-    loop = new(0.5, 0.5, 0.5, 0.5)
-    loop.run()
-    assert "init" not in loop.stack.flags(3, "train")  # the first cycle of the next rung
-    other = new(0.5, 0.9, train={"continue_from_blessed": False}, run_id="other")
-    other.run()
-    assert "init" not in other.stack.flags(1, "train")
-
-
 def test_proposer_hears_the_last_evaluation_by_task(new):
     proposer = FakeProposer(focus=("hard",))
     loop = new(0.5, 0.9, proposer=proposer)
@@ -349,12 +294,6 @@ def test_proposals_move_training_and_rung_within_the_bounds_of_the_rules(new):
     assert loop.stack.flags(1, "adapt")["steps"] == "5"
 
 
-def test_proposals_climb_no_ladder_that_a_person_is_asked_about(new):
-    loop = new(0.5, 0.9, proposer=Mover(), approval={"gates": ["escalate"]})
-    loop.run()
-    assert loop.stack.flags(1, "train")["rung"] == "bc"
-
-
 @pytest.mark.parametrize(
     ("adapted", "chosen"), [(0.8, "adapted"), (0.2, "candidate"), (0.5, "candidate")]
 )
@@ -369,13 +308,10 @@ def test_better_of_candidate_and_adapted_copy_goes_on(new, adapted, chosen):
     assert loop.stack.flags(1, "eval_candidate_0")["policy"] == weights
 
 
-def test_nothing_is_harvested_at_success_0_or_without_improve(new):
+def test_nothing_is_harvested_at_success_0(new):
     loop = new(0.0, thresholds={"min_promote": 0.0}, improve=IMPROVE)
     assert loop.run().decisions == ["promote"]
     assert "harvest" not in loop.stack.stages(0)
-    other = new(0.5, improve={"enabled": False}, run_id="other")
-    other.run()
-    assert "harvest" not in other.stack.stages(0)
 
 
 def test_failed_harvest_does_not_stop_the_run(new):
@@ -459,6 +395,6 @@ def test_run_keeps_configuration_rules_and_capabilities(new):
     loop.run()
     row = loop.store.get_run("run")
     assert json.loads(row["config_json"])["run_name"] == "test"
-    assert row["constitution_sha256"] == loop.controller._workers.train.constitution.sha256
+    assert row["constitution_sha256"] == load_constitution(None).sha256
     assert json.loads(row["capabilities_json"]) == {"version": "1"}
     assert (row["status"], row["lease_owner"]) == ("finished", None)

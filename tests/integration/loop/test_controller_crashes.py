@@ -5,11 +5,11 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import text
 
 from cadenza.loop.errors import StoreUnavailableError
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.store.database import Database
+from tests.campaigns import size
 from tests.integration.loop.loop_harness import Loop, outcome_of, quick_folder, store_in
 from tests.loop_fakes import FakeKnowledge, FakeStack
 
@@ -96,8 +96,8 @@ def new_loop(store, workdir):
 
 def bury(store):
     """Free the run as the death of a real process does."""
-    with store._database.write() as connection:
-        connection.execute(text("UPDATE runs SET lease_owner = NULL, lease_expires_at = NULL"))
+    leases = store.leases
+    leases.release(leases.acquire("run", "undertaker", ttl_s=9.0, gone=lambda _: True))
 
 
 @pytest.fixture
@@ -126,27 +126,16 @@ def live(monkeypatch, sqlite_template):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_undisturbed_run_does_everything_that_the_crashes_shall_hit(live):
-    left, points = live()
-    kinds = {event[3] for event in left["events"]}
+@pytest.mark.timeout(1800)
+def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live):
+    undisturbed, points = live()
+    kinds = {event[3] for event in undisturbed["events"]}
     assert points > 150
-    assert [row[2] for row in left["cycles"]] == ["promote", "promote"]
+    assert [row[2] for row in undisturbed["cycles"]] == ["promote", "promote"]
     assert kinds >= {"candidate_selected", "undecided", "rollouts_merged", "knowledge_updated"}
-    assert [seq for seq, _ in left["log"]] == list(range(1, len(left["events"]) + 1))
-
-
-def test_run_that_dies_once_ends_like_an_undisturbed_one(live):
-    undisturbed, points = live()
-    for at in range(3, points + 1, 43):
-        left, _ = live(at)
-        assert left == undisturbed, f"died at point {at} of {points}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, 6))
-def test_run_that_dies_at_any_point_ends_like_an_undisturbed_one(live, first):
-    undisturbed, points = live()
-    for at in range(first, points + 1, 5):
+    numbers = [seq for seq, _ in undisturbed["log"]]
+    assert numbers == list(range(1, len(undisturbed["events"]) + 1))
+    for at in range(3, points + 1, size(43, 1)):
         left, _ = live(at)
         assert left == undisturbed, f"died at point {at} of {points}"
 
@@ -205,14 +194,14 @@ BEGINNING = 4
 def test_outages_of_the_store_end_no_run_and_show_nowhere(with_outage, heard):
     undisturbed = with_outage(nothing := Outage(0, heard=True))
     met = 0
-    for at in range(BEGINNING + 1, nothing.writes + 1, 29):
+    for at in range(BEGINNING + 1, nothing.writes + 1, size(43, 1)):
         outage = Outage(at, heard=heard, length=3)
         assert with_outage(outage) == undisturbed, f"away at write {at} of {nothing.writes}"
         met += outage.met
-    assert met > 5
+    assert met > 5  # some of the three in a row may lie behind the end
 
 
 def test_run_that_dies_again_and_again_ends_like_an_undisturbed_one(live):
     undisturbed, _ = live()
-    left, _ = live(*range(5, 45, 4))
+    left, _ = live(*range(5, 45, size(8, 4)))
     assert left == undisturbed

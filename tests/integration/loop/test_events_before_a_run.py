@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import threading
-from contextlib import ExitStack
 
 import pytest
 
@@ -51,26 +49,6 @@ def test_run_takes_over_what_its_bus_was_given_before_it(store, tmp_path):
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert [(line["stage"], line["kind"]) for line in lines] == loop.events()
     assert (lines[0]["payload"], lines[0]["ts"], lines[1]["cycle"]) == ({"a": [1, 2.5]}, 5.0, 3)
-
-
-def test_event_that_a_thread_emits_as_a_run_begins_goes_to_the_run(tmp_path):
-    class Sink:
-        def __init__(self):
-            self.told = []
-            self.emit = self.told.append
-
-        def subscribe(self, subscriber): ...
-
-    bus, sink = EventBus(tmp_path / "log"), Sink()
-    thread = threading.Thread(target=emit, args=(bus, "hello"))
-    with ExitStack() as run:
-        with bus._lock:
-            thread.start()
-            thread.join(0.2)  # it waits for the lock, after all that it does before
-            run.enter_context(bus.routed(sink))
-        thread.join()
-    assert [event.kind for event in sink.told] == ["hello"]
-    assert not bus.log_path.exists()
 
 
 def test_events_between_two_controllers_are_taken_over_too(store, tmp_path):
@@ -133,12 +111,7 @@ def test_log_held_by_another_bus_is_refused_and_no_run_is_created(store, tmp_pat
     ("change", "message"),
     [
         (lambda line: line.replace(b'"run"', b'"else"'), "got another one in line 2"),
-        (lambda line: line.replace(b'"kind"', b'"sort"'), "got another one in line 2"),
         (lambda line: line.replace(b'"a": ', b'"a":'), "got another layout in line 2"),
-        (
-            lambda line: line.replace(b'{"a": [1, 2.5]}', b"[]"),
-            "got Event.payload: expected a mapping",
-        ),
         (lambda line: line + line, "got 3 lines up to number 2"),
     ],
 )

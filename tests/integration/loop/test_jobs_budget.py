@@ -98,18 +98,7 @@ def test_limits_of_a_configuration_are_hours_per_device(uses_gpu, device, left_s
     meter = BudgetMeter(Spent(cpu=1000.0, gpu=600.0), RUN, limits)
     assert meter.left_s(device) == left_s
     meter.require(device)
-
-
-def test_budget_without_a_wall_limit_leaves_the_cpu_free():
-    limits = BudgetLimits.of(BudgetConfig(), uses_gpu=True)
-    meter = BudgetMeter(Spent(cpu=1e9, gpu=0.0), RUN, limits)
-    assert meter.left_s("cpu") == float("inf")
-    assert meter.left_s("gpu") == 24 * 3600.0
-
-
-def test_budget_that_is_overdrawn_leaves_nothing():
-    limits = BudgetLimits.of(BudgetConfig(max_gpu_hours=1.0), uses_gpu=True)
-    meter = BudgetMeter(Spent(cpu=0.0, gpu=4000.0), RUN, limits)
-    assert meter.left_s("gpu") == 0.0
-    with pytest.raises(BudgetExceededError, match=r"max_gpu_hours = 1, got 1\.11 hours spent"):
-        meter.require("gpu")
+    overdrawn = BudgetMeter(Spent(cpu=0.0, gpu=8000.0), RUN, BudgetLimits.of(config, uses_gpu=True))
+    assert overdrawn.left_s("gpu") == 0.0
+    with pytest.raises(BudgetExceededError, match=r"max_gpu_hours = 2, got 2\.22 hours spent"):
+        overdrawn.require("gpu")

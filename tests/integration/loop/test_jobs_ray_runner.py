@@ -13,6 +13,7 @@ from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.store import JobStore
+from tests.campaigns import nightly, size
 from tests.integration.loop.job_controller import STOPPED
 from tests.integration.loop.job_harness import (
     RUN,
@@ -49,11 +50,6 @@ def parent_of(pid) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.slow
-def test_cluster_of_the_tests_listens_on_the_loopback_address_only(address):
-    assert address.startswith("127.0.0.1:")
-
-
 def told_of_the_job(bench) -> list[str]:
     """Return the kinds of incidents without those of a cluster that is slow to start a host."""
     return [kind for kind in bench.kinds if kind != "waiting_for_room"]
@@ -61,6 +57,7 @@ def told_of_the_job(bench) -> list[str]:
 
 @pytest.mark.slow
 def test_job_runs_once_on_the_cluster(address, tmp_path):
+    assert address.startswith("127.0.0.1:")
     spec, running = work_of(tmp_path, 0.2)
     with bench_in(tmp_path) as bench:
         first = bench.ray_runner(address).run(spec)
@@ -70,7 +67,7 @@ def test_job_runs_once_on_the_cluster(address, tmp_path):
     wait_for(lambda: nothing_left_of(spec))
 
 
-@pytest.mark.slow
+@nightly
 def test_killed_worker_takes_host_and_command_with_it_and_the_job_is_tried_again(address, tmp_path):
     spec, running = work_of(tmp_path)
 
@@ -108,7 +105,7 @@ def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", size([signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP]))
 def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path, number):
     """Ray itself would abort a process that gets SIGTERM."""
     spec, running = work_of(tmp_path)
@@ -120,7 +117,7 @@ def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path,
     assert nothing_left_of(spec)
 
 
-@pytest.mark.slow
+@nightly
 @pytest.mark.parametrize("level", [StopLevel.END, StopLevel.KILL])
 def test_stop_ends_the_job_on_the_cluster(address, tmp_path, level):
     spec, running = work_of(tmp_path)
@@ -135,7 +132,7 @@ def test_stop_ends_the_job_on_the_cluster(address, tmp_path, level):
     assert nothing_left_of(spec)
 
 
-@pytest.mark.slow
+@nightly
 def test_job_without_room_waits_without_counting_as_stuck_and_can_be_stopped(address, tmp_path):
     spec = spec_of(tmp_path, "finish(sys.argv[1])", device="gpu")  # the cluster has no GPU
     looks = []
@@ -156,18 +153,6 @@ def test_job_without_room_waits_without_counting_as_stuck_and_can_be_stopped(add
         assert bench.incidents[0].message == f"waits for room: {looks[-1].waits_for}"
         assert looks[-1].attempt_s == 0.0
         assert not runner.hosts.kill(files_of(spec), 1)
-
-
-@pytest.mark.slow
-def test_second_host_of_a_job_is_refused(address, tmp_path):
-    spec = spec_of(tmp_path, "pass", device="gpu")
-    hosts, folder = RayHosts(address), files_of(spec)
-    with folder.try_lock() as lock:
-        hosts.start(folder, lock, "gpu")
-        with pytest.raises(JobHostError, match="another controller has started this job"):
-            hosts.start(folder, lock, "gpu")
-    assert hosts.kill(folder, 1)
-    wait_for(lambda: not hosts.expected(folder))
 
 
 class FakeRay:
@@ -224,17 +209,6 @@ def test_job_that_a_cluster_of_this_process_can_never_run_is_refused_at_once(fak
         r"1 GPU on one node, the cluster has 1 node with 4 CPU and 0 GPU; name a cluster",
     ):
         hosts.require_room("gpu")
-
-
-def test_job_that_no_node_of_a_lasting_cluster_can_run_waits_and_says_for_what(fake_ray):
-    fake_ray({"CPU": 4.0}, {"GPU": 1.0}, running=True)
-    hosts = RayHosts("10.0.0.1:6379")
-    hosts.require_room("gpu")  # a node may join
-    assert hosts.obstacle("gpu", waited_s=0.0) == (
-        "it needs 1 CPU and 1 GPU on one node, the cluster has 2 nodes with 4 CPU and 1 GPU; it "
-        "starts when such a node joins"
-    )
-    assert hosts.obstacle("cpu", waited_s=0.0) is None
 
 
 def test_job_on_a_busy_cluster_says_so_after_a_while(fake_ray):

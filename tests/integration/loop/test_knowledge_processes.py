@@ -14,9 +14,10 @@ from cadenza.loop.events import EventBus
 from cadenza.loop.knowledge.lint import findings
 from cadenza.loop.knowledge.observations import read_observations
 from cadenza.loop.knowledge.page import read_page
+from tests.campaigns import size
 
 #: Kills, and seconds that a process gets before each of them at most.
-KILLS, LONGEST_S = 20, 0.15
+KILLS, LONGEST_S = size(5, 20), 0.15
 
 
 def ingest_all(root, run, cycles, times=1):
@@ -50,7 +51,7 @@ def everything(root):
 
 
 def test_processes_that_ingest_at_once_lose_nothing(tmp_path, start):
-    root, cycles, runs = tmp_path / "knowledge", 12, ["a", "b", "c"]
+    root, cycles, runs = tmp_path / "knowledge", size(6, 12), ["a", "b", "c"]
     processes = [start(root, run, cycles) for run in runs]
     for process in processes:
         process.join(timeout=800)

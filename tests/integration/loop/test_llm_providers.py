@@ -9,7 +9,6 @@ import pytest
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, service
-from cadenza.loop.llm.recording import recorded_llm
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,
@@ -166,50 +165,23 @@ UNUSABLE = {
 def test_unusable_body_becomes_the_empty_text_with_an_error(server, provider, case):
     problem, anthropic, openai = UNUSABLE[case]
     server.say(Reply(body=anthropic if provider == "anthropic" else openai))
-    row = guarded(server, provider).reply("why?")
+    row = guarded(server, provider, price=PRICE).reply("why?")
     assert row.text == ""
     assert re.search(problem, row.error or "")
-
-
-COUNTS = {
-    "negative": (-1, -503),
-    "fractional": (2095.5, 503.0),
-    "text": ("2095", "many"),
-    "truth": (True, False),
-    "absent": (None, None),
-    "beyond any": (10**30, 2**31),
-}
+    assert row.cost_usd > 0.0  # a reply of no use is paid for
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("case", COUNTS)
-def test_counts_that_are_none_leave_the_text_and_cost_the_most(server, provider, case):
+@pytest.mark.parametrize("counts", [(-1, -503), (2095.5, 503.0), ("2095", "many"), None])
+def test_counts_that_are_none_leave_the_text_and_cost_the_most(server, provider, counts):
     names = {"anthropic": ("input_tokens", "output_tokens")}
     keys = names.get(provider, ("prompt_tokens", "completion_tokens"))
-    server.say(good(provider, usage=dict(zip(keys, COUNTS[case], strict=True))))
+    usage = None if counts is None else dict(zip(keys, counts, strict=True))
+    server.say(good(provider, usage=usage))
     row = guarded(server, provider, price=PRICE).reply("why?", max_tokens=100)
     assert (row.text, row.error) == ("fine", None)
     assert (row.tokens_in, row.tokens_out) == (None, None)
     assert row.cost_usd == pytest.approx(MOST_USD)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("usage", [None, 7, [], "x", {}])
-def test_usage_of_another_shape_leaves_the_text(server, provider, usage):
-    server.say(good(provider, usage=usage))
-    row = guarded(server, provider).reply("why?", max_tokens=100)
-    assert (row.text, row.tokens_in, row.tokens_out, row.cost_usd) == ("fine", None, None, None)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_reply_of_no_use_is_paid_for(server, provider):
-    refused = {"stop_reason": "refusal"} if provider == "anthropic" else {"refusal": "no"}
-    server.say(good(provider, "", **refused))
-    row = guarded(server, provider, price=PRICE).reply("why?")
-    assert (row.text, row.error) == ("", "the model refused to reply")
-    assert row.cost_usd == pytest.approx(0.013830)
-    with pytest.raises(LLMCallError, match="the model refused to reply"):
-        client(server, provider).complete("why?")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -231,23 +203,7 @@ def test_failure_costs_what_the_service_may_have_counted(server, provider, monke
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_limit_on_costs_ends_the_asking(server, provider):
-    server.say(good(provider))
-    log = MemoryReplies()
-    # one reply costs 0.013830 dollars, and at most 0.00228 is risked beforehand
-    spec = f"{provider}:m{address(server, provider)}"
-    llm = recorded_llm(spec, log, price=PRICE, max_cost_usd=2.5 * 0.013830)
-    with asking(0, "propose"):
-        said = [llm.complete("why?", max_tokens=100) for _ in range(5)]
-    assert said == ["fine", "fine", "fine", "", ""]
-    assert len(server.requests) == 3
-    rows = list(log.rows.values())
-    assert [row.cost_usd for row in rows] == pytest.approx([0.01383] * 3 + [0.0] * 2)
-    assert "are left of max_cost_usd, got one of up to 0.0023" in (rows[3].error or "")
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 401, 422])
 def test_refused_request_is_not_repeated(server, provider, status):
     body = error_body(
         provider, "some_error", f"Incorrect key {KEY} or AIzaSyOther1234 or sk-other1234 given"
@@ -264,7 +220,7 @@ def test_refused_request_is_not_repeated(server, provider, status):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+@pytest.mark.parametrize("status", [408, 429, 503, 529])
 def test_passing_failure_is_repeated_with_doubled_pauses(server, provider, status):
     failure = Reply(status=status, body=error_body(provider, "overloaded_error", "Overloaded"))
     server.say(failure, failure, good(provider))
@@ -287,14 +243,6 @@ def test_pause_is_what_the_service_asks_for_within_the_bound(server, provider):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_retries_are_bounded(server, provider):
-    server.say(Reply(status=500, body=b"oops", content_type="text/plain"))
-    row = guarded(server, provider, retries=2).reply("why?")
-    assert len(server.requests) == 3
-    assert (row.text, "status 500" in (row.error or "")) == ("", True)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
 def test_connection_lost_in_the_body_is_repeated(server, provider):
     whole = good(provider)
     server.say(Reply(body=whole.body, cut=40), whole)
@@ -303,12 +251,6 @@ def test_connection_lost_in_the_body_is_repeated(server, provider):
     row = guarded(server, provider, retries=1).reply("why?")
     assert row.text == ""
     assert "connection failed" in (row.error or "")
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_wrong_content_type_does_not_matter(server, provider):
-    server.say(Reply(body=good(provider).body, content_type="text/html; charset=latin-1"))
-    assert guarded(server, provider).complete("why?") == "fine"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -333,13 +275,7 @@ def test_silent_server_costs_no_more_than_the_time_limit(server, provider):
     assert took_s < 120.0  # on a busy machine, too; the server would be silent for longer
 
 
-def test_nobody_listening_is_a_failed_connection(server, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
-    row = GuardedLLM(make_llm("anthropic:m"), CallLimits(retries=0)).reply("why?")
-    assert "connection failed" in (row.error or "")
-
-
-@pytest.mark.parametrize("address", ["not an address", "ftp://127.0.0.1", "http://[::1", "http://"])
+@pytest.mark.parametrize("address", ["not an address", "ftp://127.0.0.1", "http://127.0.0.1:1"])
 def test_unusable_address_is_an_error_of_the_call(address):
     row = GuardedLLM(make_llm(f"openai:m@{address}"), CallLimits(retries=0)).reply("why?")
     assert row.text == ""
@@ -377,28 +313,3 @@ def test_key_appears_nowhere(server, provider, caplog):
     assert "secret" not in caplog.text
     assert "secret" not in repr(log.rows)
     assert "secret" not in repr(vars(llm))
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_recorded_replies_are_given_again_without_a_server(server, provider):
-    log = MemoryReplies()
-    llm = recorded_llm(
-        f"{provider}:m{address(server, provider)}",
-        log,
-        price=Price(input_usd=1.0, output_usd=0.0),
-    )
-    replies = [good(provider, f"r{i} \ud800\0") for i in range(3)]
-    server.say(*replies)
-    said = []
-    for cycle, purpose in [(0, "propose"), (0, "lessons"), (1, "propose")]:
-        with asking(cycle, purpose):
-            said.append(llm.complete(f"{cycle} {purpose}"))
-    assert said == [f"r{i} ?\N{REPLACEMENT CHARACTER}" for i in range(3)]
-    again = RecordedLLM(guarded(server, provider), log)
-    with asking(1, "propose"):
-        assert again.complete("anything") == said[2]
-    with asking(0, "lessons"):
-        assert again.complete("anything") == said[1]
-    assert len(server.requests) == 3
-    assert log.booked == {}
-    assert log.rows[0, "propose", 0].cost_usd == pytest.approx(0.002095)

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from cadenza.loop.store import JobStore
+from tests.campaigns import nightly, size
 from tests.e2e.commands import cadenza
 from tests.integration.loop.command_line_runs import LITTLE, LoopCommands, wait_for
 from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
@@ -41,8 +42,8 @@ def require_finished(run, store):
 
 
 @pytest.mark.slow
-def test_three_loops_share_one_store_and_a_killed_controller_is_replaced(new_run, postgres_url):
-    runs = [new_run(name, f"seed: {n}\n", postgres_url) for n, name in enumerate("abc")]
+def test_loops_share_one_store_and_a_killed_controller_is_replaced(new_run, postgres_url):
+    runs = [new_run(name, f"seed: {n}\n", postgres_url) for n, name in enumerate(size("ab", "abc"))]
     controllers = [run.start() for run in runs]
     victim, others = runs[0], controllers[1:]
     victim.hold_job()  # the run shall not end before its controller
@@ -70,7 +71,7 @@ def test_three_loops_share_one_store_and_a_killed_controller_is_replaced(new_run
     assert cadenza("loop", "lint", cwd=victim.folder).code == 0
 
 
-@pytest.mark.slow
+@nightly
 def test_loop_on_a_ray_cluster_outlives_its_controller(new_run):
     with quiet_ray(), running_cluster() as address:
         run = new_run("ray", f"jobs: {{runner: ray, ray_address: '{address}'}}\n")

@@ -4,13 +4,11 @@ import threading
 
 import pytest
 
-from cadenza.loop.config import LoopConfig
-from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.status_report import run_status
-from tests.loop_fakes import FakeBackend, FakeStack
+from tests.integration.loop.loop_harness import built, configured
+from tests.loop_fakes import FakeStack
 
 PLAN = '{"action": "reuse_seed", "num_episodes": 3}'
 #: Most that a reply of 1000 tokens can cost at these prices, US dollars.
@@ -36,42 +34,28 @@ class Hanging:
         return Answer(text=text, tokens_in=0, tokens_out=question.max_tokens)
 
 
-@pytest.mark.parametrize("by", ["signal", "store"])
 @pytest.mark.parametrize(
-    ("text", "priced"),
-    [("Cycle: 0\n", True), ("Rewrite the lessons.", True), ("Cycle: 0\n", False)],
+    ("text", "priced", "by"),
+    [
+        ("Cycle: 0\n", True, "signal"),
+        ("Rewrite the lessons.", True, "store"),
+        ("Cycle: 0\n", False, "signal"),
+    ],
 )
 def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monkeypatch):
     model = Hanging(text)
     monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
     prices = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0}
-    settings = LoopConfig.from_document(
-        {
-            "run_name": "hanging",
-            "seed_dataset": "local/crossing",
-            "workdir": str(tmp_path / "runs"),
-            "llm": "openai:m",
-            "llm_calls": {"max_reply_tokens": 1000, **(prices if priced else {})},
-            "data": {"initial_episodes": 4},
-            "budgets": {"max_cycles": 1},
-            "eval": {"n_episodes": 20, "max_episodes": 20},
-            "knowledge": {"root": str(tmp_path / "knowledge")},
-        },
-        source="test",
+    settings = configured(
+        tmp_path,
+        llm="openai:m",
+        llm_calls={"max_reply_tokens": 1000, **(prices if priced else {})},
+        budgets={"max_cycles": 1},
     )
     stack, level, ended = FakeStack([0.9]), [StopLevel.NONE], []
 
-    def open_jobs(session, stop):
-        return CallableRunner(session.store, session.lease, stack)
-
     def loop_of():
-        return build_loop(
-            settings,
-            "run",
-            backend=FakeBackend(),
-            open_jobs=open_jobs,
-            stop=lambda: level[0],
-        )
+        return built(settings, stack, stop=lambda: level[0])
 
     def used(loop):
         return run_status(loop.store, "run", workdir=settings.workdir).language_model

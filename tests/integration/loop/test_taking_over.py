@@ -14,10 +14,8 @@ from cadenza.loop.errors import EventLogError, EventLogHeldError, LeaseHeldError
 from cadenza.loop.events import log_file
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.jobs.processes import is_held
-from cadenza.loop.orchestrator import controller
 from cadenza.loop.orchestrator.controller import take
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.owners import this_process
 from tests.integration.loop.job_harness import wait_for
 
 #: Holds lease and log of a run as a controller does, until it is killed.
@@ -102,30 +100,6 @@ def test_controller_of_another_machine_is_named_without_a_signal_to_send(store, 
     with pytest.raises(EventLogHeldError, match="got a lock held by another writer"):
         take(store, "run", tmp_path / "log", ttl_s=0.05)  # nobody knows whose
     log.close()
-
-
-def test_controller_at_work_is_left_alone_as_before(store, tmp_path):
-    store.leases.acquire("run", this_process(), ttl_s=60.0)
-    with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
-        take(store, "run", tmp_path / "log", ttl_s=60.0)
-
-
-def test_run_that_another_takes_at_the_same_moment_is_told_to_be_at_work(
-    store, tmp_path, monkeypatch
-):
-    """The other one is faster, between our looks at the lease and at the log."""
-    logs = []
-
-    def overtaken(path):
-        if not logs:
-            store.leases.acquire("run", this_process(), ttl_s=60.0)
-            logs.append(LogFile(path))
-        return LogFile(path)
-
-    monkeypatch.setattr(controller, "LogFile", overtaken)
-    with pytest.raises(LeaseHeldError, match="ask it to stop with `cadenza loop stop`"):
-        take(store, "run", tmp_path / "log", ttl_s=60.0)
-    logs[0].close()
 
 
 def test_folder_that_cannot_be_written_is_told_before_the_run_is_taken(store, tmp_path):
