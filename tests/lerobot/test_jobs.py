@@ -15,7 +15,6 @@ from cadenza.core.files import sha256_file
 from cadenza.loop.backends.base import (
     DataRequest,
     EvalRequest,
-    HarvestRequest,
     JobPlan,
     TrainRequest,
 )
@@ -103,20 +102,10 @@ def policy(bench: Bench, data: DatasetRef) -> CheckpointRecord:
     return bench.backend.read_train(request)
 
 
-def test_release_is_found_with_its_flags(bench: Bench) -> None:
-    found = bench.backend.capabilities
-    assert found["lerobot"].startswith("0.4.")
-    assert found["train_eval_flag"] == "eval_freq"
-    assert found["edit_dataset_merge"] == "home"
-
-
-def test_data_is_the_part_of_the_seed_dataset_that_is_asked_for(data: DatasetRef) -> None:
-    assert data.episodes == (0, 1, 2)
-    assert data.num_episodes == 3
-    assert data.sha256 is not None
-
-
-def test_training_leaves_a_policy_of_all_its_steps(policy: CheckpointRecord) -> None:
+def test_training_leaves_a_policy_of_all_its_steps_on_the_data_asked_for(
+    bench: Bench, policy: CheckpointRecord
+) -> None:
+    assert bench.backend.capabilities["lerobot"].startswith("0.4.")
     path = Path(policy.path)
     state = path.parent / "training_state" / "training_step.json"
     assert json.loads(state.read_text())["step"] == 20
@@ -164,43 +153,6 @@ def test_evaluation_lists_every_episode_with_its_seed(
     scores = [one.score for one in first.outcomes]
     assert all(score is not None and 0.0 <= score <= 1.0 for score in scores)
     np.testing.assert_allclose([one.score or 0 for one in second.outcomes], scores, atol=0.05)
-
-
-def test_failures_are_kept_where_they_are_asked_for(bench: Bench, policy: CheckpointRecord) -> None:
-    seeds = LEDGER.range("harvest", 0, count=4)
-    request = HarvestRequest(
-        cycle=0,
-        checkpoint=policy,
-        episodes=2,
-        seeds=seeds,
-        focus=("pusht_0",),
-        repo_id="local/rollouts",
-        extra_args=("--keep-failures",),
-        folder=bench.folder / "harvest_all",
-    )
-    bench.run(bench.backend.plan_harvest(request))
-    harvest = bench.backend.read_harvest(request)
-    assert (harvest.kept, harvest.attempts, harvest.successes) == (2, 2, 0)
-    result = json.loads((request.folder / "result.json").read_text())
-    assert [one["seed"] for one in result["episodes"]] == [seeds.start, seeds.start + 1]
-
-
-def test_without_successes_nothing_is_kept_and_that_is_no_error(
-    bench: Bench, policy: CheckpointRecord
-) -> None:
-    request = HarvestRequest(
-        cycle=2,
-        checkpoint=policy,
-        episodes=1,
-        seeds=LEDGER.range("harvest", 2, count=2),
-        repo_id="local/none",
-        folder=bench.folder / "harvest_none",
-    )
-    bench.run(bench.backend.plan_harvest(request))
-    harvest = bench.backend.read_harvest(request)
-    assert (harvest.kept, harvest.successes, harvest.attempts) == (0, 0, 2)
-    assert harvest.dataset is None
-    assert not (request.folder / "dataset").exists()
 
 
 def test_pictures_of_another_size_are_refused_before_any_compute(

@@ -223,19 +223,6 @@ def test_next_cycle_trains_on_what_was_merged(left: Left) -> None:
     assert chosen & set(range(EPISODES, EPISODES + 2 * HARVESTED))
 
 
-def test_policies_of_all_cycles_are_recorded(left: Left) -> None:
-    found = [
-        (row["cycle_idx"], Path(row["path"]).relative_to(left.folder).parts[1])
-        for row in left.policies
-    ]
-    assert found == [(0, "train"), (1, "train"), (1, "adapt"), (2, "train"), (2, "adapt")]
-    assert len({row["sha256"] for row in left.policies}) == len(left.policies)
-    (blessed,) = [row for row in left.policies if row["blessed"]]
-    assert blessed["cycle_idx"] == 1
-    # Cycle 2 goes on from the policy that cycle 1 blessed.
-    assert Path(flag(left.jobs[2, "train"], "policy.path")) == Path(blessed["path"]).resolve()
-
-
 def test_no_episode_that_is_trained_on_began_where_a_test_begins(left: Left) -> None:
     ranges = [(key, seeds) for key, seeds in left.seeds.items() if key[1] != "data"]
     assert len(ranges) == 6  # comparisons and harvests of two cycles, choices of two

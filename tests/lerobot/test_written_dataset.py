@@ -67,16 +67,6 @@ def test_every_feature_of_every_frame_is_the_same(seen: Seen, episodes: list[Epi
     assert_frames(seen, FEATURES, episodes)
 
 
-def test_frames_are_numbered_and_timed(seen: Seen) -> None:
-    frames = np.concatenate([np.arange(length) for length in LENGTHS])
-    arrays = seen.arrays
-    np.testing.assert_array_equal(arrays["frame/frame_index"], frames)
-    np.testing.assert_array_equal(arrays["frame/index"], np.arange(14))
-    np.testing.assert_array_equal(arrays["frame/episode_index"], np.repeat([0, 1, 2], LENGTHS))
-    np.testing.assert_array_equal(arrays["frame/task_index"], np.repeat([0, 1, 0], LENGTHS))
-    np.testing.assert_array_equal(arrays["frame/timestamp"], (frames / FPS).astype(np.float32))
-
-
 def test_episodes_and_tasks_are_found(seen: Seen) -> None:
     facts = seen.facts
     assert (facts["version"], facts["fps"], facts["length"]) == ("v3.0", FPS, 14)
@@ -96,15 +86,6 @@ def test_neighbours_are_read_also_of_some_episodes_only(
     seen: Seen, episodes: list[Episode]
 ) -> None:
     assert_windows(seen, FEATURES, episodes)
-
-
-def test_windows_of_later_actions_repeat_the_last_one(seen: Seen, episodes: list[Episode]) -> None:
-    # By hand for the first episode, five steps long: two actions ahead end at steps 4 and 4.
-    actions = episodes[0].steps["actions"]
-    expected = actions[[[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 4], [4, 4, 4]]]
-    np.testing.assert_array_equal(seen.arrays["window/action"][:5], expected)
-    padded = seen.arrays["window/action_is_pad"][:5].sum(axis=1)
-    assert padded.tolist() == [0, 0, 0, 1, 2]
 
 
 def test_dataset_can_be_merged(seen: Seen) -> None:
