@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cadenza.benchmark.policies import EgoSeat, load_policy
+from tests.campaigns import nightly
 from tests.e2e.commands import REPOSITORY
 from tests.stream_engines import nothing_left
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, nightly]
 
 
 @pytest.fixture

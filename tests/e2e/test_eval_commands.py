@@ -28,16 +28,10 @@ def evaluated(tmp_path_factory):
     return folder, done.json
 
 
-def test_eval_run_reports_every_combination(evaluated):
-    _, summary = evaluated
-    combinations = {(r["policy"], r["condition"], r["partner"]) for r in summary["results"]}
-    assert len(combinations) == len(summary["results"]) == 2 * 2 * 2
-    assert {row["n_episodes"] for row in summary["results"]} == {4}
-    assert sum(r["contacts"] for r in summary["results"] if r["condition"] == "filter_on") == 0
-
-
 def test_eval_run_shows_rates_with_intervals(evaluated):
     folder, summary = evaluated
+    assert len({(r["policy"], r["condition"], r["partner"]) for r in summary["results"]}) == 8
+    assert sum(r["contacts"] for r in summary["results"] if r["condition"] == "filter_on") == 0
     (row,) = [
         r
         for r in summary["results"]
@@ -97,27 +91,17 @@ def test_eval_verify_fails_on_one_flipped_byte_and_names_the_file(evaluated, tmp
     assert any("episodes_seed1.jsonl" in name for name in failed)
 
 
-def test_eval_verify_without_a_bundle_fails_with_one_row(tmp_path):
-    done = cadenza("eval", "verify", "nowhere", "--json", cwd=tmp_path)
-    assert done.code == 10
-    assert [check["ok"] for check in done.json["checks"]] == [False]
-
-
 @pytest.mark.parametrize(
     ("change", "fragment", "code"),
     [
-        (("task: crossing", "task: rehearsal"), "rehearsal", 2),
-        (("seeds:", "seedz:"), "seedz", 2),
         (("goal_pd", '{name: ego, source: "local://absent.pt"}'), "absent.pt", 10),
         (("crossing_chaser", "soloist"), "soloist", 2),
-        (("crossing_chaser", "crossing_chasr"), "did you mean 'crossing_chaser'?", 2),
         (("block_size", "block_sise"), "did you mean 'block_size'?", 2),
         (
             ("filter_on\n    safety: {enabled", "on\n    safety: {enable"),
             "'conditions.safety.enabled'",
             2,
         ),
-        (("episodes_per_seed: 2", "episodes_per_seed: 0"), "episodes_per_seed", 2),
     ],
 )
 def test_eval_run_with_a_wrong_value_names_it_and_writes_nothing(change, fragment, code, tmp_path):
@@ -139,13 +123,3 @@ def test_eval_run_with_one_and_two_workers_gives_the_same_bytes(tmp_path):
         folder = tmp_path / done.json["bundles"]["goal_pd"]
         bundles.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert bundles[0] == bundles[1]
-
-
-def test_eval_run_on_a_task_without_success_claims_none(tmp_path):
-    text = "task: mpe_cooperative_push\npolicies: [zero]\nseeds: [0]\nepisodes_per_seed: 2\n"
-    text += "conditions: [{name: plain}]\n"
-    (tmp_path / "push.yaml").write_text(text, encoding="utf-8")
-    done = cadenza("eval", "run", "push.yaml", "--out", "run", "--json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert {row["successes"] for row in done.json["results"]} == {None}
-    assert {row["contacts"] for row in done.json["results"]} == {None}

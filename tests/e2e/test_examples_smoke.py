@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.campaigns import size
 from tests.e2e.commands import REPOSITORY, Outcome, warm
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = REPOSITORY / "examples"
+#: Run by `make test`: a discrete task, a continuous one, and one from live producers.
+OFTEN = ["cartpole_dqn", "hl_gauss_pendulum", "crossing_behaviour_cloning"]
 #: Scripts that compare with another library and so have results of another kind.
 COMPARISONS = {"compare_with_sb3"}
 #: A curve is shown in the documentation, so it stays small.
@@ -37,7 +40,7 @@ def smoke(name: str, out: Path, *words: str) -> Outcome:
     return done
 
 
-@pytest.mark.parametrize("name", [name for name in scripts() if name not in COMPARISONS])
+@pytest.mark.parametrize("name", size(OFTEN, [n for n in scripts() if n not in COMPARISONS]))
 def test_example_runs_and_says_what_it_found(name, tmp_path):
     out = tmp_path / "out"
     done = smoke(name, out, "--json", "--seed", "3")
@@ -66,7 +69,7 @@ def test_example_runs_and_says_what_it_found(name, tmp_path):
         assert run["env_steps"] in (1_000, 1_200, 1_400)
 
 
-@pytest.mark.parametrize("task", ["cartpole_ppo", "pendulum_sac"])
+@pytest.mark.parametrize("task", size(["cartpole_ppo"], ["cartpole_ppo", "pendulum_sac"]))
 def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
     done = smoke("compare_with_sb3", tmp_path / "out", "--json", "--task", task, "--seed", "2")
     results = json.loads(done.out)
@@ -80,19 +83,3 @@ def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
 def test_readme_lists_every_example_and_nothing_else():
     rows = re.findall(r"^\| `(\w+)\.py` \|", (EXAMPLES / "README.md").read_text("utf-8"), re.M)
     assert sorted(rows) == scripts()
-
-
-def test_there_are_examples_of_every_family():
-    found = set(scripts())
-    assert {
-        "cartpole_dqn",
-        "cartpole_grpo",
-        "pendulum_sac",
-        "lunar_lander_sac",
-        "hl_gauss_pendulum",
-        "lunar_lander_model_based",
-        "lunar_lander_genrl",
-        "car_racing_curl",
-        "half_cheetah_sac",
-        "lunar_lander_ppo",
-    } <= found

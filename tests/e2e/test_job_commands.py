@@ -76,32 +76,11 @@ def test_terminated_evaluation_says_how_to_go_on(folder):
     assert (folder / "eval/blocks/00000.json").stat().st_mtime_ns == first  # not played again
 
 
-def test_harvest_without_success_ends_well_and_merge_joins(folder):
-    command = (
-        "job harvest --policy=train/policy.pt --task=crossing --partners=crossing_chaser "
-        "--filter=off --episodes=1 --seed-start=5 --seed-count=1 --out=none --repo-id=local/n "
-        "--result-json=none.json"
-    )
-    done = here(*shlex.split(command), cwd=folder)
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout == "kept 0 episodes of 1 attempts: none.json\n"
-    command = (
-        "job merge --sources=data/dataset,data/dataset --out=mix --repo-id=local/m "
-        "--result-json=mix.json"
-    )
-    done = here(*shlex.split(command), cwd=folder)
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout == "4 episodes: mix.json\n"
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
         ("--partners=nobody", 2, "expected default, leaving_way or partners of 'crossing'"),
-        ("--filter=maybe", 2, "--filter: expected on or off"),
         ("--policy=none.pt", 10, "payload not found"),
-        ("--policy=data/job.json", 10, "sidecar not found"),
-        ("--episodes=0", 2, "expected --episodes >= 1"),
         ("--out=data", 2, "expected the folder of this job, got that of another request"),
         ("--out=data.json", 11, "expected a folder to write to"),
     ],
@@ -117,9 +96,3 @@ def test_wrong_flag_is_one_clear_error(folder, changes, code, message):
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_episodes_that_are_no_numbers_are_refused(folder):
-    done = here(*train("other"), "--episodes=0,-1", cwd=folder)
-    assert done.exit_code == 2
-    assert "--episodes: expected numbers with commas between them, got '0,-1'" in done.stderr

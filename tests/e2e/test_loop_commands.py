@@ -1,9 +1,5 @@
 """`cadenza loop status | stop | approve | doctor`: what they print, and how they end."""
 
-import json
-import sqlite3
-from types import SimpleNamespace
-
 import pytest
 
 from cadenza.loop.store.owners import readable, this_process
@@ -29,21 +25,8 @@ def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
     assert lines[0].startswith(f"Run {RUN}: running, but nobody works on it, begun ")
     assert lines[0].endswith(", 1 of 4 cycles decided, cycle 1 undecided")
     first, second = (next(line.split() for line in lines if line[1:2] == n) for n in "01")
-    assert first == [
-        "0",
-        "bc",
-        "done",
-        "promote",
-        "60.0%",
-        "[26,",
-        "88]",
-        "10",
-        "2",
-        "min",
-        "06",
-        "s",
-    ]
-    assert second == ["1", "bc", "train", "30", "s"]
+    assert " ".join(first) == "0 bc done promote 60.0% [26, 88] 10 2 min 06 s"
+    assert " ".join(second) == "1 bc train 30 s"
     assert f"cycle 0: promote. {REASON}" in lines
     assert "blessed: cycle_0/train/policy (bc, cycle 0, success 60.0%)" in lines
     job = "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s left"
@@ -70,16 +53,7 @@ def test_status_as_json_is_one_object_with_the_numbers(runs):
     assert run["jobs"][0]["left_s"] == pytest.approx(70.0)
 
 
-def test_watch_ends_with_the_runs(runs):
-    with begun_run(runs / "runs", run_id="other") as store:
-        for run_id in (RUN, "other"):
-            store.finish_run(run_id, "finished", "budget: max_cycles")
-    done = loop("status", "--watch", cwd=runs)
-    assert done.code == 0
-    assert "Run other: finished (budget: max_cycles)" in done.out
-
-
-@pytest.mark.parametrize("words", [["status"], ["stop", RUN], ["status", "--json"]])
+@pytest.mark.parametrize("words", [["status"], ["stop", RUN]])
 def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, words):
     done = loop(*words, cwd=tmp_path)
     assert done.code == 1
@@ -90,49 +64,14 @@ def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, words):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["status", "nobody"], ["stop", "nobody"], ["approve", "nobody", "--by", "M", "--reason", "r"]],
-)
-def test_unknown_run_ends_with_the_usage_code(runs, words):
-    done = loop(*words, "--json", cwd=runs)
+def test_unknown_run_ends_with_the_usage_code(runs):
+    done = loop("approve", "nobody", "--by", "M", "--reason", "r", "--json", cwd=runs)
     assert done.code == 2
     assert done.json["error"] == {
         "kind": "UnknownRowError",
         "message": "run 'nobody': expected a run of this store, got none; `cadenza loop status` "
         "lists them.",
     }
-
-
-def test_a_file_that_is_no_database_ends_with_the_code_for_damaged_data(runs):
-    (runs / "runs" / "cadenza.db").write_bytes(b"no database at all, but long enough to be read")
-    done = loop("status", cwd=runs)
-    assert done.code == 10
-    assert done.err.startswith("error: job store ")
-
-
-def test_a_store_of_a_newer_version_asks_for_an_upgrade(runs):
-    with sqlite3.connect(runs / "runs" / "cadenza.db") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    done = loop("status", cwd=runs)
-    assert done.code == 13
-    assert "upgrade this installation" in done.err
-
-
-def test_a_store_of_an_older_version_is_shown_and_stopped_and_not_migrated_meanwhile(tmp_path):
-    with begun_run(tmp_path / "runs", owner=this_process()) as store:
-        file = tmp_path / "runs" / "cadenza.db"
-        with sqlite3.connect(file) as connection:
-            connection.execute("UPDATE alembic_version SET version_num = '0002'")
-        shown = loop("status", cwd=tmp_path)
-        assert (shown.code, shown.out[:30]) == (0, f"Run {RUN}: running, begun")
-        assert loop("stop", RUN, cwd=tmp_path).code == 0
-        assert store.get_run(RUN)["stop_requested_at"] is not None
-        resumed = loop("resume", RUN, cwd=tmp_path)
-    assert resumed.code == 13
-    assert resumed.err.startswith("error: job store runs/cadenza.db: expected no run at work befor")
-    with sqlite3.connect(file) as connection:
-        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("0002",)]
 
 
 def test_a_server_that_does_not_answer_ends_with_the_storage_code_and_hides_the_password(tmp_path):
@@ -174,14 +113,6 @@ def test_a_live_controller_is_asked_to_stop(tmp_path):
     )
 
 
-def test_a_run_that_ended_cannot_be_stopped(runs):
-    with begun_run(runs / "runs", run_id="old") as store:
-        store.finish_run("old", "finished", "budget: max_cycles")
-    done = loop("stop", "old", cwd=runs)
-    assert done.code == 2
-    assert "expected one that goes on, got one that is finished (budget: max_cycles)" in done.err
-
-
 @pytest.fixture
 def asking(runs):
     """Folder of a run that waits for an answer."""
@@ -192,15 +123,14 @@ def asking(runs):
     return runs
 
 
-@pytest.mark.parametrize(("more", "word"), [([], "approved"), (["--reject"], "rejected")])
-def test_an_answer_is_recorded_once(asking, more, word):
+def test_an_answer_is_recorded_once(asking):
     shown = loop("status", "asking", cwd=asking).out
     assert "waits for approval: promote in cycle 0, decides by itself in " in shown
     assert "cadenza loop approve asking --by NAME --reason TEXT" in shown
-    words = ["approve", "asking", "--by", "Ada", "--reason", "watched the videos", *more]
+    words = ["approve", "asking", "--by", "Ada", "--reason", "watched the videos", "--reject"]
     done = loop(*words, cwd=asking)
     assert done.out.splitlines() == [
-        f"run asking: promote in cycle 0 is {word} by Ada",
+        "run asking: promote in cycle 0 is rejected by Ada",
         "nobody works on it; go on with: cadenza loop resume asking",
     ]
     again = loop(*words, cwd=asking)
@@ -217,14 +147,6 @@ def test_an_answer_needs_a_reason_and_a_name(asking):
     assert "reason for 'approved': expected some words, got ' '; say it" in done.err
 
 
-def test_doctor_ends_with_0_and_counts(tmp_path):
-    done = loop("doctor", cwd=tmp_path)
-    assert done.code == 0, done.out
-    assert done.out.splitlines()[0].startswith("Loop runs on this machine")
-    assert done.out.splitlines()[-1].strip().endswith("0 FAIL")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
     text = (REPOSITORY / "configs" / "loop" / "lerobot_pusht.yaml").read_text()
     config = tmp_path / "config.yaml"
@@ -236,16 +158,6 @@ def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
     failed = {check["name"]: check for check in done.json["checks"] if check["level"] == "fail"}
     assert {"store", "inputs"} <= set(failed)
     assert "secret" not in done.out
-
-
-def test_completion_knows_the_run_ids(runs):
-    from cadenza.cli.loop_store import complete_run_ids
-
-    context = SimpleNamespace(params={"workdir": str(runs / "runs"), "store": None})
-    assert complete_run_ids(context, "cross") == [RUN]
-    assert complete_run_ids(context, "x") == []
-    context.params = {"workdir": str(runs / "elsewhere")}
-    assert complete_run_ids(context, "") == []
 
 
 def test_lint_ends_with_1_if_and_only_if_a_page_is_wrong(tmp_path):
@@ -260,18 +172,3 @@ def test_lint_ends_with_1_if_and_only_if_a_page_is_wrong(tmp_path):
     done = loop("lint", "-k", tmp_path / "knowledge", "--json", cwd=tmp_path)
     assert (done.code, done.json["ok"]) == (1, False)
     assert {"page": str(page), "problem": "missing provenance"} in done.json["findings"]
-
-
-def test_lint_without_pages_ends_with_the_usage_code(tmp_path):
-    done = loop("lint", cwd=tmp_path)
-    assert done.code == 2
-    assert done.err == (
-        "error: knowledge: expected a folder of pages, got none; name it with --knowledge.\n"
-    )
-
-
-def test_json_of_status_is_strict(runs):
-    def refuse(name):
-        raise AssertionError(name)
-
-    json.loads(loop("status", "--json", cwd=runs).out, parse_constant=refuse)

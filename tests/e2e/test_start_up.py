@@ -29,17 +29,7 @@ def test_help_lists_every_command(tmp_path):
         assert command in done.out
 
 
-def test_version_names_the_package(tmp_path):
-    assert cadenza("--version", cwd=tmp_path, fresh=True).out.startswith("cadenza 0.")
-
-
 def test_unknown_command_ends_with_usage_code(tmp_path):
     done = cadenza("rehearse", cwd=tmp_path, fresh=True)
     assert done.code == 2
     assert "rehearse" in done.err
-
-
-def test_completion_script_is_offered_for_bash(tmp_path):
-    done = cadenza("--show-completion", "bash", cwd=tmp_path, fresh=True)
-    assert done.code == 0
-    assert "complete" in done.out

@@ -13,7 +13,6 @@ from tests.e2e.commands import LIMIT_S, Started, cadenza, warm
     [
         ("tasks", "list", "--json"),
         ("train", "absent.yaml"),
-        ("rehearse",),
         ("eval", "verify", "nowhere", "--json"),
     ],
 )
