@@ -107,6 +107,7 @@ def test_philox_layouts_are_reproducible_and_another_stream(vector):
         ),
         ({"num_envs": 1, "rng": "mt19937"}, "rng 'substream' or 'philox', got 'mt19937'"),
         ({"num_envs": 1, "agent_uids": ("a", "a")}, "distinct"),
+        ({"num_envs": 1, "agent_uids": ("a", "b", "c")}, "2-tuple"),
     ],
 )
 def test_construction_with_bad_argument_names_it(vector, arguments, message):
