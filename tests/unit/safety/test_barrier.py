@@ -154,4 +154,4 @@ def test_continuous_barrier_near_contact_keeps_its_floor_and_rises():
 
 
 def test_continuous_barrier_of_coincident_centres_is_minus_the_radii():
-    assert pair_h_value(agent([1, 1], [3, 0]), agent([1, 1]), alpha_pair=1.0) == -0.4
+    assert pair_h_value(agent([1, 1], [3, 0]), agent([1, 1]), alpha_pair=0.0) == -0.4
