@@ -1,12 +1,15 @@
 """Batched projection on problems with answers by hand, and its refusals."""
 
+import numpy as np
 import pytest
 import torch
 
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import active_set
+from cadenza.safety.batched.faces import project_on_faces
 from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
+from cadenza.safety.solvers import DaqpSolver, SolveStatus
 
 F = torch.float64
 
@@ -170,6 +173,26 @@ def test_malformed_arguments_are_refused(change, message):
     }
     with pytest.raises(InputError, match=message):
         project_batch(**(given | change))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 2), (2, 2), (4, 2), (1, 3), (2, 3), (4, 3)])
+def test_small_problems_are_solved_by_their_faces_alone(m, n):
+    rng = np.random.default_rng(m + n)
+    u, A, b = rng.normal(size=(60, n)) * 2.0, rng.normal(size=(60, m, n)), rng.normal(size=(60, m))
+    box, solved = np.full((n, 1), 2.0), 0
+    x, feasible = project_on_faces(
+        *(torch.tensor(np.moveaxis(values, 0, -1)) for values in (u, A, b)),
+        *(torch.tensor(sign * box) for sign in (-1.0, 1.0)),
+    )
+    for i in range(60):
+        if (A[i] @ np.clip(u[i], -2.0, 2.0) <= b[i]).all():
+            continue  # the nominal is no problem of the faces
+        daqp = DaqpSolver().run(np.ones(n), -u[i], A[i], b[i], -box[:, 0], box[:, 0])
+        assert bool(feasible[i]) == (daqp.status is SolveStatus.OPTIMAL)
+        if feasible[i]:
+            solved += 1
+            np.testing.assert_allclose(x[:, i].numpy(), daqp.x, rtol=0.0, atol=1e-8)
+    assert solved > 5
 
 
 def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypatch):
