@@ -11,7 +11,7 @@ import typer
 from cadenza.cli.configuration import explained
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
-from cadenza.cli.progress import progress_bar
+from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from cadenza.cli.output import print_text, typed_exits
-from cadenza.cli.progress import LINE_EVERY_S
+from cadenza.core.progress import LINE_EVERY_S
 
 if TYPE_CHECKING:
     from cadenza.benchmark.jobs.collecting import Collection

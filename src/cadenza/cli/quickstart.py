@@ -8,7 +8,7 @@ import typer
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
-from cadenza.cli.progress import stage_bars
+from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
     from cadenza.benchmark.quickstart import QuickstartResult

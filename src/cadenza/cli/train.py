@@ -8,7 +8,7 @@ import typer
 from cadenza.cli.configuration import read_training_config
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import print_json, print_text, typed_exits
-from cadenza.cli.progress import progress_bar
+from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.aht.learning_signal_check import SlopeReport

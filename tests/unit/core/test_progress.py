@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from cadenza.cli import progress
-from cadenza.cli.progress import progress_bar
+from cadenza.core import progress
+from cadenza.core.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
