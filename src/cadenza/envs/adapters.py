@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import gymnasium as gym
 from numpy.typing import NDArray
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
     from cadenza.envs.parallel_view import ParallelView
 
 __all__ = ["EgoGymEnv", "ParallelView"]
+
+#: What the safety filter asks an environment for, see `cadenza.safety.runtime.env_hooks`.
+_SAFETY_HOOKS: Final = frozenset(
+    {
+        "build_agent_snapshots",
+        "build_bounds",
+        "build_contact_forces",
+        "build_control_models",
+        "control_timestep",
+        "ego_uid",
+        "plant",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -69,6 +82,12 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
         self.render_mode = env.render_mode
         self.metadata = dict(env.metadata)
         self._observation: Mapping[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a hook of the safety filter from the env inside."""
+        if name not in _SAFETY_HOOKS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.multi_env, name)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
