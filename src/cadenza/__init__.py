@@ -1,8 +1,31 @@
 """cadenza: robot policies that work with partners they have never met.
 
-Start at:    `cadenza quickstart` (the whole idea in minutes) or `cadenza.aht` (training).
+Start at:    ``cadenza.SAC("Pendulum-v1").learn(20_000)`` (`cadenza.learn.api`), `cadenza.guard` for
+             the safety filter, or `cadenza quickstart` for the whole idea in minutes.
 Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evaluation > comm >
              learn, safety > core`; a folder imports only from lower floors.
 """
 
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
+
 __version__ = "0.1.0"
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "DQN": "learn.api",
+    "GRPO": "learn.api",
+    "HAPPO": "learn.team_api",
+    "HATD3": "learn.team_api",
+    "HLGauss": "learn.api",
+    "MAPPO": "learn.team_api",
+    "PPO": "learn.api",
+    "SAC": "learn.api",
+    "TD3": "learn.api",
+    "guard": "safety.wrappers.guard",
+    "register_envs": "envs.registration",
+}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -2,17 +2,21 @@
 
 Equations, for a Box with bounds low and high and a decision u:
     clipped:   a = min(max(u, low), high)
-    squashed:  a = low + (tanh(u) + 1) / 2 · (high − low)
+    unit:      a = low + (u + 1) / 2 · (high − low)
+    squashed:  unit of tanh(u)
 Axes:  N = environments, A = action components.
 """
 
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError
+
+Actions = TypeVar("Actions", NDArray[Any], torch.Tensor)
 
 
 class ActionCodec:
@@ -22,6 +26,7 @@ class ActionCodec:
         space: Discrete, or Box of rank 1 or more.
         owner: Who asks, for messages.
         squash: Decisions reach a Box through tanh instead of being clipped to it.
+        unit: Decisions for a Box are in [−1, 1].
 
     Attributes:
         choices: Number of discrete choices, or None.
@@ -32,12 +37,17 @@ class ActionCodec:
     """
 
     def __init__(
-        self, space: spaces.Space[Any], *, owner: str = "ActionCodec", squash: bool = False
+        self,
+        space: spaces.Space[Any],
+        *,
+        owner: str = "ActionCodec",
+        squash: bool = False,
+        unit: bool = False,
     ) -> None:
         self.choices: int | None = None
         self.components: int | None = None
         self._space: Any = space
-        self._squash = squash
+        self._squash, self._scales = squash, squash or unit
         if isinstance(space, spaces.Discrete):
             self.choices = int(space.n)
         elif isinstance(space, spaces.Box) and np.issubdtype(self._space.dtype, np.floating):
@@ -47,25 +57,37 @@ class ActionCodec:
                 f"{owner}: expected a Discrete or a real Box action space, got {space}; wrap every "
                 "environment in gymnasium.wrappers.TransformAction."
             )
-        if squash and not (self.components is not None and self._space.is_bounded()):
+        if (squash or (unit and self.choices is None)) and not (
+            self.components is not None and self._space.is_bounded()
+        ):
             raise ConfigurationError(
                 f"{owner}: expected a Box with finite bounds for squashed actions, got {space}; "
-                "switch squash_actions off."
+                f"{'switch squash_actions off' if squash else 'wrap it in RescaleAction'}."
             )
 
-    def to_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Return actions of shape (N,) or (N, *space.shape): shifted, clipped or squashed.
+    def to_env(self, actions: Actions) -> Actions:
+        """Return actions of shape (N,) or (N, *space.shape): shifted, clipped, scaled or squashed.
 
         Args:
-            actions: Decisions, (N,) or (N, A).
+            actions: Decisions, (N,) or (N, A), in NumPy or in torch.
         """
         if self.choices is not None:
-            return actions + self._space.start
-        low, high = self._space.low, self._space.high
-        shaped = actions.reshape(len(actions), *self._space.shape)
+            return actions + int(self._space.start)
+        shaped: Any = actions.reshape(actions.shape[0], *self._space.shape)
+        if isinstance(actions, torch.Tensor):
+            low, high = (torch.tensor(end) for end in (self._space.low, self._space.high))
+            tanh, clip, kind = torch.tanh, torch.clamp, low.dtype
+        else:
+            low, high = self._space.low, self._space.high
+            tanh, clip, kind = np.tanh, np.clip, self._space.dtype
         if self._squash:
-            shaped = low + 0.5 * (np.tanh(shaped) + 1.0) * (high - low)
-        return np.clip(shaped, low, high).astype(self._space.dtype)
+            shaped = tanh(shaped)
+        if self._scales:
+            shaped = low + 0.5 * (shaped + 1.0) * (high - low)
+        inside: Any = clip(shaped, low, high)
+        return cast(
+            "Actions", inside.to(kind) if isinstance(inside, torch.Tensor) else inside.astype(kind)
+        )
 
 
 def flat_observation_size(space: spaces.Space[Any], *, owner: str) -> int:

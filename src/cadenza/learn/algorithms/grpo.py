@@ -85,8 +85,8 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         self.agent = GRPOAgent(
             self.config,
             observation_dim=self._observation_dim,
-            choices=self._actions.choices,
-            action_dim=self._actions.components,
+            choices=self.actions.choices,
+            action_dim=self.actions.components,
             tail_value=tail_value,
             seed=seed,
             device=device,
@@ -155,7 +155,7 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         reached = self._begin_episodes()
         for actions in self._buffer.actions[: self._buffer.length]:
             reached = self._seen(
-                self._steps_of.step(self._actions.to_env(actions)).observations, learn=True
+                self._steps_of.step(self.actions.to_env(actions)).observations, learn=True
             )
         if not np.array_equal(reached, saved):
             raise CheckpointError(

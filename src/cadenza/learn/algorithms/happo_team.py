@@ -9,8 +9,8 @@ Limits:  one shared reward.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -36,33 +36,36 @@ from cadenza.learn.algorithms.happo_sequence import (
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, Outcome
 from cadenza.learn.algorithms.team_learner import OnPolicyTeamLearner
 from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.algorithms.vector_learner import UpdateReport
 from cadenza.learn.configs import HAPPOConfig, config_of
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HAPPOReport:
-    """What one update did.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HAPPOFigures:
+    """Means over all minibatches of an update.
 
     Attributes:
-        steps: Environment steps so far.
-        updates: Updates so far.
-        policy_loss: Mean over all robots and minibatches.
+        policy_loss: Clipped surrogate loss, over all robots.
         value_loss: Mean squared error of the critic.
-        dist_entropy: Mean entropy of the robots' policies, nats.
+        dist_entropy: Entropy of the robots' policies, nats.
         factor_mean: Mean ratio of the new joint policy to the old one; 1 if nothing moved.
-        episode_returns: Returns of the episodes that ended in this rollout.
     """
 
-    steps: int
-    updates: int
     policy_loss: float
     value_loss: float
     dist_entropy: float
     factor_mean: float
-    episode_returns: list[float]
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the figures by name."""
+        return asdict(self)
+
+
+#: What one update of HAPPO did.
+HAPPOReport: TypeAlias = UpdateReport[HAPPOFigures]
 
 
 class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
@@ -195,22 +198,23 @@ class HAPPO(OnPolicyTeamLearner[HAPPOReport]):
         value_loss = self._update_critic(states, torch.tensor(estimates.returns).reshape(-1, 1))
         self._buffer.clear()
         self.updates += 1
-        report = HAPPOReport(
-            steps=self.steps,
-            updates=self.updates,
+        figures = HAPPOFigures(
             policy_loss=float(torch.stack([u.policy_loss for u in updates]).mean()),
             value_loss=value_loss,
             dist_entropy=float(torch.stack([u.entropy for u in updates]).mean()),
             factor_mean=float(factor.mean()),
+        )
+        if not np.isfinite(list(figures.as_dict().values())).all():
+            raise InputError(
+                f"HAPPO: expected a finite update, got {figures} at step {self.steps}; lower "
+                "learning_rate or set normalize_rewards."
+            )
+        return HAPPOReport(
+            steps=self.steps,
+            updates=self.updates,
+            figures=figures,
             episode_returns=self.team.take_finished(),
         )
-        figures = (report.policy_loss, report.value_loss, report.factor_mean)
-        if not np.isfinite(figures).all():
-            raise InputError(
-                f"HAPPO: expected a finite update, got policy loss, value loss and factor "
-                f"{figures} at step {self.steps}; lower learning_rate or set normalize_rewards."
-            )
-        return report
 
     @torch.no_grad()
     def _robot_rollouts(self, length: int) -> list[RobotRollout]:

@@ -7,7 +7,7 @@ Source:  arXiv:2304.09870, section 5.2; see `hatd3` for the update.
 Axes:    N = environments, S = joint state, A = joint action.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,11 +105,8 @@ class HATD3(TeamLearner):
         figures: dict[str, float] = {}
         while self.steps < total_steps:
             before = self.steps
-            self._collect_step()
-            due = self.steps // self.config.train_every - before // self.config.train_every
-            if self.steps > self.config.warmup_steps and self.memory.size() > 0:
-                for _ in range(due * self.config.updates):
-                    figures |= self.learner.update(self._batch())
+            for batch in self.collect():
+                figures |= self.learner.update(batch)
             if on_report and self.steps // report_every > before // report_every:
                 report = HATD3Report(
                     steps=self.steps,
@@ -119,6 +116,15 @@ class HATD3(TeamLearner):
                 )
                 if on_report(report) is False:
                     return
+
+    def collect(self) -> Iterator[TeamBatch]:
+        """Take one step in every environment; yield the batches that this makes due."""
+        before = self.steps
+        self._collect_step()
+        due = self.steps // self.config.train_every - before // self.config.train_every
+        if self.steps > self.config.warmup_steps and self.memory.size() > 0:
+            for _ in range(due * self.config.updates):
+                yield self._batch()
 
     def policy(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's action, (N, A_i), for joint states (N, S)."""
@@ -149,7 +155,7 @@ class HATD3(TeamLearner):
             self.memory.load_state_dict(state["memory"])
             self.steps = int(state["steps"])
         self.memory.drop_open_episodes()
-        self._forget_episodes()
+        self.forget_episodes()
 
     def _collect_step(self) -> None:
         joint = self._states()

@@ -72,8 +72,8 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
         self.agent = PPOAgent(
             self.config,
             observation_dim=self._observation_dim,
-            choices=self._actions.choices,
-            action_dim=self._actions.components,
+            choices=self.actions.choices,
+            action_dim=self.actions.components,
             seed=seed,
             device=device,
             encoder=encoder,

@@ -55,7 +55,7 @@ class TeamLearner:
         self._joint = step.states
         self.steps += self.team.num_envs
 
-    def _forget_episodes(self) -> None:
+    def forget_episodes(self) -> None:
         """Begin new episodes with the next step."""
         self._joint = None
 
@@ -108,12 +108,21 @@ class OnPolicyTeamLearner(TeamLearner, ABC, Generic[Report]):
         """
         require_step_count(type(self).__name__, total_steps)
         while self.steps < total_steps:
-            while not self._buffer.full:
-                self._collect_step()
-            done = self.steps - self._buffer.length * self.team.num_envs
-            report = self._update(done / total_steps)
+            self.collect_rollout()
+            report = self.update(total_steps)
             if on_update is not None and on_update(report) is False:
                 return
+
+    def collect_rollout(self) -> int:
+        """Fill the buffer; return how many decisions it holds."""
+        while not self._buffer.full:
+            self._collect_step()
+        return self._buffer.length * self._buffer.shape.rows
+
+    def update(self, total_steps: int) -> Report:
+        """Learn from the rollout and forget it; ``total_steps`` are those of the whole run."""
+        done = self.steps - self._buffer.length * self.team.num_envs
+        return self._update(done / total_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimisers, statistics, random streams and counters.
@@ -142,7 +151,7 @@ class OnPolicyTeamLearner(TeamLearner, ABC, Generic[Report]):
             if self._scaler is not None:
                 self._scaler.load_state_dict(state["scaler"])
             self.steps, self.updates = int(state["steps"]), int(state["updates"])
-        self._forget_episodes()
+        self.forget_episodes()
         self._buffer.clear()
 
     def _rewards(self, step: TeamStep) -> NDArray[Any]:

@@ -79,6 +79,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
 
     Attributes:
         agent: The policy; made by the subclass.
+        actions: What its decisions become.
         steps: Environment steps so far.
 
     Raises:
@@ -102,7 +103,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
         self._steps_of = VectorSteps(envs)
         self._seed = seed
         untyped: Any = envs  # gymnasium leaves the kind of its spaces open
-        self._actions = ActionCodec(untyped.single_action_space, owner=owner, squash=squash_actions)
+        self.actions = ActionCodec(untyped.single_action_space, owner=owner, squash=squash_actions)
         self._observation_space: Any = untyped.single_observation_space
         self._observation_dim = flat_observation_size(self._observation_space, owner=owner)
         self._buffer = OnPolicyBuffer(
@@ -110,7 +111,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
                 capacity=rollout_length,
                 rows=envs.num_envs,
                 observation_dim=self._observation_dim,
-                action_dim=self._actions.components,
+                action_dim=self.actions.components,
             )
         )
         self._observations: Float32Array | None = None
@@ -158,7 +159,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
             self._observations = self._begin_episodes()
         observations = self._observations
         decided = self.agent.act(observations)
-        step = self._steps_of.step(self._actions.to_env(decided))
+        step = self._steps_of.step(self.actions.to_env(decided))
         self._buffer.stage(observations, decided)
         self._observations = self._seen(step.observations, learn=True)
         self._buffer.commit(
@@ -192,16 +193,22 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
             steps=self.steps, updates=updates, figures=figures, episode_returns=returns
         )
 
-    def policy(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Return the actions without chance, as the environments take them.
+    @property
+    def rollout_size(self) -> int:
+        """Decisions that this rollout holds so far."""
+        return int(self._buffer.valid[: self._buffer.length].sum())
+
+    def policy(self, observations: NDArray[Any], *, deterministic: bool = True) -> NDArray[Any]:
+        """Return actions as the environments take them.
 
         Args:
             observations: Rows, (N, ...), or one observation, (...).
+            deterministic: Without chance; otherwise drawn.
         """
         rows = np.asarray(observations)
         single = rows.shape == self._observation_space.shape
         seen = self._seen(rows[None] if single else rows, learn=False)
-        actions = self._actions.to_env(self.agent.act(seen, deterministic=True))
+        actions = self.actions.to_env(self.agent.act(seen, deterministic=deterministic))
         return actions[0] if single else actions
 
     def state_dict(self) -> dict[str, Any]:

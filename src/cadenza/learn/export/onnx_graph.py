@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import CadenzaError, InputError, MissingExtraError
+from cadenza.core.files import atomic_write_bytes, make_folder
 from cadenza.core.spaces import BoxSpace, SpaceDtype
 
 if TYPE_CHECKING:
@@ -181,6 +183,23 @@ def trace_policy(
                     f"trace with {len(example)} input(s) of any number of rows, got: {error}"
                 ) from error
     return program.model_proto
+
+
+def write_policy(policy: nn.Module, signature: PolicySignature, path: Path) -> Path:
+    """Write ``policy`` as an ONNX file once ONNX Runtime has agreed with it; return ``path``.
+
+    Raises:
+        OnnxExportError: As `trace_policy` and `check_parity`.
+        StorageError: The file system refused.
+    """
+    generator = torch.Generator().manual_seed(0)
+    graph = trace_policy(
+        policy.eval(), signature, opset=OPSET, generator=generator
+    ).SerializeToString()
+    check_parity(graph, policy, signature, tolerance=TOLERANCE, generator=generator)
+    make_folder(path.parent)
+    atomic_write_bytes(path, graph)
+    return path
 
 
 def check_parity(

@@ -93,6 +93,7 @@ class CallbackLearner:
 
     Attributes:
         config: As given.
+        losses: The losses, in order; loggers take them.
         greedy: See `ReplayLearner`; it shares the weights.
         weights: Generator of the initial weights.
         noise: Generator of everything drawn later.
@@ -120,7 +121,7 @@ class CallbackLearner:
         )
         self._name = name
         self._callbacks: list[Callback] = []
-        self._losses: list[LossCallback] = []
+        self.losses: list[LossCallback] = []
         self._trainer = Trainer([], [])
 
     def run(
@@ -133,8 +134,8 @@ class CallbackLearner:
         step = UpdateStep(
             target, stages, draw=draw, compile=self.config.compile, precision=self.config.precision
         )
-        self._losses = [loss for losses in stages for loss in losses]
-        self._callbacks = [*self._losses, target, step]
+        self.losses = [loss for losses in stages for loss in losses]
+        self._callbacks = [*self.losses, target, step]
         self._trainer = Trainer([step], [])
 
     def encoded(
@@ -184,7 +185,7 @@ class CallbackLearner:
         """Do one step on ``batch``; return the losses by name."""
         self._trainer.train_on({"default": batch, "batch_size": len(batch["rewards"])})
         figures: dict[str, float] = {}
-        for loss in self._losses:
+        for loss in self.losses:
             key = f"{loss.name}_loss"
             if f"loss/{key}" in loss.scalar_logs:
                 figures[key] = loss.scalar_logs[f"loss/{key}"]

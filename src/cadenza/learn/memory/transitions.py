@@ -34,6 +34,7 @@ class TransitionMemory:
         max_transitions: Most transitions kept; the oldest go first.
         seed: Seed of the sampling.
         action_dtype: Element type of actions; int64 for discrete ones.
+        observation_dtype: Element type of observations; uint8 for images.
         device: Where samples go.
     """
 
@@ -46,13 +47,14 @@ class TransitionMemory:
         max_transitions: int,
         seed: int,
         action_dtype: type[np.generic] = np.float32,
+        observation_dtype: type[np.generic] = np.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         self.num_envs = num_envs
         self.spaces = MDPSpace(
             rewards=BoxSpace(np.float32, (1,)),
             actions=BoxSpace(action_dtype, (action_dim,)),
-            state=DictSpace({OBSERVATION_KEY: BoxSpace(np.float32, (observation_dim,))}),
+            state=DictSpace({OBSERVATION_KEY: BoxSpace(observation_dtype, (observation_dim,))}),
         )
         self.table = DictObsMemoryTable(
             spaces=self.spaces,
@@ -78,6 +80,7 @@ class TransitionMemory:
         terminated: NDArray[np.bool_],
         boundaries: NDArray[np.bool_],
         next_observations: NDArray[Any],
+        valid: NDArray[np.bool_] | None = None,
     ) -> None:
         """Take in one transition of every environment.
 
@@ -88,6 +91,7 @@ class TransitionMemory:
             terminated: The task ended the episode, (N,).
             boundaries: The episode ended in either way, (N,).
             next_observations: What followed, before any reset, (N, O).
+            valid: Environments that took a step at all, (N,); None means all.
 
         Raises:
             InputError: An array has another shape or is not finite; nothing has been added.
@@ -106,6 +110,8 @@ class TransitionMemory:
                 stored = array.astype(np.float32, copy=False)
             require_finite(f"TransitionMemory.add: {name}", stored)
         for row, episode in enumerate(self._open):
+            if valid is not None and not valid[row]:
+                continue
             step = {OBSERVATION_KEY: observations[row], "actions": actions[row]}
             episode.append({**step, "rewards": float(rewards[row])})
             if boundaries[row] or len(episode.data["rewards"]) >= part_steps(self.table.maxlen):

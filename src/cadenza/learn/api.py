@@ -1,0 +1,806 @@
+"""The front door: one object per algorithm that trains, acts, and is judged, saved and exported.
+
+    agent = cadenza.SAC("Pendulum-v1", seed=0).learn(20_000)
+    print(agent.evaluate(episodes=20))  # -145.7 [-164.4, -127.0]
+    agent.save("pendulum")
+    action = cadenza.SAC.load("pendulum").predict(observation)
+
+An agent is a callback of the engine's `Trainer`: a loader steps the environments and yields
+batches, `backward` learns from them. Callbacks of the engine work beside it.
+
+Promise:  equal seeds give equal bits on the CPU, and an agent that was saved and loaded goes on as
+          if it had not been, where the environments were made by id or by a function.
+Axes:     N = environments, O = flattened observation, A = action components.
+"""
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cadenza.core.checkpoints import (
+    LOCAL_URI_SCHEME,
+    CheckpointMetadata,
+    load_checkpoint,
+    save_checkpoint,
+)
+from cadenza.core.checks import is_whole
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.progress import ProgressReport, progress_bar
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.seeding import derive_substream
+from cadenza.core.spaces import BoxSpace
+from cadenza.learn.algorithms import grpo, ppo
+from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.vector_learner import VectorLearner
+from cadenza.learn.algorithms.vector_steps import VectorSteps
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.configs import (
+    DQNConfig,
+    FrozenModel,
+    GRPOConfig,
+    HLGaussConfig,
+    OffPolicyConfig,
+    OnPolicyAgentConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
+from cadenza.learn.env.making import AnyEnv, Environments, EnvLike, flat_rows
+from cadenza.learn.export import onnx_graph
+from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
+from cadenza.learn.learners.dqn import DQNLearner, action_grid
+from cadenza.learn.learners.replay_learner import EncoderFactory
+from cadenza.learn.learners.sac import SACLearner
+from cadenza.learn.learners.td3 import TD3Learner
+from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_dict, is_image, parts_of
+from cadenza.learn.trainer import Trainer
+
+#: Layout version of what `Agent.save` writes.
+STATE_VERSION: Final = 1
+#: Episodes that the mean return of a training is taken over.
+RECENT_EPISODES: Final = 100
+#: Environments that on-policy algorithms make unless told otherwise.
+ROLLOUT_ENVS: Final = 8
+#: Time between two movements of the progress bar, s.
+_REPORT_EVERY_S: Final = 0.2
+
+Config = TypeVar("Config", bound=FrozenModel)
+AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
+ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
+
+
+class Worlds(Protocol):
+    """The environments of an agent, for what all kinds of agents need of them."""
+
+    @property
+    def id(self) -> str | None:
+        """Gymnasium's id of each, if it was made by id."""
+        ...
+
+    @property
+    def vector(self) -> Any:
+        """Them all."""
+        ...
+
+
+class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
+    """An algorithm with its environments, its networks and everything it has learned.
+
+    Args:
+        env: Gymnasium id, function that makes an environment, environment or vector environment.
+        seed: Root of every random stream, >= 0.
+        num_envs: How many environments are made and stepped together.
+        **config: Settings; see the class of `config`.
+
+    Attributes:
+        config: The settings.
+        steps: Environment steps so far, those of all environments.
+        updates: Batches learned from so far.
+        target_steps: Environment steps that were asked for so far.
+        best_return: Best mean return of an evaluation in `learn`; None before the first.
+
+    Raises:
+        ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
+            a kind that the algorithm cannot learn on.
+    """
+
+    #: Class of the settings.
+    Config: ClassVar[type[FrozenModel]]
+    #: What the networks begin with; None chooses.
+    network: Network | None = None
+    #: Environments made unless told otherwise.
+    default_envs: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *,
+        seed: int = 0,
+        num_envs: int | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init__()
+        self.config: Config = cast("Any", self.Config(**config))
+        self.seed = seed
+        self.steps: int = 0
+        self.updates: int = 0
+        self.target_steps: int = 0
+        self._samples = 0
+        self.best_return: float | None = None
+        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.envs = self._environments(env, num_envs)
+        self._build()
+
+    # ------------------------------------------------------------------------------- training
+
+    def learn(
+        self,
+        steps: int,
+        *,
+        callbacks: Iterable[Callback] = (),
+        folder: str | Path | None = None,
+        evaluate_every: int = 10_000,
+        evaluation_episodes: int = 10,
+        progress: bool = True,
+    ) -> Self:
+        """Train for ``steps`` more environment steps; return the agent.
+
+        On-policy algorithms finish the rollout that ``steps`` would cut short.
+
+        Args:
+            steps: Environment steps, those of all environments; >= 1.
+            callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter.
+            folder: Where the agent is saved every ``evaluate_every`` steps and at the end
+                (``last``), and where its best evaluation (``best``); None saves nothing.
+            evaluate_every: Environment steps between evaluations, with ``folder``.
+            evaluation_episodes: Episodes of each.
+            progress: Show a bar, or now and then a line where there is no terminal.
+
+        Raises:
+            InputError: ``steps`` is no whole number >= 1, or something is not finite.
+            StorageError: The file system refused a save.
+        """
+        if not is_whole(steps) or steps < 1:
+            raise InputError(
+                f"{self.name}.learn: expected steps, an int >= 1, got {steps!r}; write "
+                f"{self.name}(...).learn(20_000)."
+            )
+        extra: list[Callback] = []
+        if folder is not None:
+            extra.append(
+                BestPolicy(self, folder, every=evaluate_every, episodes=evaluation_episodes)
+            )
+        with progress_bar(self.name) if progress else nullcontext(_silent) as report:
+            Trainer([self, *extra, *callbacks], self._stepped(steps, report)).train()
+        return self
+
+    def _stepped(self, steps: int, report: ProgressReport) -> Generator[dict[str, Any]]:
+        """Yield the batches of ``steps`` more steps, from where a restore left it."""
+        first, moved = self.steps, -math.inf
+        self.target_steps += steps
+        for batch in self._batches():
+            yield batch
+            now = time.monotonic()
+            if now - moved >= _REPORT_EVERY_S:
+                moved = now
+                detail = f"return {self.mean_return:.1f}" if self._recent else ""
+                report(min(self.steps - first, steps), steps, detail)
+        report(steps, steps, "")
+
+    def restore_state(self) -> dict[str, Any]:
+        """Go on counting where the last training ended."""
+        return {"bp_step": self.updates + 1, "bp_samples": self._samples, "inf_step": self.steps}
+
+    @Callback.whole_state
+    def backward(self, **state: Any) -> None:
+        """Learn from a batch, and log what it told."""
+        for name, value in self._update(state).items():
+            self.log_scalar(f"training/{name}", value)
+        self.updates += 1
+        self._samples += int(state["batch_size"])
+        if self._recent:
+            self.log_scalar("training/mean_return", self.mean_return)
+
+    @property
+    def loggables(self) -> list[LoggingMixin]:
+        """What loggers of the engine take: the agent, and the losses of its networks."""
+        return [self]
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last training episodes, at most 100; NaN before the first ended."""
+        return float(np.mean(self._recent)) if self._recent else math.nan
+
+    # --------------------------------------------------------------------------- saving, exporting
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything the future depends on, atomically, with a checksum beside it.
+
+        Args:
+            path: File; its folder is made.
+
+        Raises:
+            StorageError: The file system refused; an older file is still there.
+        """
+        target = Path(path)
+        metadata = CheckpointMetadata(
+            run_id=target.name,
+            seed=self.seed,
+            step=self.steps,
+            git_sha=GIT_SHA_UNKNOWN,
+            pyproject_hash=GIT_SHA_UNKNOWN,
+            extra={"algorithm": self.name, "version": STATE_VERSION},
+        )
+        header = {
+            "algorithm": self.name,
+            "config": self.config.model_dump_json(),
+            "seed": self.seed,
+            "env": self.envs.id or "",
+            "num_envs": self.envs.vector.num_envs,
+            "network": self.network if isinstance(self.network, str) else "",
+            "is_custom": isinstance(self.network, nn.Module),
+        }
+        return save_checkpoint(
+            state_dict={"header": header, "state": self.state_dict()},
+            uri=f"{LOCAL_URI_SCHEME}{target.name}",
+            metadata=metadata,
+            artifacts_root=target.parent,
+        )
+
+    @classmethod
+    def load(
+        cls, path: str | Path, env: EnvLike | None = None, *, network: nn.Module | None = None
+    ) -> Self:
+        """Return the agent that `save` wrote; it goes on learning bit for bit.
+
+        Args:
+            path: File.
+            env: Environments; None makes those it learned in, if they have an id.
+            network: The module of your own it was made with, if it was.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, of another algorithm or version.
+            InputError: ``env`` or ``network`` is needed.
+        """
+        source = Path(path)
+        content, _ = load_checkpoint(
+            uri=f"{LOCAL_URI_SCHEME}{source.name}",
+            artifacts_root=source.parent,
+            max_bytes=source.stat().st_size if source.is_file() else 0,
+        )
+        with complete_state(cls.__name__, "an agent that Agent.save wrote"):
+            header, state = content["header"], content["state"]
+            algorithm, is_custom = header["algorithm"], header["is_custom"]
+        if algorithm != cls.__name__:
+            raise CheckpointError(
+                f"{source}: expected an agent of {cls.__name__}, got one of {algorithm}; write "
+                f"cadenza.{algorithm}.load(...)."
+            )
+        if env is None and not header["env"]:
+            raise InputError(
+                f"{cls.__name__}.load: expected env=..., for the agent learned in an environment "
+                "without an id."
+            )
+        if is_custom and network is None:
+            raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
+        is_ready = env is not None and not isinstance(env, str) and not callable(env)
+        chosen = network or header["network"] or None
+        agent = cls(
+            header["env"] if env is None else env,
+            seed=int(header["seed"]),
+            num_envs=None if is_ready else int(header["num_envs"]),
+            **({} if chosen is None else {"network": chosen}),
+            **json.loads(header["config"]),
+        )
+        agent.load_state_dict(state)
+        return agent
+
+    # ------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on: tensors and JSON scalars."""
+        return {
+            **super().state_dict(),
+            "version": STATE_VERSION,
+            "counts": [self.steps, self.updates, self._samples, self.target_steps],
+            "best": self.best_return,
+            "recent": list(self._recent),
+            "learned": self._learned_state(),
+        }
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing.
+
+        Raises:
+            CheckpointError: The state is of another version, incomplete or of other sizes.
+        """
+        require_version(self.name, state_dict, STATE_VERSION)
+        rest = dict(state_dict)
+        with complete_state(self.name, "an agent of these sizes"):
+            counts = rest.pop("counts")
+            best, recent, learned = rest.pop("best"), rest.pop("recent"), rest.pop("learned")
+            rest.pop("version")
+            super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+            self._load_learned_state(learned)
+            self.steps, self.updates, self._samples, self.target_steps = map(int, counts)
+            self.best_return = best
+            self._recent = deque([float(value) for value in recent], maxlen=RECENT_EPISODES)
+
+    # ------------------------------------------------------------------------- what a family fills
+
+    @abstractmethod
+    def _environments(self, env: Any, count: int | None) -> Worlds:
+        """Return the environments to learn in."""
+
+    @abstractmethod
+    def evaluate(self, episodes: int = 20, *, env: Any = None, seed: int = 0) -> Evaluation:
+        """Play greedy episodes that no training sees."""
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Make networks, learner and memory."""
+
+    @abstractmethod
+    def _batches(self) -> Generator[dict[str, Any]]:
+        """Step the environments until `target_steps` are done; yield what there is to learn."""
+
+    @abstractmethod
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        """Learn from a batch; return figures by name."""
+
+    @abstractmethod
+    def _learned_state(self) -> dict[str, Any]:
+        """Return networks, optimisers, memory, environments and random streams."""
+
+    @abstractmethod
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_learned_state` returned."""
+
+
+class SoloAgent(Agent[Config]):
+    """An agent on the one seat of Gymnasium environments.
+
+    Args:
+        env: See `Agent`.
+        seed: See `Agent`.
+        num_envs: See `Agent`.
+        network: What policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"`` for
+            dicts with images, or a module of your own that returns features, (B, F), which is
+            copied for every network. None chooses by the kind of observation.
+        **config: See `Agent`.
+    """
+
+    envs: Environments
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **config: Any,
+    ) -> None:
+        self.network = network
+        super().__init__(env, seed=seed, num_envs=num_envs, **config)
+
+    @property
+    def _encoder(self) -> EncoderFactory | None:
+        """What makes the first part of every network, each time with the same weights."""
+        stream = derive_substream("learn.api.encoder", root_seed=self.seed)
+        generator = torch.Generator().manual_seed(stream.integer_seed())
+        return encoder_factory(self.network, self.envs.space, generator)
+
+    def _environments(self, env: EnvLike, count: int | None) -> Environments:
+        return Environments(
+            env,
+            count=count,
+            default=self.default_envs,
+            seed=derive_substream("learn.api.env", root_seed=self.seed).integer_seed(),
+            group_size=getattr(self.config, "group_size", 1),
+        )
+
+    def predict(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
+        """Return the action for one observation, or the actions for several side by side.
+
+        Args:
+            observation: As the environment gives it, or with a leading axis N.
+            deterministic: The greedy action; otherwise one is drawn, as in training.
+
+        Raises:
+            InputError: The observation has another shape.
+        """
+        rows, is_single = self._observed(observation)
+        actions = self._actions(rows, deterministic=deterministic)
+        return actions[0] if is_single else actions
+
+    def evaluate(
+        self, episodes: int = 20, *, env: AnyEnv | None = None, seed: int = 0
+    ) -> Evaluation:
+        """Play greedy episodes that no training sees.
+
+        Args:
+            episodes: How many, >= 1.
+            env: Where; None makes one like those it learned in.
+            seed: Root of the episodes' seeds; equal seeds give equal episodes.
+
+        Raises:
+            InputError: ``episodes`` is below 1, or there is no way to make an environment.
+        """
+        world = self.envs.make() if env is None else env
+        judged = evaluate_policy(self.predict, world, episodes, seed=seed)
+        if env is None:
+            world.close()
+        return judged
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the greedy policy, from observations to actions, as an ONNX file; return its path.
+
+        The file takes the observation in the environment's shape, with a leading axis N, and gives
+        actions in the environment's units. ONNX Runtime has computed it on random inputs and agreed
+        before it appears.
+
+        Raises:
+            MissingExtraError: The extra ``onnx`` is not installed.
+            ConfigurationError: Observations are no Box.
+            OnnxExportError: The network cannot be exported.
+        """
+        onnx_graph.require_onnx()
+        space = self.envs.space
+        if not is_box(space):
+            raise ConfigurationError(f"export_onnx: expected Box observations, got {space}.")
+        dtype = np.uint8 if is_image(space) and space.dtype == np.uint8 else np.float32
+        signature = onnx_graph.PolicySignature(
+            inputs={"obs": BoxSpace(dtype, space.shape)},
+            outputs=("actions",),
+            device=torch.device("cpu"),
+        )
+        return onnx_graph.write_policy(self.deployed(), signature, Path(path))
+
+    @abstractmethod
+    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        """Return actions as the environment takes them for flat observations, (N, O)."""
+
+    @abstractmethod
+    def deployed(self) -> nn.Module:
+        """Return a module from observations, (B, *shape), to greedy actions of the environment."""
+
+    def _observed(self, observation: Any) -> tuple[NDArray[Any], bool]:
+        """Return flat rows, and whether there was one observation without an axis N."""
+        space = self.envs.space
+        leaf, part = observation, space
+        while is_dict(part):
+            name, part = next(iter(parts_of(part).items()))
+            leaf = leaf[name]
+        is_single = np.shape(leaf) == part.shape
+        if not is_single and np.shape(leaf)[1:] != part.shape:
+            raise InputError(
+                f"{self.name}.predict: expected an observation of {space}, or several with a "
+                f"leading axis, got shape {np.shape(leaf)}."
+            )
+        return flat_rows(observation, space), is_single
+
+
+class ReplayAgent(SoloAgent[ReplayConfig]):
+    """An agent that learns from a replay memory."""
+
+    learner: AnyLearner
+
+    def _build(self) -> None:
+        space = self.envs.space
+        keeps_bytes = is_image(space) and space.dtype == np.uint8
+        width = spaces.flatdim(space)
+        self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
+        self.learner = self._learner(width, self._encoder)
+        self.memory = TransitionMemory(
+            observation_dim=width,
+            action_dim=self.learner.action_width,
+            num_envs=self.envs.vector.num_envs,
+            max_transitions=self.config.memory_size,
+            seed=derive_substream("learn.api.memory", root_seed=self.seed).integer_seed(),
+            action_dtype=self.learner.action_dtype,
+            observation_dtype=np.uint8 if keeps_bytes else np.float32,
+        )
+        self._worlds = VectorSteps(self.envs.vector)
+        self._rows: NDArray[Any] | None = None
+        self._returns = np.zeros(self.envs.vector.num_envs)
+
+    def _components(self) -> int:
+        """Return A, or refuse an action space without components."""
+        if self._port.components is None:
+            raise ConfigurationError(
+                f"{self.name}: expected continuous actions (a Box), got {self.envs.action_space}; "
+                "use DQN or PPO."
+            )
+        return self._port.components
+
+    @abstractmethod
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        """Return the learner for observations of ``width`` numbers."""
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        config = self.config
+        while self.steps < self.target_steps:
+            before = self.steps
+            self._step()
+            if self.steps <= config.warmup_steps or self.memory.size() == 0:
+                continue
+            due = self.steps // config.train_every - before // config.train_every
+            for _ in range(due * config.updates):
+                batch = self.memory.sample(config.batch_size)
+                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+
+    def _step(self) -> None:
+        """Take one step in every environment and remember it."""
+        if self._rows is None:
+            seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
+            self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
+        rows, learner = self._rows, self.learner
+        if self.steps < self.config.warmup_steps:
+            stored = learner.random_actions(len(rows))
+        else:
+            stored = learner.act(rows.astype(np.float32), frames=self.steps)
+        step = self._worlds.step(self._to_env(stored))
+        following = self._flat(step.observations)
+        last = following
+        if len(step.cut):
+            last = following.copy()
+            last[step.cut] = self._flat(step.final_observations)
+        self.memory.add(
+            rows,
+            stored,
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=last,
+            valid=step.valid,
+        )
+        self._rows = following
+        self.steps += len(rows)
+        self._returns += step.rewards
+        self._recent.extend(self._returns[step.boundaries].tolist())
+        self._returns[step.boundaries] = 0.0
+
+    def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
+        rows = observations.reshape(len(observations), -1)
+        return rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+
+    @property
+    def loggables(self) -> list[LoggingMixin]:
+        """The agent, and the losses of its networks."""
+        return [self, *self.learner.losses]
+
+    def _to_env(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return stored actions as the environments take them."""
+        unit = self.learner.to_unit(stored)
+        if self._port.choices is not None:
+            return self._port.to_env(unit[:, 0].astype(np.int64))
+        return self._port.to_env(unit)
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        return self.learner.train_on(batch["default"])
+
+    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        states = rows.astype(np.float32)
+        if not deterministic:
+            return self._to_env(self.learner.act(states, frames=self.steps))
+        with torch.no_grad():
+            greedy = self._greedy()(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return self._port.to_env(greedy)
+
+    def deployed(self) -> nn.Module:
+        """Return a module from observations to greedy actions."""
+        return Deployed(self._greedy(), self._port)
+
+    def _greedy(self) -> nn.Module:
+        """Return a module from flat observations to actions in [−1, 1], or to choices."""
+        return self.learner.greedy
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "envs": self._worlds.state_dict(),
+            "rows": None if self._rows is None else torch.tensor(self._rows),
+            "returns": self._returns.tolist(),
+        }
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.memory.load_state_dict(state["memory"])
+        if state["envs"] is None:  # these environments cannot be brought back: new episodes
+            self._rows = None
+            self.memory.drop_open_episodes()
+            self._returns[:] = 0.0
+            return
+        self._worlds.load_state_dict(state["envs"])
+        self._rows = state["rows"].numpy().copy()
+        self._returns = np.array(state["returns"], dtype=np.float64)
+
+
+class SAC(ReplayAgent[SACConfig]):
+    """Soft actor-critic, for continuous actions.
+
+    Source: arXiv:1812.05905. Settings: `SACConfig`.
+    """
+
+    Config = SACConfig
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        return SACLearner(
+            observation_dim=width,
+            action_dim=self._components(),
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+
+class HLGauss(SAC):
+    """Soft actor-critic with critics that predict histograms.
+
+    Source: arXiv:2403.03950. Settings: `HLGaussConfig`.
+    """
+
+    Config = HLGaussConfig
+
+
+class TD3(ReplayAgent[TD3Config]):
+    """Twin delayed deep deterministic policy gradient, for continuous actions.
+
+    Source: arXiv:1802.09477. Settings: `TD3Config`.
+    """
+
+    Config = TD3Config
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        return TD3Learner(
+            observation_dim=width,
+            action_dim=self._components(),
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+
+class DQN(ReplayAgent[DQNConfig]):
+    """Deep Q-learning, for discrete actions, or on a grid of continuous ones.
+
+    Source: arXiv:1509.06461. Settings: `DQNConfig`.
+    """
+
+    Config = DQNConfig
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        if self._port.choices is None:
+            self._choices = action_grid(self._components(), self.config.action_bins)
+        else:
+            self._choices = np.arange(self._port.choices, dtype=np.float32)[:, None]
+        return DQNLearner(
+            observation_dim=width,
+            choices=self._choices,
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+    def _greedy(self) -> nn.Module:
+        best = self.learner.greedy
+        return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
+
+
+RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
+Learner = TypeVar("Learner", bound=VectorLearner[Any, Any])
+
+
+class RolloutAgent(SoloAgent[RolloutConfig], Generic[RolloutConfig, Learner]):
+    """An agent that learns from rollouts of its own policy and forgets them."""
+
+    default_envs = ROLLOUT_ENVS
+    learner: Learner
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        learner = self.learner
+        while self.steps < self.target_steps:
+            while not learner.rollout_complete:
+                learner.collect_step()
+                self.steps = learner.steps
+            yield {"batch_size": learner.rollout_size, "inf_step": self.steps}
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        del batch  # the learner holds its rollout
+        report = self.learner.update(self.target_steps)
+        self._recent.extend(report.episode_returns)
+        return report.figures.as_dict()
+
+    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        return self.learner.policy(rows, deterministic=deterministic)
+
+    def deployed(self) -> nn.Module:
+        """Return a module from observations to greedy actions."""
+        codec = ActionCodec(
+            self.envs.action_space, owner=self.name, unit=self.config.squash_actions
+        )
+        return Deployed(self.learner.agent.greedy, codec)
+
+    def _learned_state(self) -> dict[str, Any]:
+        return self.learner.state_dict()
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state)
+
+
+class PPO(RolloutAgent[PPOConfig, ppo.PPO]):
+    """Proximal policy optimisation, for discrete and continuous actions.
+
+    Source: arXiv:1707.06347. Settings: `PPOConfig`.
+    """
+
+    Config = PPOConfig
+
+    def _build(self) -> None:
+        self.learner = ppo.PPO(self.envs.vector, self.config, encoder=self._encoder, seed=self.seed)
+
+
+class GRPO(RolloutAgent[GRPOConfig, grpo.GRPO]):
+    """Group-relative policy optimisation: PPO without a critic.
+
+    Source: arXiv:2402.03300. Settings: `GRPOConfig`.
+    """
+
+    Config = GRPOConfig
+
+    def _build(self) -> None:
+        self.learner = grpo.GRPO(
+            self.envs.vector, self.config, encoder=self._encoder, seed=self.seed
+        )
+
+
+class Deployed(nn.Module):
+    """Observations in their shape, (B, *shape), to actions of the environment."""
+
+    def __init__(self, greedy: nn.Module, codec: ActionCodec) -> None:
+        super().__init__()
+        self.greedy = greedy
+        self._codec = codec
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions, (B, *action shape)."""
+        return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
+
+
+class _Grid(nn.Module):
+    """Numbers of choices, (B,), to their actions in [−1, 1], (B, A)."""
+
+    def __init__(self, choices: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.register_buffer("choices", torch.tensor(choices), persistent=False)
+
+    def forward(self, best: Tensor) -> Tensor:
+        """Return actions, (B, A)."""
+        return self.get_buffer("choices")[best]
+
+
+def _silent(_done: int, _total: int, _detail: str) -> None:
+    """Show nothing."""

@@ -1,0 +1,141 @@
+"""Vector environments for learners, from whatever a user has: an id, a function, an environment.
+
+Those made here come back from a checkpoint exactly (`ReplayableEnv`), reset within the step, and
+show flat observations where the original is no Box.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import vector as vector_wrappers
+from numpy.typing import NDArray
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.nn.encoders import AnySpace, is_dict, parts_of
+
+AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
+#: An id that Gymnasium knows, a function that makes an environment, or an environment.
+EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
+
+_EXPECTED: Final = (
+    "expected the id of a Gymnasium environment, a function that makes one, a gymnasium.Env or a "
+    "gymnasium.vector.VectorEnv"
+)
+
+
+class Environments:
+    """The environments a learner trains in, and how to make one more to judge it in.
+
+    Args:
+        source: See `EnvLike`.
+        count: How many to make; None takes ``default``. A ready environment is one.
+        default: How many are made unless told otherwise.
+        seed: Root of the seeds of the episodes.
+        group_size: Environments that begin their episodes alike.
+
+    Attributes:
+        vector: Them all; observations are flat arrays.
+        id: Gymnasium's id of each, if it was made by id.
+        space: Space of one observation, before it is flattened.
+        action_space: Space of one action.
+
+    Raises:
+        ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
+    """
+
+    def __init__(
+        self,
+        source: EnvLike,
+        *,
+        count: int | None,
+        default: int,
+        seed: int,
+        group_size: int = 1,
+    ) -> None:
+        self._make = _maker(source)
+        self.id = source if isinstance(source, str) else None
+        is_ready = isinstance(source, gymnasium.Env | VectorEnv)
+        if is_ready and count is not None:
+            raise ConfigurationError(
+                f"num_envs: expected None beside a ready environment, got {count}; pass an id or a "
+                "function that makes one."
+            )
+        if isinstance(source, VectorEnv):
+            batch = cast("Any", source)
+            self.space: AnySpace = batch.single_observation_space
+            self.action_space: AnySpace = batch.single_action_space
+            is_flat = isinstance(self.space, spaces.Box)
+            self.vector: AnyVectorEnv = (
+                batch if is_flat else vector_wrappers.FlattenObservation(batch)
+            )
+            return
+        first = cast("AnyEnv", source) if is_ready else self.make()
+        self.space, self.action_space = first.observation_space, first.action_space
+        if not is_ready:
+            first.close()
+        made = [
+            lambda index=index: ReplayableEnv(
+                flat(cast("AnyEnv", source) if is_ready else self.make()),
+                root_seed=seed,
+                index=index,
+                group=index // group_size if group_size > 1 else None,
+            )
+            for index in range(1 if is_ready else count or default)
+        ]
+        self.vector = SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def make(self) -> AnyEnv:
+        """Return a new environment, its observations as they are.
+
+        Raises:
+            InputError: They came ready made, and cannot be made anew.
+        """
+        if self._make is None:
+            raise InputError(
+                "evaluate: expected an environment to judge in, for the learner's own is in use; "
+                "pass env=..., or make the learner from an id or a function."
+            )
+        return self._make()
+
+
+def flat(env: AnyEnv) -> AnyEnv:
+    """Return ``env`` with observations that are one array each."""
+    is_box = isinstance(env.observation_space, spaces.Box)
+    return env if is_box else FlattenObservation(env)
+
+
+def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:
+    """Return observations as rows, (N, O), as memories hold them.
+
+    Args:
+        observations: One observation, N side by side in arrays, or rows that are flat already.
+        space: Space of one.
+    """
+    if is_dict(space):
+        parts = [flat_rows(observations[name], part) for name, part in parts_of(space).items()]
+        return np.concatenate(parts, axis=1)
+    values = np.asarray(observations)
+    if not isinstance(space, spaces.Box):
+        values = values.reshape(-1, *(space.shape or ()))
+        rows: list[Any] = [spaces.flatten(space, value) for value in values]
+        return np.stack(rows)
+    return values.reshape(-1, spaces.flatdim(space))
+
+
+def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
+    """Return what makes one environment; None if ``source`` is one that cannot be made again."""
+    if isinstance(source, str):
+        return lambda: gymnasium.make(source)
+    if isinstance(source, gymnasium.Env | VectorEnv):
+        spec = source.spec
+        return None if spec is None else lambda: gymnasium.make(spec)
+    if callable(source):
+        return source
+    raise ConfigurationError(f"env: {_EXPECTED}, got {source!r}.")

@@ -1,0 +1,143 @@
+"""Judging an agent: the returns of episodes, and keeping the best of a training."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import gymnasium
+import numpy as np
+
+from cadenza.core.errors import InputError
+from cadenza.core.quantiles import student_quantile
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Returns of greedy episodes, and an interval for their mean.
+
+    Attributes:
+        returns: Undiscounted return of every episode.
+        lengths: Steps of every episode.
+        mean: Mean return.
+        low: Lower end of Student's 95 % interval; None if all returns are the same or there is one.
+        high: Upper end.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    mean: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, returns: Sequence[float], lengths: Sequence[int]) -> Self:
+        """Return the evaluation of episodes, at least one."""
+        values = np.asarray(returns, dtype=np.float64)
+        low = high = None
+        if len(values) > 1 and np.ptp(values) > 0.0:
+            error = float(values.std(ddof=1)) / math.sqrt(len(values))
+            half = student_quantile(0.975, len(values) - 1) * error
+            low, high = float(values.mean()) - half, float(values.mean()) + half
+        return cls(
+            returns=tuple(values.tolist()),
+            lengths=tuple(lengths),
+            mean=float(values.mean()),
+            low=low,
+            high=high,
+        )
+
+    def __str__(self) -> str:
+        """Return the mean with its interval."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:.1f} (no interval: {len(self.returns)} equal returns)"
+        return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
+
+
+def evaluate_policy(
+    policy: Callable[[Any], Any], env: gymnasium.Env[Any, Any], episodes: int, *, seed: int = 0
+) -> Evaluation:
+    """Play episodes of ``env`` and return what they bring.
+
+    Args:
+        policy: Observation to action.
+        env: Where; episode i begins with the i-th seed of the stream below ``seed``.
+        episodes: How many, >= 1.
+        seed: Root of the episodes' seeds; equal seeds give equal episodes.
+
+    Raises:
+        InputError: ``episodes`` is below 1.
+    """
+    if episodes < 1:
+        raise InputError(f"evaluate: expected episodes >= 1, got {episodes}.")
+    returns, lengths = [0.0] * episodes, [0] * episodes
+    for episode in range(episodes):
+        stream = derive_substream(f"learn.evaluation.episode.{episode}", root_seed=seed)
+        observation, _ = env.reset(seed=stream.integer_seed())
+        done = False
+        while not done:
+            observation, reward, terminated, truncated, _ = env.step(policy(observation))
+            returns[episode] += float(reward)
+            lengths[episode] += 1
+            done = bool(terminated or truncated)
+    return Evaluation.of(returns, lengths)
+
+
+class Judged(Protocol):
+    """What `BestPolicy` needs of an agent."""
+
+    steps: int
+    best_return: float | None
+
+    def evaluate(self, episodes: int) -> Evaluation:
+        """Play greedy episodes."""
+        ...
+
+    def save(self, path: Path) -> Path:
+        """Write everything the future depends on."""
+        ...
+
+    def log_scalar(self, key: str, value: float) -> None:
+        """Keep a number for loggers."""
+        ...
+
+
+class BestPolicy(Callback):
+    """Saves an agent now and then, and its best evaluation apart.
+
+    Args:
+        agent: Whose turn it is.
+        folder: Gets ``last`` and ``best``.
+        every: Environment steps between evaluations.
+        episodes: Episodes of each.
+    """
+
+    def __init__(self, agent: Judged, folder: str | Path, *, every: int, episodes: int) -> None:
+        super().__init__()
+        self._order = ORDER_CHECKPOINT
+        self._agent, self._folder = agent, Path(folder)
+        self._every, self._episodes = every, episodes
+        self._judged = agent.steps // every
+
+    def end_batch(self) -> None:
+        """Judge and save the agent if its turn has come."""
+        turn = self._agent.steps // self._every
+        if turn > self._judged:
+            self._judged = turn
+            self._judge()
+
+    def end_training(self) -> None:
+        """Judge and save what there is at the end."""
+        self._judge()
+
+    def _judge(self) -> None:
+        agent = self._agent
+        mean = agent.evaluate(self._episodes).mean
+        agent.log_scalar("evaluation/mean_return", mean)
+        if agent.best_return is None or mean > agent.best_return:
+            agent.best_return = mean
+            agent.save(self._folder / "best")
+        agent.save(self._folder / "last")

@@ -1,0 +1,303 @@
+"""The front door: every algorithm trains, acts, is judged, saved, loaded and exported."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from torch import nn
+
+import cadenza
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.envs import VectorMPECooperativePushEnv
+from cadenza.learn import Callback
+from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
+
+SMALL = {"hidden_sizes": (16, 16), "batch_size": 16}
+REPLAY = {**SMALL, "warmup_steps": 40, "memory_size": 1_000}
+ROLLOUT = {"hidden_sizes": (16, 16), "rollout_length": 32, "batch_size": 32, "epochs": 2}
+#: Algorithm, environment, settings.
+SOLO = [
+    ("SAC", "Pendulum-v1", REPLAY),
+    ("HLGauss", "Pendulum-v1", {**REPLAY, "bins": 11}),
+    ("TD3", "Pendulum-v1", REPLAY),
+    ("DQN", "CartPole-v1", REPLAY),
+    ("PPO", "CartPole-v1", {**ROLLOUT, "num_envs": 2}),
+    ("PPO", "Pendulum-v1", {**ROLLOUT, "num_envs": 2, "squash_actions": True}),
+    ("GRPO", "CartPole-v1", {**ROLLOUT, "num_envs": 4, "group_size": 2}),
+]
+TEAMS = [
+    ("MAPPO", ROLLOUT),
+    ("HAPPO", {"rollout_length": 32, "epochs": 2}),
+    ("HATD3", REPLAY),
+]
+
+
+def pushes(count):
+    return VectorMPECooperativePushEnv(count, root_seed=0, episode_length=10)
+
+
+def tensors(state):
+    """Return all tensors in a nested state, in order."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    if isinstance(state, dict):
+        state = list(state.values())
+    return [t for part in state for t in tensors(part)] if isinstance(state, list | tuple) else []
+
+
+def assert_same(one, other):
+    mine, theirs = tensors(one.state_dict()), tensors(other.state_dict())
+    assert len(mine) == len(theirs) > 0
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    assert (one.steps, one.updates) == (other.steps, other.updates)
+
+
+@pytest.mark.parametrize(("name", "env", "config"), SOLO)
+def test_agent_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(tmp_path, name, env, config):
+    kind = getattr(cadenza, name)
+    whole = kind(env, seed=3, **config).learn(130, progress=False)
+    middle = whole.save(tmp_path / "middle")
+    whole.learn(150, progress=False)
+    loaded = kind.load(middle).learn(150, progress=False)
+    assert whole.updates > 0
+    assert_same(loaded, whole)
+    observation, _ = gym.make(env).reset(seed=1)
+    np.testing.assert_array_equal(loaded.predict(observation), whole.predict(observation))
+    assert loaded.evaluate(2).returns == whole.evaluate(2).returns
+
+
+@pytest.mark.parametrize("name", ["SAC", "PPO"])
+def test_one_training_is_two_halves(name):
+    kind = getattr(cadenza, name)
+    _, env, config = next(row for row in SOLO if row[0] == name)
+    whole = kind(env, seed=1, **config).learn(200, progress=False)
+    halves = kind(env, seed=1, **config).learn(70, progress=False).learn(130, progress=False)
+    assert_same(halves, whole)
+
+
+@pytest.mark.parametrize(("name", "config"), TEAMS)
+def test_team_learns_is_judged_and_goes_on_from_a_file(tmp_path, name, config):
+    kind = getattr(cadenza, name)
+    team = kind(pushes, num_envs=4, seed=2, **config).learn(160, progress=False)
+    loaded = kind.load(team.save(tmp_path / "team"), pushes)
+    judged = team.evaluate(5)
+    assert judged.lengths == (10,) * 5
+    assert judged.low <= judged.mean <= judged.high
+    team.learn(160, progress=False)
+    loaded.learn(160, progress=False)
+    assert team.updates > 0
+    assert_same(loaded, team)
+    actions = team.predict(np.zeros((3, 20)))
+    assert [action.shape for action in actions] == [(3, 2), (3, 2)]
+
+
+@pytest.mark.parametrize(("name", "env", "config"), SOLO)
+def test_predictions_are_actions_of_the_environment(name, env, config):
+    agent = getattr(cadenza, name)(env, **config)
+    space = gym.make(env).action_space
+    observations = np.stack([gym.make(env).reset(seed=k)[0] for k in range(3)])
+    for deterministic in (True, False):
+        actions = agent.predict(observations, deterministic=deterministic)
+        single = agent.predict(observations[0], deterministic=deterministic)
+        assert all(space.contains(action) for action in [*actions, single])
+    np.testing.assert_allclose(agent.predict(observations)[1], agent.predict(observations[1]))
+
+
+@pytest.mark.parametrize(("name", "env", "config"), SOLO)
+def test_exported_file_decides_as_the_agent_does(tmp_path, name, env, config):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    config = {**config, **({"normalize_observations": True} if name == "PPO" else {})}
+    agent = getattr(cadenza, name)(env, **config).learn(100, progress=False)
+    session = onnxruntime.InferenceSession(agent.export_onnx(tmp_path / "policy.onnx"))
+    observations = np.stack([gym.make(env).reset(seed=k)[0] for k in range(5)])
+    (actions,) = session.run(None, {"obs": observations})
+    np.testing.assert_allclose(actions, agent.predict(observations), atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "config"), TEAMS)
+def test_exported_team_decides_as_the_team_does(tmp_path, name, config):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    team = getattr(cadenza, name)(pushes, num_envs=4, **config)
+    session = onnxruntime.InferenceSession(team.export_onnx(tmp_path / "team.onnx"))
+    joint = np.random.default_rng(0).normal(size=(4, 20)).astype(np.float32)
+    exported = session.run(["actions.ego", "actions.partner"], {"joint": joint})
+    for mine, theirs in zip(team.predict(joint), exported, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+class Camera(gym.Env):
+    """Shows a bright left or right half; the action must name it."""
+
+    def __init__(self, observation_space):
+        self.observation_space, self.action_space = observation_space, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._look(), {}
+
+    def step(self, action):
+        reward = float(action == self.side)
+        self.count += 1
+        return self._look(), reward, False, self.count == 8, {}
+
+    def _look(self):
+        self.side = int(self.np_random.integers(2))
+        image = np.zeros((12, 12, 1), np.uint8)
+        image[:, 6 * self.side : 6 * self.side + 6] = 255
+        if isinstance(self.observation_space, spaces.Dict):
+            return {"image": image, "speed": np.zeros(2, np.float32)}
+        return image
+
+
+IMAGE = spaces.Box(0, 255, (12, 12, 1), np.uint8)
+MIXED = spaces.Dict({"image": IMAGE, "speed": spaces.Box(-1, 1, (2,), np.float32)})
+
+
+@pytest.mark.parametrize("space", [IMAGE, MIXED], ids=["cnn", "dict"])
+@pytest.mark.parametrize("name", ["DQN", "PPO"])
+def test_images_are_seen(tmp_path, name, space):
+    config = {
+        "DQN": {**REPLAY, "epsilon_frames": 300, "gamma": 0.0, "learning_rate": 1e-3},
+        "PPO": {**ROLLOUT, "num_envs": 4, "gamma": 0.0, "epochs": 8, "learning_rate": 1e-3},
+    }[name]
+    agent = getattr(cadenza, name)(lambda: Camera(space), seed=0, **config)
+    agent.learn(600, progress=False)
+    assert agent.evaluate(3).mean == 8.0
+    loaded = type(agent).load(agent.save(tmp_path / "agent"), lambda: Camera(space))
+    assert loaded.evaluate(3).returns == agent.evaluate(3).returns
+
+
+def test_module_of_ones_own_sees_observations_in_their_shape(tmp_path):
+    seen = []
+
+    class Features(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 5)
+
+        def forward(self, observations):
+            seen.append(tuple(observations.shape))
+            return torch.relu(self.layer(observations))
+
+    module = Features()
+    before = module.layer.weight.clone()
+    agent = cadenza.SAC("Pendulum-v1", network=module, **REPLAY).learn(60, progress=False)
+    assert {shape[1:] for shape in seen} == {(3,)}
+    assert torch.equal(module.layer.weight, before)  # copied, not trained
+    saved = agent.save(tmp_path / "agent")
+    with pytest.raises(InputError, match="expected network="):
+        cadenza.SAC.load(saved)
+    assert_same(cadenza.SAC.load(saved, network=Features()), agent)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("name", ["SAC", "PPO"])
+def test_vector_environments_of_every_kind_of_reset(name, mode):
+    envs = gym.make_vec("Pendulum-v1", num_envs=3, vector_kwargs={"autoreset_mode": mode})
+    config = REPLAY if name == "SAC" else ROLLOUT
+    agent = getattr(cadenza, name)(envs, **config).learn(1_300, progress=False)
+    assert agent.updates > 0
+    assert -2_000.0 < agent.mean_return < 0.0
+
+
+def test_time_limits_are_no_ends():
+    class Endless(gym.Env):
+        """Pays 1 in every step, and is cut off after four."""
+
+        observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.count = 0
+            return np.ones(1, np.float32), {}
+
+        def step(self, action):
+            self.count += 1
+            return np.ones(1, np.float32), 1.0, False, self.count == 4, {}
+
+    agent = cadenza.TD3(Endless, gamma=0.5, tau=0.1, learning_rate=3e-3, **REPLAY)
+    agent.learn(600, progress=False)
+    value = agent.loggables[1].scalar_logs["training/q1_prediction"]
+    assert value == pytest.approx(2.0, abs=0.1)  # 1 / (1 - 0.5), not 1.875 or less
+
+
+def test_best_and_last_policy_are_kept(tmp_path):
+    agent = cadenza.DQN("CartPole-v1", **REPLAY)
+    agent.learn(300, folder=tmp_path, evaluate_every=100, evaluation_episodes=2, progress=False)
+    best, last = (cadenza.DQN.load(tmp_path / name) for name in ("best", "last"))
+    assert_same(last, agent)
+    assert best.evaluate(2).mean == agent.best_return
+    assert agent.scalar_logs["evaluation/mean_return"] <= agent.best_return
+
+
+def test_callbacks_of_the_engine_work_beside_it(tmp_path):
+    def agent():
+        return cadenza.SAC("Pendulum-v1", seed=5, **REPLAY)
+
+    whole = agent().learn(120, progress=False)
+    first = agent()
+    options = {"restorees": [first], "run_root": tmp_path, "checkpoint_interval": 20}
+    (tmp_path / "checkpoints").mkdir()
+    first.learn(100, callbacks=[Checkpointer(**options)], progress=False)
+    resumed = agent()
+    loader = CheckpointLoader(restorees=[resumed], run_root=tmp_path, checkpoint_index="latest")
+    resumed.learn(20, callbacks=[loader], progress=False)
+    assert_same(resumed, whole)
+
+
+REFUSED = [
+    (lambda: cadenza.SAC("CartPole-v1"), ConfigurationError, "continuous actions"),
+    (lambda: cadenza.SAC("Pendulum-v1", tau=2.0), ConfigurationError, "tau"),
+    (lambda: cadenza.SAC("Pendulum-v1", gama=0.9), ConfigurationError, "gama"),
+    (lambda: cadenza.SAC("Pendulum-v1", network="cnn"), ConfigurationError, "network"),
+    (lambda: cadenza.SAC(7), ConfigurationError, "expected the id"),
+    (lambda: cadenza.PPO(gym.make("CartPole-v1"), num_envs=2), ConfigurationError, "num_envs"),
+    (lambda: cadenza.DQN("CartPole-v1").learn(0), InputError, "int >= 1"),
+    (lambda: cadenza.DQN("CartPole-v1").evaluate(0), InputError, "episodes"),
+    (lambda: cadenza.DQN("CartPole-v1").predict(np.zeros(3)), InputError, "observation of Box"),
+    (lambda: cadenza.DQN.load("/nowhere/agent"), CheckpointError, "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "words"), REFUSED)
+def test_what_cannot_be_done_is_refused_by_name(call, kind, words):
+    with pytest.raises(kind, match=words):
+        call()
+
+
+def test_agents_of_another_algorithm_are_refused(tmp_path):
+    saved = cadenza.SAC("Pendulum-v1", **REPLAY).save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match=r"cadenza\.SAC\.load"):
+        cadenza.TD3.load(saved)
+
+
+def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("cadenza.core.progress.LINE_EVERY_S", 0.01)
+    cadenza.DQN("CartPole-v1", **REPLAY).learn(2_000)
+    assert "DQN: " in capsys.readouterr().err
+
+
+def test_registered_environments_are_the_tasks():
+    cadenza.register_envs()
+    env = cadenza.guard("cadenza/Crossing-v1", options=None)
+    observation, _ = env.reset(seed=0)
+    assert observation.shape == (10,)
+    *_, info = env.step(np.zeros(2, np.float32))
+    assert info["safety"]["status"] in ("inactive", "optimal")
+    batch = cadenza.guard(gym.vector.SyncVectorEnv([lambda: gym.make("cadenza/Crossing-v1")] * 2))
+    batch.reset(seed=0)
+    *_, info = batch.step(np.zeros((2, 2), np.float32))
+    assert info["safety"]["intervened"].shape == (2,)
+
+
+def test_evaluation_gives_students_interval():
+    judged = cadenza.learn.judging.Evaluation.of([1.0, 2.0, 3.0, 6.0], [1, 1, 1, 1])
+    assert judged.mean == 3.0
+    half = 3.182446305284263 * np.std([1, 2, 3, 6], ddof=1) / 2.0  # t table, 3 degrees, 97.5 %
+    assert (judged.low, judged.high) == pytest.approx((3.0 - half, 3.0 + half))
+    assert str(judged) == "3.0 [-0.4, 6.4]"
+    assert "no interval" in str(cadenza.learn.judging.Evaluation.of([5.0, 5.0], [1, 1]))
