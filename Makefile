@@ -83,6 +83,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; done
 	@$(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
 		multi_partner=passive contact_speed=0.25 --out runs/nightly
+	@$(MAKE) bench
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 	@$(BIN)/ruff check .

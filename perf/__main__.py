@@ -1,7 +1,8 @@
 """Run every benchmark: `python -m perf [--only envs safety] [--json FILE] [--markdown FILE]`.
 
 A benchmark is a module ``bench_<name>`` with ``rows()``; the first line of its docstring is its
-title. The Markdown file keeps its text and gets new tables between its two markers.
+title. The Markdown file keeps its text and gets new tables between its two markers. A missed target
+is exit code 1.
 """
 
 import argparse
@@ -36,6 +37,9 @@ def main() -> None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if options.markdown:
         renew_tables(options.markdown, tables)
+    missed = [row.name for rows in tables.values() for row in rows if row.within_budget is False]
+    if missed:
+        raise SystemExit("\n".join(["", "missed:", *(f"  {name}" for name in missed)]))
 
 
 def renew_tables(path: Path, tables: dict[str, list[Row]]) -> None:
