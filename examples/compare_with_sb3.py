@@ -1,36 +1,36 @@
-"""Final returns beside Stable-Baselines3: same task, budget, networks, seeds and evaluation.
+"""Final returns beside Stable-Baselines3: same task, budget, settings, seeds and evaluation.
 
     python examples/compare_with_sb3.py --task pendulum_sac --seeds 5
     python examples/compare_with_sb3.py --task cartpole_ppo --seeds 5
 
 Prints the mean return of both, and their difference with a 95 % interval over the seeds; needs
-`pip install 'cadenza[bench]'`.
+`pip install 'cadenza[bench,box2d,mujoco]'`.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
+import stable_baselines3
 import torch
-from harness import Run, evaluate_policy
 from rich.console import Console
 from rich.table import Table
+from stable_baselines3.common.env_util import make_vec_env
 
-from cadenza.core.files import atomic_write_json
+import cadenza
+from cadenza.core.files import atomic_write_json, make_folder
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.means import mean_estimate
+from cadenza.learn.judging import evaluate_policy
 
-Policy = Callable[[Any], Any]
-#: Trains with seed and environment steps; returns the greedy policy.
-Training = Callable[[int, int], Policy]
+#: Episodes that judge one training; both sides play the same.
+EPISODES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,134 +39,146 @@ class Task:
 
     Attributes:
         env_id: Gymnasium id.
+        algorithm: Name of ours and of the peer's class.
         steps: Environment steps of each training.
-        smoke_steps: Those of ``--smoke``.
-        ours: Our training.
-        theirs: The peer's training.
+        num_envs: Environments stepped together.
+        options: Keywords of `gymnasium.make`.
+        settings: Ours; the peer gets the same numbers.
     """
 
     env_id: str
+    algorithm: str
     steps: int
-    smoke_steps: int
-    ours: Training
-    theirs: Training
+    num_envs: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-HIDDEN = (64, 64)
-SAC_WARMUP = 1_000
+#: The peer's names, where they differ from ours.
+THEIR_NAMES = {
+    "warmup_steps": "learning_starts",
+    "memory_size": "buffer_size",
+    "rollout_length": "n_steps",
+    "epochs": "n_epochs",
+    "clip_epsilon": "clip_range",
+    "entropy_coefficient": "ent_coef",
+    "value_coefficient": "vf_coef",
+    "max_gradient_norm": "max_grad_norm",
+}
+SAC = {
+    "learning_rate": 3e-4,
+    "batch_size": 256,
+    "gamma": 0.99,
+    "tau": 0.005,
+    "hidden_sizes": (256, 256),
+    "warmup_steps": 1_000,
+    "initial_alpha": 1.0,
+}
+PPO = {
+    "rollout_length": 2048,
+    "batch_size": 64,
+    "epochs": 10,
+    "learning_rate": 3e-4,
+    "hidden_sizes": (64, 64),
+}
+LUNAR_PPO = PPO | {"rollout_length": 1024, "epochs": 4, "gamma": 0.999, "gae_lambda": 0.98}
+TASKS: Mapping[str, Task] = {
+    "pendulum_sac": Task(env_id="Pendulum-v1", algorithm="SAC", steps=20_000, settings=SAC),
+    "lunar_lander_sac": Task(
+        env_id="LunarLander-v3",
+        algorithm="SAC",
+        steps=100_000,
+        options={"continuous": True},
+        settings=SAC,
+    ),
+    "half_cheetah_sac": Task(env_id="HalfCheetah-v5", algorithm="SAC", steps=100_000, settings=SAC),
+    "pendulum_ppo": Task(
+        env_id="Pendulum-v1",
+        algorithm="PPO",
+        steps=100_000,
+        num_envs=4,
+        settings=PPO | {"rollout_length": 1024, "gamma": 0.9, "learning_rate": 1e-3},
+    ),
+    "cartpole_ppo": Task(
+        env_id="CartPole-v1",
+        algorithm="PPO",
+        steps=100_000,
+        num_envs=8,
+        settings=PPO
+        | {
+            "rollout_length": 32,
+            "batch_size": 256,
+            "epochs": 20,
+            "learning_rate": 1e-3,
+            "gamma": 0.98,
+            "gae_lambda": 0.8,
+        },
+    ),
+    "lunar_lander_ppo": Task(
+        env_id="LunarLander-v3",
+        algorithm="PPO",
+        steps=500_000,
+        num_envs=16,
+        settings=LUNAR_PPO | {"entropy_coefficient": 0.01},
+    ),
+    "lunar_lander_continuous_ppo": Task(
+        env_id="LunarLander-v3",
+        algorithm="PPO",
+        steps=500_000,
+        num_envs=16,
+        options={"continuous": True},
+        settings=LUNAR_PPO,
+    ),
+    "half_cheetah_ppo": Task(env_id="HalfCheetah-v5", algorithm="PPO", steps=100_000, settings=PPO),
+}
 
 
-def our_pendulum_sac(seed: int, steps: int) -> Policy:
-    """Soft actor-critic, one environment, one update per step."""
-    from off_policy import Settings
-    from soft_actor_critic import learn
+Policy = Callable[[Any], Any]
 
-    settings = Settings(
-        env_steps=steps,
-        warmup_steps=SAC_WARMUP,
-        random_steps=SAC_WARMUP,
-        envs=1,
-        hidden_dims=HIDDEN,
+
+def ours(task: Task, seed: int, steps: int) -> Policy:
+    """Train ours; return its greedy policy."""
+    agent = getattr(cadenza, task.algorithm)(
+        partial(gymnasium.make, task.env_id, **task.options),
+        seed=seed,
+        num_envs=task.num_envs,
+        **task.settings,
     )
-    run = Run(seed=seed, steps=steps, out=Path(), smoke=False, evaluation_episodes=0)
-    return learn(partial(gymnasium.make, "Pendulum-v1"), settings, run).policy
+    return agent.learn(steps).predict
 
 
-def their_pendulum_sac(seed: int, steps: int) -> Policy:
-    """The peer's soft actor-critic with the same settings, its other ones being its defaults."""
-    from stable_baselines3 import SAC
-
-    model = SAC(
+def theirs(task: Task, seed: int, steps: int) -> Policy:
+    """Train the peer's; return its greedy policy."""
+    numbers = dict(task.settings)
+    layers = list(numbers.pop("hidden_sizes"))
+    numbers.pop("initial_alpha", None)  # 1, its default
+    model = getattr(stable_baselines3, task.algorithm)(
         "MlpPolicy",
-        "Pendulum-v1",
-        learning_rate=1e-3,
-        batch_size=256,
-        gamma=0.99,
-        tau=0.005,
-        learning_starts=SAC_WARMUP,
-        policy_kwargs={"net_arch": list(HIDDEN)},
+        make_vec_env(task.env_id, task.num_envs, seed=seed, env_kwargs=dict(task.options)),
+        policy_kwargs={"net_arch": layers},
         device="cpu",
         seed=seed,
+        **{THEIR_NAMES.get(name, name): value for name, value in numbers.items()},
     ).learn(steps)
     return lambda observation: model.predict(observation, deterministic=True)[0]
 
 
-def our_cartpole_ppo(seed: int, steps: int) -> Policy:
-    """PPO with the settings of `cartpole_ppo`."""
-    from cartpole_ppo import learn_cartpole
-
-    return learn_cartpole(seed=seed, steps=steps).policy
-
-
-def their_cartpole_ppo(seed: int, steps: int) -> Policy:
-    """The peer's PPO with the same settings."""
-    from cartpole_ppo import CONFIG, ENV_ID, NUM_ENVS
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
-
-    rate = CONFIG.learning_rate
-    model = PPO(
-        "MlpPolicy",
-        make_vec_env(ENV_ID, NUM_ENVS, seed=seed),
-        n_steps=CONFIG.rollout_length,
-        batch_size=CONFIG.batch_size,
-        n_epochs=CONFIG.epochs,
-        learning_rate=(lambda left: rate * left) if CONFIG.decay_learning_rate else rate,
-        gamma=CONFIG.gamma,
-        gae_lambda=CONFIG.gae_lambda,
-        clip_range=CONFIG.clip_epsilon,
-        ent_coef=CONFIG.entropy_coefficient,
-        vf_coef=CONFIG.value_coefficient,
-        max_grad_norm=CONFIG.max_gradient_norm,
-        policy_kwargs={"net_arch": list(CONFIG.hidden_sizes)},
-        device="cpu",
-        seed=seed,
-    ).learn(steps)
-    return lambda observation: int(model.predict(observation, deterministic=True)[0])
-
-
-TASKS: Mapping[str, Task] = {
-    "pendulum_sac": Task(
-        env_id="Pendulum-v1",
-        steps=20_000,
-        smoke_steps=1_100,
-        ours=our_pendulum_sac,
-        theirs=their_pendulum_sac,
-    ),
-    "cartpole_ppo": Task(
-        env_id="CartPole-v1",
-        steps=100_000,
-        smoke_steps=512,
-        ours=our_cartpole_ppo,
-        theirs=their_cartpole_ppo,
-    ),
-}
-
-
 def compare(task: Task, seeds: range, steps: int, episodes: int) -> dict[str, Any]:
     """Return mean returns per seed, and estimates of both means and of their difference."""
-    means: dict[str, dict[int, list[float]]] = {"ours": {}, "theirs": {}}
+    means: dict[str, dict[int, list[float]]] = {"ours": {}, "theirs": {}, "difference": {}}
     for seed in seeds:
-        for name, train in (("ours", task.ours), ("theirs", task.theirs)):
-            returns = evaluate_policy(train(seed, steps), task.env_id, episodes, seed)
-            means[name][seed] = [float(np.mean(returns))]
-    means["difference"] = {
-        seed: [means["ours"][seed][0] - means["theirs"][seed][0]] for seed in seeds
-    }
-    estimates: dict[str, Estimate] = {
-        name: mean_estimate(values, method=StudentT(), confidence=0.95)
-        for name, values in means.items()
-    }
+        for name, train in (("ours", ours), ("theirs", theirs)):
+            world = gymnasium.make(task.env_id, **task.options)
+            judged = evaluate_policy(train(task, seed, steps), world, episodes, seed=seed)
+            means[name][seed] = [judged.mean]
+        means["difference"][seed] = [means["ours"][seed][0] - means["theirs"][seed][0]]
+    estimates = {name: mean_estimate(by, method=StudentT()) for name, by in means.items()}
     return {
         "env_steps": steps,
         "evaluation_episodes": episodes,
         "per_seed": {name: {str(s): v[0] for s, v in by.items()} for name, by in means.items()},
-        "mean": {name: _as_json(estimate) for name, estimate in estimates.items()},
+        "mean": {name: asdict(e) | {"warnings": list(e.warnings)} for name, e in estimates.items()},
     }
-
-
-def _as_json(estimate: Estimate) -> dict[str, Any]:
-    return asdict(estimate) | {"warnings": list(estimate.warnings)}
 
 
 def main() -> None:
@@ -181,12 +193,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print results.json, no table")
     options = parser.parse_args()
     task = TASKS[options.task]
-    steps = options.steps or (task.smoke_steps if options.smoke else task.steps)
-    torch.set_num_threads(1)
+    steps = options.steps or (1_100 if options.smoke else task.steps)
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
     seeds = range(options.seed, options.seed + options.seeds)
-    results = {"task": options.task} | compare(task, seeds, steps, 2 if options.smoke else 50)
+    results = {"task": options.task} | compare(task, seeds, steps, 2 if options.smoke else EPISODES)
     folder = options.out or Path("runs") / "examples" / f"compare_{options.task}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     atomic_write_json(folder / "results.json", results)
     if options.json:
         sys.stdout.write(json.dumps(results) + "\n")
