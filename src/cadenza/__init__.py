@@ -6,7 +6,8 @@ Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evalu
              learn, safety > core`; a folder imports only from lower floors.
 """
 
-from typing import Final
+import sys
+from typing import Any, Final
 
 from cadenza.core.lazy_names import lazy_names
 
@@ -28,4 +29,15 @@ _EXPORTS: Final = {
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+__dir__, _load = lazy_names(__name__, _EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a lazy name; whoever uses one may name our tasks to Gymnasium."""
+    if name in _EXPORTS:
+        _load("register_envs")()
+    return _load(name)
+
+
+if "gymnasium" in sys.modules:
+    _load("register_envs")()

@@ -1,7 +1,7 @@
 """Names under which Gymnasium makes the tasks: ``gym.make("cadenza/Crossing-v1")``.
 
-Gymnasium calls `register_envs` when it is imported, by the entry point of this package; until then,
-or where entry points are off, call it. Nothing else is imported before an environment is made.
+Gymnasium 1 finds no plug-ins by itself: somebody calls `register_envs`. The package does where
+Gymnasium was imported before it, and at the first use of an agent or of `cadenza.guard`.
 """
 
 from typing import Any, Final

@@ -74,8 +74,6 @@ from cadenza.learn.trainer import Trainer
 STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
-#: Environments that on-policy algorithms make unless told otherwise.
-ROLLOUT_ENVS: Final = 8
 #: Time between two movements of the progress bar, s.
 _REPORT_EVERY_S: Final = 0.2
 
@@ -717,7 +715,6 @@ Learner = TypeVar("Learner", bound=VectorLearner[Any, Any])
 class RolloutAgent(SoloAgent[RolloutConfig], Generic[RolloutConfig, Learner]):
     """An agent that learns from rollouts of its own policy and forgets them."""
 
-    default_envs = ROLLOUT_ENVS
     learner: Learner
 
     def _batches(self) -> Generator[dict[str, Any]]:
@@ -770,6 +767,7 @@ class GRPO(RolloutAgent[GRPOConfig, grpo.GRPO]):
     """
 
     Config = GRPOConfig
+    default_envs = 8
 
     def _build(self) -> None:
         self.learner = grpo.GRPO(

@@ -43,3 +43,15 @@ def test_page_on_safety_reports_writes_the_two_files_it_reads(tmp_path):
 def test_oscbf_page_runs(tmp_path):
     pytest.importorskip("mujoco")
     run("oscbf.md", tmp_path)
+
+
+def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):
+    printed = run("how-to/train-an-agent.md", tmp_path)
+    assert "SACConfig.tau" in printed
+    assert (tmp_path / "runs/kept/best").is_file()
+
+
+def test_home_page_runs(tmp_path):
+    mean, interval = run("index.md", tmp_path).split(" ", 1)
+    assert 200.0 < float(mean) <= 500.0
+    assert interval[0] in "[("

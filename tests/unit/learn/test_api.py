@@ -11,7 +11,6 @@ from torch import nn
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.envs import VectorMPECooperativePushEnv
-from cadenza.learn import Callback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
 
 SMALL = {"hidden_sizes": (16, 16), "batch_size": 16}
