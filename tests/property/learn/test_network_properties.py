@@ -46,7 +46,17 @@ from cadenza.learn.nn.value_critic import ValueCritic
 B, D, A, H = 5, 4, 2, 6
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.LayerNorm, nn.BatchNorm1d, EnsembleLinearLayer)
 #: Modules without weights of their own, or around a given network only.
-NO_NETWORKS = {"CategoricalHead", "BasePolicy", "Policy", "Normalizer", "HLGaussLoss", "TwoHotLoss"}
+NO_NETWORKS = {
+    "BasePolicy",
+    "CategoricalHead",
+    "Decision",
+    "EncodedNetwork",
+    "HLGaussLoss",
+    "Normalizer",
+    "Policy",
+    "Scaling",
+    "TwoHotLoss",
+}
 
 
 def rng():
