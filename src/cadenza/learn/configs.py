@@ -40,8 +40,12 @@ def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
     key = ".".join([model.__name__, *map(str, entry["loc"])])
     if entry["type"] == "extra_forbidden":
         return f"{key}: unknown setting{did_you_mean(str(entry['loc'][-1]), model.model_fields)}"
-    if entry["type"] == "value_error":  # a sentence of ours, which begins with the setting
-        return f"{key}.{entry['msg'].removeprefix('Value error, ')}"
+    if entry["type"] == "missing":
+        return f"{key}: expected a value, got none"
+    if entry["type"] == "value_error":  # a sentence of ours, which names the setting or its section
+        told, loc = entry["msg"].removeprefix("Value error, "), entry["loc"]
+        whole = told.partition(":")[0] not in model.model_fields
+        return told if (told.startswith(str(loc[-1])) if loc else whole) else f"{key}.{told}"
     expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
     expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
     return f"{key}: expected {expected}, got {entry['input']!r}"
