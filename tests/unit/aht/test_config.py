@@ -211,3 +211,24 @@ def test_load_config_of_another_file_is_refused(tmp_path, name, text, error, mes
         (tmp_path / name).write_text(text)
     with pytest.raises(error, match=message):
         load_config(config_path=tmp_path / name, overrides=["seed=1"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "EgoAHTConfig.env: expected a value, got none"),
+        (
+            {"env": {"task": "any"}, "sac": {"initial_alpha": 30.0}},
+            "EgoAHTConfig.sac.initial_alpha: expected at most max_alpha (10.0), got 30.0",
+        ),
+        (
+            {"env": {"task": "any"}, "algo": "sac", "ppo": {"gamma": 0.5}},
+            "algo=sac: expected only settings that it reads, got ppo.gamma; remove them, or choose "
+            "the algorithm they belong to.",
+        ),
+    ],
+)
+def test_constructor_refuses_in_one_sentence(settings, told):
+    with pytest.raises(ConfigurationError) as refused:
+        EgoAHTConfig(**settings)
+    assert str(refused.value) == told
