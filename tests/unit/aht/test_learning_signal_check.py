@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import cadenza.aht
 from cadenza.aht.learning_signal_check import (
     CheckStatus,
     GuaranteeReport,
@@ -138,6 +139,18 @@ def test_reward_plot_of_any_curve_is_written(tmp_path, values):
     has_mean_line = (pixels == [0xC2, 0x41, 0x0C]).all(axis=2).any()
     assert has_mean_line == (len(values) > 0)
     assert content["report"]["window"] == 10
+
+
+@pytest.mark.parametrize("name", cadenza.aht.__all__)
+def test_folder_offers_the_check(name):
+    from cadenza.aht import learning_signal_check
+
+    assert getattr(cadenza.aht, name) is getattr(learning_signal_check, name)
+
+
+def test_folder_of_an_unknown_name_says_so():
+    with pytest.raises(AttributeError, match="no attribute 'assert_positive_learning_slope'"):
+        _ = cadenza.aht.assert_positive_learning_slope
 
 
 def test_old_name_of_the_slope_test_warns_and_returns_the_same_report():

@@ -74,3 +74,8 @@ def test_foreign_checkpoint_raises():
     ego().load_state_dict({})
     with pytest.raises(InputError, match=r"expected an empty checkpoint, got keys \['actor'\]"):
         ego().load_state_dict({"actor": {}})
+
+
+def test_empty_action_raises():
+    with pytest.raises(InputError, match="expected action_dim >= 1, got 0"):
+        ego(action_dim=0)

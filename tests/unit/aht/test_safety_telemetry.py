@@ -85,6 +85,12 @@ def test_saturation_counts_on_both_sides(value, saturated):
     assert aggregator.finalise(safety_enabled=True)["saturated"] is saturated
 
 
+def test_final_record_without_steps_is_zero_and_not_saturated():
+    final = SafetyAggregator(1, 10.0).finalise(safety_enabled=False)
+    assert (final["n_filter_calls"], final["braking_fire_rate"]) == (0, 0.0)
+    assert (final["lambda_steady_state"], final["saturated"]) == (0.0, False)
+
+
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [
@@ -178,6 +184,22 @@ def test_batch_of_steps_counts_like_the_single_steps():
     assert [ours.pop(word) for word in words] == [theirs.pop(word) for word in words]
     assert ours == pytest.approx(theirs, rel=1e-12)
     assert batch.flush_window_stats() == pytest.approx(single.flush_window_stats(), rel=1e-12)
+
+
+def test_batch_without_a_scored_step_has_no_loss():
+    aggregator = SafetyAggregator(1, 10.0)
+    none = np.zeros(2, dtype=bool)
+    aggregator.observe_batch(
+        np.zeros((2, 1)),
+        braking_fired=none,
+        qp_infeasible=none,
+        uncertified=none,
+        loss=np.ones((2, 1)),
+        scored=none,
+        intervention=np.zeros(2),
+    )
+    final = aggregator.finalise(safety_enabled=True)
+    assert (final["n_filter_calls"], final["n_loss"], final["loss_mean"]) == (2, 0, 0.0)
 
 
 def test_batch_of_other_pairs_is_refused():

@@ -225,6 +225,17 @@ def test_background_robots_do_what_copies_of_the_partner_with_their_seeds_do():
     assert (actions["robot_2"] != actions["robot_3"]).any()
 
 
+def test_unnumbered_episodes_of_many_robots_differ_and_repeat_from_env_to_env():
+    def two_episodes():
+        env = build_env(many(4), root_seed=0, partner=WANDERER)
+        return [rollout(env, seed=None, steps=5) for _ in range(2)]
+
+    first, second = two_episodes()
+    assert (first != second).any()
+    again = two_episodes()
+    assert [array.tobytes() for array in again] == [first.tobytes(), second.tobytes()]
+
+
 def test_batch_of_many_robots_replays_the_scalar_episodes_byte_for_byte():
     batch_size, length, steps = 3, 12, 40  # more than three episodes per row
     fields = {"options": {"num_robots": 4}, "task": "crossing", "episode_length": length}

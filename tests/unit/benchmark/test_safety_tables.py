@@ -111,6 +111,25 @@ def test_gap_is_taken_to_the_oracle_that_is_frozen_at_zero():
     assert "frozen at lambda = 0 by definition" in report.details.notes[0]
 
 
+def test_gap_of_a_condition_without_steps_is_unknown():
+    plan = make_plan()
+    none = {"overlapping_steps": 0, "accel_breaches": 0, "accel_checks": 0}
+    halted = [
+        episode.model_copy(
+            update={
+                "n_steps": 0,
+                "infeasible_steps": 0,
+                "uncertified_steps": 0,
+                "interventions": 0,
+                "safety": episode.safety and episode.safety.model_copy(update=none),
+            }
+        )
+        for episode in episodes_of(plan)
+    ]
+    (row,) = safety_report(plan, halted, solver_version=None).table_3
+    assert (row.lambda_mean, row.lambda_var, row.gap) == (None, None, None)
+
+
 def test_a_predictor_that_is_told_the_future_is_named_so(monkeypatch):
     truth = "constant_acceleration"  # stands for such a predictor
     monkeypatch.setattr(safety_tables, "GROUND_TRUTH_PREDICTORS", frozenset({truth}))

@@ -130,6 +130,13 @@ def test_actions_of_partners_stay_within_their_bounds():
     assert np.abs(after[:, 8:10] - observation[:, 8:10]).max() <= 0.1 + 1e-6  # 1 per s, 0.1 s
 
 
+def test_one_environment_is_a_batch_too():
+    env = worlds(num_envs=1)
+    observation, _ = env.reset(seed=0)
+    assert observation.shape == (1, 10)
+    env.close()
+
+
 def test_stepping_before_a_reset_is_refused():
     with pytest.raises(NotReadyError, match=r"EgoVectorEnv.step: .* call reset\(\)"):
         worlds().step(np.zeros((3, 2), np.float32))

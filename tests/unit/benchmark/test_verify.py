@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cadenza.benchmark import bundle_checks
 from cadenza.benchmark import verify as verify_module
 from cadenza.benchmark.bundle import (
     BundleProvenance,
@@ -288,6 +289,12 @@ def test_edited_registration_with_matching_blob_fails(tmp_path, registered):
     assert failed(rows) == ["prereg:tag"]
 
 
+def test_missing_tag_is_a_failed_row(tmp_path, registered):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="no-such-tag")
+    rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
+    assert failed(rows) == ["prereg"]
+
+
 def test_check_table_shows_rows_and_the_verdict():
     rows = [
         CheckResult(name="a", ok=True),
@@ -334,6 +341,21 @@ def test_registration_without_git_is_a_failed_row(tmp_path, registered, monkeypa
     rows = verify_bundle_dir(folder, repo_path=registered)
     assert failed(rows) == ["prereg"]
     assert "expected the program on PATH" in rows[-1].detail
+
+
+def test_registration_with_git_that_never_answers_is_a_failed_row(
+    tmp_path, registered, monkeypatch
+):
+    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
+    folder = stored(tmp_path, prereg=copy)
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(bundle_checks, "_GIT_TIMEOUT_S", 0.2)
+    rows = verify_bundle_dir(folder, repo_path=registered)
+    assert "no answer" in rows[-1].detail
 
 
 def without_records(request):

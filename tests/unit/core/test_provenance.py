@@ -144,6 +144,18 @@ def test_git_state_hashes_names_and_bytes_of_what_differs(repository):
     assert state.diff_hash == hashlib.sha256(material.encode()).hexdigest()
 
 
+def test_git_state_of_odd_names_and_links_is_hashed(repository):
+    hashes = {fresh_state(repository).diff_hash}
+    (repository / "src" / "new\nline é.py").write_text("")
+    hashes.add(fresh_state(repository).diff_hash)
+    link = repository / "src" / "link.py"
+    for target in ("code.py", "nowhere.py"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        hashes.add(fresh_state(repository).diff_hash)
+    assert len(hashes) == 4
+
+
 def test_git_state_of_an_embedded_repository_marks_the_folder(repository):
     (repository / "src" / "inner").mkdir()
     git(repository, "init", "-q", "src/inner")
@@ -199,6 +211,15 @@ def test_git_state_with_a_failing_comparison_keeps_the_commit(
     script = f'[ "$3" = {command} ] && exit 3; [ "$3" = rev-parse ] && echo 0123; exit 0'
     fake_git(tmp_path, script, monkeypatch)
     assert fresh_state(repository) == GitState(sha="0123", dirty=None, diff_hash="unknown")
+
+
+def test_missing_package_is_recorded_as_absent(monkeypatch):
+    monkeypatch.setattr(provenance, "_RECORDED_PACKAGES", ("no-such-package",))
+    provenance._package_versions.cache_clear()
+    try:
+        assert provenance._package_versions()["no-such-package"] == "absent"
+    finally:
+        provenance._package_versions.cache_clear()
 
 
 def test_context_splits_its_fields_between_every_line_and_once():

@@ -1,3 +1,4 @@
+import math
 import threading
 
 import pytest
@@ -14,6 +15,16 @@ def clock(monkeypatch):
 
     monkeypatch.setattr("cadenza.core.timing.time.perf_counter", lambda: Clock.now)
     return Clock
+
+
+@pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])
+def test_accumulator_gives_mean_and_population_variance(kind):
+    accumulator = kind()
+    assert all(math.isnan(number) for number in accumulator.current())
+    for value in (2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0):
+        accumulator.add(value)
+    # Mean 40 / 8 = 5; squared deviations 9 + 1 + 1 + 1 + 0 + 0 + 4 + 16 = 32; 32 / 8 = 4.
+    assert accumulator.current() == pytest.approx((5.0, 4.0), abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.errors import DataPendingError, NotReadyError, StaleDataError
+from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
@@ -355,3 +355,16 @@ def test_draw_that_gave_up_lets_one_fill_be_written(store, clock, flow) -> None:
     assert may_go_on(store, fresh)
     fill(store, 8)
     assert not may_go_on(store, fresh)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 2}]
+)
+def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> None:
+    fill(store, 4, frames=1000)
+    ratio = rules(max_replay_ratio=0.5, **settings)
+    wait(store, ratio, 18)  # 0.5 * 4 * 9
+    told = r"batch_size <= 18, because max_replay_ratio = 0\.5 .* 4 episodes of 9 .*got 19"
+    with pytest.raises(InputError, match=told):
+        wait(store, ratio, 19)
+    wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop

@@ -15,7 +15,7 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.stream.batch_ring import BatchRing
-from tests.interrupts import interrupted_everywhere
+from tests.interrupts import Interrupt, interrupted_everywhere
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -166,6 +166,15 @@ def test_only_the_copy_out_of_the_buffer_is_waited_for() -> None:
     assert copies.done == 1
 
 
+def test_impossible_rings_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="depth: expected >= 1, got 0"):
+        BatchRing(Counting(), depth=0)
+    with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'meta'"):
+        BatchRing(Counting(), device="meta")
+    with pytest.raises(ConfigurationError, match="expected 'cpu' or a CUDA device, got 'gpu9'"):
+        BatchRing(Counting(), device="gpu9")
+
+
 @pytest.mark.parametrize("timeout_s", [-1.0, math.nan, math.inf, 1e30, "1", None, True])
 def test_wait_without_an_end_is_refused(timeout_s) -> None:
     ring = BatchRing(Counting())
@@ -196,6 +205,23 @@ def test_work_on_a_batch_whose_user_failed_is_waited_for() -> None:
     with ring.lease():
         after = copies.starts[-1]
     assert after == 2  # the copy and the use of the first batch
+
+
+def test_work_on_a_batch_whose_lease_was_interrupted_at_its_end_is_waited_for() -> None:
+    class Interrupted(LateCopies):
+        def mark(self):
+            position = super().mark()
+            if len(self.starts) == 1:
+                self.starts.append("interrupted")
+                raise Interrupt
+            return position
+
+    copies, seen = Interrupted(), []
+    ring = BatchRing(Counting(), depth=1, copies=copies)
+    with pytest.raises(Interrupt), ring.lease() as batch:
+        copies.use(batch, seen)
+    with ring.lease():
+        assert copies.starts[-1] == 2  # the copy and the use of the first batch
 
 
 def test_ring_has_all_its_buffers_after_an_interrupt_at_every_instruction() -> None:

@@ -151,6 +151,14 @@ def test_samplers_travel_to_other_processes_with_their_state() -> None:
     assert draws(pickle.loads(pickle.dumps(sampler)), 5).tolist() == draws(sampler, 5).tolist()  # noqa: S301
 
 
+def test_repr_shows_the_distribution() -> None:
+    assert repr(UniformChunkSampler(2, 5)) == "UniformChunkSampler(low=2, high=5)"
+    expected = (
+        "GMMChunkSampler(means=[4.0], stds=[1.0], weights=[1.0], low=2, high=None, truncate=False)"
+    )
+    assert repr(GMMChunkSampler([4], [1], low=2)) == expected
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (-1, 4), (5, 4), (1, 0)])
 def test_uniform_bounds_out_of_order_are_refused(low: int, high: int) -> None:
     with pytest.raises(ValueError, match=r"UniformChunkSampler.*expected"):

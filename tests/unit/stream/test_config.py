@@ -78,6 +78,20 @@ def test_to_dict_is_plain_all_the_way_down() -> None:
     assert OnlineDataEngineCfg(**plain_cfg).to_dict() == plain_cfg
 
 
+def test_to_dict_shows_lambdas_and_opens_objects() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.size = 3
+
+    cfg = OnlineDataEngineCfg(
+        gym_config={"kwargs": {"f": lambda: 1, "holder": Holder(), "n": None}}
+    )
+    kwargs = cfg.to_dict()["gym_config"]["kwargs"]
+    assert "lambda: 1" in kwargs["f"]
+    assert kwargs["holder"] == {"size": 3}
+    assert kwargs["n"] is None
+
+
 def test_cycles_end_with_an_error_and_not_without_end() -> None:
     cfg = OnlineDataEngineCfg()
     cfg.gym_config["self"] = cfg.gym_config

@@ -214,3 +214,28 @@ def test_process_is_told_by_number_and_start() -> None:
         time.sleep(0.001)
     os.waitpid(child, 0)
     assert started_at(child) == 0
+
+
+def test_running_process_without_proc_started_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathlib.Path.is_file", lambda _: False)
+    assert started_at(os.getpid()) == 1
+    monkeypatch.setattr(os, "kill", _refuse(ProcessLookupError))
+    assert started_at(os.getpid()) == 0
+    monkeypatch.setattr(os, "kill", _refuse(PermissionError))
+    assert started_at(1) == 1
+
+
+def _refuse(error: type[OSError]) -> object:
+    def kill(pid: int, signal: int) -> None:
+        raise error
+
+    return kill
+
+
+def test_row_is_claimed_again_after_it_was_passed_on() -> None:
+    store = new_store()
+    row = ConsumerRow(store)
+    assert row.row == 0
+    copy = object.__new__(ConsumerRow)
+    copy.__setstate__(row.__getstate__())
+    assert copy.row == 0  # the same process has one row only

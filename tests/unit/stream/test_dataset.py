@@ -1,7 +1,9 @@
 """The endless dataset: shapes, options, random streams of iterators and refused arguments."""
 
+import gc
 import itertools
 import multiprocessing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -139,6 +141,34 @@ def test_epochs_of_loader_workers_are_counted_however_workers_start() -> None:
     first = epochs("fork")
     assert len(set(first[0] + first[1])) == 12
     assert epochs("forkserver") == first
+
+
+@pytest.fixture
+def _nothing_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_only_loader_workers_keep_their_objects_from_the_search_for_cycles(workers: int) -> None:
+    def note(batch: TensorDict) -> TensorDict:
+        return batch.set("frozen", torch.full(batch.shape, gc.get_freeze_count()))
+
+    loader = DataLoader(
+        OnlineDataset(FakeChunkSource(), 4, 2, note),
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+        collate_fn=OnlineDataset.passthrough_collate_fn,
+    )
+    assert bool(take(loader, 1)[0]["frozen"].any()) == (workers > 0)
+
+
+def test_passthrough_returns_the_batch_itself() -> None:
+    batch = TensorDict({}, [2])
+    assert OnlineDataset.passthrough_collate_fn(batch) is batch
 
 
 def test_collation_stacks_along_a_new_first_axis() -> None:

@@ -48,9 +48,10 @@ def test_rates_are_of_the_time_between_two_files(store, tmp_path, monkeypatch) -
     times = iter([10.0, 14.0])
     monkeypatch.setattr("cadenza.stream.stream_report.time.monotonic", lambda: next(times, 14.0))
     report = StreamReport(store, log_path=None, status_path=str(tmp_path / "s.json"))
+    store.consumers["chunks"][0] = 4
     report.write_status()
     store.producers["frames"][0] = 48
-    store.consumers["chunks"][0] = 12
+    store.consumers["chunks"][0] = 16
     report.write_status()
     status = json.loads((tmp_path / "s.json").read_text())
     assert status["frames_per_s"] == 10.0  # (48 - 8) / 4

@@ -162,6 +162,12 @@ def test_impossible_settings_are_refused(expert_data, tmp_path, changes, message
         training(expert_data, tmp_path, **changes)
 
 
+def test_policy_that_vanishes_at_once_is_an_error(expert_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(cloning_job, "_save", lambda *_: None)
+    with pytest.raises(CheckpointError, match="expected the policy that was just saved"):
+        train(training(expert_data, tmp_path))
+
+
 def other_checkpoint(folder):
     """Return a checkpoint that is no clone."""
     metadata = CheckpointMetadata(run_id="x", seed=0, step=0, git_sha="x", pyproject_hash="x")

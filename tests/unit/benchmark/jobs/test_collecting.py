@@ -67,6 +67,11 @@ def test_harvest_of_failed_starts_keeps_what_the_expert_shows_from_them(clone, t
     assert page["source"]["expert"] == "swerve"
 
 
+def test_harvest_of_unknown_starts_is_refused(clone, tmp_path):
+    with pytest.raises(ConfigurationError, match="--starts: expected solved or failed, got 'all'"):
+        harvest(collection(tmp_path), policy=clone.path, filtered="off", starts="all")
+
+
 def test_harvest_without_success_is_a_result(clone, tmp_path):
     result = harvest(
         collection(tmp_path, partners=("crossing_chaser",), seed_count=2),

@@ -131,3 +131,21 @@ def test_folder_without_a_marker_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
         take(tmp_path / "ds")
     assert os.path.lexists(tmp_path / "ds")
+
+
+def test_folder_that_appears_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "ds", "notes.txt")
+    monkeypatch.setattr(dataset_folder.os.path, "lexists", lambda path: False)
+    with pytest.raises(StorageError, match="expected to create this folder, got 'Directory not em"):
+        take(tmp_path / "ds")
+    assert names(tmp_path) == ["ds", "ds/notes.txt"]
+
+
+def test_marker_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    folder = take(tmp_path / "ds")
+    (folder.root / MARKER).unlink()
+    (folder.root / MARKER).mkdir()
+    with pytest.raises(StorageError, match=f"expected to remove {MARKER}, got 'Is a directory'"):
+        folder.keep()

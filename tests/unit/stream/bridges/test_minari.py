@@ -149,6 +149,19 @@ def test_integers_get_a_box_of_all_values() -> None:
     assert minari.load_dataset("pole-v0").action_space == Box(limits.min, limits.max, (), np.int64)
 
 
+def test_booleans_get_a_box_of_two_values() -> None:
+    steps = {
+        "actions": np.array([[True], [False]]),
+        "rewards": np.ones(2, dtype=np.float32),
+        "terminated": np.array([False, True]),
+    }
+    states = {"obs": np.zeros((3, 4), dtype=np.float32)}
+    export_to_minari([Episode(steps=steps, states=states)], "flag-v0")
+    dataset = minari.load_dataset("flag-v0")
+    assert dataset.action_space == Box(0, 1, (1,), np.bool_)
+    assert dataset[0].actions.tolist() == [[True], [False]]
+
+
 def test_existing_dataset_is_refused() -> None:
     export_to_minari(new_episodes(), "cart-v0")
     with pytest.raises(ConfigurationError, match="expected a new dataset, got 'cart-v0'"):
