@@ -58,6 +58,22 @@ def test_methods_with_other_parameters_are_refused(method: str, told: str) -> No
         make_policy(policy, counting(1), 0)
 
 
+class BuiltinMethods(HalfPolicy):
+    """Has methods that do not tell their parameters, or may have none at all."""
+
+    success = None
+
+    def __init__(self, env: Any, seed: int) -> None:
+        super().__init__(env, seed)
+        self.load_parameters: Any = {}.update  # builtin without a signature
+        self.reset: Any = lambda rows=None, *, seed=None: None
+
+
+def test_methods_that_can_be_called_are_taken() -> None:
+    made = make_policy({"factory": f"{__name__}:BuiltinMethods"}, counting(1), 0)
+    assert isinstance(made, BuiltinMethods)
+
+
 def test_demonstrations_of_single_environments_are_played_side_by_side() -> None:
     env = counting(2, [1, 3])
     played = DemonstrationPolicy(env)

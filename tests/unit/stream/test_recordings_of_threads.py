@@ -1,6 +1,7 @@
 """Recordings that threads write to, that end while they draw, or that interrupts come into."""
 
 import resource
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,56 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
+from cadenza.stream import recorded_draws, recording_files
 from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
 from cadenza.stream.recording_files import JournalWriter
 from cadenza.stream.slot_reader import SlotReader
 from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+
+
+class Meeting(JournalWriter):
+    """Waits in the middle of a draw's line for what another thread does meanwhile."""
+
+    meanwhile = threading.Event()
+    is_in_line = threading.Event()
+
+    def append(self, kind, body) -> None:
+        if kind == "draw":
+            self.is_in_line.set()
+            self.meanwhile.wait(0.2)
+        super().append(kind, body)
+
+
+@pytest.mark.parametrize("act", ["note", "close"])
+def test_nothing_is_written_while_another_thread_records_a_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    Meeting.meanwhile, Meeting.is_in_line = threading.Event(), threading.Event()
+    monkeypatch.setattr(recorded_draws, "JournalWriter", Meeting)
+    store = new_store()
+    write_episode(store, 5)
+    reader = RecordingReader(SlotReader(store), store, tmp_path)
+
+    def other() -> None:
+        assert Meeting.is_in_line.wait(90)
+        if act == "note":
+            reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
+        else:
+            reader.close()
+        Meeting.meanwhile.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    reader.draw(4, 3, targets(store, 4, 3), seeded())
+    thread.join()
+    reader.close()
+    lines = recording_files.read_journal(tmp_path, allow_unfinished=False)
+    kinds = [line["kind"] for line in lines]
+    noted = ["iterator"] if act == "note" else []
+    assert kinds == ["stream", "episode", "draw", *noted, "end"]
+    assert len(RecordedStream(tmp_path)) == 1
 
 
 def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,22 @@ def test_room_lost_while_reserving_is_an_error(
     with pytest.raises(StorageError, match=r"expected to reserve 5000 bytes in .*No space left"):
         SharedFile.create(5000, tmp_path)
     assert open_descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_system_that_wants_names_gets_one_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    really = os.open
+
+    def refuse(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return really(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    file = SharedFile.create(10, tmp_path)
+    assert bytes(file.map[:]) == bytes(10)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,8 @@ from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS
+from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore
+from tests.interrupts import interrupted_everywhere
 from tests.stream_episodes import fill
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
 
@@ -79,6 +80,24 @@ def test_episode_of_a_stopped_producer_is_none_of_the_others_places() -> None:
     store.drop_leases(1)  # it was killed
     assert writers[2].publish(may_publish=one_of_three) == 2 * 2
     assert store.published() == 3
+
+
+def test_episode_is_counted_when_it_can_be_read_and_its_steps_are_counted() -> None:
+    store = new_store(slots=1)
+    table = store.producers
+
+    def publish() -> None:
+        table["episodes"][0] = table["frames"][0] = 0
+        store.lease[0], store.version[0], store.length[0] = 1, 1, 0
+        store.publish(0, 4, success=1, policy_version=0)
+
+    counted = 0
+    for _ in interrupted_everywhere(publish, SlotStore.__module__, anywhere=True):
+        if store.published():
+            counted += 1
+            assert (store.version[0], store.length[0]) == (2, 4)
+            assert store.published_frames() == 4
+    assert counted > 0
 
 
 def test_step_with_other_fields_is_refused() -> None:

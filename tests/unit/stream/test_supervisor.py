@@ -2,17 +2,20 @@
 
 import threading
 from collections.abc import Generator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
 from cadenza.stream import supervisor as module
-from cadenza.stream.back_pressure import FlowRules
+from cadenza.stream.back_pressure import FlowRules, request_fill
+from cadenza.stream.counters import ProducerRow
 from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState, engine_state
 from cadenza.stream.environment import store_layout
 from cadenza.stream.error_envelope import read_envelope
 from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.producer import _Producer
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
@@ -147,6 +150,36 @@ def test_producer_is_waited_for_unless_it_is_starting(
     assert process.asked == asked
     assert process.waits_s == pytest.approx(waits_s, abs=40.0)  # waits while it lives
     assert ProducerState(int(store.producers["state"][0])).name == left
+
+
+def test_producer_that_is_found_starting_when_the_engine_closes_begins_nothing(
+    supervisor, store
+) -> None:
+    order = {"producer": 0, "rules": asdict(supervisor._rules)}
+    producer = _Producer(order, store, PolicyBoard(), ProducerRow(store, 0))
+    request_fill(store, supervisor._rules)
+    store.producers["state"][0] = ProducerState.STARTING
+    begun: list[bool] = []
+
+    class Late(FakeProcess):
+        def terminate(self) -> None:
+            begun.append(producer._works())
+            super().terminate()
+
+    supervisor._watched[0].process = Late()
+    assert supervisor.stop() == []
+    assert begun == [False]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_producer_begins_unless_the_engine_closes_when_it_has_just_looked(
+    supervisor, store, closes
+) -> None:
+    order = {"producer": 0, "rules": asdict(supervisor._rules)}
+    producer = _Producer(order, store, PolicyBoard(), ProducerRow(store, 0))
+    store.words[StreamWords.CLOSING] = int(closes)
+    assert producer._works() is not closes
+    assert store.producers["state"][0] == ProducerState.RUNNING  # so that it is waited for
 
 
 def test_producer_that_ends_because_all_do_is_no_fault(supervisor, store) -> None:
