@@ -315,9 +315,17 @@ def test_relative_rest_keeps_the_distance():
     assert one([0.3, 0.4], [0.0] * 2, [0.0] * 2, 0.1, "semi_implicit") == pytest.approx(0.5)
 
 
-def test_curve_with_two_approaches_takes_the_nearer_one():
-    # y(s) = 0.5 - 4 s + 4 s^2 crosses zero twice while x moves from -0.1 to 0.5:
-    # s = 0.1464 at x = -0.0121 and s = 0.8536 at x = 0.4121; near the first the distance is small.
+@pytest.mark.parametrize(
+    ("offset", "velocity", "accel"),
+    [
+        # y(s) = 0.5 - 4 s + 4 s^2 crosses zero twice while x moves from -0.1 to 0.5: s = 0.1464 at
+        # x = -0.0121 and s = 0.8536 at x = 0.4121; near the first the distance is small.
+        ([-0.1, 0.5], [0.6, -4.0], [0.0, 8.0]),
+        # Past the origin, around and back to where it came from.
+        ([-0.9, 1.0], [3.6, -4.0], [-4.0, 4.0]),
+    ],
+)
+def test_curve_with_two_approaches_takes_the_nearer_one(offset, velocity, accel):
     s = np.linspace(0.0, 1.0, 2_000_001)
-    expected = np.hypot(-0.1 + 0.6 * s, 0.5 - 4.0 * s + 4.0 * s**2).min()
-    assert one([-0.1, 0.5], [0.6, -4.0], [0.0, 8.0], 1.0) == pytest.approx(expected, abs=1e-11)
+    x, y = (p + v * s + 0.5 * a * s * s for p, v, a in zip(offset, velocity, accel, strict=True))
+    assert one(offset, velocity, accel, 1.0) == pytest.approx(np.hypot(x, y).min(), abs=1e-11)
