@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -112,6 +112,15 @@ def wait_until_held(started: Started, *, limit_s: float = LIMIT_S) -> None:
         assert not ended, started.outcome(0.0)
         assert time.monotonic() < deadline, "it was never held"
         time.sleep(0.005)
+
+
+def wait_for(condition: Callable[[], object], process) -> None:
+    """Wait until ``condition()`` is true, while a process works towards it."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
 
 
 def warm(target: str | Path, *words: str | Path, cwd: Path, timeout: float) -> Outcome:

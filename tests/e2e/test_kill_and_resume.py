@@ -4,12 +4,19 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment, held_at
+from tests.e2e.commands import (
+    LIMIT_S,
+    REPOSITORY,
+    arguments,
+    cadenza,
+    environment,
+    held_at,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +35,8 @@ def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoi
         arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            deadline = time.monotonic() + LIMIT_S
-            while not any(tmp_path.rglob("*-state_step*.pt.json")):  # older ones are deleted
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.02)
+            # older ones are deleted
+            wait_for(lambda: any(tmp_path.rglob("*-state_step*.pt.json")), process)
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=LIMIT_S)
         finally:

@@ -1,12 +1,11 @@
 """`cadenza loop run | resume | demo`: real runs in small form, stopped, answered, refused."""
 
 import signal
-import time
 
 import pytest
 
 from tests.campaigns import size
-from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_until_held
+from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_for, wait_until_held
 
 TINY = """
 run_name: tiny
@@ -102,10 +101,7 @@ def collecting(tmp_path):
     words = ("loop", "run", "-c", config, "--run-id", "long")
     started = Started("cadenza", *words, cwd=tmp_path, new_session=True)
     events = tmp_path / "runs" / "long" / "events.jsonl"
-    deadline = time.monotonic() + LIMIT_S
-    while not (events.exists() and b"job_started" in events.read_bytes()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: events.exists() and b"job_started" in events.read_bytes(), started.process)
     yield started
     if started.process.poll() is None:
         started.process.kill()

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ from cadenza.safety.reporting import (
     ThreeTableReport,
     emit_three_tables,
 )
-from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment
+from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment, wait_for
 
 #: Words that make a verification of a few seconds.
 QUICK = ["--steps", "1000", "dts=[0.05]", "delays=[none, varying]", "several_steps=200"]
@@ -118,11 +117,7 @@ def test_verify_that_is_stopped_says_that_nothing_is_kept(tmp_path):
     with subprocess.Popen(
         arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + LIMIT_S
-        while not (tmp_path / "runs" / "verify").exists():
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_for((tmp_path / "runs" / "verify").exists, process)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143

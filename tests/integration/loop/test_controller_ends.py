@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.errors import StaleLeaseError, TrainError
 from cadenza.loop.jobs.stopping import StopLevel
+from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.loop_harness import outcome_of
 from tests.integration.loop.test_controller import new, payloads, store, workdir
 from tests.loop_fakes import FakeProposer, FakeStack
@@ -87,17 +87,16 @@ def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
 def answer_later(loop, status, *, cycle=0, gate="promote"):
     """Answer from another thread as soon as the question is there."""
 
-    def wait():
-        deadline = time.monotonic() + 800.0
-        while time.monotonic() < deadline:
-            pending = loop.store.approvals.pending("run")
-            asked = any((row.cycle, row.gate) == (cycle, gate) for row in pending)
-            if asked and statuses(loop)[0] == "pending_approval":
-                loop.store.approvals.decide("run", cycle, gate, status, reason="seen", by="eve")
-                return
-            time.sleep(0.01)
+    def is_asked():
+        pending = loop.store.approvals.pending("run")
+        asked = any((row.cycle, row.gate) == (cycle, gate) for row in pending)
+        return asked and statuses(loop)[0] == "pending_approval"
 
-    thread = threading.Thread(target=wait)
+    def answer():
+        wait_for(is_asked)
+        loop.store.approvals.decide("run", cycle, gate, status, reason="seen", by="eve")
+
+    thread = threading.Thread(target=answer)
     thread.start()
     return thread
 

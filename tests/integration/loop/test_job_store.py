@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,6 +25,7 @@ from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.leases import LeaseKeeper, require_lease
 from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
+from tests.integration.loop.job_harness import wait_for
 
 
 def alive(owner):
@@ -147,20 +147,13 @@ def test_lease_is_exclusive_until_it_is_released(store, lease):
 def test_lease_that_ran_out_is_taken_over_and_the_old_one_is_stale(store):
     store.create_run("run", "{}")
     old = store.leases.acquire("run", "first", ttl_s=0.001, gone=alive)
-    wait_until(lambda: store.leases.holder("run") is None)
+    wait_for(lambda: store.leases.holder("run") is None)
     new = store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
     assert new.epoch == old.epoch + 1
     with pytest.raises(StaleLeaseError, match="epoch 2 of second"):
         store.leases.renew(old)
     store.leases.release(old)  # says nothing, does nothing
     assert store.leases.holder("run") == "second"
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 800.0
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.01)
 
 
 def expires_at(store):
@@ -172,7 +165,7 @@ def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
     lease = store.leases.acquire("run", "first", ttl_s=0.3, gone=alive)
     end = expires_at(store)
     with LeaseKeeper(store.leases, lease) as keeper:
-        wait_until(lambda: expires_at(store) > end + 2 * lease.ttl_s)
+        wait_for(lambda: expires_at(store) > end + 2 * lease.ttl_s)
         store.leases.renew(lease)  # still ours
         assert not keeper.lost
     assert store.leases.holder("run") is None
@@ -183,7 +176,7 @@ def test_keeper_notices_that_the_run_was_taken_over(store):
     lease = store.leases.acquire("run", "first", ttl_s=0.1, gone=alive)
     with LeaseKeeper(store.leases, lease) as keeper:
         store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
-        wait_until(lambda: keeper.lost)
+        wait_for(lambda: keeper.lost)
     assert store.leases.holder("run") == "second"
 
 
@@ -200,7 +193,7 @@ def test_keeper_tries_again_after_the_database_did_not_answer(store, monkeypatch
 
     monkeypatch.setattr(store.leases, "renew", flaky)
     with LeaseKeeper(store.leases, lease) as keeper:
-        wait_until(lambda: len(calls) > 2)
+        wait_for(lambda: len(calls) > 2)
         assert not keeper.lost
     assert "is not renewed: gone for lunch" in caplog.text
 
@@ -455,7 +448,7 @@ def test_approval_is_asked_once_and_decided_once(store, lease):
 
 def test_undecided_approval_becomes_overdue(store, lease):
     store.approvals.request(lease, 0, "promote", timeout_s=0.001)
-    wait_until(lambda: store.approvals.get("run", 0, "promote").overdue)
+    wait_for(lambda: store.approvals.get("run", 0, "promote").overdue)
     row = store.approvals.decide("run", 0, "promote", "rejected", reason="late", by="timeout")
     assert not row.overdue
 

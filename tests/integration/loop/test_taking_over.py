@@ -73,8 +73,7 @@ def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_t
 ):
     began = time.time()
     with frozen_controller(tmp_path, 0.5) as pid:
-        while store.leases.holder("run") is not None:
-            time.sleep(0.02)
+        wait_for(lambda: store.leases.holder("run") is None)
         before = store.get_run("run")
         for _ in range(2):
             with pytest.raises(EventLogHeldError, match=f"kill -CONT {pid}") as caught:
@@ -91,8 +90,7 @@ def test_controller_of_another_machine_is_named_without_a_signal_to_send(store, 
     log = LogFile(tmp_path / "log")
     owner = "faraway/boot/pid:[1]/4242/77"
     lease = store.leases.acquire("run", owner, ttl_s=0.05)
-    while store.leases.holder("run") is not None:
-        time.sleep(0.01)
+    wait_for(lambda: store.leases.holder("run") is None)
     there = r"process 4242 on faraway holds, silent since .*; see there whether it hangs, and end"
     with pytest.raises(EventLogHeldError, match=there):
         take(store, "run", tmp_path / "log", ttl_s=0.05)
