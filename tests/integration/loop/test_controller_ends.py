@@ -231,6 +231,16 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
     assert seqs == list(range(1, len(seqs) + 1))
 
 
+def test_run_that_failed_in_a_step_without_jobs_goes_on(new):
+    def fail():
+        raise IntegrityError("once")
+
+    loop = new(0.5, 0.9, proposer=Interruption(fail))
+    with pytest.raises(IntegrityError, match="once"):
+        loop.run()
+    assert loop.run().decisions == ["promote", "promote"]
+
+
 def test_evaluation_without_episodes_decides_nothing(new, monkeypatch):
     loop = new(0.5)
     read = loop.backend.read_eval
