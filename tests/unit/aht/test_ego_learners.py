@@ -107,6 +107,16 @@ def test_checkpoint_holds_the_greedy_policy_and_loads(algo):
         assert np.array_equal(other.act(obs, deterministic=True), expected)
 
 
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_greedy_actions_draw_nothing(algo):
+    quiet, asked = trainer(algo), trainer(algo)
+    rng = np.random.default_rng(3)
+    obs = observation(rng)
+    for _ in range(3):
+        asked.act(obs, deterministic=True)
+    assert np.array_equal(quiet.act(obs), asked.act(obs))
+
+
 @pytest.mark.parametrize("algo", ["mappo", "hatd3"])
 def test_only_the_critic_sees_the_partner(algo):
     learner = trainer(algo)
@@ -241,6 +251,12 @@ def test_learning_begins_after_the_warm_up_and_keeps_its_pace():
     assert updates(train_every=4) == 4
     assert updates(updates=2) == 32
     assert updates(warmup_steps=24) == 0
+
+
+def test_memory_forgets_beyond_its_size():
+    learner = trainer("td3", td3={"warmup_steps": 100, "memory_size": 8, "hidden_sizes": [8]})
+    drive(learner, np.random.default_rng(0), 24)
+    assert learner._memory.size() == 8
 
 
 @pytest.mark.parametrize(("algo", "store"), [("ppo", "_buffer.commit"), ("sac", "_memory.add")])

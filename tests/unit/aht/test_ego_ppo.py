@@ -57,6 +57,15 @@ def run(learner, *, updates=2, seed=0, num_envs=None):
     return np.concatenate(actions)
 
 
+def test_returned_action_is_a_copy_of_the_stored_one():
+    learner = trainer()
+    before = learner.training_state()
+    action = learner.act(observation(STATE))
+    action[:] = 99.0
+    assert float(learner.training_state()["rollout"]["actions"].abs().max()) < 99.0
+    assert before["rollout"] is None
+
+
 def test_deterministic_action_is_the_mean_and_draws_nothing():
     learner = trainer()
     state_before = learner.training_state()["generator"]
@@ -242,6 +251,13 @@ def test_batched_update_counts_frames_of_every_environment():
     logger = EventList()
     run(trainer(logger=logger, num_envs=4), updates=2, num_envs=4)
     assert [event["step"] for event in logger.events] == [48, 96]
+
+
+def test_training_leaves_torch_globals_alone():
+    before = torch.get_rng_state()
+    run(trainer())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -86,9 +86,33 @@ def test_newey_west_error_equals_the_sandwich_formula():
     assert newey_west_slope_error(y, slope, intercept) == pytest.approx(expected, rel=1e-9)
 
 
+def test_interval_is_wider_than_the_naive_one_on_correlated_returns():
+    rng = np.random.default_rng(1)
+    noise = np.convolve(rng.normal(size=600 + 19), np.ones(20) / 4, "valid")
+    report = check_positive_learning_slope(curve(noise))
+    low, high = report.slope_interval
+    n = 600
+    residual = noise - report.intercept - report.slope * np.arange(n)
+    naive = 1.96 * math.sqrt(residual @ residual / (n - 2) / (n * (n**2 - 1) / 12))
+    assert low < report.slope < high
+    assert (high - low) / 2 > 1.5 * naive
+
+
+def test_interval_narrows_with_alpha():
+    values = [i + 3 * math.sin(i) for i in range(60)]
+    wide = check_positive_learning_slope(curve(values), alpha=0.01).slope_interval
+    narrow = check_positive_learning_slope(curve(values), alpha=0.2).slope_interval
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
 def test_effect_size_of_a_hand_example():
     # means 1 and 4; squares 2 + 2 over 2 + 2 - 2 + 2 = 4 degrees: pooled deviation 1
     assert cohens_d(np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0])) == pytest.approx(3.0)
+
+
+def test_effect_size_of_constants_does_not_exist():
+    assert cohens_d(np.array([1.0, 1.0]), np.array([2.0, 2.0])) is None
+    assert cohens_d(np.array([1.0]), np.array([2.0])) is None
 
 
 def test_effect_windows_are_the_first_and_last_tenth():

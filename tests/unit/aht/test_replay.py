@@ -41,6 +41,13 @@ def test_replay_survives_storage():
     assert observation_digest(again) == observation_digest(obs)
 
 
+def test_replay_keeps_its_own_copy_of_an_action():
+    replay, action = EpisodeReplay(0), np.array([1.0], dtype=np.float32)
+    replay.append(action)
+    action[0] = 9.0
+    assert replay.state_dict()["actions"].tolist() == [[1.0]]
+
+
 def test_require_same_observation_of_another_course_says_what_to_do():
     obs, _ = played(seed=5, steps=4)
     other, _ = played(seed=6, steps=4)

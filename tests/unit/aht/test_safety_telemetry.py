@@ -91,6 +91,13 @@ def test_final_record_without_steps_is_zero_and_not_saturated():
     assert (final["lambda_steady_state"], final["saturated"]) == (0.0, False)
 
 
+def test_no_pairs_count_steps_and_events():
+    aggregator = SafetyAggregator(0, 10.0)
+    aggregator.observe({}, fallback_fired=True)
+    final = aggregator.finalise(safety_enabled=True)
+    assert (final["n_filter_calls"], final["n_fallback_fires"], final["lambda_mean"]) == (1, 1, 0.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [

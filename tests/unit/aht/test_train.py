@@ -210,6 +210,19 @@ def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
     assert names_on_disk == {"_step16.pt", "-state_step16.pt"}
 
 
+def test_interrupt_leaves_a_run_that_resumes(tmp_path):
+    def interrupt(done, total, last):
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))[0]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, progress=interrupt)
+    resumed = run(tmp_path, resume=True)[0]
+    assert resumed.outcome.resumed_from == 16
+    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
+
+
 def test_progress_reports_frames_and_last_return(tmp_path):
     seen = []
     result = run(tmp_path, progress=lambda *report: seen.append(report))[0]
@@ -253,6 +266,16 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="every_frames is 16 but no evaluator"):
         run(tmp_path, config=config)
     assert not (tmp_path / "out").exists()
+
+
+def test_evaluation_figure_that_is_not_finite_is_null_in_the_curve_file(tmp_path):
+    config = config_in(tmp_path, evaluation={"every_frames": 20})
+    result = run(tmp_path, config=config, evaluator=lambda policy, **_: {"x": float("nan")})[0]
+    content = json.loads(result.outcome.curve_path.read_text())
+    assert content["evaluations"] == [
+        {"frame": 20, "results": {"x": None}},
+        {"frame": 40, "results": {"x": None}},
+    ]
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])

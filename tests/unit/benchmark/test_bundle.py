@@ -16,6 +16,7 @@ from cadenza.benchmark.bundle import (
     journal_genesis,
     write_bundle_dir,
 )
+from cadenza.core import shipped_configs
 from cadenza.core.errors import StorageError
 from tests.unit.benchmark.samples import make_plan, make_request
 
@@ -140,6 +141,12 @@ def test_write_bundle_dir_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device"):
         write_bundle_dir(tmp_path / "bundle", {"x": b"abc"})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_provenance_of_an_installation_counts_as_dirty(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped_configs, "_PACKAGE", tmp_path / "site-packages" / "cadenza")
+    provenance = current_provenance(None)
+    assert (provenance.git_sha, provenance.dirty) == ("unknown", True)
 
 
 def test_provenance_of_a_clean_checkout_is_its_commit(tmp_path):

@@ -191,6 +191,12 @@ def test_block_that_raises_ends_with_a_failure_event(path):
         logger.info("late")
 
 
+def test_block_interrupted_by_the_user_ends_with_a_failure_event(path):
+    with pytest.raises(KeyboardInterrupt), bind_run_logger(CONTEXT, jsonl_path=path):
+        raise KeyboardInterrupt
+    assert lines(path)[-1]["error_type"] == "KeyboardInterrupt"
+
+
 def test_closing_twice_or_inside_the_block_is_harmless(path, caplog):
     sink = MemorySink()
     with bind_run_logger(CONTEXT, jsonl_path=path, sinks=[sink]) as logger:
@@ -220,6 +226,14 @@ def test_failing_sink_is_isolated_counted_and_warned_about_once(path, caplog):
     assert written[-1]["run_id"] == "r" * 16
     assert len(caplog.records) == 1
     assert "'bad' failed (ConnectionError: no route)" in caplog.text
+
+
+def test_bug_in_a_sink_is_not_hidden(path):
+    class OwnError(Exception):
+        pass
+
+    with pytest.raises(OwnError):
+        bind_run_logger(CONTEXT, jsonl_path=path, sinks=[MemorySink(error=OwnError())]).info("e")
 
 
 def test_wandb_gets_identity_once_and_events_without_it(path):
@@ -266,6 +280,12 @@ def test_log_resumed_at_an_offset_cuts_what_follows_and_says_so(path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_log_resumed_at_its_start_says_where_the_run_comes_from(path):
+    with bind_run_logger(CONTEXT, jsonl_path=path, resume_offset=0):
+        pass
+    assert "origin" in lines(path)[0]
+
+
 def test_log_opened_anew_keeps_the_older_ones_aside(path):
     for number in range(3):
         with bind_run_logger(CONTEXT, jsonl_path=path) as logger:
@@ -302,6 +322,19 @@ def test_full_disk_raises_after_the_copies_got_the_event(tiny_disk):
     logger.info("fits")
     logger.close()
     assert [line["event"] for line in lines(path)] == ["first", "fits"]
+
+
+def test_full_disk_at_the_end_of_a_failed_run_does_not_hide_its_error(tiny_disk, caplog):
+    path = tiny_disk / "run.jsonl"
+    logger = bind_run_logger(CONTEXT, jsonl_path=path)
+    logger.info("first")
+    room = tiny_disk / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        room.write_bytes(b"x" * 200_000)
+    with pytest.raises(KeyError), logger:
+        raise KeyError("x" * 5000)
+    assert "could not record the failure" in caplog.text
+    assert [line["event"] for line in lines(path)] == ["first"]
 
 
 def test_threads_write_whole_lines(path):

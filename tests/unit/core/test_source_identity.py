@@ -36,6 +36,15 @@ def test_digest_ignores_what_only_starts_or_shows_results(sources, name):
     assert digest_of_sources(sources) == before
 
 
+def test_digest_sees_renames_and_moved_boundaries(sources):
+    before = digest_of_sources(sources)
+    (sources / "a.py").rename(sources / "c.py")
+    renamed = digest_of_sources(sources)
+    assert renamed != before
+    (sources / "c.py").rename(sources / "a.py")
+    assert digest_of_sources(sources) == before
+
+
 def defined(text):
     """A class that no file holds, as in an interactive session."""
     names = {"__name__": "nowhere"}

@@ -135,6 +135,12 @@ def test_sink_starts_a_run_with_the_identity(wandb):
     ]
 
 
+def test_sink_of_a_resumed_run_without_tags_asks_for_the_old_run(wandb):
+    make_wandb_run_sink(Settings(), CONTEXT, resume=True)
+    assert wandb.calls[0]["resume"] == "allow"
+    assert wandb.calls[0]["tags"] is None
+
+
 def test_sink_passes_events_config_and_tags_to_the_run(wandb):
     sink = make_wandb_run_sink(Settings(), CONTEXT)
     sink.log({"loss": 1.0}, step=4)

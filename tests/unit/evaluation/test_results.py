@@ -269,6 +269,11 @@ def test_load_archive_that_is_too_large_is_refused(tmp_path, monkeypatch):
         load_run_archive(write(tmp_path, BUNDLE))
 
 
+def test_load_archive_that_is_missing_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_run_archive(tmp_path / "none.json")
+
+
 SAFETY = {
     "control_timestep_s": 0.05,
     "overlapping_steps": 1,

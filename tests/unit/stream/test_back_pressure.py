@@ -12,6 +12,7 @@ from cadenza.core.errors import DataPendingError, InputError, NotReadyError, Sta
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
+    is_frozen,
     may_publish,
     request_fill,
     request_fill_if_due,
@@ -20,11 +21,18 @@ from cadenza.stream.back_pressure import (
     stale_reason,
     unread_episodes,
     wait_until_fresh,
+    waiting_rows,
 )
 from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.draw_options import DEFAULT_OPTIONS
-from cadenza.stream.engine_state import LARGEST, EngineWords, OnlineDataEngineState
+from cadenza.stream.engine_state import (
+    LARGEST,
+    EngineWords,
+    OnlineDataEngineState,
+    ProducerState,
+    saturating_sum,
+)
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.live_draws import LiveDraws
 from cadenza.stream.processes import started_at
@@ -164,6 +172,19 @@ def test_fill_that_two_ask_for_at_once_is_asked_for_once(
     assert not request_if_wanted(store, rules())
     assert store.words[StreamWords.REQUESTS] == 1
     assert store.words[StreamWords.TO_FILL] == 8
+
+
+def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
+    fill(store, 4)
+    store.consumers["chunks"][:2] = LARGEST
+    assert store.drawn_chunks() == LARGEST
+    assert saturating_sum(LARGEST, 4) == LARGEST
+    assert request_fill_if_due(store, rules())
+    assert store.words[StreamWords.DRAWN_AT_REQUEST] == LARGEST
+    store.words[StreamWords.TO_FILL] = LARGEST - 1
+    store.producers["episodes"][0] = LARGEST - 2
+    assert request_fill(store, rules())
+    assert store.words[StreamWords.TO_FILL] == LARGEST
 
 
 def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
@@ -368,3 +389,13 @@ def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> Non
     with pytest.raises(InputError, match=told):
         wait(store, ratio, 19)
     wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop
+
+
+def test_stream_is_frozen_while_a_draw_waits_and_all_producers_pause(store, clock) -> None:
+    store.producers["state"][0] = ProducerState.PAUSED
+    assert not is_frozen(store)
+    ConsumerRow(store).note_blocked(0)
+    assert waiting_rows(store).tolist().count(True) == 1
+    assert is_frozen(store)
+    store.producers["state"][0] = ProducerState.RUNNING
+    assert not is_frozen(store)

@@ -51,6 +51,14 @@ def test_batch_is_the_one_that_the_constructor_of_its_class_makes() -> None:
         batch["wrong"] = torch.zeros(3, 3)
 
 
+def test_only_the_keys_of_out_land_before_they_go_to_a_device() -> None:
+    out = kept(rewards=torch.empty(SIZE, device="meta"))
+    targets = on("meta").targets(SIZE, DEFAULT_OPTIONS, None, out)
+    landed = on("meta").landing(SIZE, targets)
+    assert {name: tensor.device.type for name, tensor in landed.items()} == {"rewards": "cpu"}
+    assert on("meta").batch(targets, landed, SIZE, out) is out
+
+
 @pytest.mark.parametrize(("device", "is_pinned"), [("meta", False), ("cuda", True)])
 def test_memory_that_a_cuda_device_copies_from_is_page_locked(
     monkeypatch: pytest.MonkeyPatch, device: str, is_pinned: bool

@@ -130,6 +130,12 @@ def test_sums_stay_at_the_largest_number_instead_of_turning_negative() -> None:
     assert read_counters(store).staleness_mean_s == pytest.approx(LARGEST / 1e6)  # 2 LARGEST / 2
 
 
+def test_stream_without_draws_has_no_staleness() -> None:
+    counted = read_counters(new_store())
+    assert (counted.staleness_mean_s, counted.staleness_p95_s, counted.version_lag_p95) == (0, 0, 0)
+    assert counted.replay_ratio == 0.0
+
+
 def test_row_of_an_ended_process_is_reused_and_goes_on() -> None:
     store = new_store()
     write_episode(store, 3)

@@ -107,6 +107,13 @@ def test_datasets_without_a_seed_draw_each_their_own_and_alike_in_every_run() ->
     assert len({tuple(draws[1::2]) for draws in first}) == 3  # places
 
 
+def test_equal_seeds_draw_alike_whatever_datasets_were_made_before() -> None:
+    source = FakeChunkSource()
+    first, other, again = (OnlineDataset(source, 4, seed=seed) for seed in (7, None, 7))
+    drawn = [starts(take(dataset, 5)) for dataset in (first, other, again)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_seed_of_the_sampler_fixes_its_sizes_whatever_the_seed_of_the_dataset() -> None:
     def sizes(sampler: ChunkSizeSampler, seed: int) -> list[int]:
         dataset = OnlineDataset(FakeChunkSource(), sampler, 1, seed=seed)

@@ -41,6 +41,11 @@ def test_gymnasium_id_gives_the_spaces_and_the_step_limit() -> None:
     vectorised.close()
 
 
+def test_every_producer_adds_slots() -> None:
+    cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 3}, producers=2)
+    assert store_layout(cfg).slots == 16 + 6
+
+
 def test_nested_observations_become_dotted_names() -> None:
     fields = space_fields(counting(1, nested=True))
     assert [field.name for field in fields] == ["obs.goal", "obs.robot.qpos", "actions"]

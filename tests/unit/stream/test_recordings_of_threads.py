@@ -85,6 +85,27 @@ def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Pa
     assert all(batch in replayed for batch in drawn)  # in their order
 
 
+def test_recording_is_whole_after_an_interrupt_at_every_instruction_of_its_end(
+    tmp_path: Path,
+) -> None:
+    store, folders = new_store(), iter(range(10_000))
+    write_episode(store, 5)
+
+    def begin() -> RecordingReader:
+        folder = tmp_path / str(next(folders))
+        return RecordingReader(SlotReader(store), store, folder, durable=False)
+
+    def end() -> None:
+        reader.close()
+
+    reader, ends = begin(), 0
+    for number in interrupted_everywhere(end, JournalWriter.__module__):
+        reader.close()
+        assert len(RecordedStream(tmp_path / str(number - 1))) == 0
+        reader, ends = begin(), number
+    assert ends > 10
+
+
 @contextmanager
 def no_room_beyond(size: int) -> Generator[None]:
     """Let the kernel refuse what makes a file longer than ``size`` bytes."""
@@ -118,6 +139,15 @@ def test_full_disk_is_told_and_what_was_recorded_before_can_be_read(tmp_path: Pa
     left = RecordedStream(tmp_path, allow_unfinished=True)
     assert len(left) == 1
     assert torch.equal(left.sample_batch(4, 3)["obs"], expected)
+
+
+def test_line_that_was_cut_is_replaced(tmp_path: Path) -> None:
+    store = new_store()
+    writer = JournalWriter(tmp_path, store.layout)
+    with (tmp_path / "draws.jsonl").open("ab") as file:
+        file.write(b'{"body":' + b" " * 5000)
+    writer.close()
+    assert len(RecordedStream(tmp_path)) == 0
 
 
 def test_worker_that_goes_on_is_recorded_up_to_the_end_of_the_block(tmp_path: Path) -> None:

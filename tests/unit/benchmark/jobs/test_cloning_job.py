@@ -65,6 +65,13 @@ def test_equal_flags_give_equal_bytes_and_other_seeds_do_not(expert_data, tmp_pa
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
+def test_larger_rung_has_more_weights(expert_data, tmp_path):
+    train(training(expert_data, tmp_path, "small", steps=1))
+    train(training(expert_data, tmp_path, "large", steps=1, rung="bc_large"))
+    sizes = [(tmp_path / name / "policy.pt").stat().st_size for name in ("small", "large")]
+    assert sizes[1] > 5 * sizes[0]
+
+
 def test_subset_of_episodes_is_what_is_learned_from(expert_data, tmp_path):
     part = train(training(expert_data, tmp_path, episodes=(0, 2)))
     whole = train(training(expert_data, tmp_path, "whole"))

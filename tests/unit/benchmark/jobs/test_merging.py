@@ -92,6 +92,17 @@ def test_tasks_keep_their_text_when_their_numbers_change(tmp_path):
     assert rows[3]["stats/task_index/mean"] == [2.0]
 
 
+def test_merge_of_merges_keeps_the_files_apart(tmp_path):
+    first, second = collected(tmp_path / "a", 30, 1), collected(tmp_path / "b", 31, 1)
+    merge(job(tmp_path, first, second, name="one"))
+    merge(job(tmp_path, second, tmp_path / "one" / "dataset", name="two"))
+    root = tmp_path / "two" / "dataset"
+    assert [row["data/file_index"] for row in read(root, EPISODES)] == [0, 1, 2]
+    assert [row["episode_index"] for row in read(root, EPISODES)] == [0, 1, 2]
+    lengths = [row["length"] for row in read(root, EPISODES)]
+    assert [row["index"] for row in read(root, "data/*/*")] == list(range(sum(lengths)))
+
+
 def test_source_without_page_gives_a_dataset_without_page(expert_data, tmp_path):
     foreign = tmp_path / "foreign"
     shutil.copytree(expert_data.root, foreign)

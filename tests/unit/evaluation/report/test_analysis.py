@@ -129,6 +129,21 @@ def test_unmatched_episodes_and_few_seeds_become_cautions():
     assert analyse(view).cautions == ()
 
 
+def test_return_without_spread_becomes_a_caution():
+    cautions = analyse(tiny_view(has_success=False)).cautions
+    assert "Friend: no interval, every observation is the same, so their spread is unknown." in (
+        cautions
+    )
+
+
+def test_partner_that_was_not_played_has_empty_cells():
+    view = tiny_view()
+    absent = PartnerView(partner_id="absent", label="Absent", seen=False)
+    numbers = analyse(replace(view, partners=(*view.partners, absent)))
+    assert numbers.partners[2].cells == (None, None)
+    assert numbers.partners[2].comparisons["success"].difference.value is None
+
+
 def test_tiles_show_contacts_and_success():
     view = tiny_view()
     tiles = headline_tiles(view, analyse(view))
