@@ -97,7 +97,7 @@ def test_whole_update_equals_its_callbacks_one_by_one_to_the_bit(name):
     start = LEARNERS[name]()
     assert any(not torch.equal(weights(start)[k], v) for k, v in weights(whole).items())
     logs = [
-        {k: v for loss in learner._losses for k, v in loss.scalar_logs.items()}
+        {k: v for loss in learner.losses for k, v in loss.scalar_logs.items()}
         for learner in (whole, parts)
     ]
     assert logs[0] == logs[1]
@@ -119,7 +119,7 @@ def test_compiled_update_learns_the_same_and_resumes_to_the_bit(name):
 
 def assert_refused_whole(learner, name):
     """Give the last critic a weight that is no number: nothing may learn, not even the others."""
-    critic = [loss.network for loss in learner._losses if loss.name.startswith("q")][-1]
+    critic = [loss.network for loss in learner.losses if loss.name.startswith("q")][-1]
     with torch.no_grad():
         next(critic.parameters())[0] = torch.nan
     before = {key: value.clone() for key, value in weights(learner).items()}
@@ -139,11 +139,11 @@ def test_compiled_update_that_is_refused_late_has_counted_what_it_did():
     learners = [trained("td3", 3, compile=c) for c in (True, False)]
     for learner in learners:
         with torch.no_grad():
-            next(learner._losses[-1].network.parameters())[0] = torch.nan
+            next(learner.losses[-1].network.parameters())[0] = torch.nan
         with pytest.raises(ValueError, match="policy: expected a finite loss"):
             trained("td3", 2, learner=learner)
     steps, expected = (
-        [[int(step) for step in loss.optimizer.lists()[3]] for loss in learner._losses]
+        [[int(step) for step in loss.optimizer.lists()[3]] for loss in learner.losses]
         for learner in learners
     )
     assert steps == expected
@@ -159,7 +159,7 @@ def test_compiled_update_that_is_refused_late_has_counted_what_it_did():
 def test_compiled_update_leaves_frozen_layers_alone():
     learners = [LEARNERS["dqn"](compile=c) for c in (True, False)]
     for learner in learners:
-        first = next(learner._losses[0].network.parameters())
+        first = next(learner.losses[0].network.parameters())
         first.requires_grad_(False)
         trained("dqn", 3, learner=learner)
         first.requires_grad_(True)  # its first step is as large as any first step
