@@ -85,6 +85,12 @@ def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path, m
     assert attempts.read_text() == "xx"
 
 
+def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
+    factory = RecordingFactory(tmp_path, broken_start="error")
+    with pytest.raises(InputError, match="the runner cannot be built"):
+        run_jobs(JOBS, factory, workers=2)
+
+
 def test_run_jobs_with_a_worker_that_never_starts_says_how_to_guard_a_script(tmp_path):
     factory = RecordingFactory(tmp_path, broken_start="exit")
     with pytest.raises(JobError, match=r"exit code 3.*__main__"):

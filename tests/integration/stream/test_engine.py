@@ -351,6 +351,19 @@ def test_policy_weights_reach_the_producer_with_their_version() -> None:
         assert engine.store.entries("actions", slot)[0] == 0.25
 
 
+def test_only_the_owner_logs_that_it_published_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log.jsonl"
+    with OnlineDataEngine(small_cfg(log_path=str(log))) as engine:
+        engine.publish_policy({"value": torch.tensor(0.25)})
+        # As in a fork, which may have the lock of the owner's log held by a thread that it lacks.
+        monkeypatch.setattr(OnlineDataEngine, "is_owner", False)
+        assert engine.publish_policy({"value": torch.tensor(0.5)}) == 2
+        monkeypatch.undo()
+    assert log.read_text().count('"policy_published"') == 1
+
+
 def test_environment_alone_is_enough() -> None:
     cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1"}, buffer_size=2)
     with OnlineDataEngine(cfg) as engine:
