@@ -83,7 +83,12 @@ PPO = {
 }
 LUNAR_PPO = PPO | {"rollout_length": 1024, "epochs": 4, "gamma": 0.999, "gae_lambda": 0.98}
 TASKS: Mapping[str, Task] = {
-    "pendulum_sac": Task(env_id="Pendulum-v1", algorithm="SAC", steps=20_000, settings=SAC),
+    "pendulum_sac": Task(
+        env_id="Pendulum-v1",
+        algorithm="SAC",
+        steps=20_000,
+        settings=SAC | {"learning_rate": 1e-3, "hidden_sizes": (64, 64)},
+    ),
     "lunar_lander_sac": Task(
         env_id="LunarLander-v3",
         algorithm="SAC",
@@ -110,6 +115,7 @@ TASKS: Mapping[str, Task] = {
             "batch_size": 256,
             "epochs": 20,
             "learning_rate": 1e-3,
+            "decay_learning_rate": True,
             "gamma": 0.98,
             "gae_lambda": 0.8,
         },
@@ -152,6 +158,9 @@ def theirs(task: Task, seed: int, steps: int) -> Policy:
     numbers = dict(task.settings)
     layers = list(numbers.pop("hidden_sizes"))
     numbers.pop("initial_alpha", None)  # 1, its default
+    if numbers.pop("decay_learning_rate", False):
+        rate = numbers["learning_rate"]
+        numbers["learning_rate"] = lambda left: rate * left
     model = getattr(stable_baselines3, task.algorithm)(
         "MlpPolicy",
         make_vec_env(task.env_id, task.num_envs, seed=seed, env_kwargs=dict(task.options)),
