@@ -6,12 +6,23 @@ a class is called, and is part of a ``pydantic.ValidationError`` where a whole f
 
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.near_names import did_you_mean
 
-Width = Annotated[int, Field(ge=1)]
+
+def _whole(value: object) -> int:
+    """Return a whole number as an int: True is none, and neither are 2.0 and "2"."""
+    if not is_whole(value):
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return int(value)
+
+
+Count = Annotated[int, BeforeValidator(_whole)]
+Width = Annotated[Count, Field(ge=1)]
 Config = TypeVar("Config")
 
 
@@ -91,13 +102,13 @@ class OffPolicyConfig(FrozenModel):
     learning_rate: float = Field(default=3e-4, gt=0.0)
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     tau: float = Field(default=0.005, gt=0.0, le=1.0)
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: Count = Field(default=256, ge=1)
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), min_length=1)
     max_gradient_norm: float = Field(default=10.0, gt=0.0)
-    memory_size: int = Field(default=100_000, ge=1)
-    warmup_steps: int = Field(default=1_000, ge=0)
-    train_every: int = Field(default=1, ge=1)
-    updates: int = Field(default=1, ge=1)
+    memory_size: Count = Field(default=100_000, ge=1)
+    warmup_steps: Count = Field(default=1_000, ge=0)
+    train_every: Count = Field(default=1, ge=1)
+    updates: Count = Field(default=1, ge=1)
 
 
 class CompilableConfig(OffPolicyConfig):
@@ -147,7 +158,7 @@ class HLGaussConfig(SACConfig):
 
     min_value: float = -200.0
     max_value: float = 50.0
-    bins: int = Field(default=101, ge=2)
+    bins: Count = Field(default=101, ge=2)
     smoothing_ratio: float = Field(default=0.75, gt=0.0)
 
     @model_validator(mode="after")
@@ -176,16 +187,16 @@ class MBPOConfig(SACConfig):
         real_share: Share of real transitions in a batch, in [0, 1].
     """
 
-    ensemble_size: int = Field(default=5, ge=1)
-    num_elites: int = Field(default=3, ge=1)
-    model_hidden: int = Field(default=128, ge=1)
-    model_layers: int = Field(default=3, ge=1)
+    ensemble_size: Count = Field(default=5, ge=1)
+    num_elites: Count = Field(default=3, ge=1)
+    model_hidden: Count = Field(default=128, ge=1)
+    model_layers: Count = Field(default=3, ge=1)
     model_learning_rate: float = Field(default=1e-3, gt=0.0)
-    model_updates: int = Field(default=500, ge=1)
-    rollout_every: int = Field(default=50, ge=1)
-    rollout_states: int = Field(default=400, ge=1)
-    rollout_length: int = Field(default=1, ge=1)
-    imagined_size: int = Field(default=20_000, ge=1)
+    model_updates: Count = Field(default=500, ge=1)
+    rollout_every: Count = Field(default=50, ge=1)
+    rollout_states: Count = Field(default=400, ge=1)
+    rollout_length: Count = Field(default=1, ge=1)
+    imagined_size: Count = Field(default=20_000, ge=1)
     real_share: float = Field(default=0.25, ge=0.0, le=1.0)
 
     @model_validator(mode="after")
@@ -209,7 +220,7 @@ class HATD3Config(OffPolicyConfig):
         exploration_noise: Deviation of the noise on collected actions in [-1, 1], >= 0.
     """
 
-    policy_delay: int = Field(default=2, ge=1)
+    policy_delay: Count = Field(default=2, ge=1)
     target_noise: float = Field(default=0.2, ge=0.0)
     noise_clip: float = Field(default=0.5, ge=0.0)
     exploration_noise: float = Field(default=0.1, ge=0.0)
@@ -231,10 +242,10 @@ class DQNConfig(CompilableConfig):
         huber_delta: Error above which the loss grows linearly, > 0; None squares.
     """
 
-    action_bins: int = Field(default=5, ge=2)
+    action_bins: Count = Field(default=5, ge=2)
     epsilon_start: float = Field(default=1.0, ge=0.0, le=1.0)
     epsilon_end: float = Field(default=0.05, ge=0.0, le=1.0)
-    epsilon_frames: int = Field(default=20_000, ge=1)
+    epsilon_frames: Count = Field(default=20_000, ge=1)
     double: bool = True
     huber_delta: float | None = Field(default=1.0, gt=0.0)
 
@@ -267,9 +278,9 @@ class OnPolicyConfig(FrozenModel):
         hidden_sizes: Widths of the hidden layers of every network.
     """
 
-    rollout_length: int = Field(default=2048, ge=1)
-    batch_size: int = Field(default=64, ge=1)
-    epochs: int = Field(default=10, ge=1)
+    rollout_length: Count = Field(default=2048, ge=1)
+    batch_size: Count = Field(default=64, ge=1)
+    epochs: Count = Field(default=10, ge=1)
     learning_rate: float = Field(default=3e-4, gt=0.0)
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     clip_epsilon: float = Field(default=0.2, gt=0.0)
@@ -342,11 +353,11 @@ class GRPOConfig(OnPolicyAgentConfig):
         advantage_epsilon: Added to the standard deviation of a group's returns, > 0.
     """
 
-    group_size: int = Field(default=4, ge=2)
+    group_size: Count = Field(default=4, ge=2)
     reset_every_rollout: bool = True
     truncate_at_first_done: bool = True
     kl_coefficient: float = Field(default=0.02, ge=0.0)
-    refresh_reference_every: int | None = Field(default=None, ge=1)
+    refresh_reference_every: Count | None = Field(default=None, ge=1)
     advantage_epsilon: float = Field(default=1e-8, gt=0.0)
 
     @model_validator(mode="after")
@@ -367,9 +378,9 @@ class HAPPOConfig(ActorCriticConfig):
         max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
     """
 
-    rollout_length: int = Field(default=200, ge=1)
-    batch_size: int = Field(default=256, ge=1)
-    epochs: int = Field(default=5, ge=1)
+    rollout_length: Count = Field(default=200, ge=1)
+    batch_size: Count = Field(default=256, ge=1)
+    epochs: Count = Field(default=5, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0.0)
     entropy_coefficient: float = Field(default=0.01, ge=0.0)
     critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)

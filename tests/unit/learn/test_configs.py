@@ -29,7 +29,8 @@ def signs():
     [
         (SACConfig, {"tau": -1}, "SACConfig.tau: expected greater than 0, got -1"),
         (SACConfig, {"gamma": float("nan")}, "SACConfig.gamma: expected a finite number, got nan"),
-        (SACConfig, {"batch_size": 2.5}, "SACConfig.batch_size: expected a valid integer, got 2.5"),
+        (SACConfig, {"batch_size": 2.0}, "SACConfig.batch_size: expected a valid integer, got 2.0"),
+        (PPOConfig, {"epochs": True}, "PPOConfig.epochs: expected a valid integer, got True"),
         (
             SACConfig,
             {"learning_rat": 1e-3},
