@@ -158,6 +158,16 @@ def test_tiles_show_contacts_and_success():
     assert "true rate at most 8.8\u00a0%" in tiles[0].detail
 
 
+def test_tile_of_a_single_contact_says_contact():
+    whole = tiny_view()
+    cleared = [e.model_copy(update={"contact": False}) for e in whole.episodes]
+    view = replace(whole, episodes=(cleared[0].model_copy(update={"contact": True}), *cleared[1:]))
+    assert [t.label for t in headline_tiles(view, analyse(view))][:2] == [
+        "contact guarded",
+        "contacts bare",
+    ]
+
+
 def test_tiles_of_a_task_without_success_show_returns():
     view = tiny_view(has_success=False)
     labels = [(t.value, t.label) for t in headline_tiles(view, analyse(view))][2:]
