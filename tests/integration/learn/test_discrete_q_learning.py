@@ -1,6 +1,5 @@
 """Q-learning with its real parts: memory, loader, trainer, priorities, shaped rewards, export."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import InputError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.algorithms.amp import AMPReward
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
@@ -21,7 +20,6 @@ from cadenza.learn.export import OnnxExporter
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
 from cadenza.learn.memory.loader import MemoryLoader
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
-from cadenza.learn.memory.warmup import MemoryWarmup
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 from cadenza.learn.trainer import Trainer
@@ -235,58 +233,3 @@ def filled_loader(table) -> MemoryLoader:
         },
     )
     return MemoryLoader(table, 8, 1, "batch_size")
-
-
-class Asking(threading.Thread):
-    def __init__(self, exporter: OnnxExporter) -> None:
-        super().__init__(daemon=True)
-        self._exporter = exporter
-        self.outcome: object = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.outcome = self._exporter.export_threadsafe(timeout_s=800.0)
-        except (NotReadyError, TimeoutError) as error:
-            self.outcome = error
-
-
-def test_requests_are_served_while_the_memory_warms_up(tmp_path):
-    _, exporter = export_parts(tmp_path)
-    asking = Asking(exporter)
-
-    class ReadyOnceServed:
-        def is_ready(self) -> bool:
-            return not asking.is_alive()
-
-    MemoryWarmup(ReadyOnceServed(), exporter, timeout_s=800.0).begin_training()
-    assert asking.outcome == exporter.latest()
-
-
-def test_requests_during_training_are_served_and_later_ones_refused(tmp_path):
-    policy, exporter = export_parts(tmp_path)
-    table = DictObsMemoryTable(spaces=SPACES, device="cpu")
-    asked: list[Asking] = []
-
-    class AskOnce(Callback):
-        def begin_batch(self, bp_step):
-            if bp_step == 1:
-                asked.append(Asking(exporter))
-            while exporter._queue.empty() and asked[0].is_alive():
-                pass
-
-    Trainer(
-        [
-            AskOnce(),
-            QTarget(q_net=policy.q_net),
-            losses(policy.q_net),
-            exporter,
-            BackPropStepsTerminator(2),
-        ],
-        filled_loader(table),
-    ).train()
-    asked[0].join(timeout=800)
-    assert asked[0].outcome == exporter.latest()
-    late = Asking(exporter)
-    late.join(timeout=800)
-    assert isinstance(late.outcome, NotReadyError)

@@ -1,8 +1,5 @@
 """Model-based training with the real memory, collector, trainer and checkpoints."""
 
-import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +12,7 @@ from torch.optim import Adam
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, DictResponse
-from cadenza.learn import Callback, Trainer
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
-from cadenza.learn.callbacks import BackPropStepsTerminator, Checkpointer, CheckpointLoader
+from cadenza.learn import Trainer
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.env.hit_the_middle import HitTheMiddle
@@ -25,17 +20,13 @@ from cadenza.learn.env.replayable import ReplayableEnv
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.models import (
-    BatchSampler,
     DynamicModel,
     EnsembleOfGaussian,
-    HoldOut,
     LossProgressCheck,
     ModelBasedCollector,
     ModelEnv,
     ModelLoss,
-    TerminationModel,
 )
-from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.proxies import GenericAgentProxy
 
@@ -91,22 +82,6 @@ def test_one_rollout_fills_the_memory_with_the_models_outcomes():
     assert torch.equal(batch["masks"], torch.ones(200, 1))  # rollouts are interrupted, not over
 
 
-def test_twenty_rollouts_leave_no_episode_open():
-    memory = simulated_memory()
-    collector = ModelBasedCollector(
-        ModelEnv(num_envs=10, model=Linear(), termination_fn=lambda next_obs: next_obs[:, 0] > 0.5),
-        rising,
-        memory,
-        BPStepScheduler(0, 20, 5, 1),
-        100,
-    )
-    batch = {"default": {"observation": {"obs": torch.ones(10, 2)}}, "batch_size": 10}
-    Trainer([collector], [batch] * 20).train()
-    assert memory.state_dict()["open"] == []
-    lengths = [int(BPStepScheduler(0, 20, 5, 1).evaluate_at(step)) for step in range(1, 21)]
-    assert memory.size() == 10 * sum(lengths)
-
-
 def test_simulated_ends_reach_the_masks():
     memory = simulated_memory()
     collector = ModelBasedCollector(
@@ -150,133 +125,3 @@ def test_an_ensemble_of_five_learns_the_task_in_five_hundred_batches(propagation
     trainer.train()
     assert trainer.state["bp_step"] == 500
     assert check.scalar_logs["mbrl/obs_pred_err"] < 1.0
-
-
-class Setup:
-    """Everything of a small model-based training on HitTheMiddle."""
-
-    def __init__(self, root: Path, seed: int = 3) -> None:
-        weights = torch.Generator().manual_seed(seed)
-        env = vector_env(seed, 4)
-        self.real = MemoryTableProxy(
-            DictObsMemoryTable(
-                spaces=env.dict_space,
-                use_terminal_column=True,
-                maxlen=600,
-                device="cpu",
-                seed=seed,
-            ),
-            use_terminal=True,
-            name="real",
-        )
-        self.simulated = simulated_memory(maxlen=100)
-        self.policy = GaussianMlpPolicy(2, 1, [8], init_generator=weights)
-        self.critics = [ActionValueMlp(2, 1, [8], generator=weights) for _ in "12"]
-        acting = GenericAgentProxy(self.policy, "cpu", ("obs",), ("actions",), mode="sample")
-        ensemble = EnsembleOfGaussian(
-            in_size=3,
-            out_size=3,
-            device="cpu",
-            ensemble_size=3,
-            hidden_size=8,
-            num_layers=1,
-            propagation="random",
-            num_elites=2,
-            bootstrap=True,
-            seed=seed,
-        )
-        self.model = DynamicModel(
-            model=ensemble, termination_model=TerminationModel(in_size=5, device="cpu")
-        )
-        ln_alpha = torch.tensor([math.log(0.1)], requires_grad=True)
-        group = {"data_group": "rl_buffer"}
-        self.callbacks: list[Callback] = [
-            SimpleGymCollector(env, acting, self.real, False, 40, bp_steps_per_inf=2),
-            ModelLoss(
-                model=self.model,
-                opt=Adam(self.model.parameters(), 1e-3),
-                hold_out=HoldOut(interval=3, patience=1, rest=4, fraction=0.2),
-            ),
-            ModelBasedCollector(
-                ModelEnv(num_envs=16, model=self.model, fixed_members=True),
-                acting,
-                self.simulated,
-                BPStepScheduler(0, 30, 1, 4),
-                5,
-            ),
-            BatchSampler(
-                MemoryLoader(self.simulated.memory_table, 16, 1, "batch_size", "rl_buffer"),
-                BPStepScheduler(0, 10, 0.0, 0.6),
-            ),
-            *(
-                QLoss(name=f"q{i}", q=q, opt=Adam(q.parameters(), 1e-3), **group)
-                for i, q in enumerate(self.critics)
-            ),
-            PolicyLoss(
-                pi=self.policy,
-                ln_alpha=ln_alpha,
-                q=self.critics[0],
-                q2=self.critics[1],
-                opt=Adam(self.policy.parameters(), 1e-3),
-                **group,
-            ),
-            AlphaLoss(
-                pi=self.policy, ln_alpha=ln_alpha, opt=Adam([ln_alpha], 1e-3), n_actions=1, **group
-            ),
-            QTarget(
-                pi=self.policy,
-                ln_alpha=ln_alpha,
-                q1=self.critics[0],
-                q2=self.critics[1],
-                use_terminal_masking=True,
-                **group,
-            ),
-        ]
-        self.root = root
-
-    def restorees(self) -> list[Any]:
-        return [*self.callbacks, self.real, self.simulated]
-
-    def train(self, until: int, extra: Sequence[Callback] = ()) -> None:
-        trainer = Trainer(
-            [*self.callbacks, *extra, BackPropStepsTerminator(until)],
-            MemoryLoader(self.real.memory_table, 16, 1, "batch_size"),
-        )
-        trainer.train()
-
-    def saver(self) -> Checkpointer:
-        return Checkpointer(restorees=self.restorees(), run_root=self.root, checkpoint_interval=20)
-
-    def loader(self) -> CheckpointLoader:
-        return CheckpointLoader(restorees=self.restorees(), run_root=self.root, checkpoint_index=0)
-
-    def parameters(self) -> dict[str, Tensor]:
-        parts = {"model": self.model, "policy": self.policy}
-        parts |= {f"q{i}": q for i, q in enumerate(self.critics)}
-        return {
-            f"{name}.{key}": value
-            for name, part in parts.items()
-            for key, value in part.state_dict().items()
-        }
-
-
-def test_resumed_model_based_training_equals_an_unbroken_one(tmp_path: Path):
-    """Model, normalisers, elites, hold-out, simulator, memories, sampler, policy: all go on."""
-    whole = Setup(tmp_path / "whole")
-    whole.train(40)
-    first = Setup(tmp_path / "half")
-    first.train(20, [first.saver()])
-    resumed = Setup(tmp_path / "half")
-    resumed.train(40, [resumed.loader()])
-    expected = whole.parameters()
-    for name, value in resumed.parameters().items():
-        assert torch.equal(value, expected[name]), name
-    assert resumed.simulated.size() == whole.simulated.size() > 0
-    assert resumed.real.size() == whole.real.size()
-    logs = [
-        dict(callback.scalar_logs.items())
-        for setup in (whole, resumed)
-        for callback in setup.callbacks
-        if isinstance(callback, BatchSampler | ModelLoss | ModelBasedCollector)
-    ]
-    assert logs[:3] == logs[3:]

@@ -16,29 +16,6 @@ def test_gae_with_boundary_stops_propagation():
     assert result.dtype == np.float32
 
 
-def test_gae_with_bootstrap_at_time_limit_lets_the_value_through():
-    # The cut step gains 0.5 * 10: 1 + 5 = 6; then 1 + 3; then 1 + 2.
-    following = np.array([0, 0, 10, 0], dtype=np.float32)
-    result = compute_gae(ONES, ZEROS, following, THIRD_ENDS, gamma=0.5, gae_lambda=1.0)
-    assert result.tolist() == [3.0, 4.0, 6.0, 1.0]
-
-
-def test_gae_with_lambda_zero_is_the_one_step_error():
-    values = np.array([1, 2, 3, 4], dtype=np.float32)
-    following = np.array([2, 3, 4, 5], dtype=np.float32)
-    result = compute_gae(ONES, values, following, THIRD_ENDS, gamma=0.5, gae_lambda=0.0)
-    assert result.tolist() == [1.0, 0.5, 0.0, -0.5]
-
-
-def test_gae_of_two_environments_keeps_columns_apart():
-    rewards = np.stack([ONES, 2 * ONES], axis=1)
-    boundaries = np.stack([THIRD_ENDS, np.zeros(4, dtype=bool)], axis=1)
-    zeros = np.zeros((4, 2), dtype=np.float32)
-    result = compute_gae(rewards, zeros, zeros, boundaries, gamma=0.5, gae_lambda=1.0)
-    assert result[:, 0].tolist() == [1.75, 1.5, 1.0, 1.0]
-    assert result[:, 1].tolist() == [3.75, 3.5, 3.0, 2.0]  # 2, 2 + 1, 2 + 1.5, 2 + 1.75
-
-
 @pytest.mark.parametrize("shape", [(0,), (0, 3)])
 def test_gae_of_nothing_is_nothing(shape):
     empty = np.zeros(shape, dtype=np.float32)

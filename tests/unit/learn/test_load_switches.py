@@ -5,17 +5,12 @@ import inspect
 import pkgutil
 
 import pytest
-import torch
-from torch import nn
 
 import cadenza.learn
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms import dqn
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.load_switches import OTHER_NAMES, accepts_other_names
-from cadenza.learn.memory.memory import LoggingProxyWrapper, MemoryTableProxy
-from tests.unit.learn.memory.memory_episodes import table
 
 #: Those of modules, whose ``load_state_dict`` is torch's, have no switches.
 SWITCHES = ("load_network", "load_optimizer", "load_hparams")
@@ -102,32 +97,3 @@ def test_subclass_that_passes_its_switches_on_is_translated_once():
 def test_wrapping_twice_changes_nothing():
     load = Recorder.load_state_dict
     assert accepts_other_names(load) is load
-
-
-def test_target_keeps_its_network_without_load_weights():
-    def target(weight):
-        network = nn.Linear(1, 1)
-        nn.init.constant_(network.weight, weight)
-        return dqn.QTarget(q_net=network)
-
-    saved, loaded = target(2.0), target(5.0)
-    loaded.load_state_dict(saved.state_dict(), load_weights=False, load_optimizers=False)
-    assert loaded.state_dict()["network_state_dict"]["weight"].item() == 5.0
-    loaded.load_state_dict(saved.state_dict(), load_weights=True, load_optimizers=False)
-    assert torch.equal(loaded.state_dict()["network_state_dict"]["weight"], torch.tensor([[2.0]]))
-
-
-def test_logging_wrapper_of_a_memory_takes_the_other_names(tmp_path):
-    class Writer:
-        def add_scalar(self, *_):
-            pass
-
-    def wrapper():
-        return LoggingProxyWrapper(
-            inner=MemoryTableProxy(table()), writer=Writer(), log_interval=10
-        )
-
-    saved, loaded = wrapper(), wrapper()
-    saved.log_scalar("a", 1.5)
-    loaded.load_state_dict(saved.state_dict(), load_weights=False, load_optimizers=False)
-    assert loaded.scalar_logs["a"] == 1.5

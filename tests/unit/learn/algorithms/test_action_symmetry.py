@@ -10,7 +10,6 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.action_symmetry import (
     ActionSymmetryAMPReward,
     ActionSymmetryDiscriminatorLoss,
-    Discriminator,
     confusion_reward,
     slices_map,
 )
@@ -123,17 +122,6 @@ def test_shaping_twice_is_an_error_and_single_rows_give_no_nan():
     assert callback.scalar_logs["amp_action_symmetry/predicts_left_std"] == 0.0
     with pytest.raises(ConfigurationError, match=r"shaped by \['ActionSymmetryAMPReward'\]"):
         callback.begin_batch(**state)
-
-
-def test_own_discriminator_learns_to_tell_the_sides_apart():
-    network = Discriminator(1, (16,), generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    callback = symmetry_loss(network, optimizer=optimizer)
-    actions = torch.tensor([[1.0, -1.0], [0.8, -0.6]])
-    before = callback.loss(rl={"actions": actions}).item()
-    for _ in range(100):
-        callback.backward(rl={"actions": actions})
-    assert callback.loss(rl={"actions": actions}).item() < 0.1 * before
 
 
 def test_slices_are_concatenated_in_the_given_order():

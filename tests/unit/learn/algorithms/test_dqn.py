@@ -1,7 +1,5 @@
 """Q-learning targets, losses and gradients against hand calculations; target updates; resume."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -283,42 +281,3 @@ def test_importance_weights_that_do_not_fit_are_an_error(count):
 def test_huber_delta_must_be_positive(delta):
     with pytest.raises(ConfigurationError, match="expected > 0 or None"):
         loss_callback(Table(ONLINE), huber_delta=delta)
-
-
-def test_one_step_of_plain_gradient_descent_is_the_tabular_update():
-    network = Table(ONLINE)
-    loss_callback(network, max_grad_norm=100.0).backward(**batch())
-    # Q ← Q - lr (Q - y) with lr = 1: exactly the target.
-    assert network.values.tolist() == [[1.0, 4.0], [5.0, 6.0]]
-
-
-def test_repeated_updates_solve_a_chain_by_hand():
-    """Two states in a row, one action: Q(0) = 1 + 0.5 Q(1) and Q(1) = 2, so Q = (2, 2)."""
-    network = Table([[0.0], [0.0]])
-    targets = QTarget(q_net=network, gamma=0.5, target_q_tau=1.0)
-    losses = loss_callback(network, max_grad_norm=100.0)
-    for _ in range(30):
-        state = {
-            "default": {
-                "observation": {"obs": column(0, 1)},
-                "next_observation": {"obs": column(1, 0)},
-                "actions": column(0, 0),
-                "rewards": column(1.0, 2.0),
-                "masks": column(1.0, 0.0),
-            }
-        }
-        targets.begin_batch(**state)
-        losses.backward(**state)
-        targets.end_batch()
-    assert network.values[:, 0].tolist() == pytest.approx([2.0, 2.0], abs=1e-4)
-
-
-def test_state_of_the_loss_resumes_exactly():
-    networks = [Table(ONLINE)]
-    networks.append(copy.deepcopy(networks[0]))
-    pair = [QLoss(name="q", q=n, opt=torch.optim.Adam(n.parameters(), lr=0.1)) for n in networks]
-    pair[0].backward(**batch())
-    pair[1].load_state_dict(deserialise(serialise(pair[0].state_dict()), max_bytes=2**20))
-    for callback in pair:
-        callback.backward(**batch())
-    assert torch.equal(networks[0].values, networks[1].values)

@@ -27,12 +27,6 @@ def columns(*rows):
     return np.array(rows).T
 
 
-def test_mask_keeps_everything_up_to_and_including_the_first_end():
-    ends = columns([0, 1, 0, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]).astype(bool)
-    mask = rollout_mask(ends, np.ones_like(ends), truncate_at_first_done=True)
-    assert mask.T.astype(int).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]
-
-
 def test_mask_without_truncation_drops_only_what_was_not_executed():
     ends = columns([0, 1, 0, 0]).astype(bool)
     valid = columns([1, 1, 0, 1]).astype(bool)
@@ -52,21 +46,6 @@ def test_advantages_of_two_groups_by_hand():
         np.array([[1.0, 3.0, 10.0, 0.0]]), np.ones((1, 4), bool), group_size=2, epsilon=1e-8
     )
     np.testing.assert_allclose(advantages, [[-1.0, 1.0, 1.0, -1.0]], rtol=1e-6)
-
-
-def test_advantages_divide_by_the_population_deviation_and_add_epsilon():
-    returns = np.array([[0.0, 3.0, 6.0]])
-    advantages = group_advantages(returns, np.ones((1, 3), bool), group_size=3, epsilon=1.0)
-    # Deviation sqrt((9 + 0 + 9) / 3) = sqrt(6); 3 / (sqrt(6) + 1).
-    expected = 3.0 / (math.sqrt(6.0) + 1.0)
-    np.testing.assert_allclose(advantages, [[-expected, 0.0, expected]], rtol=1e-6)
-
-
-def test_advantages_compare_with_members_that_count_only():
-    returns = np.array([[1.0, 3.0, 1000.0], [7.0, 9.0, np.nan], [5.0, np.nan, np.nan]])
-    mask = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0]], bool)
-    advantages = group_advantages(returns, mask, group_size=3, epsilon=1e-8)
-    np.testing.assert_allclose(advantages, [[-1, 1, 0], [-1, 1, 0], [0, 0, 0]], rtol=1e-6)
 
 
 def test_equal_returns_give_exactly_zero_whatever_their_size():

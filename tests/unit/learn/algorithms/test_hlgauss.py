@@ -148,13 +148,6 @@ def test_q_loss_clamps_targets_beyond_the_support():
     assert values[0] == values[1]
 
 
-def test_prediction_converges_to_the_target():
-    loss, net = q_loss([0.0] * 21, smoothing_ratio=0.75)
-    for _ in range(300):
-        loss.backward(default=data_with(0.4))
-    assert net(torch.zeros(1, 1), obs=torch.zeros(1, 1)).item() == pytest.approx(0.4, abs=0.01)
-
-
 def test_unknown_encoding_is_refused():
     with pytest.raises(InputError, match=r"'hl_gauss' or 'two_hot', got 'one_hot'"):
         q_loss([0.0, 0.0], target_encoding="one_hot")

@@ -290,14 +290,6 @@ def test_each_part_is_loaded_only_when_asked_for(switches, weight, momentum, log
     assert ("loss/fit_loss" in target.scalar_logs) is logs
 
 
-def test_positional_switches_mean_network_optimizer_and_hparams():
-    source, target = make(weight=2.0), make(weight=1.0)
-    source.backward(default=BATCH)
-    target.load_state_dict(source.state_dict(), False, True, False)
-    assert target.network.weight.item() == 1.0
-    assert dict(target.scalar_logs) == {}
-
-
 def test_loading_leaves_the_callers_dict_alone():
     state = make().state_dict()
     before = copy.deepcopy(state)

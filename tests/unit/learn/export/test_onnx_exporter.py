@@ -311,14 +311,6 @@ def test_other_thread_gets_its_file_from_the_training_thread(tmp_path):
     assert Path(asking.item.filepath).read_text() == "{'who': '1'}"
 
 
-def test_real_export_for_another_thread(tmp_path):
-    own = exporter(tmp_path)
-    asking = Asking(own)
-    while asking.is_alive():
-        own.process_pending_exports()
-    assert onnx.load(asking.item.filepath).model_version == 0
-
-
 def test_many_threads_each_get_their_own_file(tmp_path):
     own = fake(tmp_path)
     threads = [Asking(own, metadata={"who": number}) for number in range(8)]

@@ -238,8 +238,9 @@ def test_storage_decides_where_the_rows_lie(kind, storage):
             memory.episode(0)
 
 
-def test_batch_from_a_device_changes_nothing_in_the_table():
-    memory = table(storage="device")
+@pytest.mark.parametrize("storage", ["host", "device"])
+def test_changing_a_batch_changes_nothing_in_the_table(storage):
+    memory = table(storage=storage)
     play(MemoryTableProxy(memory, use_terminal=True), 1, 6)
     before = {name: values.copy() for name, values in memory.episode(1).items()}
     assert before["actions"][:, 0].tolist() == [100.5, 101.5, 102.5, 103.5, 104.5, 105.5]

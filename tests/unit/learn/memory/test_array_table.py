@@ -15,7 +15,7 @@ from cadenza.learn.memory.errors import (
     UnknownColumnError,
     UnknownEpisodeError,
 )
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy, FifoSampleStrategy
+from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
 from cadenza.learn.memory.storage import (
     NextElementMapper,
     NextNElementWrapper,
@@ -88,54 +88,6 @@ def test_every_column_of_a_window_is_exact(length):
     torch.testing.assert_close(batch["last_obs"], obs[:, -1:].expand(-1, 3) + 1)
     torch.testing.assert_close(batch["rewards"], (flat / 2).float()[:, None])
     torch.testing.assert_close(batch["actions"], torch.stack([flat, -flat], 1).float())
-
-
-def test_sampling_is_uniform_over_transitions_after_the_ring_went_round():
-    table = make(maxlen=60, seed=2)
-    for identity in range(40):
-        table.add_sequence(identity, episode(100 * identity, 4 + identity % 5))
-    kept = table.identities()
-    steps = [(i, s) for i in kept for s in range(4 + i % 5)]
-    assert len(steps) == table.size()
-    obs = table.sample(20_000, 1)["obs"][:, 0].numpy().astype(int)
-    counts = np.array([np.count_nonzero(obs == 100 * i + s) for i, s in steps])
-    assert counts.sum() == 20_000
-    expected = 20_000 / len(steps)
-    # chi-square with about 57 degrees of freedom: P(x > 100) < 0.001
-    assert 50 < len(steps) <= 60
-    assert ((counts - expected) ** 2 / expected).sum() < 100
-
-
-def test_two_samples_never_share_memory_for_any_key():
-    table = filled([20, 30])
-    batches = [table.sample(n, t) for n, t in ((4, 2), (8, 2), (4, 2), (4, 1), (3, 1))]
-    for index, batch in enumerate(batches):
-        tensors = dict(batch)
-        for other in batches[index + 1 :]:
-            for value in tensors.values():
-                for there in other.values():
-                    assert value.untyped_storage().data_ptr() != there.untyped_storage().data_ptr()
-        keys = list(tensors)
-        for i, key in enumerate(keys):  # nor two columns of one batch
-            for name in keys[i + 1 :]:
-                first, second = tensors[key].untyped_storage(), tensors[name].untyped_storage()
-                assert first.data_ptr() != second.data_ptr()
-
-
-def test_changing_a_batch_changes_nothing_in_the_table():
-    table = filled([6])
-    for value in table.sample(5, 2).values():
-        value.zero_()
-    assert table.episode(0)["obs"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
-
-
-def test_size_is_the_number_of_transitions_and_full_means_ejected():
-    table = filled([3, 4], maxlen=10)
-    assert (table.size(), table.full()) == (7, False)
-    table.add_sequence(2, episode(0, 3))
-    assert (table.size(), table.full()) == (10, False)
-    table.add_sequence(3, episode(0, 1))
-    assert (table.size(), table.full(), table.identities()) == (8, True, [1, 2, 3])
 
 
 def test_resize_only_raises_the_limit():
@@ -266,13 +218,6 @@ def test_values_may_be_lists_of_arrays_of_other_types():
 def test_samples_of_nothing_are_refused(count, length):
     with pytest.raises(InputError, match=f"at least 1 window of at least 1 step, got {count} of"):
         filled([3]).sample(count, length)
-
-
-def test_too_short_episodes_are_never_sampled_and_none_is_an_error():
-    table = filled([2, 7, 1])
-    assert set(table.sample(100, 6)["tag"].tolist()) == {1}
-    with pytest.raises(NoWindowError, match="at least 8 steps, got 3 episodes of at most 7"):
-        table.sample(1, 8)
 
 
 def test_unknown_episode_is_an_error():
@@ -555,17 +500,6 @@ def test_strategies_are_for_one_table_each():
 def test_table_without_room_is_refused():
     with pytest.raises(ConfigurationError, match="maxlen: expected at least 1 transition, got 0"):
         make(maxlen=0)
-
-
-def test_fifo_sampler_in_a_table_starts_at_the_oldest():
-    table = filled([4, 5], sampler=FifoSampleStrategy(per_episode=False, random_offset=False))
-    assert table.sample(3, 2)["obs"][:, 0].tolist() == [0, 1, 2, 3, 5, 6]
-
-
-def test_seed_decides_the_samples():
-    one, same, other = (filled([50], seed=seed).sample(20, 1)["obs"] for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
 
 
 def test_strategies_that_are_passed_in_keep_their_own_seed():

@@ -102,13 +102,6 @@ def test_scattered_rows_are_moved_together_without_growing():
     recorder.check()
 
 
-def test_an_episode_larger_than_an_empty_ring_fits():
-    rows = EpisodeRows(2)
-    recorder = Recorder(rows)
-    recorder.put(1, 9)
-    recorder.check()
-
-
 def test_errors_name_the_episode():
     rows = EpisodeRows()
     rows.add(7, 3)

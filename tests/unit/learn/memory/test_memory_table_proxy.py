@@ -49,18 +49,6 @@ def test_finished_episode_has_one_observation_more_than_actions_and_rewards():
     assert memory.size() == 3
 
 
-def test_terminal_tag_is_one_for_an_interrupted_episode():
-    memory = proxy()
-    play(memory, 7, 3, INTERRUPTED)
-    assert memory.memory_table.episode(7)["terminal"].tolist() == [1.0]
-
-
-def test_terminal_tag_is_left_out_unless_asked_for():
-    memory = MemoryTableProxy(table(terminal=False))
-    play(memory, 7, 3, INTERRUPTED)
-    assert "terminal" not in memory.memory_table.episode(7)
-
-
 def test_agents_of_one_call_build_their_own_episodes():
     memory = proxy()
     memory.add(
@@ -112,12 +100,6 @@ def test_short_episodes_are_dropped_and_counted():
         "episodes_dropped_short": 1,
         "episodes_joined_late": 0,
     }
-
-
-def test_threshold_none_keeps_every_episode():
-    memory = proxy()
-    play(memory, 1, 1)
-    assert memory.size() == 1
 
 
 def test_second_initial_of_an_open_episode_is_refused():
@@ -256,12 +238,6 @@ def test_episode_that_is_partly_stored_goes_on_after_a_resume():
     for identity in memory.memory_table.identities():
         mine, theirs = (each.memory_table.episode(identity) for each in (memory, other))
         assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
-
-
-def test_table_that_refuses_an_episode_says_why():
-    memory = MemoryTableProxy(table(maxlen=2), use_terminal=True, whole_episodes=True)
-    with pytest.raises(InputError, match="at most maxlen = 2 transitions, got 3"):
-        play(memory, 1, 3)
 
 
 def test_delegates_to_the_table(tmp_path):

@@ -156,14 +156,6 @@ def test_missing_file_is_file_not_found(tmp_path):
         read(tmp_path / "nothing.zip")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_truncated_file_is_one_error(file, share):
-    content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(IntegrityError, match="expected a zip file of a stored memory"):
-        read(file)
-
-
 def test_truncated_array_is_one_error(file):
     rewrite(file, lambda name, content: content[:-3] if name == "obs.npy" else content)
     with pytest.raises(IntegrityError, match=r"'obs.npy': expected 180 bytes .*, got 177"):
@@ -213,9 +205,18 @@ def npy(array):
             "at most 281474976710656 rows",
         ),
         ("obs.ranges.npy", npy(np.array([[5, 9, 5], [7, 11, 6], [-3, 0, 4]])), "within 15 rows"),
+        ("obs.npy", None, r"missing ones \['obs.npy'\]"),
+        ("version", b"9", "expected version 1 or 2, got b'9'"),
+        (CONFIGURATION, b"", "expected strict JSON"),
+        (CONFIGURATION, b"[]", "expected a JSON object, got list"),
+        (CONFIGURATION, b'{"ids": NaN}', "the number NaN is not JSON"),
+        (CONFIGURATION, b'{"ids": [1], "ids": [2]}', "a key is repeated"),
+        (CONFIGURATION, b"[" * 100_000, "expected strict JSON"),
+        (CONFIGURATION, b"\xff\xfe", "expected strict JSON"),
+        (CONFIGURATION, b'{"ids": [' + b"9" * 5000 + b"]}", "expected strict JSON"),
     ],
 )
-def test_spoiled_arrays_are_one_error_each(file, name, content, message):
+def test_spoiled_entries_are_one_error_each(file, name, content, message):
     rewrite(file, lambda entry, old: content if entry == name else old)
     with pytest.raises(IntegrityError, match=message):
         read(file)
@@ -227,22 +228,10 @@ def test_unknown_entry_is_an_error(file):
         read(file)
 
 
-def test_missing_entry_is_an_error(file):
-    rewrite(file, lambda name, content: None if name == "obs.npy" else content)
-    with pytest.raises(IntegrityError, match=r"missing ones \['obs.npy'\]"):
-        read(file)
-
-
 def test_entry_that_is_there_twice_is_an_error(file):
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("obs.npy", b"x")
     with pytest.raises(IntegrityError, match="got a name twice"):
-        read(file)
-
-
-def test_version_of_the_future_is_an_error(file):
-    rewrite(file, lambda name, content: b"9" if name == "version" else content)
-    with pytest.raises(IntegrityError, match="expected version 1 or 2, got b'9'"):
         read(file)
 
 
@@ -254,24 +243,6 @@ def test_override_version_of_another_kind_is_an_error(file):
 def test_override_version_is_used_instead_of_the_entry(file):
     with pytest.raises(IntegrityError, match=r"expected an entry 'manifest\.json'"):
         read_snapshot(file.with_suffix(""), options(), TableSerializationVersion.V2)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "expected strict JSON"),
-        (b"[]", "expected a JSON object, got list"),
-        (b'{"ids": NaN}', "the number NaN is not JSON"),
-        (b'{"ids": [1], "ids": [2]}', "a key is repeated"),
-        (b"[" * 100_000, "expected strict JSON"),
-        (b"\xff\xfe", "expected strict JSON"),
-        (b'{"ids": [' + b"9" * 5000 + b"]}", "expected strict JSON"),
-    ],
-)
-def test_hostile_json_is_one_error(file, content, message):
-    rewrite(file, lambda name, old: content if name == CONFIGURATION else old)
-    with pytest.raises(IntegrityError, match=message):
-        read(file)
 
 
 @pytest.mark.parametrize(
@@ -327,12 +298,10 @@ def test_unknown_dtype_of_a_column_is_an_error(file):
 
 
 def test_zip_bomb_is_refused_before_it_unpacks(file):
-    rewrite(
-        file,
-        lambda name, content: bytes(2**30) if name == "obs.npy" else content,
-        compression=zipfile.ZIP_DEFLATED,
-    )
-    assert file.stat().st_size < 3_000_000
+    rewrite(file, lambda name, content: content, compression=zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.getinfo("obs.npy").file_size = 2**30
+        archive._didModify = True
     with pytest.raises(IntegrityError, match=r"at most 1073741824 bytes unpacked, got 10737"):
         read(file)
 

@@ -22,7 +22,6 @@ from cadenza.learn.memory.snapshot import StoredRows
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,
-    empty_snapshot,
     options,
     rewrite,
     rewrite_json,
@@ -92,20 +91,6 @@ def test_ids_may_have_any_size(tmp_path):
     content = snapshot((2**70, -(2**65), 0))
     write_snapshot(content, tmp_path / "memory", V2)
     assert_equal(read(tmp_path / "memory.zip"), content)
-
-
-def test_compressed_file_is_smaller(tmp_path):
-    base = snapshot()
-    write_snapshot(base, tmp_path / "plain", V2)
-    write_snapshot(base, tmp_path / "small", V2, compress=True)
-    with zipfile.ZipFile(tmp_path / "small.zip") as archive:
-        assert archive.getinfo("columns/0.npy").compress_type == zipfile.ZIP_DEFLATED
-    assert (tmp_path / "small.zip").stat().st_size < (tmp_path / "plain.zip").stat().st_size
-
-
-def test_empty_table_can_be_stored_and_read(tmp_path):
-    write_snapshot(empty_snapshot(), tmp_path / "memory", V2)
-    assert read(tmp_path / "memory.zip").identities == ()
 
 
 def test_smaller_table_gets_the_newest_episodes_and_every_checksum_is_still_checked(file):

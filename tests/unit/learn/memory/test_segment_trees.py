@@ -7,7 +7,6 @@ from cadenza.core.errors import InputError
 from cadenza.learn.memory.segment_tree import (
     ArrayMinTree,
     ArraySumTree,
-    MinSegmentTree,
     SegmentTree,
     SumSegmentTree,
 )
@@ -35,22 +34,6 @@ def test_reduce_keeps_the_order_of_a_non_commutative_operation():
     assert tree[2] == "c"
 
 
-def test_sum_excludes_the_end():
-    tree = filled(SumSegmentTree(4), [1.0, 2.0, 3.0, 4.0])
-    assert tree.sum() == 10.0
-    assert tree.sum(1, 3) == 5.0
-    tree[2] = 10.0
-    assert tree.sum(0, 3) == 13.0
-
-
-def test_minimum_without_items_is_infinite():
-    tree = MinSegmentTree(4)
-    assert tree.min() == math.inf
-    filled(tree, [3.0, 1.0, 2.0])
-    assert tree.min() == 1.0
-    assert tree.min(2) == 2.0
-
-
 @pytest.mark.parametrize(
     ("prefix", "item"), [(0.0, 1), (0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (6.999, 3)]
 )
@@ -75,22 +58,6 @@ def test_index_outside_is_refused():
             tree[index] = 1.0
     with pytest.raises(InputError, match=r"range in \[0, 4\], got \[0, 5\)"):
         tree.reduce(0, 5)
-
-
-def test_array_tree_finds_many_prefix_sums_and_what_is_left():
-    tree = ArraySumTree(np.array([0, 1, 2, 0, 4]))
-    items, rest = tree.find(np.arange(7))
-    assert items.tolist() == [1, 2, 2, 4, 4, 4, 4]
-    assert rest.tolist() == [0, 0, 1, 0, 1, 2, 3]
-
-
-def test_array_tree_grows_when_a_later_item_is_set():
-    tree = ArraySumTree(np.array([1.0]))
-    tree.set(9, 5.0)
-    tree.set_many(np.array([20]), np.array([4.0]))
-    tree.set_range(30, np.array([1.0, 2.0]))
-    assert tree.total == 13.0
-    assert tree.get(np.array([0, 9, 20, 31])).tolist() == [1.0, 5.0, 4.0, 2.0]
 
 
 def test_array_tree_takes_the_last_of_repeated_items():

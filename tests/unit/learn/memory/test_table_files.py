@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import time
-import zipfile
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
 from cadenza.learn.memory.memory import MemoryTableProxy
 from cadenza.learn.memory.serialisation_archive import ArchiveWriter
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
 from tests.unit.learn.memory.memory_file_parts import rewrite, write_v1
 
@@ -89,14 +88,6 @@ def test_restore_over_a_filled_table_leaves_nothing_of_it(tmp_path):
     assert other.identities() == [0, 1, 2]
     observed = other.sample(500, 1)["observation"]["obs"]
     assert set((observed[:, 0] // 100).long().tolist()) == {0, 1, 2}
-
-
-def test_five_episodes_of_ten_into_room_for_twenty_leave_the_last_two(tmp_path):
-    filled().store(str(tmp_path / "memory"))
-    small = table(maxlen=20)
-    small.restore(str(tmp_path / "memory"))
-    assert small.identities() == [3, 4]
-    assert small.size() == 20
 
 
 def test_fresh_ids_can_be_added_and_old_ones_ejected_after_a_restore(tmp_path):
@@ -172,57 +163,6 @@ def npy(array):
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
-
-
-def original_file(path, count=100):
-    """100 episodes: 5 rows of observations and 4 of rewards, float32 of shape ()."""
-    ids = list(range(count))
-    columns = [
-        ["observation", "Column", {"shape": [], "dtype": "float32"}],
-        ["reward", "Column", {"shape": [], "dtype": "float32"}],
-    ]
-    configuration = {
-        "ejector_type": "UniformEjectionStrategy",
-        "sampler_type": "UniformSampleStrategy",
-        "length_key": "reward",
-        "maxlen": 1000,
-        "ids": ids,
-        "columns": columns,
-        "part_keys": ["observation", "reward"],
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("version", "1")
-        archive.writestr("configuration.json", json.dumps(configuration))
-        for name, rows in (("observation", 5), ("reward", 4)):
-            ranges = np.array([(i, i * rows, rows) for i in ids], np.int64)
-            archive.writestr(f"{name}.ranges.npy", npy(ranges))
-            data = np.arange(count * rows, dtype=np.float32)
-            archive.writestr(f"{name}.npy", npy(data))
-
-
-def original_table(maxlen=1000):
-    return ArrayMemoryTable(
-        columns=[Column("observation", (), np.float32), Column("reward", (), np.float32)],
-        maxlen=maxlen,
-        length_key="reward",
-        sampler=UniformSampleStrategy(),
-        ejector=UniformEjectionStrategy(),
-        device="cpu",
-    )
-
-
-def test_file_of_the_original_loads_and_fresh_ids_can_be_added(tmp_path):
-    original_file(tmp_path / "memory.zip")
-    memory = original_table()
-    memory.restore(str(tmp_path / "memory"))
-    assert memory.size() == 400
-    for identity in range(100):
-        rows = memory.episode(identity)
-        assert rows["observation"].tolist() == list(range(identity * 5, identity * 5 + 5))
-        assert rows["reward"].tolist() == list(range(identity * 4, identity * 4 + 4))
-    memory.add_sequence(1000, {"observation": [0.0] * 5, "reward": [0.0] * 4})
-    assert memory.size() == 404
-    assert memory.sample(50, 4)["reward"].shape == (200,)
 
 
 # -- failures

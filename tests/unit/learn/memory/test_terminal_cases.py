@@ -61,52 +61,6 @@ def test_masks_say_whether_values_bootstrap(kind, length, ending, at_end, termin
         assert batch["terminal"].shape == (2,)
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
-@pytest.mark.parametrize("start", [0, 2])
-def test_rows_of_the_one_step_table_are_aligned(length, start):
-    batch = sampled("one_step", EpisodeState.TERMINAL, start, length, count=1)
-    steps = torch.arange(start, start + length, dtype=torch.float32)
-    torch.testing.assert_close(batch["observation"]["obs"], steps[:, None].expand(-1, 3))
-    torch.testing.assert_close(batch["next_observation"]["obs"], steps[:, None].expand(-1, 3) + 1)
-    torch.testing.assert_close(batch["actions"], steps[:, None].expand(-1, 2) + 0.5)
-    torch.testing.assert_close(batch["rewards"], steps[:, None] + 1)
-
-
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_next_observation_of_the_n_step_table_follows_the_window(length):
-    batch = sampled("n_step", EpisodeState.TERMINAL, 3, length, count=1)
-    assert batch["observation"]["obs"].shape == (length, 3)
-    assert batch["next_observation"]["obs"].tolist() == [[3.0 + length] * 3]
-
-
-def test_last_window_sees_the_state_after_the_last_action():
-    batch = sampled("n_step", EpisodeState.INTERRUPTED, STEPS - 5, 5, count=1)
-    assert batch["next_observation"]["obs"].tolist() == [[float(STEPS)] * 3]
-    assert batch["rewards"].reshape(-1).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0]
-
-
-@pytest.mark.parametrize("kind", ["one_step", "n_step"])
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_no_window_crosses_an_episode_and_every_row_is_exact(kind, length):
-    memory = table(kind, seed=3)
-    proxy = MemoryTableProxy(memory, use_terminal=True)
-    endings = [EpisodeState.TERMINAL, EpisodeState.INTERRUPTED]
-    for agent in range(12):
-        play(proxy, agent, 5 + agent % 4, endings[agent % 2])
-    batch = memory.sample(500, length)
-    obs = batch["observation"]["obs"].reshape(500, length, 3)
-    agents = (obs // 100).long()
-    assert (agents == agents[:, :1, :1]).all()
-    steps = obs[..., 0] % 100
-    torch.testing.assert_close(steps, steps[:, :1] + torch.arange(length))
-    agent, last = agents[:, 0, 0], steps[:, -1]
-    at_end = last == 5 + agent % 4 - 1
-    expected = torch.where(at_end & (agent % 2 == 0), 0.0, 1.0)
-    torch.testing.assert_close(batch["masks"].reshape(500, length)[:, -1], expected)
-    torch.testing.assert_close(batch["terminal"], expected)
-    assert 0 < int(at_end.sum()) < 500
-
-
 def test_default_types_are_those_of_the_documentation():
     batch = sampled("one_step", EpisodeState.TERMINAL, 0, 2)
     kinds = {key: batch[key].dtype for key in ("actions", "dones", "masks", "rewards", "terminal")}

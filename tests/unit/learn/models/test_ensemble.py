@@ -208,15 +208,6 @@ def test_random_propagation_uses_elites_only():
     assert set(model.sample(torch.zeros(200, 2), generator()).flatten().tolist()) == {10.0, 20.0}
 
 
-def test_given_members_answer_for_their_rows():
-    model = small(ensemble_size=4, deterministic=True, seed=2)
-    x = rows(7, 2)
-    members = torch.tensor([3, 0, 0, 2, 3, 3, 0])
-    every, _ = model.default_forward(x)
-    expected = every[members, torch.arange(7)]
-    torch.testing.assert_close(model.sample(x, generator(), members), expected)
-
-
 def test_member_errors_are_mean_squares():
     model = constant([0.0, 1.0], logvar=0.0)
     errors = model.member_errors(torch.zeros(2, 2), torch.tensor([[1.0], [3.0]]))

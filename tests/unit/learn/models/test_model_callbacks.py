@@ -87,13 +87,6 @@ def run(callback: ModelBasedCollector, times: int = 1, start: Tensor = START) ->
         callback.begin_batch(default={"observation": {"obs": start}})
 
 
-def test_every_rollout_is_closed_and_nothing_stays_open():
-    memory = Memory()
-    run(collector(memory), times=20)
-    assert memory.finished == [5] * 3 * 20
-    assert memory.open == {}
-
-
 def test_terminal_episodes_restart_within_the_rollout():
     memory = Memory()
     run(collector(memory, length=5, limit=4.0))
