@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import InputError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.algorithms.amp import AMPReward
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
@@ -143,19 +142,6 @@ def test_priorities_are_mean_absolute_errors_per_rollout():
     callback.backward(default=batch)
     callback.end_batch(default=batch)
     assert memory.got == ([7, 9], [2.0, 2.5])
-
-
-def test_batches_without_ids_cannot_update_priorities():
-    network = q_net()
-    callback = losses(network, prioritized_memory=DictObsMemoryTable)
-    batch = {
-        "observation": {"obs": torch.zeros(1, CELLS)},
-        "actions": torch.zeros(1, 1),
-        "q_target": torch.zeros(1, 1),
-    }
-    callback.backward(default=batch)
-    with pytest.raises(InputError, match="expected batches with 'sample_ids', got none"):
-        callback.end_batch(default=batch)
 
 
 def test_style_rewards_reach_the_targets_whatever_the_order_of_the_list():

@@ -64,21 +64,6 @@ def test_hook_that_is_not_overridden_accepts_anything_and_returns_nothing(hook):
     assert getattr(Callback(), hook)(1, "two", three=3) is None
 
 
-def test_parameters_are_taken_from_the_state_and_others_are_not_passed():
-    callback = Recorder()
-    callback.data_group = None
-    callback.begin_batch(rewards=3, bp_step=5, unknown=1)
-    assert callback.seen == [(3, 5, 2)]
-    callback.begin_batch(rewards=3, bp_step=5, gain=10)
-    assert callback.seen[-1] == (3, 5, 10)
-
-
-def test_group_shadows_the_outer_state_key_by_key():
-    callback = Recorder("default")
-    callback.begin_batch(rewards=-1, bp_step=4, default={"rewards": 8})
-    assert callback.seen == [(8, 4, 2)]
-
-
 def test_result_for_the_group_is_merged_in_place_and_the_rest_is_returned():
     callback, group = Recorder("default"), {"rewards": 8}
     rest = callback.begin_batch(default=group, bp_step=4)
@@ -126,16 +111,6 @@ def test_hook_without_parameters_drops_everything_it_is_given():
             return {"ok": True}
 
     assert OddlyNamed().end_training(ValueError("why"), bp_step=3) == {"ok": True}
-
-
-def test_positional_arguments_fill_the_leading_parameters():
-    class Ending(Callback):
-        def end_training(self, exception, bp_step):
-            return {"got": (exception, bp_step)}
-
-    error = ValueError("why")
-    state = {"exception": "not this", "bp_step": 3}
-    assert Ending().end_training(error, **state) == {"got": (error, 3)}
 
 
 def test_direct_call_with_all_arguments_by_position_needs_no_group():

@@ -331,20 +331,13 @@ def test_shutdown_signal_stops_before_the_batch_is_trained_on():
     assert calls[-1] == "a.end_training(TrainingShutdownException)"
 
 
-def test_error_in_a_step_ends_all_callbacks_and_is_raised_as_it_is():
+@pytest.mark.parametrize("error", [ZeroDivisionError("boom"), KeyboardInterrupt()])
+def test_error_in_a_step_ends_all_callbacks_and_is_raised_as_it_is(error):
     calls = []
-    error = ZeroDivisionError("boom")
-    with pytest.raises(ZeroDivisionError, match="boom") as caught:
+    with pytest.raises(type(error)) as caught:
         Trainer([Raising("end_batch", error), Spy(calls, "a")], batches(3)).train()
     assert caught.value is error
-    assert calls[-1] == "a.end_training(ZeroDivisionError)"
-
-
-def test_keyboard_interrupt_ends_all_callbacks_and_is_raised():
-    calls = []
-    with pytest.raises(KeyboardInterrupt):
-        Trainer([Raising("begin_batch", KeyboardInterrupt()), Spy(calls, "a")], batches(3)).train()
-    assert calls[-1] == "a.end_training(KeyboardInterrupt)"
+    assert calls[-1] == f"a.end_training({type(error).__name__})"
 
 
 def test_error_while_starting_is_wrapped_and_chained():

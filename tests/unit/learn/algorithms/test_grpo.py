@@ -1,6 +1,5 @@
 """GRPO over vector environments: what it compares, what it drops, and that it resumes exactly."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -237,9 +236,9 @@ def test_divergence_from_the_reference_starts_at_zero_and_grows():
     assert without.reference_kl == 0.0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("extra", [0, 2])
-@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "extra", "reset"), [(MODES[0], 2, True), (MODES[1], 2, False), (MODES[1], 0, True)]
+)
 def test_a_resumed_run_equals_an_unbroken_one_to_the_bit(mode, extra, reset):
     chosen = settings(
         rollout_length=5,
@@ -382,23 +381,3 @@ def test_states_that_do_not_fit_are_refused():
     bare = agent(kl_coefficient=0.0).state_dict()
     with pytest.raises(CheckpointError, match="complete state of an agent of these sizes"):
         agent().load_state_dict(bare)  # it has no reference policy
-
-
-def test_cartpoles_resumed_in_mid_rollout_fall_as_they_would_have():
-    chosen = settings(rollout_length=60, epochs=1)
-
-    def fresh():
-        return GRPO(vector(lambda: gymnasium.make("CartPole-v1")), chosen, seed=5)
-
-    whole, broken, resumed = fresh(), fresh(), fresh()
-    for grpo in (whole, broken):
-        for _ in range(20):
-            grpo.collect_step()
-    resumed.load_state_dict(deserialise(serialise(broken.state_dict()), max_bytes=10**8))
-    reports = []
-    for grpo in (whole, resumed):
-        grpo.learn(900, lambda report: reports.append(report.episode_returns))
-    assert len(reports) % 2 == 0
-    assert reports[: len(reports) // 2] == reports[len(reports) // 2 :]
-    assert min(reports[0]) < 20 < max(reports[0])  # some had fallen before the interruption
-    assert torch.equal(parameters(whole.agent.network), parameters(resumed.agent.network))

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from cadenza.core.errors import CheckpointKeyError, InputError
-from cadenza.learn import Callback, Trainer
+from cadenza.learn import Callback
 from cadenza.learn.callback import BatchCallback
-from cadenza.learn.callbacks import Checkpointer
 from cadenza.learn.callbacks.logging_mixin import (
     LazyScalars,
     LoggingMixin,
@@ -283,14 +282,3 @@ def test_state_hidden_by_a_wrong_order_is_refused_and_not_lost():
         Wrong().load_state_dict({})
     with pytest.raises(AttributeError, match="OwnState -> BatchCallback -> Callback -> Logging"):
         OwnState().state_dict()
-
-
-def test_checkpoint_of_a_callback_with_the_wrong_order_is_not_written(tmp_path):
-    with pytest.warns(UserWarning, match="expected LoggingMixin before"):
-
-        class Wrong(Callback, LoggingMixin):
-            pass
-
-    checkpointer = Checkpointer(restorees=[Wrong()], run_root=tmp_path, checkpoint_interval=1)
-    with pytest.raises(AttributeError, match="Wrong -> Callback -> LoggingMixin"):
-        Trainer([checkpointer], [{"batch_size": 1}]).train()

@@ -239,10 +239,6 @@ def test_parameter_without_gradient_is_left_out():
 
 SCHEDULES = {
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, gamma=0.5),
-    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-    "multistep": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 4]),
-    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 6),
-    "warm": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
     "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20),
     "sequence": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,

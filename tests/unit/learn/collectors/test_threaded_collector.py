@@ -291,17 +291,6 @@ def test_hanging_environment_is_reported():
     assert not thread.is_alive()
 
 
-def test_noise_of_the_thread_follows_its_seed():
-    first = {}
-    for seed in (1, 1, 2):
-        wrapper, agent, memory = parts(LONG, replay=True)
-        collector = ThreadedGymCollector(wrapper, agent, memory, noise_seed=seed)
-        Trainer([collector, Waits(lambda c=collector: c.inf_step > 0)], batches(1)).train()
-        first.setdefault(seed, set()).add(memory.transitions()[0][2])
-    assert len(first[1]) == 1
-    assert first[1] != first[2]
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -363,12 +352,14 @@ def test_agent_without_with_policy_acts_as_a_copy_that_follows_the_versions(is_w
     assert copied.layer.weight.data_ptr() != policy.layer.weight.data_ptr()
 
 
-def test_noise_of_a_deep_copied_agent_follows_the_seed_and_leaves_the_original_alone():
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_noise_of_the_thread_follows_its_seed_and_leaves_the_original_alone(is_copied):
     first = {}
     for seed in (1, 1, 2):
-        wrapper, _, memory = parts(LONG, replay=True)
         policy = NoisyPolicy()
-        collector = ThreadedGymCollector(wrapper, OwnAgent(policy), memory, noise_seed=seed)
+        wrapper, agent, memory = parts(LONG, replay=True, policy=policy)
+        acting = OwnAgent(policy) if is_copied else agent
+        collector = ThreadedGymCollector(wrapper, acting, memory, noise_seed=seed)
         Trainer([collector, Waits(lambda c=collector: c.inf_step > 0)], batches(1)).train()
         first.setdefault(seed, set()).add(memory.transitions()[0][2])
         expected = torch.Generator().manual_seed(0)

@@ -300,17 +300,6 @@ def test_missing_extra_is_reported_at_construction(tmp_path, monkeypatch):
         exporter(tmp_path)
 
 
-def test_other_thread_gets_its_file_from_the_training_thread(tmp_path):
-    own = fake(tmp_path)
-    asking = Asking(own, metadata={"who": 1})
-    while asking.is_alive():
-        own.end_batch()
-    asking.wait_for_end()
-    assert asking.error is None
-    assert asking.item == own.latest()
-    assert Path(asking.item.filepath).read_text() == "{'who': '1'}"
-
-
 def test_many_threads_each_get_their_own_file(tmp_path):
     own = fake(tmp_path)
     threads = [Asking(own, metadata={"who": number}) for number in range(8)]
@@ -318,16 +307,6 @@ def test_many_threads_each_get_their_own_file(tmp_path):
         own.process_pending_exports()
     texts = [Path(thread.item.filepath).read_text() for thread in threads]
     assert texts == [f"{{'who': '{number}'}}" for number in range(8)]
-
-
-def test_failure_reaches_the_waiting_thread_and_training_goes_on(tmp_path):
-    own = exporter(tmp_path, Unexportable())
-    asking = Asking(own)
-    asking.wait_until_queued()
-    own.end_batch()
-    asking.wait_for_end()
-    assert isinstance(asking.error, ArithmeticError)
-    assert str(asking.error) == "no such policy"
 
 
 def test_disk_failure_reaches_the_waiting_thread(tmp_path):

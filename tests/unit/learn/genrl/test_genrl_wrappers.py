@@ -8,7 +8,6 @@ from cadenza.core.errors import CheckpointError
 from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
 from cadenza.learn.algorithms.genrl.vae import VariationalAutoencoder
 from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper, PolicyWrapper
-from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 
 ACTION, LATENT, OBS, CONDITION, ROWS = 3, 2, 5, 4, 7
@@ -112,16 +111,6 @@ def test_strict_is_honoured():
 def test_a_state_of_something_else_is_refused():
     with pytest.raises(CheckpointError, match=r"expected entries such as .* got \['policy'\]"):
         encoder().load_state_dict({"policy": torch.zeros(1)})
-
-
-def test_shapes_are_those_of_the_action_and_the_value():
-    policy = GaussianMlpPolicy(OBS, LATENT, [8], init_generator=generator())
-    wrapped = PolicyWrapper(decoder(), policy)
-    action, log_probability = wrapped(observations())
-    assert action.shape == (ROWS, ACTION)
-    assert log_probability.shape == (ROWS, 1)
-    latent, _ = policy(observations())
-    assert ActionValueMlp(OBS, LATENT, [8])(latent, observations()).shape == (ROWS, 1)
 
 
 def test_actions_are_decoded_latents_of_the_policy():

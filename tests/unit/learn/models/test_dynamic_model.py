@@ -153,27 +153,6 @@ def test_termination_loss_is_added_and_reported():
     torch.testing.assert_close(model.termination_probability(ACTION, OBS, NEXT), probability)
 
 
-def test_termination_is_learned_from_transitions():
-    generator = torch.Generator().manual_seed(0)
-    obs = torch.rand(400, 1, generator=generator) * 2 - 1
-    action = torch.rand(400, 1, generator=generator) * 2 - 1
-    following = obs + action
-    ended = (following.abs() > 1.0).float()
-    model = DynamicModel(
-        model=Echo([0.0]),
-        learned_rewards=False,
-        termination_model=TerminationModel(in_size=3, device="cpu"),
-    )
-    assert model.termination_model is not None
-    optimizer = torch.optim.Adam(model.termination_model.parameters(), 1e-2)
-    for _ in range(150):
-        optimizer.zero_grad()
-        model.loss(obs, following, action, torch.zeros(400, 1), ended)[0].backward()
-        optimizer.step()
-    predicted = model.termination_probability(action, obs, following) > 0.5
-    assert float((predicted == (ended[:, 0] > 0)).float().mean()) > 0.97
-
-
 def test_bootstrap_keys_are_those_of_the_raw_transition():
     """The same transition keeps its weights although the normalisation moves on."""
     ensemble = EnsembleOfGaussian(

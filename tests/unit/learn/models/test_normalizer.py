@@ -29,13 +29,6 @@ def test_one_row_is_enough_and_maps_to_zero():
     assert normalizer.std.tolist() == [1e-5, 1e-5]  # the floor, not NaN
 
 
-def test_later_rows_weigh_as_much_as_the_first_ones():
-    normalizer = Normalizer()
-    normalizer.update_stats(ROWS[:1])
-    normalizer.update_stats(ROWS[1:])
-    torch.testing.assert_close(normalizer.mean, torch.tensor([3.0, 20.0], dtype=torch.float64))
-
-
 def test_normalize_updates_only_when_asked():
     normalizer = Normalizer()
     normalizer.update_stats(ROWS)
