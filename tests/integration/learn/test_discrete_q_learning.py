@@ -22,6 +22,7 @@ from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 from cadenza.learn.trainer import Trainer
+from tests.campaigns import size
 
 #: A corridor of five cells; action 1 moves right, action 0 left. Entering cell 4 gives 1 and ends
 #: the episode.
@@ -68,16 +69,14 @@ def losses(network: nn.Module, **options) -> QLoss:
     return QLoss(name="q", q=network, opt=optimizer, **options)
 
 
+DOUBLE = {"double": True, "target_q_tau": 1.0, "target_period": 20}
 #: V(cell) = γ^(3 - cell) with γ = 0.9: the discounted 1 for entering the last cell.
 TRUE_VALUES = [0.9 ** (CELLS - 2 - cell) for cell in range(CELLS - 1)]
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"double": True, "target_q_tau": 1.0, "target_period": 20},
-    ],
+    size([DOUBLE], [{}, DOUBLE]),
 )
 def test_one_step_learning_finds_the_values_of_a_corridor(options):
     table = DictObsMemoryTable(spaces=SPACES, use_terminal_column=True, device="cpu")

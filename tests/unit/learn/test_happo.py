@@ -72,22 +72,6 @@ def test_policy_loss_weighs_samples_by_the_sequential_factor():
     assert float(loss) == pytest.approx(-(6.0 + 2.0) / 2)
 
 
-def test_actor_step_with_unit_factor_equals_step_without():
-    actor, batch = actor_and_batch()
-    other = copy.deepcopy(actor)
-    update_actor(actor, actor_optimizer(actor.parameters(), 1e-3), batch, clip_epsilon=0.2)
-    with_factor = ActorBatch(
-        observations=batch.observations,
-        actions=batch.actions,
-        old_log_probs=batch.old_log_probs,
-        advantages=batch.advantages,
-        factor=torch.ones(16, 1),
-    )
-    update_actor(other, actor_optimizer(other.parameters(), 1e-3), with_factor, clip_epsilon=0.2)
-    for mine, theirs in zip(actor.parameters(), other.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
 def test_actor_step_reports_entropy_of_the_initial_policy():
     actor, batch = actor_and_batch()
     optimizer = actor_optimizer(actor.parameters(), 1e-3)

@@ -102,18 +102,6 @@ def test_one_robot_is_plain_ppo_to_the_bit():
         assert torch.equal(one, other)
 
 
-def test_each_robot_improves_the_joint_surrogate_it_is_given():
-    actors = [actor(k) for k in range(2)]
-    rollouts = [rollout(policy, k) for k, policy in enumerate(actors)]
-    optimizers = [actor_optimizer(policy.parameters(), 1e-3) for policy in actors]
-    options = SequenceOptions(epochs=10, batch_size=ROWS, clip_epsilon=0.2, entropy_coefficient=0.0)
-    _, factor = update_actors_in_sequence(
-        actors, optimizers, rollouts, advantages(), options, np.random.default_rng(0)
-    )
-    # Before the update the surrogate is mean(A) = 0.
-    assert (factor * advantages()).mean().item() > 0.01
-
-
 def test_factor_reaches_the_second_robot():
     def second_after(factor_of_first):
         policies = [actor(0), actor(1)]

@@ -32,27 +32,20 @@ def names(optimizer: torch.optim.Optimizer) -> list[list[str]]:
     return [group["param_names"] for group in optimizer.param_groups]
 
 
-def test_linear_weights_decay_and_nothing_else_does():
-    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS)
-    assert decay == {"body.0.weight", "body.2.weight", "head.weight"}
-    assert no_decay == {"body.0.bias", "body.1.weight", "body.1.bias", "body.2.bias", "head.bias"}
-
-
-def test_excluded_layer_is_not_decayed():
-    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS, {"head"})
-    assert decay == {"body.0.weight", "body.2.weight"}
-    assert {"head.weight", "head.bias"} <= no_decay
-
-
-def test_excluded_container_takes_its_children_along():
-    decay, no_decay = separate_modules_for_weight_decay(Network(), *LISTS, {"body"})
-    assert decay == {"head.weight"}
-    assert {"body.0.weight", "body.1.weight", "body.2.weight"} <= no_decay
-
-
-def test_excluding_the_root_leaves_nothing_to_decay():
-    decay, _ = separate_modules_for_weight_decay(Network(), *LISTS, {""})
-    assert decay == set()
+@pytest.mark.parametrize(
+    ("excluded", "decayed"),
+    [
+        (set(), {"body.0.weight", "body.2.weight", "head.weight"}),
+        ({"head"}, {"body.0.weight", "body.2.weight"}),
+        ({"body"}, {"head.weight"}),
+        ({""}, set()),
+    ],
+)
+def test_only_linear_weights_outside_the_excluded_layers_decay(excluded, decayed):
+    network = Network()
+    decay, no_decay = separate_modules_for_weight_decay(network, *LISTS, excluded)
+    assert decay == decayed
+    assert no_decay == {name for name, _ in network.named_parameters()} - decayed
 
 
 def test_unknown_excluded_layer_is_an_error():

@@ -19,6 +19,7 @@ from cadenza.learn.algorithms.grpo_agent import GRPOAgent
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.replayable import ReplayableEnv
+from tests.campaigns import size
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv
 
@@ -52,7 +53,7 @@ def parameters(network):
     return torch.cat([p.detach().flatten() for p in network.parameters()])
 
 
-@pytest.mark.parametrize("mode", [*MODES, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("mode", size([AutoresetMode.DISABLED], list(AutoresetMode)))
 def test_discrete_signs_are_learned(mode):
     grpo = GRPO(vector(mode=mode, fragile=True), settings(), seed=1)
     grpo.learn(1_500)
@@ -61,7 +62,7 @@ def test_discrete_signs_are_learned(mode):
     assert grpo.policy(observations[0]) == 1
 
 
-@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("squash", size([True], [False, True]))
 def test_continuous_signs_are_learned(squash):
     grpo = GRPO(vector(discrete=False), settings(squash_actions=squash, epochs=6), seed=1)
     grpo.learn(6_000)

@@ -184,35 +184,23 @@ def test_pinned_batches_go_through_page_locked_memory_and_rows_stay_on_the_host(
     assert memory.episode(0)["actions"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_pinned_without_cuda_says_what_to_do(monkeypatch, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        DeviceUnavailableError,
-        match=rf"'pinned'.* got device '{device}' with CUDA not available; pass storage='host'",
-    ):
-        ArrayMemoryTable(
-            columns=[Column("actions", (), np.float32)], maxlen=9, device=device, storage="pinned"
-        )
-
-
-def test_pinned_for_batches_that_stay_on_the_host_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(DeviceUnavailableError, match=r"got device 'cpu' with CUDA available"):
-        table(storage="pinned")
-
-
-def test_rows_on_a_device_that_is_not_there_are_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceUnavailableError, match=r"'cuda': expected it on this machine"):
-        ArrayMemoryTable(
-            columns=[Column("actions", (), np.float32)], maxlen=9, device="cuda", storage="device"
-        )
-
-
-def test_unknown_storage_is_refused():
-    with pytest.raises(ConfigurationError, match=r"one of \['device', 'host', 'pinned'\], got 'ga"):
-        table(storage="gantry")
+@pytest.mark.parametrize(
+    ("storage", "device", "has_cuda", "kind", "message"),
+    [
+        ("pinned", "cpu", False, DeviceUnavailableError, "'cpu' with CUDA not available; pass sto"),
+        ("pinned", "cuda", False, DeviceUnavailableError, "'pinned'.* 'cuda' with CUDA not avail"),
+        ("pinned", "cpu", True, DeviceUnavailableError, "got device 'cpu' with CUDA available"),
+        ("device", "cuda", False, DeviceUnavailableError, "'cuda': expected it on this machine"),
+        ("gantry", "cpu", True, ConfigurationError, r"of \['device', 'host', 'pinned'\], got 'gan"),
+    ],
+)
+def test_storage_that_cannot_be_had_is_refused(
+    monkeypatch, storage, device, has_cuda, kind, message
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    actions = Column("actions", (), np.float32)
+    with pytest.raises(kind, match=message):
+        ArrayMemoryTable(columns=[actions], maxlen=9, device=device, storage=storage)
 
 
 @pytest.mark.parametrize("storage", ["host", "device"])

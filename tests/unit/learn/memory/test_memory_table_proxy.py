@@ -102,11 +102,36 @@ def test_short_episodes_are_dropped_and_counted():
     }
 
 
-def test_second_initial_of_an_open_episode_is_refused():
+@pytest.mark.parametrize(
+    ("seen", "answers", "message"),
+    [
+        (observation(1, 0, INITIAL), {1: response(1, 0)}, "agent 1 already has an ongoing episode"),
+        (
+            DictObservation({}, TERMINAL, {"obs": np.zeros(3)}),
+            {},
+            r"expected rewards\['reward'\] for the last action",
+        ),
+        (
+            DictObservation({"reward": 1.0}, RUNNING, {"other": np.zeros(3)}),
+            {1: response(1, 1)},
+            r"observation keys \['obs'\] of agent 1's first step in every step, got \['other'\]",
+        ),
+        (
+            observation(1, 1),
+            {1: DictResponse({}, {"other": 1.0})},
+            r"response keys \['actions'\] .* got \['other'\]",
+        ),
+    ],
+)
+def test_step_that_does_not_continue_its_episode_is_refused_and_changes_nothing(
+    seen, answers, message
+):
     memory = proxy()
     play(memory, 1, 1, ending=None)
-    with pytest.raises(EpisodeError, match="agent 1 already has an ongoing episode"):
-        memory.add({1: observation(1, 0, INITIAL)}, {1: response(1, 0)})
+    with pytest.raises(EpisodeError, match=message):
+        memory.add({1: seen}, answers)
+    memory.add({1: observation(1, 1, TERMINAL)}, {})
+    assert memory.memory_table.episode(1)["rewards"].tolist() == [[1.0]]
     assert issubclass(EpisodeError, AssertionError)
     assert issubclass(EpisodeError, ValueError)
 
@@ -115,30 +140,6 @@ def test_second_initial_of_an_open_episode_is_refused():
 def test_missing_response_is_refused(state):
     with pytest.raises(EpisodeError, match="Mismatch between observations and responses!"):
         proxy().add({1: observation(1, 0, state)}, {})
-
-
-def test_missing_reward_is_refused():
-    memory = proxy()
-    play(memory, 1, 1, ending=None)
-    bare = DictObservation({}, TERMINAL, {"obs": np.zeros(3)})
-    with pytest.raises(EpisodeError, match=r"expected rewards\['reward'\] for the last action"):
-        memory.add({1: bare}, {})
-
-
-def test_observation_keys_that_change_are_refused():
-    memory = proxy()
-    play(memory, 1, 1, ending=None)
-    other = DictObservation({"reward": 1.0}, RUNNING, {"other": np.zeros(3)})
-    message = r"observation keys \['obs'\] of agent 1's first step in every step, got \['other'\]"
-    with pytest.raises(EpisodeError, match=message):
-        memory.add({1: other}, {1: response(1, 1)})
-
-
-def test_response_keys_that_change_are_refused():
-    memory = proxy()
-    play(memory, 1, 1, ending=None)
-    with pytest.raises(EpisodeError, match=r"response keys \['actions'\] .* got \['other'\]"):
-        memory.add({1: observation(1, 1)}, {1: DictResponse({}, {"other": 1.0})})
 
 
 def test_refused_call_changes_nothing():
