@@ -7,6 +7,7 @@ import pkgutil
 
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -29,6 +30,7 @@ from cadenza.learn.nn.action_value_mlp import ActionValueMlp, SharedEncoderActio
 from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
 from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder
@@ -44,6 +46,8 @@ from cadenza.learn.nn.value_critic import ValueCritic
 
 #: Batch, observation, action, hidden width.
 B, D, A, H = 5, 4, 2, 6
+IMAGE = spaces.Box(0.0, 1.0, (8, 8, 3))
+SEEN = spaces.Dict({"image": IMAGE, "state": spaces.Box(-1.0, 1.0, (D,))})
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.LayerNorm, nn.BatchNorm1d, EnsembleLinearLayer)
 #: Modules without weights of their own, or around a given network only.
 NO_NETWORKS = {
@@ -165,6 +169,19 @@ CASES = [
         lambda: Conv1dEncoder((8, 3), [4], [3], [2], [1], generator=rng()),
         "forward",
         [images()[:, 0]],
+    ),
+    ("ImageFeatures", lambda: ImageFeatures(IMAGE, rng()), "forward", [images()]),
+    (
+        "DictFeatures",
+        lambda: DictFeatures(SEEN, rng()),
+        "forward",
+        [{"image": images(), "state": rows(D)}],
+    ),
+    (
+        "ObservationEncoder",
+        lambda: ObservationEncoder(SEEN, DictFeatures(SEEN, rng())),
+        "forward",
+        [rows(spaces.flatdim(SEEN))],
     ),
     (
         "CurlNetwork",
